@@ -1,1 +1,1 @@
-"""The beat scheduler: schedules, due slots and what becomes of them."""
+"""The beat scheduler: schedules of jobs, their due slots, and the runs that follow."""

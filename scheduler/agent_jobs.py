@@ -1,5 +1,4 @@
-"""What an agent may do with jobs: the actions of its ``cronjob`` tool, in the original's words (docs/behaviour.md, "Job
-records")."""
+"""Jobs for agents: the actions of the ``cronjob`` tool, in Hermes Agent's words (docs/behaviour.md, "Job records")."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class AgentJobs:
     def act(
         self, action: str, arguments: Mapping[str, Any], *, session_id: str, tenant: str = DEFAULT_TENANT
     ) -> Mapping[str, Any]:
-        """Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
+        """Do an action of the tool. Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
         with acting(Actor(tenant=tenant, name=f"agent:{session_id}")):
             return AgentJobs(self._jobs.of(tenant))._act(action, arguments, session_id)
 
@@ -62,7 +61,7 @@ class AgentJobs:
         return self._on_job(action, reference, arguments, session_id)
 
     def _new(self, arguments: Mapping[str, Any], session_id: str) -> JobRequest:
-        """A job that comes from the chat which this run answers to, if it answers to one."""
+        """Build the request for a new job; its origin is the chat that this run answers to, if there is one."""
         request = _request(arguments, session_id)
         answers = (one for target in self._jobs.answered_to(session_id) for one in parse_targets(target))
         chats = (text_of(one) for one in answers if isinstance(one, ChatRef) and platform_named(one.target.platform))
@@ -100,8 +99,9 @@ class AgentJobs:
 
 
 def _is_agents_to_change(spec: JobSpec) -> None:
-    """Raises ``InvalidJob`` for a job whose dangerous commands a person allowed in advance: for what the job does, and
-    not for what an agent makes of it. And for one that a person gave limits: without them it would be another job."""
+    """Raise ``InvalidJob`` for a job whose dangerous commands a person allowed in advance: the permission is for what
+    the job does, and not for what an agent makes of it. Also for a job with limits that a person set: without them it
+    would be another job."""
     if spec.approvals == Unattended.APPROVE:
         raise InvalidJob(
             "This job's dangerous commands are allowed in advance, for what it does now, so only a person may change "
@@ -115,7 +115,8 @@ def _is_agents_to_change(spec: JobSpec) -> None:
 
 
 def _held_to(limits: ChainLimits, spec: JobSpec) -> JobSpec:
-    """What an agent makes of a job may use, in a run and in a day, no more than the chain that the agent works in."""
+    """Lower the limits of a job that an agent makes, for a run and for a day, to those of the chain that the agent
+    works in."""
     cost = Decimal(limits.nano_usd) / _NANO if limits.nano_usd is not None else None
     return replace(
         spec,

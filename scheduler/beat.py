@@ -1,8 +1,8 @@
 """Celery beat without a file, and without a leader.
 
-``celery -A hermes_worker.worker.app beat`` works as well as ``hermes-worker beat``. Nothing
-here must happen exactly once: any number of beats may run, and none needs to know of the others. What is due is read
-from SQL, by the database's clock, and taken by compare-and-set.
+``celery -A hermes_worker.worker.app beat`` works as well as ``hermes-worker beat``. Nothing here must happen exactly
+once: any number of beats may run, and none needs to know of the others. What is due is read from SQL, by the database's
+clock, and taken by compare-and-set.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from scheduler.ticking import AT_ONCE, tick
 
 MAINTAIN_EVERY_S = 60.0
 TICK_S = 1.0
-"""From one look at the jobs to the next: what people change is seen, and what another scheduler left is taken over,
-after this long. Beat looks for its end only between ticks, so this bounds as well how long it takes to leave."""
+"""Seconds between two ticks: after so long a change to a job is seen, and work that another scheduler left is taken
+over. Beat looks for its end only between ticks, so this also bounds how long it takes to leave."""
 _FROZEN_AFTER_S = 3.0
-"""A scheduler that does nothing for so long in the middle of a transaction loses it, and with it the jobs it held."""
+"""Seconds after which a scheduler that hangs inside a transaction loses it, and with it the locks on its jobs."""
 _LOST_AFTER_S = 300.0
-"""How long a message may wait in a queue that is not empty before it is sent again."""
+"""Seconds that a message may wait in a queue that is not empty before it is sent again."""
 
 
 class Scheduler(beat.Scheduler):  # type: ignore[misc]
-    """Settles the due slots of jobs every second, and sends ``hermes.maintain`` once a minute; sweeps beside it in case
-    no worker is there to receive it."""
+    """Settles the due slots of jobs every second, and sends ``hermes.maintain`` once a minute; sweeps beside that in
+    case no worker is there to receive it."""
 
     def __init__(
         self, *args: Any, settings: Settings | None = None, alive_file: Path | None = None, **options: Any
     ) -> None:
         """``alive_file`` is touched at every tick, for a liveness probe that only looks at its age.
 
-        Raises ``ConfigurationError``, ``UnavailableError`` when the database or the broker cannot be used.
+        Raises ``ConfigurationError``, and ``UnavailableError`` when the database or the broker cannot be used.
         """
         self._settings = settings or settings_module.load()
         self._alive_file = alive_file
@@ -76,7 +76,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             serve_metrics(self._settings, "beat", connection_gauges(database), fleet=database)
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Do what is due; returns the seconds until there may be more."""
+        """Do what is due. Returns the seconds until the next tick."""
         began = now = time.monotonic()
         if now >= self._next_maintain and self._ask_for_maintenance():
             self._next_maintain = now + MAINTAIN_EVERY_S
@@ -86,7 +86,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         return 0.0 if has_more else max(0.0, TICK_S - (time.monotonic() - began))
 
     def _settle_jobs(self) -> bool:
-        """Whether there is more to be done at once."""
+        """Settle due jobs. Returns whether there is more to do at once."""
         assert self._client is not None and self._jobs is not None
         try:
             if (now := time.monotonic()) >= self._next_noted:
@@ -107,7 +107,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             database_outage.failed(doing="tick", error=str(error))
             return False
         except Exception:
-            # A defect in one job's path must not silence the others: until all goes well, each goes alone.
+            # A defect in one job's path must not stop the others: until a tick succeeds, each job is settled alone.
             log.exception("thread.failed", doing="tick")
             self._at_once = 1
             return False
@@ -116,7 +116,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         return ticked.has_more
 
     def _stop(self, run_id: str) -> None:
-        """Carry the end of a run that made room for a later slot to whoever works for it."""
+        """Tell the workers about the end of a run that made room for a later slot, and stop what it caused."""
         assert self._client is not None
         self._client.publisher.nudge("stop", run_id)
         for below, hints in self._client.runs.stop_descendants(run_id).items():
@@ -124,7 +124,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             self._client.publisher.nudge("stop", below)
 
     def _ask_for_maintenance(self) -> bool:
-        """Whether the request is in the queue. One that waits there is enough, however long nobody takes it."""
+        """Send the request for maintenance unless one waits already, however long it has waited. Returns whether the
+        queue holds one."""
         assert self._client is not None
         depths = self._client.publisher.depths()
         if depths is None:
@@ -150,7 +151,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
 
 class _Sweeping:
-    """A thread that sweeps, as every worker does too: the database lets one of all these do it per interval."""
+    """A thread that sweeps, as every worker does too: the database lets one of them all do it per interval."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
@@ -185,7 +186,7 @@ class _Sweeping:
                 self._client.publisher.send(swept.hints)
 
     def _repair_executions(self, depths: Mapping[str, int] | None) -> None:
-        """End what dead workers collected, and send lost messages again: a queue that is empty holds none."""
+        """End the executions of dead workers, and send lost messages again: an empty queue holds none."""
         self._executions.lose()
         is_lost = depths is not None and depths[QueueName.TOOLS.value] == 0
         self._client.publisher.send(self._executions.overdue(self._grace_s if is_lost else _LOST_AFTER_S))

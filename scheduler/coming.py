@@ -1,4 +1,4 @@
-"""Which slots of jobs come next."""
+"""The coming slots of jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.schedule import slots_from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComingSlot:
-    """A slot that nothing has become of yet."""
+    """A slot that is not settled yet."""
 
     at: float
     """Epoch seconds."""
@@ -25,7 +25,7 @@ class ComingSlot:
 
 
 def coming_slots(jobs: Iterable[JobRow], *, now: float, until: float) -> Iterator[ComingSlot]:
-    """The slots of scheduled jobs up to ``until``, the next one first. Overdue ones count."""
+    """List the slots of scheduled jobs up to ``until``, the next one first. Overdue ones count."""
     return heapq.merge(*(_of_job(row, now, until) for row in jobs), key=lambda slot: (slot.at, slot.job_id))
 
 

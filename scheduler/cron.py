@@ -1,12 +1,12 @@
-"""Cron expressions as sets of wall-clock values: reading them, and finding the next wall time that matches.
+"""Cron expressions as sets of wall-clock values: parse them, and find the next wall time that matches.
 
 Nothing here knows about time zones; ``schedule`` turns wall times into instants. The matcher is our own because the
 libraries decide for themselves what happens when the clocks change, and differently from what we promise there.
 
-Read here: five fields (minute hour day month weekday) or six (a trailing seconds field, as croniter has it), names of
-months and days, ``?`` for ``*`` in the day fields, ranges that wrap (``fri-mon``, ``22-2``), steps, ``L`` for the
-last day of the month, ``5L`` for the last Friday and ``1#2`` for the second Monday. When neither day field begins
-with ``*`` a date that satisfies either of them counts (crontab(5)).
+Parsed are five fields (minute hour day month weekday) or six (a trailing seconds field, as croniter has it), names of
+months and days, ``?`` for ``*`` in the day fields, ranges that wrap (``fri-mon``, ``22-2``), steps, ``L`` for the last
+day of the month, ``5L`` for the last Friday and ``1#2`` for the second Monday. When neither day field begins with ``*``
+a date that satisfies either of them counts (crontab(5)).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WEEKDAY_NAMES = {name: number for number, name in enumerate(["sun", "mon", "tue"
 
 
 class CronFieldError(ValueError):
-    """A field of a cron expression cannot be read. ``part`` is the offending text, ``why`` what it should be."""
+    """A field of a cron expression cannot be parsed. ``part`` is the offending text, ``why`` what it should be."""
 
     def __init__(self, part: str, why: str) -> None:
         super().__init__(f"{part!r}: {why}")
@@ -43,7 +43,7 @@ class CronFieldError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronFields:
-    """What a cron expression allows. Weekdays count from Sunday = 0."""
+    """The wall times that a cron expression allows. Weekdays count from Sunday = 0."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -55,7 +55,7 @@ class CronFields:
     nth_weekdays: frozenset[tuple[int, int]] = field(default_factory=frozenset)
     """(weekday, n): the n-th such weekday of the month; n = 0 is the last one."""
     is_either_day: bool = False
-    """Both day fields are restricted: a date that satisfies one of them is enough."""
+    """Whether both day fields are restricted: then a date that satisfies one of them is enough."""
 
     @property
     def is_every_hour(self) -> bool:
@@ -63,7 +63,7 @@ class CronFields:
 
     @property
     def longest_idle_minutes(self) -> int:
-        """Longest stretch without a match while every hour matches; at most 60."""
+        """The longest stretch without a match while every hour matches, in minutes; at most 60."""
         minutes = (*self.minutes, self.minutes[0] + 60)
         return max(after - before for before, after in pairwise(minutes))
 
@@ -84,7 +84,8 @@ class CronFields:
 
 
 def next_wall(fields: CronFields, wall: datetime) -> datetime | None:
-    """The first matching wall time strictly after ``wall`` (naive), ``None`` when there is none in sight."""
+    """Find the first matching wall time strictly after ``wall`` (naive); ``None`` when there is none within the
+    horizon."""
     if wall.month in fields.months and fields.matches_date(wall.date()):
         moment = _next_time(fields, wall.time())
         if moment is not None:
@@ -96,7 +97,7 @@ def next_wall(fields: CronFields, wall: datetime) -> datetime | None:
 
 
 def _next_time(fields: CronFields, after: time) -> time | None:
-    """The first matching time of day after ``after``, ``None`` when the day has no more."""
+    """Find the first matching time of day after ``after``; ``None`` when the day has no more."""
     hour, minute, second = after.hour, after.minute, after.second
     if hour in fields.hours:
         if minute in fields.minutes:
@@ -165,7 +166,7 @@ _LAST = re.compile(r"(?P<weekday>[a-z]{3}|[0-7])l")
 
 @lru_cache(maxsize=4096)
 def parse_cron(expression: str) -> CronFields:
-    """Read five or six fields. Raises ``CronFieldError`` that names the part which cannot be read."""
+    """Parse five or six fields. Raises ``CronFieldError`` that names the part which cannot be parsed."""
     texts = expression.lower().split()
     if len(texts) not in (5, 6):
         raise CronFieldError(expression, f"a cron expression has five fields, or six with seconds, not {len(texts)}")
@@ -184,7 +185,7 @@ def parse_cron(expression: str) -> CronFields:
 
 
 def parse_weekday_list(text: str) -> frozenset[int]:
-    """Plain weekdays, as in the fifth field. Raises ``CronFieldError``."""
+    """Parse plain weekdays, as in the fifth field. Raises ``CronFieldError``."""
     return _parse_values(text.lower(), _WEEKDAY)
 
 
@@ -237,7 +238,7 @@ def _parse_item(item: str, spec: _FieldSpec) -> frozenset[int]:
 
 
 def _values_between(first: int, last: int, step: int, spec: _FieldSpec) -> frozenset[int]:
-    """``first`` to ``last``; past the end of the field it goes on at the beginning (``fri-mon``, ``5-7``)."""
+    """List ``first`` to ``last``; past the end of the field it continues at the beginning (``fri-mon``, ``5-7``)."""
     unwrapped_last = last if last >= first else last + spec.width
     return frozenset(spec.low + (value - spec.low) % spec.width for value in range(first, unwrapped_last + 1, step))
 

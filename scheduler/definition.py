@@ -1,4 +1,5 @@
-"""What the owner of a job wrote: checked once, on entry, whoever brings it (API, command line, agent), and stored."""
+"""The definition of a job as its owner wrote it: checked once, on entry, for the API, the command line and agents, and
+stored."""
 
 from __future__ import annotations
 
@@ -23,24 +24,24 @@ from scheduler.schedule import Schedule
 NAME_CHARS_MAX = 200
 PROMPT_CHARS_MAX = 5_000
 LIST_MAX = 50
-"""Skills, toolsets or earlier jobs that one job may name."""
+"""Most skills, toolsets or earlier jobs that one job may name."""
 
 
 class InvalidJob(HermesError):
-    """A job cannot be kept, or cannot run, as it is described; the message is one sentence for its owner."""
+    """A job cannot be stored, or cannot run, as it is described; the message is one sentence for its owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What the owner of a job wrote. Stored as JSON."""
+    """The definition of a job. Stored as JSON."""
 
     prompt: str
     schedule: Mapping[str, Any]
-    """As ``grammar.to_record`` writes it."""
+    """The schedule as ``grammar.to_record`` writes it."""
     deliver: Sequence[str] = ("local",)
     origin: Mapping[str, str] | None = None
-    """Where the job came from, as the original has it: ``platform``, ``chat_id``, ``thread_id`` and what else is known
-    of who asked. ``origin`` in ``deliver`` means this chat, when it is one."""
+    """Where the job came from, in Hermes Agent's form: ``platform``, ``chat_id``, ``thread_id`` and further facts about
+    the caller. ``origin`` in ``deliver`` means this chat, when it is one."""
     times: int | None = None
 
     overlap: policy.Overlap = policy.Overlap.SKIP
@@ -58,22 +59,22 @@ class JobSpec:
     """A decimal number as text."""
     wall_s_max: float | None = None
     idle_s_max: float | None = None
-    """0 for no limit; ``None`` for the one that all jobs have (``cron.inactivity_timeout``)."""
+    """Seconds without progress; 0 for no limit; ``None`` for the limit of all jobs (``cron.inactivity_timeout``)."""
     approvals: str | None = None
-    """What becomes of a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for the setting."""
+    """What is done about a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for the setting."""
     approval_s: float | None = None
-    """Seconds that somebody has to allow one, where they are asked."""
+    """Seconds that a person has to allow a command, under ``ask``."""
     network: str | None = None
     """The network of its commands and its script: ``open``, ``proxy`` or ``none``, and never more than the setting
     gives; ``None`` for the setting."""
 
     model: str | None = None
     provider: str | None = None
-    """The provider that has to be the configured one when the job runs."""
+    """The provider that must be the configured one when the job runs."""
     base_url: str | None = None
-    """The address that the provider has to be configured with when the job runs."""
+    """The address that must be configured for the provider when the job runs."""
     model_snapshot: str | None = None
-    """The configured model when an unpinned job was written: another one at the time of a run stops it."""
+    """The configured model when an unpinned job was written: a run is refused while another one is configured."""
     provider_snapshot: str | None = None
     toolsets: Sequence[str] | None = None
     directory: str | None = None
@@ -81,15 +82,15 @@ class JobSpec:
     script: str | None = None
     """Relative to ``scripts`` in the home directory of the workers."""
     no_agent: bool = False
-    """The script is the job; no model is asked."""
+    """Whether the script is the whole job; no model is called."""
     context_from: Sequence[str] = ()
-    """Jobs whose latest answer this one is told."""
+    """Jobs whose latest answers go into this one's prompt."""
     attach_to: str | None = None
-    """Session that gets every answer as a note."""
+    """The session that gets every answer as a note."""
     is_agents: bool = False
-    """An agent made it, and agents may change it; what limits it has are its maker's."""
+    """Whether an agent made it: agents may change it, and its limits are those of its maker."""
     wraps: bool = True
-    """Put the job's name above and the way to stop it below what is delivered."""
+    """Whether the job's name stands above what is delivered, and the way to stop it below."""
 
     def to_json(self) -> str:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
@@ -116,13 +117,14 @@ class JobSpec:
 
     @property
     def is_collected(self) -> bool:
-        """A worker has to run its script or read its skills before it can be decided what to ask."""
+        """Whether a worker must run its script or read its skills before the prompt can be decided."""
         return self.script is not None or bool(self.skills)
 
     @property
     def targets(self) -> Sequence[str]:
-        """``deliver`` with what came from this chat going back there (docs/behaviour.md, "Delivery targets"). Without
-        such a chat ``origin`` is the first home channel, which is known only when something is sent."""
+        """The targets: ``deliver``, with what came from this chat going back there (docs/behaviour.md, "Delivery
+        targets"). Without such a chat ``origin`` is the first home channel, which is known only when something is sent.
+        """
         chat = origin_chat(self.origin)
         if chat is None:
             return self.deliver
@@ -134,13 +136,13 @@ class JobSpec:
         return str(self.schedule.get("timezone") or "UTC")
 
     def schedule_at(self, now: float) -> Schedule:
-        """Raises ``ScheduleError``."""
+        """Parse the schedule as of ``now``, in epoch seconds. Raises ``ScheduleError``."""
         return from_record(self.schedule, now=datetime.fromtimestamp(now, UTC))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A job that somebody asks for, or changes to one: ``None`` is not said."""
+    """A request to create a job, or to change one; ``None`` leaves a field as it is."""
 
     prompt: str | None = None
     schedule: str | None = None
@@ -156,7 +158,8 @@ class JobRequest:
 
 
 def checked_prompt(prompt: str) -> str:
-    """Raises ``InvalidJob`` for a prompt that is too long or tries to take over the agent or to stop the service."""
+    """Raise ``InvalidJob`` for a prompt that is too long, or tries to take over the agent or to stop the service; else
+    return it."""
     if len(prompt) > PROMPT_CHARS_MAX:
         raise InvalidJob(f"A job's prompt has at most {PROMPT_CHARS_MAX} characters, not {len(prompt)}.")
     if (finding := scan_job_prompt(prompt)) is not None:
@@ -167,7 +170,7 @@ def checked_prompt(prompt: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Raises ``InvalidJob``."""
+    """Check the name of a job. Raises ``InvalidJob``."""
     words = " ".join(name.split())
     if not words or len(words) > NAME_CHARS_MAX:
         raise InvalidJob(f"A job's name has 1 to {NAME_CHARS_MAX} characters.")
@@ -175,7 +178,7 @@ def checked_name(name: str) -> str:
 
 
 def checked_deliver(deliver: str | Sequence[str]) -> tuple[str, ...]:
-    """The targets one by one. Raises ``InvalidJob``."""
+    """Parse the targets, one by one. Raises ``InvalidJob``."""
     try:
         return tuple(text_of(reference) for reference in parse_targets(normalize_deliver(deliver)))
     except TargetError as error:
@@ -183,14 +186,14 @@ def checked_deliver(deliver: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def origin_chat(origin: Mapping[str, str] | None) -> str | None:
-    """An origin as a target; ``None`` when it is no chat that something can be sent to, as one over the API."""
+    """Write an origin as a target; ``None`` when nothing can be sent to it, as for one over the API."""
     if origin is None or platform_named(origin["platform"]) is None:
         return None
     return ":".join(filter(None, (origin["platform"], origin["chat_id"], origin.get("thread_id"))))
 
 
 def checked_whole(spec: JobSpec) -> JobSpec:
-    """What only all fields together can get wrong. Raises ``InvalidJob``."""
+    """Check what only all fields together can get wrong. Raises ``InvalidJob``."""
     if spec.no_agent and spec.script is None:
         raise InvalidJob("A job without an agent needs a script.")
     if not spec.prompt.strip() and not spec.no_agent and not spec.skills:
@@ -201,7 +204,7 @@ def checked_whole(spec: JobSpec) -> JobSpec:
 
 
 def checked_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a ``JobSpec`` from what somebody wrote. ``None``, an empty text and an empty list give a field back
+    """Check fields of a ``JobSpec`` as a caller wrote them. ``None``, an empty text and an empty list reset a field to
     its default. Raises ``InvalidJob``."""
     checked = {}
     for name, value in given.items():
@@ -286,12 +289,12 @@ def _text(name: str, value: Any) -> str:
 
 
 ORIGIN_CHARS_MAX = 200
-"""Of each field of an origin."""
+"""Longest field of an origin, in characters."""
 _ORIGIN_FIELDS = ("platform", "chat_id", "chat_name", "thread_id", "user_id")
 
 
 def _origin(name: str, value: Any) -> Mapping[str, str]:
-    """A chat, as a target or in the original's fields."""
+    """Check a chat, as a target or in Hermes Agent's fields."""
     if isinstance(value, Mapping):
         given = {key: str(part) for key, part in value.items() if part is not None}
         if not set(given) <= set(_ORIGIN_FIELDS) or any(len(part) > ORIGIN_CHARS_MAX for part in given.values()):

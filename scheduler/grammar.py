@@ -46,12 +46,12 @@ MACROS: Mapping[str, str] = {
 
 
 class ScheduleError(HermesError):
-    """A schedule cannot be read or would never run; the message is one sentence for the person who wrote it."""
+    """A schedule cannot be parsed or would never run; the message is one sentence for the person who wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
-    """What a job adds to its schedule text."""
+    """The options that a job adds to the text of its schedule."""
 
     timezone: str = "UTC"
     """IANA name."""
@@ -62,9 +62,9 @@ class ScheduleOptions:
 
 
 def parse_schedule(text: str, *, now: datetime, options: ScheduleOptions | None = None) -> Schedule:
-    """Read schedule text. Raises ``ScheduleError``.
+    """Parse the text of a schedule. Raises ``ScheduleError``.
 
-    A timestamp in the past is read without complaint; ``require_future`` is the check for jobs being created.
+    A timestamp in the past is accepted here; ``require_future`` is the check for jobs that are created.
     """
     options = options or ScheduleOptions()
     _check_options(options)
@@ -78,7 +78,7 @@ def parse_schedule(text: str, *, now: datetime, options: ScheduleOptions | None 
 
 
 def require_future(schedule: Schedule, now: datetime) -> datetime:
-    """The slot a new or resumed job waits for. Raises ``ScheduleError`` when it would never run."""
+    """Find the slot that a new or resumed job waits for. Raises ``ScheduleError`` when it would never run."""
     slot = first_slot(schedule, now)
     if slot is not None:
         return slot
@@ -90,7 +90,7 @@ def require_future(schedule: Schedule, now: datetime) -> datetime:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Days, hours and minutes: ``30m``, ``2 hours``, ``1d12h``. Raises ``ScheduleError``."""
+    """Parse days, hours and minutes: ``30m``, ``2 hours``, ``1d12h``. Raises ``ScheduleError``."""
     units = _duration_units(text.strip().lower())
     if units is None:
         raise _refusal(f"'{text}' is not a duration of days, hours and minutes such as '30m' or '1h30m'")
@@ -98,7 +98,8 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_timestamp(text: str, timezone: str) -> datetime:
-    """An ISO timestamp, in UTC; without an offset it is read on the clock of ``timezone``. Raises ``ScheduleError``."""
+    """Parse an ISO timestamp into UTC; without an offset it is on the clock of ``timezone``. Raises
+    ``ScheduleError``."""
     try:
         stamp = datetime.fromisoformat(text)
         if stamp.tzinfo is None:
@@ -111,9 +112,9 @@ def parse_timestamp(text: str, timezone: str) -> datetime:
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str) -> ZoneInfo:
-    """The zone of an IANA name. Raises ``ScheduleError``."""
+    """Load the zone of an IANA name. Raises ``ScheduleError``."""
     try:
-        # 'localtime' differs between machines and 'right/' counts leap seconds: neither is a zone to agree on.
+        # 'localtime' differs between machines and 'right/' counts leap seconds: neither means the same everywhere.
         if _ZONE_NAME.fullmatch(name) and not name.startswith(("localtime", "posix", "right/")):
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -125,7 +126,7 @@ def load_zone(name: str) -> ZoneInfo:
 
 
 def to_record(schedule: Schedule) -> dict[str, Any]:
-    """The JSON form that is stored and shown: the original's keys, and ours where they are set."""
+    """Write a schedule as the JSON that is stored and shown: Hermes Agent's keys, and ours where they are set."""
     record: dict[str, Any]
     match schedule.timing:
         case Once(at=at):
@@ -148,7 +149,7 @@ def to_record(schedule: Schedule) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any], *, now: datetime, timezone: str = "UTC") -> Schedule:
-    """Read a stored record, or one of the original's (which has no time zone: ``timezone`` is used, and an interval
+    """Read a stored record, or one of Hermes Agent's (which has no time zone: ``timezone`` is used, and an interval
     without ``first_at`` starts to count at ``now``). Raises ``ScheduleError``."""
     zone = str(record.get("timezone") or timezone)
     options = ScheduleOptions(
@@ -240,13 +241,13 @@ def _read_every(rest: str, now: datetime, options: ScheduleOptions) -> tuple[Tim
 def _interval(
     period: timedelta, now: datetime, options: ScheduleOptions, first_at: object = None
 ) -> tuple[Timing, str]:
-    """The first run comes one period from now, or at the start date."""
+    """Build an interval: its first run comes one period from now, or at the start date."""
     first = _optional_timestamp(first_at, options.timezone) or options.starts_at or now + period
     return Every(first_at=first, period=period), f"every {period // timedelta(minutes=1)}m"
 
 
 def _read_days(rest: str) -> tuple[Timing, str]:
-    """``monday 08:30``, ``weekday at 18:00``, ``mon, wed and fri at 9am and 5pm``."""
+    """Parse ``monday 08:30``, ``weekday at 18:00``, ``mon, wed and fri at 9am and 5pm``."""
     days_text, at, times_text = rest.partition(" at ")
     if not at:
         days_text, times_text = _split_before_time(rest)
@@ -272,7 +273,7 @@ def _split_before_time(rest: str) -> tuple[str, str]:
 
 
 def _read_day_names(text: str, rest: str) -> str:
-    """The cron weekday field for names of days."""
+    """Parse names of days into the weekday field of cron."""
     if text in _NAMED_DAYS:
         return _NAMED_DAYS[text]
     weekdays: set[int] = set()
@@ -285,7 +286,7 @@ def _read_day_names(text: str, rest: str) -> str:
 
 
 def _named_weekdays(item: str) -> frozenset[int]:
-    """The days of ``fri``, ``mondays`` or ``mon-fri``; none when it is no name of days."""
+    """Parse the days of ``fri``, ``mondays`` or ``mon-fri``; empty when the text is no name of days."""
     singular = item.removesuffix("s") if len(item) > len("thurs") else item
     try:
         return parse_weekday_list(singular) if singular[:1].isalpha() else frozenset()
@@ -321,7 +322,7 @@ def _cron(expression: str) -> tuple[Timing, str]:
 
 
 def _check_comes(fields: CronFields, expression: str) -> None:
-    # The search reaches from here over every combination of leap day and weekday, so any start is as good as another.
+    # The search reaches from here over every combination of leap day and weekday, so any start will do.
     if next_wall(fields, datetime(2000, 1, 1)) is None:
         raise _refusal(f"'{expression}' names a date that never comes")
 

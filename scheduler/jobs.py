@@ -1,4 +1,4 @@
-"""How people change jobs, and how a job is shown to them. What becomes of its slots is ``scheduler.ticking``."""
+"""Create, edit and show jobs. ``scheduler.ticking`` settles their slots."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _LIMITS = (
     "approval_s",
     "network",
 )
-"""A person sets these, and nobody else."""
+"""Fields that only a person may set."""
 _PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 
 
 def scheduler_notice(jobs: Jobs) -> str | None:
-    """What whoever keeps a job is told where nothing begins jobs; ``None`` where a scheduler is at work."""
+    """Write the notice for the creator of a job while no scheduler is running; ``None`` while one is."""
     if jobs.has_scheduler():
         return None
     return "No scheduler is at work, so no job begins. 'hermes-worker up' or 'hermes-worker beat' starts one."
@@ -61,8 +61,8 @@ def create(
     source: str | None = None,
     bounded: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> JobRow:
-    """Keep a new job. ``seen`` is its origin when the request names none, ``source`` who names the session it is
-    attached to; ``None`` for a session's id. ``bounded`` sets the limits of whoever asks.
+    """Store a new job. ``seen`` is its origin when the request names none, ``source`` the name space of the session
+    that it is attached to; ``None`` for a session's id. ``bounded`` lowers its limits to the caller's.
 
     Raises ``InvalidJob``, ``ScheduleError``.
     """
@@ -101,8 +101,8 @@ def edit(
     may_change: Callable[[JobSpec], None] = lambda spec: None,
     bounded: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> JobRow:
-    """Change what ``request`` names, unless ``may_change`` raises; ``bounded`` as for ``create``. A new schedule
-    begins now. Raises as ``create``, and ``JobNotFound``."""
+    """Change what ``request`` names, unless ``may_change`` raises; ``bounded`` as for ``create``. A new schedule begins
+    now. Raises as ``create``, and ``JobNotFound``."""
     request = _with_session_id(jobs, request, source)
 
     def change(row: JobRow, now: float) -> JobEdit:
@@ -126,7 +126,7 @@ def edit(
 
 
 def _with_session_id(jobs: Jobs, request: JobRequest, source: str | None) -> JobRequest:
-    """The session by its id: a name means something to whoever gave it only. Raises ``InvalidJob``."""
+    """Replace the session's name by its id: a name has a meaning only in its name space. Raises ``InvalidJob``."""
     named = request.more.get("attach_to")
     if source is None or not named:
         return request
@@ -144,7 +144,7 @@ def _edited(spec: JobSpec, request: JobRequest) -> JobSpec:
     if request.deliver is not None:
         spec = replace(spec, deliver=checked_deliver(request.deliver or "local"))
     if _PINS & request.more.keys():
-        # What the job runs with from now on is what its owner wants.
+        # The owner accepts what the job runs with from now on.
         spec = replace(spec, model_snapshot=None, provider_snapshot=None)
     return checked_whole(spec)
 
@@ -155,7 +155,7 @@ def _is_rescheduled(request: JobRequest) -> bool:
 
 
 def _require_known(jobs: Jobs, spec: JobSpec) -> None:
-    """Raises ``InvalidJob`` for an earlier job that there is not."""
+    """Raise ``InvalidJob`` where an earlier job that is named does not exist."""
     for job_id in spec.context_from:
         try:
             jobs.get(job_id)
@@ -164,23 +164,23 @@ def _require_known(jobs: Jobs, spec: JobSpec) -> None:
 
 
 def has_limits(spec: JobSpec) -> bool:
-    """Whether a person said what the job may use or reach, or when it is to stop by itself."""
+    """Whether a person set what the job may use or reach, or when it stops by itself."""
     limits = (name for name in _LIMITS if name not in ("approvals", "approval_s"))
     return not spec.is_agents and any(getattr(spec, name) is not None for name in limits)
 
 
 def pause(jobs: Jobs, reference: str, reason: str | None = None) -> JobRow:
-    """Nothing comes due until the job is resumed. Raises ``JobNotFound``."""
+    """Pause a job: nothing comes due until it is resumed. Raises ``JobNotFound``."""
     return _place(jobs, reference, lambda state, now: policy.paused(state, reason))
 
 
 def resume(jobs: Jobs, reference: str) -> JobRow:
-    """Raises ``JobNotFound``, ``ScheduleError`` when the job has no slot left."""
+    """Resume a job. Raises ``JobNotFound``, ``ScheduleError`` when it has no slot left."""
     return _place(jobs, reference, policy.resumed)
 
 
 def run_now(jobs: Jobs, reference: str) -> JobRow:
-    """Due at the next tick, whatever the schedule says. Raises ``JobNotFound``, ``ScheduleError``."""
+    """Make a job due at the next tick, whatever its schedule says. Raises ``JobNotFound``, ``ScheduleError``."""
     return _place(jobs, reference, policy.triggered)
 
 
@@ -192,7 +192,7 @@ def _place(jobs: Jobs, reference: str, change: Callable[[policy.JobState, dateti
 
 
 def state_of(row: JobRow, spec: JobSpec, now: float) -> policy.JobState:
-    """A stored job as the rules see it."""
+    """Build the state of a stored job for ``policy``."""
     return policy.JobState(
         id=row.job_id,
         schedule=spec.schedule_at(now),
@@ -218,7 +218,7 @@ def place_of(changes: policy.JobChanges | policy.JobState) -> JobPlace:
 
 
 def _read(request: JobRequest, spec: JobSpec | None, now: float) -> Schedule:
-    """The schedule that a request asks for; what it does not name stays as it is in ``spec``."""
+    """Parse the schedule of a request; what it does not name stays as it is in ``spec``."""
     kept = spec.schedule_at(now) if spec is not None else None
     zone = request.timezone or (spec.timezone if spec is not None else "UTC")
     options = ScheduleOptions(
@@ -237,7 +237,7 @@ def _read(request: JobRequest, spec: JobSpec | None, now: float) -> Schedule:
 
 
 def _bound(asked: str | None, zone: str, kept: datetime | None) -> datetime | None:
-    """A start or an end; an empty text takes it away."""
+    """Parse a start or an end; an empty text removes it."""
     if asked is None:
         return kept
     return parse_timestamp(asked, zone) if asked else None
@@ -248,7 +248,7 @@ def instant(at: float) -> datetime:
 
 
 def job_document(row: JobRow) -> dict[str, Any]:
-    """A job as JSON, under the names of the original (docs/behaviour.md, "Job records"). Times are ISO 8601 in UTC."""
+    """Write a job as JSON, under Hermes Agent's names (docs/behaviour.md, "Job records"). Times are ISO 8601 in UTC."""
     spec = JobSpec.from_json(row.definition)
     return {
         "id": row.job_id,
@@ -288,7 +288,7 @@ def job_document(row: JobRow) -> dict[str, Any]:
 
 
 def firing_object(view: FiringView) -> dict[str, Any]:
-    """A row of the ledger as JSON; ``slot`` is the cursor of the next page."""
+    """Write a row of the slot ledger as JSON; ``slot`` is the cursor of the next page."""
     return {
         "slot": view.slot,
         "slot_at": _iso(view.slot),

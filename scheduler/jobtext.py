@@ -1,8 +1,8 @@
-"""The texts of a job: what its agent is told, what its script means for the run, and the document that is kept.
+"""The texts of a job: its agent's prompt, the meaning of its script's output, and the document that is kept.
 
-Everything a script or another job produced is data that may have come from outside: it is fenced with more backticks
-than it contains and stands in the wrapper of ``hermes_worker.safety.untrusted``; the assembled prompt is scanned
-(``hermes_worker.safety.threats``) before it is sent.
+Everything that a script or another job produced is data that may have come from outside: it is fenced with more
+backticks than it contains and stands in the wrapper of ``hermes_worker.safety.untrusted``; the assembled prompt is
+scanned (``hermes_worker.safety.threats``) before it is sent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hermes_worker.features.skills.rules import ALONGSIDE
 from hermes_worker.safety.untrusted import Provenance, marked
 
 CONTEXT_CHARS_MAX = 8_000
-"""Of each earlier response that is passed on (docs/behaviour.md, "Job runs")."""
+"""Longest earlier answer that is passed on (docs/behaviour.md, "Job runs")."""
 SCRIPT_CHARS_MAX = 100_000
-"""Of a script's output; a tool result may be as long."""
+"""Longest output of a script; a tool result may be as long."""
 SILENT_RESPONSE = "[SILENT]"
 
 CRON_HINT = (
@@ -33,7 +33,7 @@ SKILL_NOTE = ALONGSIDE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptResult:
-    """How a job's script ended. Output is redacted before it gets here."""
+    """The end of a job's script. Output is redacted before it gets here."""
 
     stdout: str
     stderr: str = ""
@@ -47,7 +47,7 @@ class ScriptResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierResponse:
-    """The latest response of a job named in ``context_from``: the response alone, not the prompt that led to it."""
+    """The latest answer of a job named in ``context_from``: without the prompt that led to it."""
 
     job_id: str
     text: str
@@ -55,7 +55,7 @@ class EarlierResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPromptParts:
-    """What a job's prompt is made of."""
+    """The parts of a job's prompt."""
 
     prompt: str
     skills: tuple[str, ...] = ()
@@ -67,22 +67,22 @@ class JobPromptParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedTexts:
-    """What a worker found for a run: what only workers can reach."""
+    """What a worker collected for a run: texts that only workers can reach."""
 
     script: ScriptResult | None = None
     skills: tuple[str, ...] = ()
     missing_skills: tuple[str, ...] = ()
     skills_hash: str | None = None
-    """The set that the skills are from: the run has the same."""
+    """The set that the skills are from; the run gets the same."""
     error: str | None = None
-    """Why the run must not be."""
+    """Why there must be no run."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> CollectedTexts:
-        """Raises ``ValueError``, ``TypeError``, ``KeyError``."""
+        """Parse collected texts. Raises ``ValueError``, ``TypeError``, ``KeyError``."""
         stored = json.loads(text)
         script = stored.get("script")
         return cls(
@@ -95,7 +95,7 @@ class CollectedTexts:
 
 
 def assemble_prompt(parts: JobPromptParts) -> str:
-    """The user message of a job's run: skills, the hint, earlier responses, script output, then the prompt."""
+    """Build the user message of a job's run: skills, the hint, earlier answers, script output, then the prompt."""
     blocks = [*_skill_blocks(parts), CRON_HINT]
     blocks += [_context_block(earlier) for earlier in parts.context if earlier.text.strip()]
     if parts.script is not None:
@@ -105,7 +105,8 @@ def assemble_prompt(parts: JobPromptParts) -> str:
 
 
 def wakes_agent(stdout: str) -> bool:
-    """The wake gate: ``{"wakeAgent": false}`` on the last line that is not empty means that nothing is to be done."""
+    """Read the wake gate: ``{"wakeAgent": false}`` on the last line that is not empty means that there is nothing to
+    do."""
     lines = [line for line in stdout.splitlines() if line.strip()]
     if not lines:
         return True
@@ -117,7 +118,8 @@ def wakes_agent(stdout: str) -> bool:
 
 
 def is_agent_needed(script: ScriptResult | None) -> bool:
-    """A script that succeeds without a word, or closes the wake gate, spares the run; a failing one is reported on."""
+    """Whether a run is needed: a script that succeeds without output, or closes the wake gate, spares it; a failing one
+    is reported on."""
     if script is None or not script.is_success:
         return True
     return bool(script.stdout.strip()) and wakes_agent(script.stdout)
@@ -125,14 +127,15 @@ def is_agent_needed(script: ScriptResult | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogReport:
-    """The outcome of a job without an agent: text to deliver, or nothing to say."""
+    """The report of a job without an agent: text to deliver, or nothing to say."""
 
     text: str
     is_failure: bool
 
 
 def watchdog_report(name: str, script: ScriptResult, at: datetime) -> WatchdogReport | None:
-    """What a ``no_agent`` job delivers: its output as it is, an alert when it failed, ``None`` when all is quiet."""
+    """Build what a ``no_agent`` job delivers: its output as it is, an alert when it failed, ``None`` when all is
+    quiet."""
     if not script.is_success:
         return WatchdogReport(
             text=f"⚠ Cron watchdog '{' '.join(name.split())}' script failed\n\n{failure_details(script)}\n\n"
@@ -143,7 +146,7 @@ def watchdog_report(name: str, script: ScriptResult, at: datetime) -> WatchdogRe
 
 
 def failure_details(script: ScriptResult) -> str:
-    """Exit code and output of a failed script, for people and for the model."""
+    """Write the exit code and the output of a failed script, for people and for the model."""
     lines = ["The script timed out." if script.exit_code is None else f"The script ended with code {script.exit_code}."]
     for title, output in (("stderr", script.stderr), ("stdout", script.stdout)):
         if output.strip():
@@ -157,7 +160,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def default_name(prompt: str, skills: tuple[str, ...], script: str | None) -> str:
-    """The name of a job that was given none (docs/behaviour.md, "Job records")."""
+    """Choose the name of a job that was given none (docs/behaviour.md, "Job records")."""
     return " ".join(prompt.split())[:50].strip() or (skills[0] if skills else "") or script or "cron job"
 
 
@@ -170,7 +173,7 @@ def session_title(name: str, at: datetime) -> str:
 
 
 def output_path(job_id: str, at: datetime) -> PurePosixPath:
-    """Where the document of a run is kept, below the output directory. Raises ``ValueError`` for an id that is not a
+    """Choose the path of a run's document below the output directory. Raises ``ValueError`` for an id that is not a
     plain name."""
     if not _JOB_ID.fullmatch(job_id):
         raise ValueError(f"{job_id!r} cannot be the name of a directory")
@@ -179,7 +182,7 @@ def output_path(job_id: str, at: datetime) -> PurePosixPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDocument:
-    """What is kept of a run."""
+    """The document that is kept of a run."""
 
     job_id: str
     job_name: str
@@ -192,7 +195,7 @@ class OutputDocument:
 
 
 def render_output(document: OutputDocument) -> str:
-    """The Markdown file of a run (docs/behaviour.md, "Job output")."""
+    """Render the Markdown file of a run (docs/behaviour.md, "Job output")."""
     is_failed = document.failure is not None
     lines = [
         f"# Cron Job: {' '.join(document.job_name.split())}{' (FAILED)' if is_failed else ''}",
@@ -213,7 +216,7 @@ def render_output(document: OutputDocument) -> str:
 
 
 def fenced(text: str) -> str:
-    """``text`` in a code fence that it cannot close."""
+    """Put ``text`` into a code fence that it cannot close."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"

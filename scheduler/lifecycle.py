@@ -12,7 +12,7 @@ _SERVICE = r"\b(?:[\w-]+\.){0,4}hermes[.\-_]?(?:gateway|worker|beat|scheduler|ap
 _KILL = r"\b(?:p?kill|killall)\b"
 _FLAGS = r"(?:--?[\w-]+(?:[= ][^\s-]\S*)?\s+){0,4}"
 
-# Each rule is what has to follow one another on a line. Searching step by step keeps the time linear, which one
+# Each rule is a list of what must follow one another on a line. Searching step by step keeps the time linear, which one
 # expression with wildcards between the steps would not.
 _RULES: tuple[tuple[re.Pattern[str], ...], ...] = tuple(
     tuple(re.compile(step, re.IGNORECASE) for step in steps)
@@ -34,7 +34,7 @@ _CONTINUATION = re.compile(r"\\\r?\n[ \t]*")
 
 
 def stops_this_service(text: str) -> bool:
-    """Does a job's prompt or script contain a command against the service's own life?"""
+    """Whether a job's prompt or script contains a command that stops or restarts this service."""
     lines = _CONTINUATION.sub(" ", text).splitlines()
     return any(_follows(line, rule) for line in lines for rule in _RULES)
 

@@ -1,8 +1,8 @@
-"""What becomes of a due slot. Pure: a job, the facts about its runs and the time go in; rows to write come out.
+"""Decide what a due slot leads to. Pure: a job, the facts about its runs and the time go in; rows to write come out.
 
 Every slot that comes due is settled by exactly one outcome with a reason, and a job never makes up for lost time with a
-burst: however many slots passed while nobody was looking, at most one run starts (docs/behaviour.md, "Slots"). The
-caller writes the settled slots (unique per job and slot), the new run and the job's changes in one transaction.
+burst: however many slots passed while no scheduler ran, at most one run starts (docs/behaviour.md, "Slots"). The caller
+writes the settled slots (unique per job and slot), the new run and the job's changes in one transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from scheduler.grammar import ScheduleError, load_zone, require_future
 from scheduler.schedule import Schedule, fire_time, grace, local_instant, next_after, slots_between
 
 SLOTS_SETTLED_MAX = 500
-"""Slots one decision settles. After a long outage of a frequent job the rest follows in the next decisions."""
+"""Most slots that one decision settles. After a long outage of a frequent job the rest follows in the next
+decisions."""
 
 
 class Overlap(StrEnum):
@@ -35,10 +36,10 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """What happens when slots came due while the scheduler was away for longer than the grace."""
+    """What happens with slots that came due while no scheduler ran for longer than the grace."""
 
     ONE = "one"
-    """One run now, whatever the number of slots (the original's rule)."""
+    """One run now, whatever the number of slots (Hermes Agent's rule)."""
     NONE = "none"
     """No run; the job waits for its next slot."""
 
@@ -101,7 +102,7 @@ class JobPolicy:
     """Runs that may wait under ``queue_all``."""
     catch_up: CatchUp = CatchUp.ONE
     misfire_grace_s: int | None = None
-    """How late a slot may start and still be an ordinary run; ``None`` for the original's rule, ``schedule.grace``."""
+    """How late a slot may start and still be an ordinary run; ``None`` for Hermes Agent's rule, ``schedule.grace``."""
     daily_budget: DailyBudget = field(default_factory=DailyBudget)
     failures_max: int | None = None
     """Consecutive failures after which the job is paused; ``None`` for never."""
@@ -135,7 +136,7 @@ class SlotFacts:
     """Runs that wait for a running one to end (``queue_one``, ``queue_all``)."""
     used_today: DailyUse = field(default_factory=DailyUse)
     was_blocked_today: bool = False
-    """A slot of this local day was blocked by the budget already, so its owner has been told."""
+    """Whether a slot of this local day was blocked by the budget already: then its owner knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ class Start:
 
     slot: datetime
     waits: bool = False
-    """It starts when the runs before it have ended."""
+    """Whether it starts only when the runs before it have ended."""
     cancels_running: bool = False
 
 
@@ -164,7 +165,7 @@ class JobChanges:
     state: JobStatus
     next_slot: datetime | None
     next_fire_at: datetime | None
-    """What the due query looks at."""
+    """The due query reads this column."""
     completed: int
     consecutive_failures: int
     paused_reason: str | None = None
@@ -179,7 +180,7 @@ class Decision:
     start: Start | None
     job: JobChanges
     notice: str | None = None
-    """Something the job's owner must be told."""
+    """A notice that the job's owner must get."""
 
 
 def decide(job: JobState, facts: SlotFacts, now: datetime) -> Decision | None:
@@ -195,7 +196,7 @@ def decide(job: JobState, facts: SlotFacts, now: datetime) -> Decision | None:
 
 
 def left_of(budget: DailyBudget, used: DailyUse) -> DailyBudget:
-    """What a run that starts now may use at most."""
+    """Compute what a run that starts now may use at most."""
     return DailyBudget(
         iterations=budget.iterations - used.iterations if budget.iterations is not None else None,
         tokens=budget.tokens - used.tokens if budget.tokens is not None else None,
@@ -204,8 +205,8 @@ def left_of(budget: DailyBudget, used: DailyUse) -> DailyBudget:
 
 
 def failed_to_start(job: JobState, decision: Decision, reason: str) -> Decision:
-    """``decision`` after its run could not be created (model drift, a blocked prompt, a missing workspace). The slot
-    counts as a run and as a failure, so that a finite job ends and a broken one is paused."""
+    """Change ``decision`` after its run could not be created (model drift, a blocked prompt, a missing workspace). The
+    slot counts as a run and as a failure, so that a finite job ends and a broken one is paused."""
     attempt = decision.settled[-1]
     settled = SettledSlot(slot=attempt.slot, outcome=SlotOutcome.FAILED_TO_START, reason=reason)
     changes, pause_notice = _count_failure(
@@ -216,8 +217,8 @@ def failed_to_start(job: JobState, decision: Decision, reason: str) -> Decision:
 
 
 def after_run(job: JobState, verdict: RunVerdict) -> tuple[JobChanges, str | None]:
-    """The job after one of its runs ended, and what its owner must be told. Not idempotent: call it in the
-    transaction that ends the run."""
+    """Count the end of a run for its job. Returns the job's changes, and a notice for its owner. Not idempotent: call
+    it in the transaction that ends the run."""
     changes = _unchanged(job)
     match verdict:
         case RunVerdict.OK:
@@ -234,36 +235,37 @@ def after_run(job: JobState, verdict: RunVerdict) -> tuple[JobChanges, str | Non
 
 
 def created(job: JobState, now: datetime) -> JobChanges:
-    """A new job, or one whose schedule was changed. Raises ``ScheduleError`` when it would never run."""
+    """Start a new job, or one whose schedule was changed. Raises ``ScheduleError`` when it would never run."""
     return _waiting_for(job, require_future(job.schedule, now))
 
 
 def paused(job: JobState, reason: str | None) -> JobChanges:
-    """The job stays as it is and nothing comes due."""
+    """Pause a job: nothing comes due."""
     return replace(_unchanged(job), state=JobStatus.PAUSED, next_slot=None, next_fire_at=None, paused_reason=reason)
 
 
 def resumed(job: JobState, now: datetime) -> JobChanges:
-    """Back to work from ``now`` on: slots of the pause are not made up for. Raises ``ScheduleError``."""
+    """Resume a job from ``now`` on: slots of the pause are not made up for. Raises ``ScheduleError``."""
     _check_runs_left(job)
     return replace(_waiting_for(job, require_future(job.schedule, now)), consecutive_failures=0)
 
 
 def triggered(job: JobState, now: datetime) -> JobChanges:
-    """Due now, whatever the schedule says; the schedule goes on afterwards. Raises ``ScheduleError``."""
+    """Make a job due now, whatever its schedule says; the schedule continues afterwards. Raises ``ScheduleError``."""
     _check_runs_left(job)
     return replace(_waiting_for(job, now), next_fire_at=now)
 
 
 def repeat_times(schedule: Schedule, requested: int | None) -> int | None:
-    """The number of runs to keep: nothing or less than one means no limit, and a one-shot has one run."""
+    """Compute the number of runs to make: ``None`` (no limit) where none or less than one is requested, and 1 for a
+    one-shot."""
     if requested is not None and requested > 0:
         return requested
     return None if schedule.is_recurring else 1
 
 
 def repeat_display(times: int | None, completed: int) -> str:
-    """``forever``, ``once``, ``1/1``, ``5 times`` or ``2/5``."""
+    """Format the count of runs: ``forever``, ``once``, ``1/1``, ``5 times`` or ``2/5``."""
     if times is None:
         return "forever"
     if completed > 0:
@@ -272,7 +274,7 @@ def repeat_display(times: int | None, completed: int) -> str:
 
 
 def local_day(timezone: str, now: datetime) -> tuple[datetime, datetime]:
-    """The day that ``now`` belongs to on the clock of ``timezone``, as [start, end) in UTC: 23 to 25 hours."""
+    """Find the day of ``now`` on the clock of ``timezone``, as [start, end) in UTC: 23 to 25 hours."""
     zone = load_zone(timezone)
     midnight = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None, fold=0)
     return local_instant(midnight, zone), local_instant(midnight + timedelta(days=1), zone)
@@ -294,7 +296,7 @@ class _Verdict:
 
 
 def _due_slots(job: JobState, now: datetime) -> tuple[datetime, ...]:
-    """The slot the job waits for and those after it, as far as their firing times have come."""
+    """List the slot that the job waits for and those after it, as far as their firing times have come."""
     if job.state is not JobStatus.SCHEDULED or job.next_slot is None or _fire_at(job, job.next_slot) > now:
         return ()
     slots = (job.next_slot, *slots_between(job.schedule, job.next_slot, now, SLOTS_SETTLED_MAX))
@@ -302,7 +304,8 @@ def _due_slots(job: JobState, now: datetime) -> tuple[datetime, ...]:
 
 
 def _settle_backlog(job: JobState, due: tuple[datetime, ...]) -> Decision:
-    """More slots passed than one transaction should write: settle the oldest and leave the last to be decided on."""
+    """Settle the oldest slots where more passed than one transaction should write, and leave the last one to be decided
+    on."""
     missed = tuple(_missed(slot, "the scheduler was away and only the latest slot is made up for") for slot in due[:-1])
     return Decision(settled=missed, start=None, job=_waiting_for(job, due[-1]))
 
@@ -338,7 +341,7 @@ def _admit(job: JobState, facts: SlotFacts, due: tuple[datetime, ...], now: date
 
 
 def _overlap_refusal(policy: JobPolicy, facts: SlotFacts) -> str | None:
-    """Why the slot must not start beside or behind the runs there are; ``None`` when it may."""
+    """Say why the slot must not start beside or behind the runs there are; ``None`` when it may."""
     if facts.running + facts.waiting == 0:
         return None
     there_are = f"{facts.running} run(s) of the job still going and {facts.waiting} waiting"
@@ -364,7 +367,8 @@ def _decision(job: JobState, missed: tuple[SettledSlot, ...], verdict: _Verdict)
 
 
 def _advance(job: JobState, verdict: _Verdict) -> JobChanges:
-    """On to the next slot. A job whose last slot passes without its ever having run ends in error, not silently."""
+    """Move the job to its next slot. A job whose last slot passes without its ever having run ends in error, not
+    silently."""
     completed = job.completed + (1 if verdict.start else 0)
     following = None if _is_spent(job.times, completed) else next_after(job.schedule, verdict.settled.slot)
     if following is not None:
@@ -384,7 +388,8 @@ def _count_failure(policy: JobPolicy, changes: JobChanges) -> tuple[JobChanges, 
 
 
 def _used_up(budget: DailyBudget, used: DailyUse) -> str | None:
-    """Why the budget has nothing left for another run, by the first limit that says so."""
+    """Say why the budget has nothing left for another run, by the first limit that is used up; ``None`` while there is
+    some."""
     limit = None
     if budget.iterations is not None and used.iterations >= budget.iterations:
         limit = f"{budget.iterations} iterations"

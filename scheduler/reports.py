@@ -1,5 +1,5 @@
-"""What is told to a target about the end of a run. The same words in every attempt: they come from rows that do not
-change any more."""
+"""Build the message to a target about the end of a run. The words are the same in every attempt: they come from rows
+that do not change any more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOB_ID = "job_id"
 JOB_NAME = "job_name"
 JOB_SCHEDULE = "job_schedule"
 JOB_WRAP = "job_wrap"
-"""Keys of a run's metadata that say which job it belongs to."""
+"""Keys of a run's metadata that name the job it belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,24 +33,24 @@ class Report:
     """For a file."""
     title: str
     file_name: str
-    """Of the file, below the directory of local deliveries."""
+    """The name of the file, below the directory of local deliveries."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """For a program that receives it."""
     says_nothing: bool = False
-    """The answer is a stage direction such as ``*(silent)*``, which no person wants to receive (docs/behaviour.md,
+    """Whether the answer is a stage direction such as ``*(silent)*``, which is not delivered (docs/behaviour.md,
     "Silence")."""
 
 
 def report_of(claim: DeliveryClaim, views: Views) -> Report:
-    """The message that ``claim`` is to send."""
+    """Build the message that ``claim`` is to send."""
     if claim.body is not None or claim.run_id is None:
-        # What a run says on the way (a question, a message of its agent) is no report of its end.
+        # A message on the way (a question, a message of the agent) is no report of the run's end.
         text = claim.body or ""
         return Report(text=text, document=text, title="Hermes", file_name=f"notices/{claim.delivery_id}.md")
     view = views.run(claim.run_id)
     spec = RunSpec.from_json(claim.spec or "{}")
     facts = {"id": view.run_id, "status": view.status.value, "session_id": view.session.known_to("api")}
-    # Metadata are whatever a caller says; only those of a scheduled run are ours.
+    # A caller may put anything into metadata; only those of a scheduled run are ours.
     if spec.source_kind != "cron" or JOB_ID not in spec.metadata:
         text = _of_run(view)
         title = f"Run {view.run_id} {view.status.value}"
@@ -96,7 +96,7 @@ def _of_job(view: RunView, spec: RunSpec, facts: Mapping[str, str]) -> Report:
 
 
 def failure_of(view: RunView) -> str | None:
-    """Why a job's run counts as failed; ``None`` for a success. Saying nothing at all is a failure."""
+    """Say why a job's run counts as failed; ``None`` for a success. An empty answer is a failure."""
     if view.status is not RunStatus.COMPLETED:
         return view.error or view.exit_reason or view.status.value
     return "the answer was empty" if is_empty(view.output or "") else None

@@ -39,7 +39,7 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Once:
-    """One slot."""
+    """A single slot."""
 
     at: datetime
 
@@ -72,7 +72,7 @@ class Schedule:
     timezone: str
     """IANA name; the clock that cron fields and naive timestamps are read on."""
     display: str
-    """For people, as the original has it: ``every 120m``, ``0 9 * * *``, ``once in 30m``."""
+    """For people, in Hermes Agent's form: ``every 120m``, ``0 9 * * *``, ``once in 30m``."""
     starts_at: datetime | None = None
     """No slot before this instant."""
     ends_at: datetime | None = None
@@ -86,7 +86,7 @@ class Schedule:
 
 
 def next_after(schedule: Schedule, instant: datetime) -> datetime | None:
-    """The first slot strictly after ``instant``, in UTC; ``None`` when there is none."""
+    """Find the first slot strictly after ``instant``, in UTC; ``None`` when there is none."""
     after = instant.astimezone(UTC)
     if schedule.starts_at is not None:
         # One microsecond earlier, so that a slot exactly at the start is the first one.
@@ -98,7 +98,7 @@ def next_after(schedule: Schedule, instant: datetime) -> datetime | None:
 
 
 def first_slot(schedule: Schedule, now: datetime) -> datetime | None:
-    """The slot a job starts waiting for when it is created or resumed at ``now``.
+    """Find the slot that a job waits for when it is created or resumed at ``now``.
 
     ``None`` means that the job would never run: a one-shot more than 120 s in the past, or an end date gone by.
     """
@@ -108,7 +108,7 @@ def first_slot(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def slots_from(schedule: Schedule, after: datetime) -> Iterator[datetime]:
-    """Every slot strictly after ``after``, in order; endless for a schedule without an end."""
+    """Yield every slot strictly after ``after``, in order; endless for a schedule without an end."""
     slot = next_after(schedule, after)
     while slot is not None:
         yield slot
@@ -116,7 +116,7 @@ def slots_from(schedule: Schedule, after: datetime) -> Iterator[datetime]:
 
 
 def slots_between(schedule: Schedule, after: datetime, until: datetime, limit: int) -> tuple[datetime, ...]:
-    """The slots in ``(after, until]``, oldest first, at most ``limit`` of them."""
+    """List the slots in ``(after, until]``, oldest first, at most ``limit`` of them."""
     found = []
     for slot in islice(slots_from(schedule, after), limit):
         if slot > until:
@@ -126,7 +126,7 @@ def slots_between(schedule: Schedule, after: datetime, until: datetime, limit: i
 
 
 def grace(schedule: Schedule, slot: datetime) -> timedelta:
-    """How late ``slot`` may fire and still count as an ordinary run: half the wait for the next slot, between 2
+    """Compute how late ``slot`` may fire and still count as an ordinary run: half the wait for the next slot, between 2
     minutes and 2 hours (docs/behaviour.md, "Slots")."""
     following = next_after(schedule, slot)
     if following is None:
@@ -136,7 +136,7 @@ def grace(schedule: Schedule, slot: datetime) -> timedelta:
 
 
 def fire_time(schedule: Schedule, slot: datetime, job_id: str) -> datetime:
-    """When ``slot`` fires: the slot plus the job's share of the jitter.
+    """Compute when ``slot`` fires: the slot plus the job's share of the jitter.
 
     The delay is computed from job and slot, so replicas agree and a restart does not draw again. It stays below half
     the wait for the next slot, so that slots fire in order.
@@ -152,7 +152,7 @@ def fire_time(schedule: Schedule, slot: datetime, job_id: str) -> datetime:
 
 
 def local_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """The instant of a naive wall time: the first valid one after a gap, the first of two in a fold."""
+    """Find the instant of a naive wall time: the first valid one after a gap, the first of two in a fold."""
     before, after = _readings(wall, zone)
     if before.offset < after.offset:
         return _transition(after.instant, before.instant, zone)
@@ -181,7 +181,7 @@ def _next_interval(timing: Every, after: datetime) -> datetime:
 
 
 def _next_cron(fields: CronFields, after: datetime, zone: ZoneInfo) -> datetime | None:
-    """Walks the matching wall times upwards from the one ``after`` reads; each names at most two instants."""
+    """Walk the matching wall times upwards from the wall time of ``after``; each names at most two instants."""
     local = after.astimezone(zone)
     second_pass = _next_in_second_pass(fields, local, zone)
     wall: datetime | None = local.replace(tzinfo=None, fold=0)
@@ -196,8 +196,8 @@ def _next_cron(fields: CronFields, after: datetime, zone: ZoneInfo) -> datetime 
 
 
 def _next_in_second_pass(fields: CronFields, local: datetime, zone: ZoneInfo) -> datetime | None:
-    """While ``local`` is in the first pass of a repeated hour: the first match of the second pass. It has an earlier
-    wall time than ``local`` and would be missed by walking upwards."""
+    """Find the first match of the second pass while ``local`` is in the first pass of a repeated hour; ``None``
+    otherwise. It has an earlier wall time than ``local`` and would be missed by walking upwards."""
     first, second = _readings(local.replace(tzinfo=None, fold=0, microsecond=0), zone)
     if local.fold == 1 or not _runs_twice(fields, first, second):
         return None
@@ -211,7 +211,7 @@ def _next_in_second_pass(fields: CronFields, local: datetime, zone: ZoneInfo) ->
 
 
 def _instants(fields: CronFields, wall: datetime, zone: ZoneInfo) -> tuple[datetime, ...]:
-    """The instants a matching wall time stands for, in order; none, one or two."""
+    """List the instants that a matching wall time stands for, in order; none, one or two."""
     before, after = _readings(wall, zone)
     if before.offset < after.offset:  # the wall time is skipped
         if _is_rhythm(fields, after.offset - before.offset):
@@ -231,7 +231,7 @@ class _Reading:
 
 
 def _readings(wall: datetime, zone: ZoneInfo) -> tuple[_Reading, _Reading]:
-    """The wall time read with the offset before and the one after a change (PEP 495). The two are equal on ordinary
+    """Read the wall time with the offset before and the one after a change (PEP 495). The two are equal on ordinary
     days; the offset grows over a gap and shrinks over a fold."""
     return _reading(wall, zone, fold=0), _reading(wall, zone, fold=1)
 
@@ -250,7 +250,7 @@ def _is_rhythm(fields: CronFields, jump: timedelta) -> bool:
 
 
 def _transition(early: datetime, late: datetime, zone: ZoneInfo) -> datetime:
-    """The instant in ``(early, late]`` at which the zone's offset changes, to the second."""
+    """Find the instant in ``(early, late]`` at which the zone's offset changes, to the second."""
     offset_before = early.astimezone(zone).utcoffset()
     while late - early > _SECOND:
         middle = early + (late - early) // _SECOND // 2 * _SECOND

@@ -1,7 +1,7 @@
-"""What a finished job says to the people who wait for it, and when it says nothing (docs/behaviour.md, "Job output").
+"""The text that a finished job delivers, and when it delivers none (docs/behaviour.md, "Job output").
 
-A job that has nothing new answers ``[SILENT]`` and nobody is disturbed. That holds for successes only: a failure is
-always delivered, summarised in a line.
+A job that has nothing new answers ``[SILENT]``, and nothing is sent. That holds for successes only: a failure is always
+delivered, summarised in a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EMPTY_ANSWERS = frozenset({"(no response generated)", "(empty response)", "(no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLabel:
-    """How a job is named in what it sends."""
+    """The id and the name by which a job is called in what it sends."""
 
     id: str
     name: str
@@ -28,7 +28,7 @@ class JobLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """How a run of a job ended. ``failure`` is ``None`` for a success."""
+    """The end of a job's run. ``failure`` is ``None`` for a success."""
 
     response: str
     failure: str | None = None
@@ -36,7 +36,7 @@ class JobOutcome:
 
 
 def is_silent(response: str) -> bool:
-    """Is a successful response a wish to say nothing? A token counts as the whole response, alone on the first or last
+    """Whether a successful answer asks to send nothing. A token counts as the whole answer, alone on the first or last
     line, or as ``[SILENT]`` at the very beginning; in the middle of a sentence it does not."""
     lines = [" ".join(line.split()).upper() for line in response.splitlines() if line.strip()]
     if not lines:
@@ -45,13 +45,13 @@ def is_silent(response: str) -> bool:
 
 
 def is_empty(response: str) -> bool:
-    """Nothing was said, which is a failure: a job that has nothing to say answers ``[SILENT]`` (docs/behaviour.md, "Job
-    runs")."""
+    """Whether nothing was said, which is a failure: a job that has nothing to say answers ``[SILENT]``
+    (docs/behaviour.md, "Job runs")."""
     return not response.strip() or response.strip().lower() in _EMPTY_ANSWERS
 
 
 def text_to_deliver(job: JobLabel, outcome: JobOutcome, *, is_wrapped: bool = True) -> str | None:
-    """What the targets of the job receive; ``None`` when there is nothing to send."""
+    """Write the text for the targets of the job; ``None`` when there is nothing to send."""
     if outcome.failure is not None:
         summary = summarize_failure(outcome.failure, outcome.failure_kind)
         content = f"⚠️ Job '{_one_line(job.name)}' failed: {summary}"
@@ -63,13 +63,13 @@ def text_to_deliver(job: JobLabel, outcome: JobOutcome, *, is_wrapped: bool = Tr
 
 
 def wrap(job: JobLabel, content: str) -> str:
-    """``content`` between a header that names the job and a line that tells how to stop it."""
+    """Put ``content`` between a header that names the job and a line that tells how to stop it."""
     header = f"Cronjob Response: {_one_line(job.name)}\n(job_id: {job.id})\n{RULE}"
     return f"{header}\n\n{content}\n\nTo stop this job: hermes-worker cron remove {job.id}"
 
 
 def summarize_failure(message: str, kind: FailureKind | None = None) -> str:
-    """One line of at most 180 characters. Known causes are put in words that say what to do."""
+    """Summarise a failure in one line of at most 180 characters. Known causes are put in words that say what to do."""
     known = _KNOWN_KINDS.get(kind) if kind is not None else None
     if known is not None:
         return known

@@ -1,9 +1,30 @@
-"""What a scheduler does with jobs: settles due slots, carries on what workers collected, counts what ended.
+"""Tick: settle due slots, follow up what workers collected, count runs that ended.
 
-The rules are ``scheduler.policy``'s; here they meet the rows (``store.jobs.jobs``) and the one way runs come into
-being (``hermes_worker.services.submission``). A run of a job with a script or skills takes two steps: a worker
-collects what only workers can reach (``hermes_worker.tasks.jobs.collect``), and then it is decided here what is
-asked, if anything is.
+Theory of operation. A job's row names the slot that it waits for. A tick reads which jobs are due, and settles them in
+batches of ``AT_ONCE``, one transaction each:
+
+    lock those of the jobs that are due and that no other scheduler has locked
+    decide for each (``tick_of``, by ``scheduler.policy``): rows of the ledger, a run or none, the next slot
+    write the ledger (unique per job and slot), the runs, the jobs' next slots, notices
+    commit; send hints
+
+Any number of schedulers tick at once, without a leader: a locked job is skipped, and a job that another one has moved
+on is not due any more. What takes time or may fail (context sources, skills, tool sources, settings) is gathered before
+the transaction, per tenant.
+
+Most slots make their run at once. A job with a script or skills takes two steps, because only workers can reach those:
+
+| who | does | the firing |
+|---|---|---|
+| scheduler | settles slot 09:00; the run needs a script | ``fired``, to be collected, no run |
+| worker | claims it, runs the script, stores the texts once (``hermes_worker.tasks.jobs.collect``) | collected |
+| scheduler | ``follow_up``: builds the prompt from the texts, or finds nothing to do | run 7, or ended with a remark |
+| sweeper, worker | run 7 ends | run ended, not counted |
+| scheduler | ``after_run``: counts success or failure for the job, frees a waiting run | counted |
+
+Each step is taken by compare-and-set, so a tick that dies leaves it to the next one. Lists are worked off in random
+order: schedulers seldom meet, and a job on which our code breaks does not hold up the others for ever. A stored job
+that cannot be parsed is stopped visibly (``_broken``).
 """
 
 from __future__ import annotations
@@ -65,22 +86,23 @@ from scheduler.silence import JobLabel, is_empty, is_silent, wrap
 T = TypeVar("T")
 
 _NEAR_MIDNIGHT_LEFT = 1
-"""What is left of a budget is at least this: a slot with nothing left is blocked before."""
+"""The least that is left of a budget: a slot with nothing left was blocked before."""
 
 
 AT_ONCE = 50
-"""Jobs of one transaction: few enough that nobody waits for it, many enough that a thousand jobs are soon started."""
+"""Most jobs of one transaction: few enough that its locks are short, many enough that a thousand jobs are soon
+started."""
 FOLLOWED_MAX = 50
-"""Of what workers collected, each in a transaction of its own, for one look."""
+"""Most collected firings of one tick; each has a transaction of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """What one look at the jobs led to."""
+    """The result of one tick."""
 
     settled: Settled
     has_more: bool
-    """Something was left for the next look, which should come at once."""
+    """Whether something was left for the next tick, which should come at once."""
 
 
 def tick(
@@ -92,10 +114,10 @@ def tick(
     skills: SkillShelf | None = None,
     live_settings: LiveSettings | None = None,
 ) -> Ticked:
-    """Count what ended and settle the slots that are due. Any number of schedulers may do it at once. A job that
-    cannot be read holds up no other. ``tool_sources`` holds the tools that workers learned of; ``None`` for none.
-    ``skills`` are those of everybody; ``live_settings`` what runs are accepted with in place of ``settings``. Raises
-    ``UnavailableError``."""
+    """Count runs that ended, and settle the slots that are due. Any number of schedulers may do it at once. A job that
+    cannot be parsed holds up no other. ``tool_sources`` holds the tools that workers learned of; ``None`` for none.
+    ``skills`` are those of all tenants; ``live_settings`` gives the settings of new runs in place of ``settings``.
+    Raises ``UnavailableError``."""
     gathering = _Gathering(jobs, tool_sources, skills, live_settings, settings.mcp.has_rows)
     settled = Settled()
     ended = _shuffled(jobs.ended())
@@ -115,21 +137,21 @@ def tick(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What was asked before the transaction that begins the runs of a tenant's jobs."""
+    """What was gathered for a tenant before the transaction that begins its jobs' runs."""
 
     context: Sequence[PromptBlock] = ()
-    """What the context sources say."""
+    """The blocks of context sources."""
     sourced: Sequence[str] = ()
     """The tools of tool sources."""
     skills: OfferedSkills = NO_SKILLS
-    """The skills that there are."""
+    """All skills of the tenant."""
     stored_skills: Callable[[str], OfferedSkills] = lambda digest: NO_SKILLS
-    """Those of a set that was stored before, by its hash."""
+    """Finds the skills of a set that was stored before, by its hash."""
     chosen: ChosenSettings | None = None
     """The settings that a run of the tenant is accepted with; ``None`` for those of the process."""
 
     def over(self, settings: Settings) -> Settings:
-        """``settings`` of the process, or what stands in for them."""
+        """The settings for the tenant's runs: the gathered ones, or else ``settings`` of the process."""
         return settings if self.chosen is None else self.chosen.settings
 
 
@@ -138,14 +160,14 @@ NOTHING_GATHERED = Gathered()
 
 @dataclass(frozen=True, slots=True)
 class _Gathering:
-    """Whom to ask before a transaction."""
+    """Gathers what a transaction needs, before it begins."""
 
     jobs: Jobs
     tool_sources: ToolSources | None
     shelf: SkillShelf | None
     live_settings: LiveSettings | None
     has_rows: bool
-    """Tenants may have MCP servers of their own."""
+    """Whether tenants may have MCP servers of their own."""
 
     @property
     def is_needed(self) -> bool:
@@ -155,7 +177,7 @@ class _Gathering:
         return self.shelf is not None or is_asked() or has_sources
 
     def of(self, tenants: Sequence[str]) -> Mapping[str, Gathered]:
-        """What is gathered for each of the tenants."""
+        """Gather for each of the tenants."""
         return {tenant: self._of(tenant) for tenant in tenants}
 
     def _of(self, tenant: str) -> Gathered:
@@ -195,8 +217,8 @@ def _followed(gathering: _Gathering, firing_pk: int, settings: Settings) -> Sett
 
 
 def _shuffled(items: Sequence[T]) -> list[T]:
-    """Every scheduler sees the same; in an order of its own each it seldom meets another, nor stumbles over the same
-    thing for ever."""
+    """Shuffle: every scheduler sees the same list, and in orders of their own they seldom meet, nor does one fail on
+    the same thing for ever."""
     return random.sample(items, len(items))
 
 
@@ -206,7 +228,7 @@ def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 class _JobAsked(Protocol):
-    """What a run is made from. ``DueJob`` and ``Collected``."""
+    """What a run is built from: ``DueJob`` or ``Collected``."""
 
     @property
     def row(self) -> JobRow: ...
@@ -220,7 +242,7 @@ class _JobAsked(Protocol):
 
 
 def tick_of(due: DueJob, settings: Settings, gathered: Gathered = NOTHING_GATHERED) -> JobTick | None:
-    """What becomes of a due job."""
+    """Decide what to write for a due job; ``None`` when nothing is due."""
     try:
         spec = JobSpec.from_json(due.row.definition)
         state = state_of(due.row, spec, due.now)
@@ -256,9 +278,9 @@ def tick_of(due: DueJob, settings: Settings, gathered: Gathered = NOTHING_GATHER
 
 
 def with_pins(spec: JobSpec, settings: Settings) -> JobSpec:
-    """``spec`` with the model and the provider of its first run noted. Raises ``InvalidJob`` when they are not what
-    the job was pinned to, or what it ran with before: a change of the configuration must not spend money unseen
-    (docs/behaviour.md, "Job runs"). Noted by the scheduler, because whoever writes a job may be configured
+    """Add the model and the provider of its first run to ``spec``. Raises ``InvalidJob`` when they are not what the job
+    was pinned to, or what it ran with before: a change of the configuration must not spend money unseen
+    (docs/behaviour.md, "Job runs"). The scheduler adds them, because the process that stores a job may be configured
     otherwise."""
     if spec.no_agent:
         return spec
@@ -300,7 +322,7 @@ def _facts(due: DueJob, spec: JobSpec, now: datetime) -> policy.SlotFacts:
 
 
 def _used_today(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyUse | None:
-    """``None`` for a job without a daily budget, whose use nobody needs to add up."""
+    """Sum up what the job used today; ``None`` for a job without a daily budget, which needs no sum."""
     if spec.rules.daily_budget == policy.DailyBudget():
         return None
     used = asked.used_since(policy.local_day(spec.timezone, now)[0].timestamp())
@@ -312,7 +334,7 @@ def _used_today(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyU
 def _run_of(
     asked: _JobAsked, spec: JobSpec, settings: Settings, collected: CollectedTexts, gathered: Gathered
 ) -> NewRun:
-    """Raises ``InvalidJob`` or ``InvalidSubmission`` for a job that must not or cannot run."""
+    """Build the run of a slot. Raises ``InvalidJob`` or ``InvalidSubmission`` for a job that must not or cannot run."""
     checked_prompt(spec.prompt)
     earlier = [(job_id, asked.latest_answer(job_id)) for job_id in spec.context_from]
     parts = JobPromptParts(
@@ -352,7 +374,7 @@ def _run_of(
             JOB_SCHEDULE: str(spec.schedule.get("display", "")),
             JOB_WRAP: "yes" if spec.wraps and settings.cron.wraps else "no",
         },
-        # The document of a run is kept wherever the answer goes, also when the answer is silence.
+        # The document of a run is kept in any case, also when the answer is silence.
         deliver=tuple(dict.fromkeys(("local", *spec.targets))),
     )
     digest = collected.skills_hash
@@ -368,7 +390,7 @@ def _run_of(
 
 
 def _limits(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyBudget:
-    """What today's budget leaves to a run that starts now."""
+    """Compute what today's budget leaves to a run that starts now."""
     used = _used_today(asked, spec, now)
     return policy.DailyBudget() if used is None else policy.left_of(spec.rules.daily_budget, used)
 
@@ -379,18 +401,20 @@ def _least(of_run: int | None, of_day: int | None) -> int | None:
 
 
 def _least_usd(of_run: str | None, of_day: Decimal | None) -> float | None:
-    """A run without a limit of its own gets none from its day: where prices are not known it could not start."""
+    """Choose the lower limit. A run without a limit of its own gets none from its day: where prices are not known it
+    could not start."""
     if of_run is None:
         return None
     return float(Decimal(of_run) if of_day is None else min(Decimal(of_run), of_day))
 
 
 _UNREADABLE = (HermesError, ValueError, TypeError, KeyError)
-"""What reading a stored job raises when it makes no sense: somebody wrote to the database, or a newer version did."""
+"""What parsing a stored job raises when it makes no sense: it was changed in the database, or a newer version wrote
+it."""
 
 
 def _broken(due: DueJob, error: Exception) -> JobTick:
-    """A stored job that cannot be read: it stops, visibly."""
+    """Stop a stored job that cannot be parsed, visibly."""
     reason = _unreadable(due.row, error)
     at = due.row.next_slot if due.row.next_slot is not None else due.now
     slot = Slot(at=at, outcome=policy.SlotOutcome.FAILED_TO_START.value, reason=reason)
@@ -423,7 +447,7 @@ def _broken_place(row: JobRow) -> JobPlace:
 
 
 def follow_up(collected: Collected, settings: Settings, gathered: Gathered = NOTHING_GATHERED) -> Followup:
-    """What becomes of a firing for which a worker has collected."""
+    """Decide what follows from a firing for which a worker has collected."""
     try:
         spec = JobSpec.from_json(collected.row.definition)
         state_of(collected.row, spec, collected.now)
@@ -459,7 +483,7 @@ def _unknown(collected: Collected, spec: JobSpec) -> Followup:
 
 
 def _watchdog(collected: Collected, spec: JobSpec, texts: CollectedTexts) -> Followup:
-    """A job without an agent: what its script said is what is delivered."""
+    """End the firing of a job without an agent: the output of its script is delivered."""
     if texts.script is None:
         raise InvalidJob("the job has neither an agent nor a script")
     report = watchdog_report(collected.row.name, texts.script, instant(collected.slot))
@@ -493,7 +517,7 @@ def _ended(
 
 
 def after_run(row: JobRow, ended: EndedRun) -> JobAfter:
-    """What the end of a run means for its job."""
+    """Decide what the end of a run changes in its job."""
     try:
         spec = JobSpec.from_json(row.definition)
         state = state_of(row, spec, ended.now)
@@ -524,7 +548,7 @@ _VERDICTS = {
 
 
 def note_of(row: JobRow, answer: str) -> tuple[str, str] | None:
-    """The session that a job is attached to, and what is written there."""
+    """Find the session that a job is attached to, and write its note; ``None`` for a job without one."""
     try:
         spec = JobSpec.from_json(row.definition)
     except _UNREADABLE:

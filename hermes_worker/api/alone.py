@@ -1,9 +1,9 @@
-"""The API of one command: served by the process that asks it, on a port of this machine, for as long as it runs.
+"""The API of one command: the process that calls it serves it, on a port of this machine, while the command runs.
 
-It is the same application, over the same rows, with three differences. It is made of the routers that a request needs,
-which are imported when the first one comes: a command asks for a few of them, and importing all takes a second. Only
-its own key opens it, which nobody but this process ever has, so whatever comes without it is turned away before
-anything else looks at it. And of what stays up for others (the page, events of platforms, metrics) it serves nothing.
+It is the same application over the same rows, with three differences. Only the routers that a request needs are
+imported, when the first such request comes: a command needs a few of them, and importing all takes a second. Only its
+own key opens it, which no other process ever has; a request without it is refused before anything else is looked at.
+And it does not serve what only a long-running server offers (the page, events of platforms, metrics).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENDS_WITHIN_S = 5.0
 
 
 class AloneApp:
-    """The application, put together from the routers that requests need."""
+    """An ASGI application that is put together from the routers that requests need."""
 
     def __init__(self, client: Client, key: Secret) -> None:
         self._key = key
@@ -86,7 +86,8 @@ class AloneApp:
 
 
 async def _told_away(_request: Request, error: Exception) -> JSONResponse:
-    """The person who asks is the one who would read the log of a server."""
+    """Answer 503 with the error's own sentence: the person who runs the command is the one who would read a server's
+    log."""
     return ApiError(503, f"{str(error)[:1].upper()}{str(error)[1:]}.", code="database_unavailable").response
 
 
@@ -95,14 +96,14 @@ def _stack_of(settings: Settings) -> StackNote | None:
 
 
 def _nobody(_token: str) -> None:
-    """No other key opens this."""
+    """Find no principal: no key but the command's own opens this API."""
 
 
 class AloneApi:
-    """Serves in a thread from the beginning until ``close``."""
+    """The API in a thread of this process, from construction until ``close``."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ``ConfigurationError`` and ``UnavailableError`` where the database cannot be used."""
+        """Begin to serve. Raises ``ConfigurationError``, and ``UnavailableError`` where the database cannot be used."""
         self.key = Secret(f"{KEY_PREFIX}{secrets.token_urlsafe(32)}")
         self._client = _client_of(settings)
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -116,7 +117,7 @@ class AloneApi:
             raise UnavailableError("the API of this command did not begin to serve")
 
     def close(self) -> None:
-        """End it; what was answered is finished first. Idempotent."""
+        """Stop serving, after the requests at work are answered. Idempotent."""
         self._server.end()
         self._thread.join(_ENDS_WITHIN_S)
         self._client.close()
@@ -131,7 +132,7 @@ def _client_of(settings: Settings) -> Client:
 
 
 class _AloneServer(ApiServer):
-    """Ends at once when it is told to."""
+    """A server that stops as soon as ``end`` is called."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -150,7 +151,7 @@ class _AloneServer(ApiServer):
         await self._told.wait()
 
     def end(self) -> None:
-        """Called from another thread."""
+        """Ask the server to stop. Called from another thread than the one that serves."""
         if self._loop is not None and self._told is not None:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._told.set)

@@ -47,11 +47,11 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-XSS-Protection": "0",
 }
-"""docs/behaviour.md, "HTTP API"."""
+"""Headers of every response (docs/behaviour.md, "HTTP API")."""
 
 
 class SecurityHeaders:
-    """Adds them to every response."""
+    """Adds ``SECURITY_HEADERS`` to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -88,7 +88,8 @@ class Api(FastAPI):
 
 
 async def _known_parameters_only(request: Request) -> None:
-    """A name in the query that means nothing is a mistake, and whoever made it is told."""
+    """Refuse a parameter of the query that the operation does not have: it is a mistake, and the caller should learn
+    it."""
     app: FastAPI = request.app
     if any("\x00" in value for value in request.path_params.values()):
         raise HTTPException(404)  # nothing is called so, and PostgreSQL cannot even be asked
@@ -101,10 +102,10 @@ async def _known_parameters_only(request: Request) -> None:
 
 
 def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
-    """The API over ``client``, which stays its owner's to close.
+    """Build the API over ``client``; closing ``client`` stays with the caller.
 
-    Raises ``ConfigurationError`` when the settings would let others than this machine in without a key of the
-    operator's, and when there is no key and none can be made.
+    Raises ``ConfigurationError`` when the settings would let other machines in without a key that the operator chose,
+    and when there is no key and none can be made.
     """
     require_safe(client.settings.server)
     key = keep_server_key(client.settings)
@@ -119,7 +120,7 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
 def context_over(
     client: Client, policy: FollowPolicy, page_logins: PageLogins, *, keyring: Keyring, proofs: Keyring
 ) -> ApiContext:
-    """What the routes of an application over ``client`` share."""
+    """Build what the routes of one application over ``client`` share."""
     return ApiContext(
         client=client,
         followers=Followers(client=client.redis, runs=client.runs, views=client.views, policy=policy),
@@ -133,7 +134,7 @@ def context_over(
 
 
 def app_of(context: ApiContext, holders: Keyholders, routers: Iterable[RouterDeclaration]) -> FastAPI:
-    """An application with these routes. Raises ``ConfigurationError`` for two that claim one operation."""
+    """Build an application with these routes. Raises ``ConfigurationError`` for two routes that claim one operation."""
     followers, changes = context.followers, context.changes
 
     @asynccontextmanager
@@ -168,14 +169,14 @@ def app_of(context: ApiContext, holders: Keyholders, routers: Iterable[RouterDec
 
 
 def _is_scoped(router: APIRouter) -> bool:
-    """Whether each of its routes says which scope it needs, or needs no key."""
+    """Whether every route of the router says which scope it needs, or that it needs no key."""
     return all(
         isinstance(route, APIRoute) and (scopes_of(route) or not needs_key(route.path)) for route in router.routes
     )
 
 
 def _serve_routes(app: FastAPI, routers: Iterable[RouterDeclaration]) -> None:
-    """Raises ``ConfigurationError`` for two that claim one operation."""
+    """Add the routes of these routers. Raises ``ConfigurationError`` for two that claim one operation."""
     claimed: dict[tuple[str, str], str] = {}
     for declared in routers:
         router = load(declared.implementation)

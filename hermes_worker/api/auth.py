@@ -1,13 +1,13 @@
-"""Who may talk to the API: whoever sends a key. Events for webhook routes are let in by their signature instead.
+"""Authentication of the API: a request needs a key; an event for a webhook route needs a signature instead.
 
-There is one key of the installation, which may do everything for the default tenant, and there are those that were
-given out (``store.access.principals``). A browser that was let into the page sends a cookie instead, which stands for a
-key (``store.access.page_logins``). Who sent a request, for which tenant, is found out once, here, and stands in the
-request's scope.
+There is one key of the installation, which may do everything for the default tenant, and there are keys that were given
+out (``store.access.principals``). A browser that has logged in to the page sends a cookie instead, which stands for a
+key (``store.access.page_logins``). The guard finds out once who sent a request and for which tenant, and puts the
+answer into the request's scope.
 
-This machine alone is no reason to let somebody in. An agent's commands run here, and so does a browser, with pages of
-strangers: such a page can send requests here (it then has an ``Origin``), or have its own name resolve to 127.0.0.1 and
-count as the same origin (then ``Host`` is its name).
+That a request comes from this machine is no reason to let it in. An agent's commands run here, and so does a browser
+with pages of strangers: such a page can send requests here (they then have an ``Origin``), or have its own name resolve
+to 127.0.0.1 and count as the same origin (then ``Host`` is its name).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.access.principals import TenantDisabled, TenantNotFound
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
-"""Need no key (docs/behaviour.md, "HTTP API")."""
+"""Paths that need no key (docs/behaviour.md, "HTTP API")."""
 SIGNED_PATHS = ("/webhooks/", "/inbound/")
-"""What is below needs a signature, or the platform's own secret, instead."""
+"""Prefixes of paths that need a signature, or the platform's own secret, instead of a key."""
 _NO_LOGIN = "The login of this browser is over. Log in again."
 _MISSING = (
     "Invalid API key. Send the key as a bearer token, in the header Authorization. It is the content of the file "
@@ -68,8 +68,8 @@ _SIGNED_ADDRESS = re.compile(r"/v1/artifacts/[^/]*/content")
 
 
 def is_signed_address(path: str) -> bool:
-    """Whether the proof is in the query, so that a browser may follow it from any page: such an address shows nothing
-    and changes nothing."""
+    """Whether the proof is in the query, so that a browser may follow the address from any page. Such an address shows
+    nothing and changes nothing."""
     return _SIGNED_ADDRESS.fullmatch(path) is not None
 
 
@@ -79,7 +79,7 @@ def needs_key(path: str) -> bool:
 
 
 def require_safe(server: ServerSettings) -> None:
-    """Raises ``ConfigurationError`` when others than this machine can connect and nobody chose a key for them."""
+    """Raise ``ConfigurationError`` when other machines can connect and the operator chose no key."""
     if server.key is None and not server.is_loopback:
         raise ConfigurationError(
             f"server.host (HERMES_SERVER_HOST) is {server.host!r}, which other machines can reach; "
@@ -88,12 +88,13 @@ def require_safe(server: ServerSettings) -> None:
 
 
 class Keyholders:
-    """Whose keys are. Those that were found are remembered for a few seconds, so that a caller costs no statement."""
+    """Finds who holds a key. What was found is remembered for ``REMEMBERED_S``, so that most requests cost no
+    statement."""
 
     def __init__(
         self, key: Secret, find: FindPrincipal, find_login: FindPrincipal, require_tenant: Callable[[str], object]
     ) -> None:
-        """``key`` is the installation's; ``find`` looks other keys up, ``find_login`` what browsers send. Both may
+        """``key`` is the installation's; ``find`` looks other keys up, ``find_login`` the cookies of browsers. Both may
         raise ``UnavailableError`` and ``TenantDisabled``. ``require_tenant`` raises ``TenantNotFound``."""
         self._key = key.reveal().encode("utf-8")
         self._operator = Principal(name=holder_of_key(fingerprint_of(key)))
@@ -104,19 +105,20 @@ class Keyholders:
         self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
 
     async def principal_of(self, token: str) -> Principal | None:
-        """Raises ``UnavailableError``, ``TenantDisabled``."""
+        """Find who holds a key; ``None`` for an unknown key. Raises ``UnavailableError``, ``TenantDisabled``."""
         given = token.encode("utf-8", "surrogatepass")
         if hmac.compare_digest(given, self._key):
             return self._operator
         return await self._looked_up(token, self._find, _KEY)
 
     async def principal_of_login(self, token: str) -> Principal | None:
-        """Of what a browser sends. Raises as ``principal_of``."""
+        """Find who is logged in with a browser's cookie; ``None`` where it is unknown. Raises as ``principal_of``."""
         return await self._looked_up(token, self._find_login, _LOGIN)
 
     async def acting(self, principal: Principal, tenant: str | None, user: str | None) -> Principal:
-        """Who holds the installation's own key may do everything, and says for which ``tenant`` and who they are.
-        Raises ``ApiError``, ``UnavailableError``."""
+        """Let the installation's own key act for the ``tenant`` and as the ``user`` that the request names;
+        ``principal`` itself where it names neither. Raises ``ApiError`` for another key that names one, and
+        ``UnavailableError``."""
         if tenant is None and user is None:
             return principal
         if principal is not self._operator:
@@ -140,7 +142,7 @@ class Keyholders:
         principal, until = self._found.get(digest, (None, 0.0))
         if time.monotonic() < until:
             return principal
-        # Apart from other calls of the store: whoever tries keys must not keep those waiting who have one.
+        # In threads of their own: a caller that guesses keys must not hold up callers that have one.
         principal = await anyio.to_thread.run_sync(find, token, limiter=self._threads)
         if len(self._found) >= _REMEMBERED_MAX:
             self._found.clear()
@@ -155,7 +157,7 @@ FindPrincipal = Callable[[str], Principal | None]
 
 
 _KEY, _LOGIN = b"k", b"l"
-"""As long as each other: no token of one kind reads as another of the other kind."""
+"""Domain separators for digests, of equal length: no token of one kind reads as another of the other kind."""
 
 
 def _digest(token: str, kind: bytes) -> bytes:
@@ -163,17 +165,17 @@ def _digest(token: str, kind: bytes) -> bytes:
 
 
 REMEMBERED_S = 5.0
-"""So long a key still opens after it was revoked, or its tenant disabled. What is being answered ends at the next look
-(``key_watch``)."""
+"""Seconds for which a key still opens after it was revoked, or its tenant disabled. A request that is being answered
+ends at the next look (``key_watch``)."""
 _REMEMBERED_MAX = 10_000
 _LOOKUP_THREADS = 4
 
 
 class Guard:
-    """Lets a request through, or answers it."""
+    """ASGI middleware that lets a request through, or answers it with a refusal."""
 
     def __init__(self, app: ASGIApp, *, holders: Keyholders, hosts: PageHosts, origins: Collection[str] = ()) -> None:
-        """``origins`` are those of web pages of others that may send requests."""
+        """``origins`` are the origins of foreign web pages that may send requests."""
         self._app = app
         self._holders = holders
         self._hosts = hosts
@@ -195,7 +197,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     async def _admitted(self, headers: Headers, method: str, path: str) -> Principal | None:
-        """Who asks; ``None`` where nobody is asked for a key. Raises ``ApiError``."""
+        """Authenticate a request; ``None`` where its path needs no key. Raises ``ApiError``."""
         is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if is_of_page and not self._is_welcome(headers, path):
             raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
@@ -210,16 +212,17 @@ class Guard:
             raise ApiError(403, f"Refused: {error}.", code="tenant_disabled") from None
 
     def _is_welcome(self, headers: Headers, path: str) -> bool:
-        """Whether a web page may send this."""
+        """Whether a web page may send this request."""
         return is_signed_address(path) or is_listed(headers, self._origins) or self._is_of_own_page(headers, path)
 
     def _is_of_own_page(self, headers: Headers, path: str) -> bool:
-        """The page sends its cookie, and a key only to get one. Nothing else has our origin for a good reason."""
+        """Whether our own page sent this: it sends its cookie, and a key only to log in. Nothing else has our origin
+        for a good reason."""
         brings_login = "authorization" not in headers and login_of(headers) is not None
         return (brings_login or path == LOGIN_PATH) and self._hosts.is_own(headers)
 
     async def _holder(self, headers: Headers, method: str) -> Principal:
-        """Whose key, or whose browser, sent this. Raises ``ApiError``, and as ``Keyholders.principal_of``."""
+        """Find who sent a request by its key or its cookie. Raises ``ApiError``, and as ``Keyholders.principal_of``."""
         if "authorization" not in headers and (login := login_of(headers)) is not None:
             if not self._hosts.may_use_login(headers, method):
                 raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
@@ -233,7 +236,7 @@ class Guard:
 
 
 def _said(headers: Headers, name: str) -> str | None:
-    """The value of a header, which may be there once. Raises ``ApiError``."""
+    """Read a header that may be there once, percent-decoded; ``None`` without it. Raises ``ApiError``."""
     given = headers.getlist(name)
     if not given:
         return None
@@ -244,8 +247,8 @@ def _said(headers: Headers, name: str) -> str | None:
 
 
 def _actor(principal: Principal, scope: Scope) -> Actor:
-    """For the audit log. The address is that of the connection: of a proxy, where there is one; none for who
-    works at the machine itself."""
+    """Describe the caller for the audit log. The address is the peer of the connection, which may be a proxy; there is
+    none for a person who works at the machine itself."""
     client = scope.get("client") if principal.source != CLI else None
     return Actor(tenant=principal.tenant, name=principal.known_as, address=str(client[0]) if client else None)
 
@@ -254,23 +257,23 @@ _PRINCIPAL = "principal"
 
 
 def principal_in(scope: Scope) -> Principal | None:
-    """Who sent the request of this scope; ``None`` where nobody is asked for a key."""
+    """Read who sent the request of this scope; ``None`` where its path needs no key."""
     found: Principal | None = scope.get("state", {}).get(_PRINCIPAL)
     return found
 
 
 async def principal_of(request: Request) -> Principal:
-    """Who sent a request that the guard let through with a key."""
+    """Read who sent a request that the guard let through with a key."""
     return cast("Principal", request.scope["state"][_PRINCIPAL])
 
 
 Caller = Annotated[Principal, Depends(principal_of)]
-"""Who asks, and for which tenant."""
+"""A route's parameter: who sent the request, and for which tenant."""
 
 
 def require_scope(caller: Principal, scope: KeyScope, *, why: str = "") -> None:
-    """Raise ``ApiError`` when the key of a caller lacks a scope. ``why`` follows its name, where only a part of the
-    operation needs it."""
+    """Raise ``ApiError`` when the key of a caller lacks a scope. ``why`` is put behind the scope's name, where only a
+    part of the operation needs it."""
     if caller.may(scope):
         return
     message = (
@@ -281,7 +284,7 @@ def require_scope(caller: Principal, scope: KeyScope, *, why: str = "") -> None:
 
 
 class ScopeCheck:
-    """Refuses a caller whose key lacks a scope."""
+    """A dependency of a route that refuses a caller whose key lacks a scope."""
 
     def __init__(self, scope: KeyScope, *, is_for_operators: bool = False) -> None:
         self.scope = scope
@@ -298,7 +301,7 @@ class ScopeCheck:
 
 
 def needs(scope: KeyScope, *, is_for_operators: bool = False) -> Any:
-    """Of a route: only a key with this scope opens it. Every route that needs a key says so."""
+    """Declare which scope a key must have to open a route. Every route that needs a key declares one."""
     return Depends(ScopeCheck(scope, is_for_operators=is_for_operators))
 
 
@@ -307,16 +310,16 @@ WRITES = needs(KeyScope.RUNS_WRITE)
 APPROVES = needs(KeyScope.APPROVE)
 FOR_OPERATORS = needs(KeyScope.ADMIN, is_for_operators=True)
 FOR_SCALERS = needs(KeyScope.OPS_READ, is_for_operators=True)
-"""Of a route: what its caller's key must allow; the last two are for what concerns the whole installation."""
+"""Dependencies of routes: the scope that a key must have; the last two are for what concerns the whole installation."""
 
 
 def scopes_of(route: APIRoute) -> list[KeyScope]:
-    """What ``needs`` says of a route."""
+    """List the scopes that a route declared with ``needs``."""
     return [each.call.scope for each in route.dependant.dependencies if isinstance(each.call, ScopeCheck)]
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """The key that a request brings; ``None`` for none, and for two."""
+    """Read the key that a request brings; ``None`` for no key, and for two."""
     given = headers.getlist("authorization")
     if len(given) != 1:
         return None
@@ -325,7 +328,8 @@ def bearer_of(headers: Headers) -> str | None:
 
 
 def is_for_loopback(headers: Headers) -> bool:
-    """Whether the request names this machine, so that no page of a stranger sent it under the page's own name."""
+    """Whether the request names this machine in ``Host``, so that no stranger's page sent it under the page's own
+    name."""
     hosts = headers.getlist("host")
     return len(hosts) == 1 and _is_loopback(hosts[0])
 
@@ -334,7 +338,7 @@ _AUTHORITY = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+))(?:
 
 
 def _is_loopback(authority: str) -> bool:
-    """Whether ``host``, ``host:port`` or ``[address]:port`` names this machine, whatever a resolver would say."""
+    """Whether ``host``, ``host:port`` or ``[address]:port`` names this machine, without asking a resolver."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return False

@@ -17,7 +17,7 @@ BodyModel = TypeVar("BodyModel", bound=BaseModel)
 
 
 async def read_json(request: Request, *, without_body: Any = None) -> Any:
-    """The body; ``without_body`` where there is none and that is no mistake. Raises ``ApiError``."""
+    """Read a body as JSON; ``without_body`` where it is empty and may be. Raises ``ApiError``."""
     try:
         body = await request.body()
     except ClientDisconnect:
@@ -31,7 +31,7 @@ async def read_json(request: Request, *, without_body: Any = None) -> Any:
 
 
 def json_value(body: bytes) -> Any:
-    """A body as JSON (RFC 8259), which knows no NaN. Raises ``ValueError`` that says what is wrong with it."""
+    """Parse a body as JSON (RFC 8259), which knows no NaN. Raises ``ValueError`` that says what is wrong with it."""
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except RecursionError:
@@ -41,7 +41,7 @@ def json_value(body: bytes) -> Any:
 
 
 async def read_object(request: Request, **more: Any) -> dict[str, Any]:
-    """The body, which has to be an object; ``more`` as for ``read_json``. Raises ``ApiError``."""
+    """Read a body that must be a JSON object; ``more`` is passed to ``read_json``. Raises ``ApiError``."""
     document = await read_json(request, **more)
     if not isinstance(document, dict):
         raise invalid("body", "The request body must be a JSON object.", "invalid_type")
@@ -49,7 +49,7 @@ async def read_object(request: Request, **more: Any) -> dict[str, Any]:
 
 
 def fitted(document: object, kind: type[BodyModel]) -> BodyModel:
-    """A body as what its route takes. Raises ``ApiError`` for the first field that does not fit."""
+    """Validate a body as the model that its route takes. Raises ``ApiError`` for the first field that does not fit."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:
@@ -72,8 +72,7 @@ class _JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route whose body FastAPI parses: as everywhere here, ``NaN`` is no JSON, and what is wrong is told with its
-    place."""
+    """A route whose body FastAPI parses, with our reader of JSON: ``NaN`` is refused, and an error names its place."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -1,4 +1,4 @@
-"""The traces of callers (W3C Trace Context): a run that is submitted in one is linked to it."""
+"""The traces of callers (W3C Trace Context): a run that is submitted within a trace is linked to it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hermes_worker.tracing.recording import CallersSpan, called_from, recorder
 
 _CHARS_MAX = 512
-"""Of each header; the specification asks for that many of ``tracestate``."""
+"""Longest value of each header; the specification asks for at least that many characters of ``tracestate``."""
 
 
 class TracedCaller:
-    """Takes up ``traceparent`` and ``tracestate`` of a request, if this process records traces. What a caller sends is
-    never refused for them."""
+    """ASGI middleware that reads ``traceparent`` and ``tracestate``, if this process records traces. A request is never
+    refused for them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What the routes share: the client, the readers, and the threads in which blocking calls run."""
+"""The context that routes share: the client, the readers, and the threads in which blocking calls run."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 STORE_THREADS = 8
-"""Calls of the store at once. Fewer than there are database connections, so that nobody queues for one in a thread."""
+"""Most calls of the store at once: fewer than there are database connections, so that none waits for one in a thread.
+"""
 BROKER_THREADS = 4
-"""Apart from those of the store: a broker that swallows packets must not stop the API."""
+"""Most calls of the broker at once, in threads of their own: a broker that swallows packets must not stop the API."""
 LONG_READ_THREADS = 2
-"""For exports: they hold a connection of the database for as long as their reader takes."""
+"""Most exports at once: each holds a connection of the database for as long as its reader takes."""
 HEALTH_THREADS = 2
-"""Apart from both: health is asked for when the others are stuck."""
+"""Most health probes at once, in threads of their own: health is asked for when the others are stuck."""
 ANNOUNCEMENTS_WAITING_MAX = 1_000
-"""More than this are not sent: they are hints, and a broker that slow is better left to the sweeper."""
+"""Announcements that may wait. More are dropped: they are hints, and a broker that slow is better left to the sweeper.
+"""
 
 
 def _threads(total: int) -> Callable[[], anyio.CapacityLimiter]:
@@ -50,16 +52,16 @@ def _threads(total: int) -> Callable[[], anyio.CapacityLimiter]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """One per application."""
+    """The context of one application, which its routes share."""
 
     client: Client
     followers: Followers
     changes: ChangeWatchers
     policy: FollowPolicy
     keyring: Keyring
-    """Opens the secrets of webhook routes."""
+    """Unseals the secrets of webhook routes."""
     proofs: Keyring
-    """Says that a cursor or an address of a file is from here. Nothing in a row is sealed with it."""
+    """Proves that a cursor or an address of a file was made here. Nothing in a row is sealed with it."""
     tenants: Tenants
     page_logins: PageLogins
     began_at: int = field(default_factory=lambda: int(time.time()))
@@ -67,15 +69,16 @@ class ApiContext:
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
     """Requests that wait for the end of runs."""
     spent: RecentAnswers[Any] = field(default_factory=RecentAnswers)
-    """What runs cost, as somebody just asked."""
+    """Recent answers about what runs cost, so that readers who ask at once share one."""
     troubles: RecentAnswers[tuple[str | None, str | None]] = field(default_factory=RecentAnswers)
-    """What is wrong with the database and the broker, as somebody just asked."""
+    """Recent answers about what is wrong with the database and the broker."""
     signing_keys: SigningKeys = field(default_factory=SigningKeys)
-    """Of platforms that bring what people write."""
+    """Public keys of platforms that sign the messages they bring."""
     leaving: threading.Event = field(default_factory=threading.Event)
-    """Set when this process was told to stop and still takes requests."""
+    """Set when this process was told to stop; it still takes requests."""
     stack: Callable[[], StackNote | None] = lambda: None
-    """The stack of ``hermes-worker run`` that does the work on this home, for an API that is no part of it."""
+    """Reads the note of the ``hermes-worker run`` stack that works on this home, for an API that is not part of that
+    stack."""
     _spawned: set[asyncio.Task[None]] = field(default_factory=set)
     _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
     _long_reads: anyio.CapacityLimiter = field(default_factory=_threads(LONG_READ_THREADS))
@@ -91,29 +94,30 @@ class ApiContext:
         return await self.store(self.client.views.ends, run_ids)
 
     async def long_read(self, call: Callable[[], T]) -> T:
-        """Read much, in a thread apart from those of requests that are answered at once."""
+        """Run a long read in threads that answer no other requests."""
         return await anyio.to_thread.run_sync(call, limiter=self._long_reads)
 
     async def tell_broker(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell the broker something that may be lost. Dropped when too much waits already."""
+        """Tell the broker something that may be lost. It is dropped when too many announcements wait already."""
         if self._broker.statistics().tasks_waiting < ANNOUNCEMENTS_WAITING_MAX:
             await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._broker)
 
     def on_stack(self, submission: Submission) -> Submission:
-        """For whoever works here: they may have been started with other settings than these."""
+        """Fill in the model and the endpoint of the stack that works here: it may have been started with other
+        settings."""
         stack = self.stack()
         if stack is None:
             return submission
         return replace(submission, model=submission.model or stack.model_name, endpoint=stack.model_key)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something whether or not the request that it is for is still there."""
+        """Run a coroutine to its end even if the request that began it goes away."""
         task = asyncio.get_running_loop().create_task(work)
         self._spawned.add(task)  # the loop alone would let it be collected
         task.add_done_callback(self._spawned.discard)
 
     async def probe(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Ask something about the state of a server. A call that is given up goes on in its thread."""
+        """Ask about the state of a server. A call that is given up goes on in its thread."""
         return await anyio.to_thread.run_sync(
             partial(call, *args, **kwargs), limiter=self._health, abandon_on_cancel=True
         )

@@ -1,4 +1,4 @@
-"""Which web pages may talk to the API: those of origins that the operator lists, with a key like everybody else."""
+"""CORS: web pages of the origins that the operator lists may use the API, with a key like every other client."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _EXPOSED = (
     "X-Hermes-Session-Key",
 )
 _OF_SDKS = re.compile(r"(x-stainless|openai)-[a-z0-9-]{1,40}")
-"""Headers that SDKs add to every request; they mean nothing here."""
+"""Headers that SDKs add to every request; they have no meaning here."""
 _ASKED_MAX = 50
 MAX_AGE_S = 600
-"""docs/behaviour.md, "HTTP API"."""
+"""Seconds for which a browser may keep a preflight's answer (docs/behaviour.md, "HTTP API")."""
 
 
 class Cors:
-    """Answers what browsers ask beforehand, and says on every answer that the page may read it."""
+    """ASGI middleware that answers preflights, and says on every answer that the page may read it."""
 
     def __init__(self, app: ASGIApp, *, origins: Collection[str]) -> None:
         self._app = app

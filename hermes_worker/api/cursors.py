@@ -1,4 +1,4 @@
-"""Where a list goes on, as callers are told: sealed, so that it says nothing of others and fits its own list only."""
+"""Cursors of lists, sealed: a caller cannot read row numbers from them, nor use one for another list."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CURSOR = r"^[A-Za-z0-9_-]{1,1000}$"
 
 
 def cursor_of(keyring: Keyring, wanted: RunFilter, below: int) -> str:
-    """For the next page of what is ``wanted``."""
+    """Make the cursor for the page of the list ``wanted`` that begins below the row ``below``."""
     sealed = keyring.seal(str(below), of=_list_of(wanted))
     return base64.urlsafe_b64encode(sealed.encode()).decode().rstrip("=")
 
 
 def below_of(keyring: Keyring, wanted: RunFilter, cursor: str) -> int:
-    """Where the page begins that a cursor stands for. Raises ``ApiError``."""
+    """Read the row number below which a cursor's page begins. Raises ``ApiError``."""
     try:
         sealed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         if not sealed.startswith("sealed:"):

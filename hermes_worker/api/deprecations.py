@@ -1,4 +1,4 @@
-"""What of the API is to go: one table, which the document, the answers and the tests are made from.
+"""Deprecated parts of the API: one table, which the document, the answers and the tests are made from.
 
 An entry stays for at least two releases and half a year (docs/api.md). In that time its answers say since when it is
 deprecated (RFC 9745), when it may be gone (RFC 8594), and where to read what to use instead.
@@ -19,22 +19,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.api.operations import is_path_of
 
 NOTICE = timedelta(days=183)
-"""The least time between an announcement and the end of what it is about."""
+"""The shortest time between the announcement of a deprecation and the removal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deprecated:
-    """An operation that is to go, or a parameter of one."""
+    """An operation that will be removed, or a parameter of one."""
 
     method: str
     """``GET``, ``POST``, ..."""
     path: str
-    """As the document names it: ``/v1/runs/{run_id}``."""
+    """The path as the document names it: ``/v1/runs/{run_id}``."""
     parameter: str | None = None
-    """The name of a parameter of the query, if only that is to go."""
+    """The name of a parameter of the query, if only that will be removed."""
     since: date
     until: date
-    """The first day on which it may be gone."""
+    """The first day on which it may be removed."""
     link: str
     """A page that says what to use instead."""
 
@@ -44,7 +44,7 @@ class Deprecated:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What its answers carry."""
+        """The headers that its answers carry."""
         begins, ends = (datetime.combine(day, time(), UTC) for day in (self.since, self.until))
         return {
             "Deprecation": f"@{int(begins.timestamp())}",
@@ -53,18 +53,19 @@ class Deprecated:
         }
 
     def is_asked_for(self, method: str, path: str, query: str) -> bool:
-        """Whether a request uses it."""
+        """Whether a request uses the deprecated operation or parameter."""
         if method != self.method or not is_path_of(self.path, path):
             return False
         return self.parameter is None or any(name == self.parameter for name, _ in parse_qsl(query, True))
 
 
 DEPRECATED: Sequence[Deprecated] = ()
-"""Nothing is to go at present."""
+"""Empty: nothing is deprecated at present."""
 
 
 def mark(document: Mapping[str, Any], table: Sequence[Deprecated]) -> None:
-    """Say in the API's document what is to go. Idempotent. Raises ``LookupError`` for an entry about nothing."""
+    """Mark in the API's document what is deprecated. Idempotent. Raises ``LookupError`` for an entry that matches
+    nothing."""
     for entry in table:
         operation = document["paths"].get(entry.path, {}).get(entry.method.lower())
         if operation is None:
@@ -80,7 +81,8 @@ def mark(document: Mapping[str, Any], table: Sequence[Deprecated]) -> None:
 
 
 class Deprecations:
-    """Adds the headers of what a request uses to its answer, refusals included."""
+    """ASGI middleware that adds the headers of the deprecated parts that a request uses to its answer, refusals
+    included."""
 
     def __init__(self, app: ASGIApp, table: Sequence[Deprecated]) -> None:
         self._app = app

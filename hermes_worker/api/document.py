@@ -1,4 +1,4 @@
-"""The API's own description: what FastAPI cannot know of it is corrected here, and the rest is asked of it."""
+"""The OpenAPI document: what FastAPI cannot know is corrected or added here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hermes_worker.api.repeating import describe
 from hermes_worker.stream.events import event_schemas
 
 OPENAPI_VERSION = "3.2.0"
-"""The first that can describe one event of a stream (``itemSchema``)."""
+"""The first version that can describe one event of a stream (``itemSchema``)."""
 EVENT_STREAM = "text/event-stream"
 KEY_SCHEME = "key"
 
 
 def complete(document: dict[str, Any], deprecated: Sequence[Deprecated] = DEPRECATED) -> dict[str, Any]:
-    """Correct what FastAPI says, and add what it does not know. Idempotent."""
+    """Correct what FastAPI says in the document, and add what it does not know. Idempotent."""
     components = document.setdefault("components", {})
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
     if any(_is_streamed(operation) for its in document["paths"].values() for operation in its.values()):
@@ -73,11 +73,11 @@ _MADE_BY = {
     "worker_id": (("get", "/v1/workers", "200", "/data/0/worker_id"),),
     "model": (("get", "/v1/models", "200", "/data/0/id"),),
 }
-"""Which answers bring the ids that paths name, and where."""
+"""Which answers bring the ids that paths name, and at which place of the answer."""
 
 
 def _link(paths: dict[str, Any]) -> None:
-    """Say what can be done with the id that an answer brings."""
+    """Add links: what can be done with the id that an answer brings."""
     for parameter, sources in _MADE_BY.items():
         names = [
             operation["operationId"]
@@ -88,7 +88,7 @@ def _link(paths: dict[str, Any]) -> None:
         for method, path, status, place in sources:
             source = paths.get(path, {}).get(method)
             if source is None:
-                continue  # whose extension is disabled
+                continue  # its extension is disabled
             given = {f"path.{parameter}": f"$response.body#{place}"}
             source["responses"][status]["links"] = {name: {"operationId": name, "parameters": given} for name in names}
 
@@ -99,12 +99,12 @@ def _correct(operation: dict[str, Any]) -> None:
     for status, response in operation["responses"].items():
         content = response.get("content", {})
         if EVENT_STREAM in content and not status.startswith("2"):
-            # Of a route that streams FastAPI believes that its errors are streams, too.
+            # FastAPI believes that the errors of a route that streams are streams, too.
             content |= {JSON: content.pop(EVENT_STREAM)}
         elif EVENT_STREAM in content:
             content[EVENT_STREAM].pop("schema", None)  # it says that a whole stream is a text
     for parameter in operation.get("parameters", ()):
-        # One that may be left out cannot be null all the same: in an address that would be the word "null".
+        # A parameter that may be left out still cannot be null: in an address that would be the word "null".
         described = parameter["schema"]
         if choices := [choice for choice in described.get("anyOf", ()) if choice != {"type": "null"}]:
             del described["anyOf"]

@@ -1,4 +1,4 @@
-"""Every error of the API has one shape, that of OpenAI's: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors of the API. All have one shape, OpenAI's: ``{"error": {"message", "type", "param", "code"}}``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _MESSAGE_CHARS_MAX = 1_000
 
 
 class FlatRefusal(Exception):
-    """A request of others (an event, a message) is answered with an error in their shape: ``{"error": message}``."""
+    """Refuses an event or a message that others sent here, in the flat shape that they expect: ``{"error":
+    message}``."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,8 +41,8 @@ class FlatRefusal(Exception):
 
 
 class ApiError(HTTPException):
-    """A request is answered with an error. FastAPI passes on an ``HTTPException`` that is raised while it reads a body;
-    of any other it says that the body cannot be parsed."""
+    """Answers a request with an error. It is an ``HTTPException`` because FastAPI passes one on that is raised while it
+    reads a body; of any other exception it says that the body cannot be parsed."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class ApiError(HTTPException):
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
-    """A field of the request is wrong."""
+    """Make the error for a wrong field of the request."""
     return ApiError(400, message, code=code, param=param)
 
 
@@ -92,7 +93,7 @@ def run_deleted(run_id: str) -> ApiError:
 
 
 def unavailable() -> ApiError:
-    """The database did not answer."""
+    """Make the error for a database that did not answer."""
     return ApiError(
         503,
         "The state database does not answer. A submission may or may not have been accepted: "
@@ -103,7 +104,7 @@ def unavailable() -> ApiError:
 
 
 def wrong_field(error: ValidationError | RequestValidationError) -> ApiError:
-    """For the first field that a model did not take."""
+    """Make the error for the first field that a model did not take."""
     first = error.errors()[0]
     where = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
     # A parameter of an address may be repeated, but its places have no numbers.
@@ -119,7 +120,7 @@ def wrong_field(error: ValidationError | RequestValidationError) -> ApiError:
 
 
 def _path(where: list[str | int]) -> str:
-    """``metadata.user``, ``input[2]``."""
+    """Format a place in the request: ``metadata.user``, ``input[2]``."""
     text = ""
     for part in where:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)[:80]
@@ -127,7 +128,7 @@ def _path(where: list[str | int]) -> str:
 
 
 _PARAMS = {"idempotency_key": "Idempotency-Key", "cost_usd_max": "max_cost_usd"}
-"""Fields of a submission that are called otherwise here."""
+"""Fields of a submission that have another name in the API."""
 
 
 def _http_error(request: Request, error: HTTPException) -> ApiError:
@@ -146,7 +147,8 @@ def _invalid_submission(_request: Request, error: InvalidSubmission) -> ApiError
 
 
 def submission_error(error: HermesError) -> ApiError:
-    """What one submission of many is answered with. Raises the error when it is none of a submission's."""
+    """Make the answer for one submission of several that was refused. Raises ``error`` itself when submissions do not
+    raise it."""
     match error:
         case InvalidSubmission():
             param = _PARAMS.get(error.field, error.field)
@@ -229,11 +231,11 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
     UnavailableError: _database_away,
     Exception: _defect,
 }
-"""What each exception that leaves a route is answered with."""
+"""How each exception that leaves a route is answered."""
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Answer every exception that leaves a route."""
+    """Answer every exception that leaves a route with our error shape."""
     for kind, answer in _ANSWERS.items():
         app.add_exception_handler(kind, partial(_answered, answer))
 
@@ -243,9 +245,10 @@ async def _answered(answer: Callable[[Request, Any], ApiError], request: Request
 
 
 class DefectLog:
-    """Logs what no route should have raised. Outermost: the answer was given further in, by ``install_handlers``.
+    """Logs exceptions that no route should raise. Outermost: ``install_handlers`` has already given the answer further
+    in.
 
-    uvicorn would log it too, and then close a connection on which the client may have sent its next request.
+    uvicorn would log them too, and then close a connection on which the client may have sent its next request.
     """
 
     def __init__(self, app: ASGIApp) -> None:

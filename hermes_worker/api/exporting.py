@@ -20,17 +20,17 @@ from hermes_worker.observe import log
 JSON_LINES = "application/x-ndjson"
 _CHUNK_BYTES = 65_536
 _WAITING_MAX = 4
-"""Chunks that the reader has not taken yet."""
+"""Most chunks that wait for the reader."""
 _READER_PATIENCE_S = 30.0
-"""A reader that takes nothing for so long is left: it holds a connection of the database."""
+"""Seconds after which a reader that takes nothing is given up: it holds a connection of the database."""
 
 
 DECLARED: dict[str, Any] = {"description": "JSON Lines.", "content": {JSON_LINES: {"schema": {"type": "string"}}}}
-"""Of such an answer, in the document."""
+"""How the document describes such an answer."""
 
 
 def lines_of(context: ApiContext, make: Callable[[], Iterator[str]]) -> StreamingResponse:
-    """What ``make`` gives, which is called and read in a thread."""
+    """Stream the lines that ``make`` yields. It is called and read in a thread."""
     send, receive = anyio.create_memory_object_stream[bytes](_WAITING_MAX)
     reading = asyncio.ensure_future(context.long_read(partial(_produce, make, send)))
     return StreamingResponse(_taken(receive, reading), media_type=JSON_LINES)
@@ -69,6 +69,6 @@ async def _taken(receive: MemoryObjectReceiveStream[bytes], reading: asyncio.Fut
 
 
 def _seen(reading: asyncio.Future[None]) -> None:
-    """The reader left, and nobody asks any more how it ended."""
+    """Fetch the exception of a reading whose reader has left, so that asyncio does not log it as never retrieved."""
     if not reading.cancelled():
         reading.exception()

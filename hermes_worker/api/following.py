@@ -1,5 +1,8 @@
-"""The loop of a reader who follows a run: what its feed brings goes through a teller, and what the teller makes of it
-goes out. A teller is ``sse.Merge``, or what a dialect makes of one."""
+"""The loop that serves one reader of a run: what its feed brings goes through a teller, and what the teller makes of it
+goes out.
+
+A teller is ``sse.Merge``, or a dialect's translation of one.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +23,26 @@ from hermes_worker.stream.followers import Feed, News
 from hermes_worker.stream.live import LiveEntry
 
 _PAGE = 500
-"""Rows in one read."""
+"""Most rows in one read."""
 _CALLS_OF_AN_ITERATION = 256
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Teller(Protocol[T_co]):
-    """One reader's view of a run: rows and live entries in, whatever goes out out."""
+    """One reader's view of a run: it takes rows and live entries, and gives what is to be sent."""
 
     @property
     def seq(self) -> int:
-        """Number of the last row that it was given."""
+        """The number of the last row that it was given."""
 
     @property
     def is_over(self) -> bool:
-        """There is nothing more to tell."""
+        """Whether there is nothing more to tell."""
 
     @property
     def wants_rows(self) -> bool:
-        """There are rows that must be told before live entries that came."""
+        """Whether there are rows that must be sent before live entries that already came."""
 
     def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[T_co]: ...
 
@@ -47,7 +50,7 @@ class Teller(Protocol[T_co]):
 
 
 def stream_start(views: Views, run_id: str) -> sse.StreamStart:
-    """Where the run stands; see ``sse.StreamStart`` for the order of the reads. Raises ``RunNotFound``."""
+    """Read where the run stands; see ``sse.StreamStart`` for the order of the reads. Raises ``RunNotFound``."""
     view = views.run(run_id)
     calls = views.calls(run_id, limit=_CALLS_OF_AN_ITERATION)
     settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
@@ -61,7 +64,7 @@ def stream_start(views: Views, run_id: str) -> sse.StreamStart:
 
 @asynccontextmanager
 async def watched(context: ApiContext, run_id: str, teller: Teller[object]) -> AsyncIterator[None]:
-    """Tell the workers that somebody looks, so that they send what they are writing."""
+    """Tell the workers, while the context lasts, that the run has a reader, so that they send what they are writing."""
     announcement = None if teller.is_over else asyncio.create_task(_watch(context, run_id))
     try:
         yield
@@ -71,8 +74,8 @@ async def watched(context: ApiContext, run_id: str, teller: Teller[object]) -> A
 
 
 async def follow(context: ApiContext, run_id: str, teller: Teller[T_co], feed: Feed) -> AsyncIterator[Sequence[T_co]]:
-    """What the teller makes of the news, as it comes; nothing at all when it was silent for so long that readers want
-    to hear that the stream is alive. Ends when the teller is done, and before that when the server goes away."""
+    """Yield what the teller makes of the news, as it comes; an empty sequence after a silence so long that the stream
+    needs a sign of life. Ends when the teller is done, or earlier when the server stops."""
     feed.look_again()
     loop = asyncio.get_running_loop()
     silent_since = loop.time()

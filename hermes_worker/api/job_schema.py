@@ -1,4 +1,4 @@
-"""Jobs on the wire: what a request may say of one, and what answers show (docs/behaviour.md, "Jobs over HTTP")."""
+"""Jobs in requests and answers (docs/behaviour.md, "Jobs over HTTP")."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPEAT_MAX = 1_000_000_000
 _DAYS_S = 31 * 86_400
 
 
-# What follows only describes: the values are checked with the job, and an empty one takes a field back to its default.
+# The annotations below only describe: the values are checked with the job, and an empty one resets a field to its
 
 
 def _form(pattern: str) -> WithJsonSchema:
@@ -159,7 +159,7 @@ _OUR_NAMES = {
     "attach_to_session": "attach_to",
     "wrap_response": "wraps",
 }
-"""Where the original's names are other than ours."""
+"""Fields whose names in Hermes Agent differ from ours."""
 
 
 def _body(**more: Any) -> dict[str, Any]:
@@ -190,7 +190,8 @@ _AGREEING = [
     {"anyOf": [_not_given("no_agent", False), _given(script=_GIVEN)]},
     {"anyOf": [_not_given("base_url", ""), _given(provider=_GIVEN)]},
 ]
-"""What only all fields of a new job together can get wrong. What a change leaves a job with depends on what it was."""
+"""Schemas for what only the fields of a new job together can get wrong. What a change leaves a job with depends on what
+the job was."""
 _PLAIN = JobBody.model_json_schema()["properties"]
 NEW_JOB = _body(
     required=["name", "schedule"],
@@ -284,7 +285,7 @@ class JobInFull(JobObject):
 
 class NewJobObject(JobObject):
     notice: str | None = None
-    """What keeps the job from beginning: that no scheduler is at work."""
+    """What keeps the job from beginning: that no scheduler is running."""
 
 
 class NewJob(BaseModel):

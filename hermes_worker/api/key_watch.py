@@ -1,8 +1,7 @@
 """Ends a request whose key was revoked, or whose tenant was disabled, while it is answered.
 
-A stream lasts for minutes and longer, and looking at the key when it begins is not enough. So the key of every request
-is looked at again while it lasts. Most requests are over before the first look, which is a timer and costs next to
-nothing.
+A stream lasts for minutes or longer, so checking the key when it begins is not enough: the key of every request is
+checked again while it lasts. Most requests are over before the first check, which is a timer and costs next to nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.api.errors import ApiError
 
 LOOK_AGAIN_S = 2.0
-"""Between two looks. What was found out about a key is remembered as well, so most looks ask nobody."""
+"""Seconds between two checks. What was found out about a key is remembered as well, so most checks ask nothing of the
+database."""
 _ENDED: Final = b": the key of this stream is no longer valid\n\n"
 _EVENTS: Final = "text/event-stream"
 
@@ -26,9 +26,11 @@ _EVENTS: Final = "text/event-stream"
 async def serve_while_valid(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, look: Callable[[], Awaitable[object]]
 ) -> None:
-    """Let ``app`` answer until ``look`` raises ``ApiError`` with 401 or 403. What has not begun by then is answered
-    with that error; a stream of events ends with a comment; any other answer breaks off, so that nobody takes it for
-    complete."""
+    """Let ``app`` answer until ``look`` raises ``ApiError`` with 401 or 403.
+
+    An answer that has not begun by then is replaced by that error; a stream of events ends with a comment; any other
+    answer breaks off, so that the client does not take it for complete.
+    """
     answer = _Answer(send)
     with anyio.CancelScope() as serving:
         watch = _KeyWatch(look, serving)
@@ -61,7 +63,7 @@ class _Answer:
 
 
 class _KeyWatch:
-    """Looks at a key every few seconds, and cancels what is served when it opens no longer."""
+    """Checks a key every few seconds, and cancels the request when the key no longer opens."""
 
     def __init__(self, look: Callable[[], Awaitable[object]], serving: anyio.CancelScope) -> None:
         self._look = look
@@ -69,7 +71,7 @@ class _KeyWatch:
         self._looking: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._begin)
         self.refusal: ApiError | None = None
-        """Why the key opens no longer."""
+        """The reason why the key no longer opens."""
 
     def _begin(self) -> None:
         self._looking = asyncio.get_running_loop().create_task(self._look_until_refused())

@@ -1,4 +1,4 @@
-"""How much a request may bring, enforced while it is read."""
+"""Limits of what a request may bring, enforced while it is read."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.api.errors import ApiError, FlatRefusal
 
 BODY_BYTES_MAX = 10_000_000
-"""docs/behaviour.md, "HTTP API"."""
+"""Longest body of a request in bytes (docs/behaviour.md, "HTTP API")."""
 BODY_PATIENCE_S = 60.0
-"""How long a client may take to send a body, counted from when somebody begins to read it."""
+"""Seconds that a client may take to send a body, counted from when the route begins to read it."""
 HEAD_PATIENCE_S = 20.0
-"""How long a client may take to send the head of a request: without an end, one that sends a byte a minute holds a
+"""Seconds that a client may take to send the head of a request. Without a limit, one that sends a byte a minute holds a
 connection for as long as it likes. Slow networks need a few seconds."""
 _OF_PLATFORMS = "/inbound/"
 _OF_OTHERS = ("/webhooks/", _OF_PLATFORMS)
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
-"""Slack and Twilio send events as such, and GitHub when it is told to. A page of a foreign site can have a browser do
+"""Slack and Twilio send events as such, and GitHub when it is told to. A page of a foreign site can make a browser do
 so, too: it lacks the signature, and a route that wants none takes only JSON."""
 XML = ("text/xml", "application/xml")
-"""WeCom sends what people write as such. A platform's signature is looked at before anything of it."""
+"""WeCom sends messages as such. The platform's signature is checked before anything of the body is read."""
 
 
 class OneLength:
@@ -47,8 +47,8 @@ class OneLength:
 
 
 class BodyLimit:
-    """Refuses bodies that are not JSON, those that are too large (at once when they say so, else at the byte that is
-    one too many), and those that take too long to arrive."""
+    """Refuses bodies that are not JSON, bodies that are too large (at once when they declare it, else at the byte that
+    is one too many), and bodies that take too long to arrive."""
 
     patience_s = BODY_PATIENCE_S
 
@@ -79,7 +79,7 @@ class BodyLimit:
         return self._too_large() if too_large else None
 
     def _counted(self, receive: Receive) -> Receive:
-        """``receive`` that raises ``ApiError`` when the body grows too large or its end does not come."""
+        """Wrap ``receive`` so that it raises ``ApiError`` when the body grows too large or does not end in time."""
         received = 0
         give_up_at: float | None = None
         is_whole = False
@@ -107,7 +107,8 @@ class BodyLimit:
 
 
 def _wrong_type(path: str, headers: Headers) -> ApiError | None:
-    """Only JSON, and only under its name: a page of a foreign site can make a browser send any other type here."""
+    """Refuse every type but JSON, and JSON under another name: a page of a foreign site can make a browser send any
+    other type here."""
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0").strip("0")
     taken = (JSON, FORM) if path.startswith(_OF_OTHERS) else (JSON,)
     if path.startswith(_OF_PLATFORMS):
@@ -119,13 +120,13 @@ def _wrong_type(path: str, headers: Headers) -> ApiError | None:
 
 
 def media_type(given: Sequence[str]) -> str | None:
-    """The name in a request's ``Content-Type``, without parameters; ``None`` where it has none, or several."""
+    """Read the name in a request's ``Content-Type``, without parameters; ``None`` where it has none, or several."""
     return given[0].partition(";")[0].strip().lower() if len(given) == 1 else None
 
 
 async def whole_body(request: Request, bytes_max: int) -> bytes:
-    """The body of what others send. Raises ``FlatRefusal`` for a longer one: at once when it says so, else at the byte
-    that is one too many."""
+    """Read the body that a platform or a service sends. Raises ``FlatRefusal`` for a longer one: at once when it
+    declares its length, else at the byte that is one too many."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > bytes_max:  # BodyLimit has seen that the number is a small one
         raise FlatRefusal(413, "Payload too large")

@@ -1,7 +1,7 @@
-"""Messages as clients send them, brought into the one form that we store (docs/behaviour.md, "Messages of clients" and
-"Runs over HTTP"). Pure.
+"""Parse the messages of clients into the one form that we store (docs/behaviour.md, "Messages of clients" and "Runs
+over HTTP"). Pure.
 
-Whatever cannot be taken is refused with the exact place of it; nothing is cut short or left out in silence.
+A message that cannot be taken is refused with its exact place; nothing is cut short or left out silently.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.services.submission import TEXT_CHARS_MAX
 
 ITEMS_MAX = 1_000
-"""Messages of a conversation, and parts of a message."""
+"""Most messages of a conversation, and most parts of a message."""
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _IMAGE_PARTS = frozenset({"image_url", "input_image"})
 _FILE_PARTS = frozenset({"file", "input_file"})
 _INSTRUCTING = frozenset({"system", "developer"})
 _MESSAGE_FIELDS = frozenset({"role", "content", "type", "id", "status"})
-"""The last two are what a server gave a message; they mean nothing here."""
+"""Fields of a message. The last two were given by a server; they mean nothing here."""
 _IMAGE_URL = re.compile(r"https?://[^\s\x00-\x20]{1,8000}|data:image/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=_-]+", re.I)
 _DETAILS = ("auto", "low", "high")
 
@@ -31,18 +31,18 @@ Content = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a client said."""
+    """A conversation that a client sent."""
 
     input: Content
     """The user's message: text, or parts when there is more than text in it."""
     history: Sequence[Mapping[str, Any]] = ()
-    """Rows of user and assistant."""
+    """Earlier messages of user and assistant."""
     instructions: Sequence[str] = field(default=())
     """Texts of system messages, in order."""
 
 
 def conversation(given: object, history: object) -> Conversation:
-    """From the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
+    """Parse the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
     earlier = _rows(history if history is not None else [], "conversation_history")
     if isinstance(given, str):
         return _conversation(earlier, _spoken(given, "input"))
@@ -73,7 +73,7 @@ def _conversation(rows: Sequence[_MessageRow], spoken: Content) -> Conversation:
 
 
 def _spoken(content: Content, where: str) -> Content:
-    """What the user says now, which must be something."""
+    """Require that the user's newest message is not empty. Raises ``ApiError``."""
     if isinstance(content, str) and not content.strip():
         raise invalid(where, f"Invalid '{where}': the message is empty.", "empty_message")
     return content if not isinstance(content, str) else bounded(content, where)
@@ -112,7 +112,7 @@ def _row(item: object, where: str) -> _MessageRow:
 
 
 def content_of(given: object, where: str) -> Content:
-    """Text, or parts when one of them is not text. Raises ``ApiError``."""
+    """Parse a content: text, or parts when one of them is not text. Raises ``ApiError``."""
     if isinstance(given, str):
         return bounded(given, where)
     if not isinstance(given, list):
@@ -144,7 +144,7 @@ def _part(given: object, where: str) -> dict[str, Any]:
 
 
 def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Chat completions put the address into an object, the Responses API beside the type."""
+    """Parse an image part: chat completions put the address into an object, the Responses API beside the type."""
     given = part.get("image_url")
     source = {**part, **given} if isinstance(given, dict) else {**part, "url": given}
     url, detail = source.get("url"), source.get("detail")
@@ -157,7 +157,7 @@ def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:
 
 
 def bounded(text: str, where: str) -> str:
-    """A text that is not too long. Raises ``ApiError``."""
+    """Require that a text is not too long. Raises ``ApiError``."""
     if len(text) > TEXT_CHARS_MAX:
         raise invalid(where, f"Invalid '{where}': it has more than {TEXT_CHARS_MAX} characters.", "text_too_long")
     return text

@@ -1,4 +1,4 @@
-"""Questions to the API's own document: which operations a path has, and what they take. Pure."""
+"""Look up in the API's own document which operations a path has, and what they take. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 Operation = Mapping[str, Any]
 _LENIENT_PATHS = re.compile(r"(/v1)?/health|/health/(ready|detailed)|/(webhooks|inbound)/.*")
-"""Paths that pass over parameters which they do not know: probes add some against caches, and senders of events have
-addresses of their own."""
+"""Paths that ignore unknown parameters: probes add some against caches, and senders of events have addresses of their
+own."""
 _NUMBERS = {"integer": re.compile(r"-?[0-9]+(\.0+)?"), "number": re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")}
-"""How JSON writes them. Python takes more: spaces around a number, ``1_000``, ``nan``."""
+"""Numbers as JSON writes them. Python takes more: spaces around a number, ``1_000``, ``nan``."""
 _FORMS: dict[str, re.Pattern[str]] = {}
 
 
 def operations_at(document: Mapping[str, Any], path: str) -> dict[str, Operation]:
-    """What can be done at a path of a request, by method. A path without a variable comes before those with one that
+    """Find the operations at the path of a request, by method. A path without a variable wins over those with one that
     fit as well (OpenAPI 3.1, "Path Templating Matching")."""
     found: dict[str, Operation] = {}
     fitting = [(template, its) for template, its in document["paths"].items() if is_path_of(template, path)]
@@ -37,7 +37,7 @@ def _form_of(template: str) -> re.Pattern[str]:
 
 
 def unknown_parameter(document: Mapping[str, Any], path: str, method: str, given: Mapping[str, Any]) -> str | None:
-    """The first name in the query of a request that its operation does not have; ``None`` where all are known."""
+    """Find the first name in the query of a request that its operation does not have; ``None`` where all are known."""
     if _LENIENT_PATHS.fullmatch(path):
         return None
     known = _queried(document, path, method)
@@ -45,7 +45,7 @@ def unknown_parameter(document: Mapping[str, Any], path: str, method: str, given
 
 
 def no_number(document: Mapping[str, Any], path: str, method: str, given: Iterable[tuple[str, str]]) -> str | None:
-    """The first name in the query of a request whose value should be a number and is written like none."""
+    """Find the first name in the query of a request whose value should be a number and is not written as one."""
     known = _queried(document, path, method) or {}
     for name, value in given:
         form = _NUMBERS.get(str(known.get(name, {}).get("type")))
@@ -55,7 +55,7 @@ def no_number(document: Mapping[str, Any], path: str, method: str, given: Iterab
 
 
 def _queried(document: Mapping[str, Any], path: str, method: str) -> dict[str, Mapping[str, Any]] | None:
-    """Schemas of the parameters of a query, by name; ``None`` where nothing can be done at this path."""
+    """Find the schemas of a query's parameters, by name; ``None`` where the path has no such operation."""
     operation = operations_at(document, path).get(method)
     if operation is None:
         return None

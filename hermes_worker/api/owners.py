@@ -1,7 +1,7 @@
-"""Whose a thing is that a path names: one of another tenant is not there, in the same words as one that nobody has.
+"""Check who owns the thing that a path names: one of another tenant is answered as one that does not exist.
 
-A route takes an id of its path as one of these types, and thereby only gets an id of its caller's tenant. The store is
-asked once, here: ids never change their owner, so whatever is done with them afterwards needs no look at the tenant.
+A route takes an id of its path as one of these types, and so only gets ids of its caller's tenant. The store is asked
+once, here: ids never change their owner, so later reads need no look at the tenant.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hermes_worker.store.sessions import Sessions
 
 
 async def own_run(context: Context, caller: Caller, run_id: str) -> str:
-    """Raises ``RunNotFound``, ``RunDeleted``."""
+    """Require that the run is the caller's. Raises ``RunNotFound``, ``RunDeleted``."""
     return await context.store(context.tenants.require_run, caller.tenant, run_id)
 
 
 async def own_delivery(context: Context, caller: Caller, delivery_id: str) -> str:
-    """Raises ``DeliveryNotFound``."""
+    """Require that the delivery is the caller's. Raises ``DeliveryNotFound``."""
     return await context.store(context.tenants.require_delivery, caller.tenant, delivery_id)
 
 
 async def own_session(context: Context, caller: Caller, session_id: str) -> str:
-    """Raises ``SessionNotFound``."""
+    """Require that the session is the caller's. Raises ``SessionNotFound``."""
     await context.store(Sessions(context.client.database, caller.tenant, caller.source).require, session_id)
     return session_id
 
@@ -42,7 +42,8 @@ async def acts_for(
         str | None, Query(pattern=TENANT_FORM, description="Whose things are meant; only operators may name others.")
     ] = None,
 ) -> str:
-    """The tenant that is meant. That of somebody else is as none to whoever is no operator. Raises ``ApiError``."""
+    """Choose the tenant that a request is about. Only operators may name another tenant; for other callers it does not
+    exist. Raises ``ApiError``."""
     return await _own_or_of_others(context, caller, tenant or caller.tenant)
 
 
@@ -56,8 +57,8 @@ async def _own_or_of_others(context: Context, caller: Principal, wanted: str) ->
 
 
 async def tenant_to_list(context: Context, caller: Principal, tenant: str | None) -> str:
-    """Whose rows a list shows: the caller's, or another tenant's, which operators may name who hold an administrator's
-    key. To anybody else that tenant is as none. Raises ``ApiError``."""
+    """Choose the tenant whose rows a list shows: the caller's, or another one for an operator with an administrator's
+    key. For other callers that tenant does not exist. Raises ``ApiError``."""
     if tenant is None or tenant == caller.tenant:
         return caller.tenant
     wanted = await _own_or_of_others(context, caller, tenant)
@@ -68,8 +69,9 @@ async def tenant_to_list(context: Context, caller: Principal, tenant: str | None
 
 
 def for_all_or_own(caller: Principal, *, all_tenants: bool) -> str | None:
-    """Whose rows are meant: the caller's, or everybody's (``None``), which only operators may ask for: a key that may
-    read the default tenant's runs shows nothing of others. Raises ``ApiError``."""
+    """Choose whose rows a list shows: the caller's, or those of all tenants (``None``), which only operators with an
+    administrator's key may ask for: a key that may read the default tenant's runs shows nothing of others. Raises
+    ``ApiError``."""
     if all_tenants and not (caller.is_of_operators and caller.may(KeyScope.ADMIN)):
         message = (
             f"'all_tenants' is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r} with the "
@@ -83,4 +85,4 @@ ActsFor = Annotated[str, Depends(acts_for)]
 OwnRun = Annotated[str, Depends(own_run)]
 OwnDelivery = Annotated[str, Depends(own_delivery)]
 OwnSession = Annotated[str, Depends(own_session)]
-"""An id, or a name that the API's callers gave."""
+"""The id of a session of the caller's tenant, or the name that a caller of the API gave it."""

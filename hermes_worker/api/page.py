@@ -1,7 +1,7 @@
-"""The page for people, at ``/``: files of this package that a browser runs. They ask the public API and nothing else.
+"""The page for people, at ``/``: files of this package that a browser runs. They use the public API and nothing else.
 
-A page that holds a login is worth attacking. So its address must be one that we know (a name of a stranger may lead to
-this machine), no other page may frame it, and it runs no script but its own files and makes no HTML from text.
+A page that holds a login is worth attacking. So its host name must be one that we know (a stranger's name may resolve
+to this machine), no other page may frame it, and it runs no script but its own files and makes no HTML from text.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.settings import ServerSettings
 
 COOKIE = "hermes_page"
-"""Holds the token of a login."""
+"""The cookie that holds the token of a login."""
 LOGIN_PATH = "/v1/page/login"
-"""Where a browser exchanges a key for a login."""
+"""The path at which a browser exchanges a key for a login."""
 FILES = "/web/"
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -44,12 +44,12 @@ class _PageFile:
     content: bytes
     kind: str
     tag: str
-    """Changes with the content."""
+    """The ETag: it changes with the content."""
 
 
 @cache
 def page_files() -> dict[str, _PageFile]:
-    """All files of the page by their paths; that of the page itself is ``/``."""
+    """Read all files of the page, by path; the page itself is ``/``."""
     found = dict(_files_below(resources.files("hermes_worker") / "web", FILES))
     return {"/" if path == f"{FILES}index.html" else path: file for path, file in found.items()}
 
@@ -69,8 +69,8 @@ def _files_below(folder: Traversable, prefix: str) -> list[tuple[str, _PageFile]
 
 @cache
 def page_policy() -> str:
-    """The Content-Security-Policy of the page: its own files and the API, one inline map of its modules by hash, and no
-    way from a text to HTML."""
+    """Build the Content-Security-Policy of the page: its own files and the API, one inline map of its modules by hash,
+    and no way from a text to HTML."""
     [inline] = _SCRIPT.findall(page_files()["/"].content.decode("utf-8"))
     digest = base64.b64encode(hashlib.sha256(inline.encode("utf-8")).digest()).decode("ascii")
     return (
@@ -81,7 +81,7 @@ def page_policy() -> str:
 
 
 class PageFiles:
-    """Answers requests for the page's files."""
+    """ASGI middleware that answers requests for the page's files."""
 
     def __init__(self, app: ASGIApp, *, hosts: PageHosts) -> None:
         self._app = app
@@ -114,14 +114,14 @@ def _foreign_host() -> ApiError:
 
 
 class PageHosts:
-    """Under which names browsers may use the page, and which requests are the page's own."""
+    """The names under which browsers may use the page, and the check that a request is the page's own."""
 
     def __init__(self, server: ServerSettings) -> None:
         self.is_served = server.page
         self._names = frozenset({"localhost", server.host.lower(), *server.page_hosts})
 
     def is_known(self, headers: Headers) -> bool:
-        """Whether ``Host`` is an address or one of our names. No stranger can make an address lead here that does not
+        """Whether ``Host`` is an address or one of our names. A stranger cannot make an address lead here that does not
         lead here anyway."""
         hosts = headers.getlist("host")
         match = _AUTHORITY.fullmatch(hosts[0]) if len(hosts) == 1 else None
@@ -131,7 +131,7 @@ class PageHosts:
         return host in self._names or host.endswith(".localhost") or _is_address(host)
 
     def is_own(self, headers: Headers) -> bool:
-        """Whether the page itself sent a request that says which page sent it. A browser lets no script say so."""
+        """Whether the page itself sent a request that names its sender. A browser lets no script forge that."""
         if not self.is_served or not self.is_known(headers):
             return False
         origins, site = headers.getlist("origin"), headers.get("sec-fetch-site")
@@ -141,8 +141,8 @@ class PageHosts:
         return len(origins) == 1 and urlsplit(origins[0]).netloc == headers.get("host")
 
     def may_use_login(self, headers: Headers, method: str) -> bool:
-        """Whether a request with the page's cookie is let in: one that changes something has to be the page's own, and
-        one that reads may say nothing at all, as when somebody opens its address."""
+        """Whether a request with the page's cookie is let in. One that changes something must come from the page
+        itself; one that reads may name no sender, as when a person opens its address."""
         if self.is_own(headers):
             return True
         says_nothing = "origin" not in headers and headers.get("sec-fetch-site", "none") == "none"
@@ -150,7 +150,7 @@ class PageHosts:
 
 
 def login_of(headers: Headers) -> str | None:
-    """The token of a login that a request brings."""
+    """Read the token of a login from a request's cookie."""
     found = [
         value.strip()
         for line in headers.getlist("cookie")

@@ -1,4 +1,4 @@
-"""Answers that were just found, for who is content with one of some seconds ago: many who ask cost what one costs."""
+"""Recent answers for readers that accept one of some seconds ago: many who ask at once cost what one costs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _KEPT_MAX = 200
 
 
 class RecentAnswers(Generic[V]):
-    """Of one process. Belongs to the event loop."""
+    """Keeps the recent answers of one process. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[float, asyncio.Task[V]]] = {}
 
     async def get(self, key: Hashable, find: Callable[[], Awaitable[V]], *, max_age_s: float) -> V:
-        """What ``find`` gave that began at most ``max_age_s`` ago for the same key, or gives now. Who asks while it is
-        being found waits for the same answer. Raises what ``find`` raises, and keeps no failure."""
+        """Return the answer of a ``find`` that began at most ``max_age_s`` ago for the same key, or of one that begins
+        now. A caller that comes while it runs waits for the same answer. Raises what ``find`` raises, and keeps no
+        failure."""
         now = time.monotonic()
         began_at, task = self._kept.get(key, (0.0, None))
         if task is None or now - began_at > max_age_s or (task.done() and task.exception() is not None):

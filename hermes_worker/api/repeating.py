@@ -1,10 +1,11 @@
-"""An ``Idempotency-Key`` on any POST: what came of a request is kept for a day, and given to whoever repeats it.
+"""``Idempotency-Key`` on any POST: an answer is kept for a day, and given again to a repeated request.
 
-It stands around all routes and asks the document which of them it is for: those that take POST and do not take the
-header themselves. Requests that begin runs do: the run is found again by the key, however it is waited for or
-followed. A stream is never kept, because no one answer is the whole of it; events for webhooks have ids of their own.
+The middleware stands around all routes and reads in the document which of them it is for: those that take POST and do
+not take the header themselves. Requests that begin runs take it themselves: the run is found again by the key, however
+it is waited for or followed. A stream is never kept, because no single answer is the whole of it; events for webhooks
+have ids of their own.
 
-Only what succeeded is kept. An error means that nothing was done, so the same key may be used again.
+Only successful answers are kept. An error means that nothing was done, so the same key may be used again.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ from hermes_worker.store.access.kept_answers import HELD_S, KeptAnswer, KeptAnsw
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
 KEEPS = "x-hermes-idempotency"
-"""Of an operation in the document: ``answer`` where this module keeps it, ``run`` where the key belongs to a run."""
+"""The key of an operation in the document: ``answer`` where this module keeps it, ``run`` where the key belongs to a
+run."""
 _BODY_BYTES_MAX = 1_000_000
-"""Of an answer. A larger one is no receipt but data, and can be asked for again."""
+"""Longest answer that is kept, in bytes. A larger one is no receipt but data, and can be asked for again."""
 _LEFT_OUT = frozenset({"content-length", "date", "connection"})
 _KEY = re.compile(KEY_FORM)
 
 
 def describe(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Say in the document what becomes of the header. Idempotent."""
+    """Say in the document what the header does. Idempotent."""
     if method != "post" or not needs_key(path) or KEEPS in operation:
         return
     if any(parameter["name"].lower() == HEADER.lower() for parameter in operation.get("parameters", ())):
@@ -57,7 +59,7 @@ def describe(path: str, method: str, operation: dict[str, Any]) -> None:
 
 
 def _conflict(declared: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Beside what the operation itself answers with 409."""
+    """Describe the answer 409, beside what the operation itself answers with 409."""
     shape: dict[str, Any] = {"$ref": "#/components/schemas/ErrorDocument"}
     if declared is not None:
         other = declared["content"]["application/json"]["schema"]
@@ -89,7 +91,7 @@ class _Captured:
 
 
 class Repeats:
-    """Answers a repeated request as it was answered."""
+    """ASGI middleware that answers a repeated request as it was answered the first time."""
 
     def __init__(self, app: ASGIApp, *, document: Callable[[], Mapping[str, Any]], state: Any) -> None:
         """``state`` is the application's, with its context."""
@@ -129,7 +131,7 @@ class Repeats:
         return KeptAnswers(self._context.client.database)
 
     async def _begin(self, name: RequestName) -> str | KeptAnswer:
-        """Raises ``ApiError``."""
+        """Claim the key, and return the claim's token; for a repeated request, the kept answer. Raises ``ApiError``."""
         try:
             return await self._context.store(self._kept.begin, name)
         except IdempotencyConflict:
@@ -164,8 +166,8 @@ class Repeats:
                     await self._settle(name, token, captured)
 
     async def _settle(self, name: RequestName, token: str, captured: _Captured) -> None:
-        """Before the answer leaves: who has it and repeats the request all the same gets it again. When the database
-        is away, the key lapses by itself."""
+        """Keep the answer before it leaves: a client that has it and repeats the request all the same gets it again.
+        When the database is away, the key lapses by itself."""
         captured.is_kept = True
         with contextlib.suppress(UnavailableError):
             if captured.is_keepable:
@@ -175,7 +177,7 @@ class Repeats:
 
     @asynccontextmanager
     async def _held(self, name: RequestName, token: str) -> AsyncIterator[None]:
-        """The request counts as being at work for as long as the block runs."""
+        """Renew the claim on the key for as long as the block runs."""
 
         async def hold() -> None:
             while True:
@@ -191,7 +193,7 @@ class Repeats:
 
 
 async def _named(scope: Scope, receive: Receive) -> tuple[RequestName, list[Message]]:
-    """By what the request is known, and its body as it came. Raises ``ApiError``."""
+    """Read the name under which the request is known, and its body as it came. Raises ``ApiError``."""
     keys = Headers(scope=scope).getlist(HEADER)
     if len(keys) != 1 or not _KEY.fullmatch(keys[0]):
         raise invalid(HEADER, f"Invalid {HEADER!r}: it must be 1 to 256 printable ASCII characters.")
@@ -213,7 +215,7 @@ async def _named(scope: Scope, receive: Receive) -> tuple[RequestName, list[Mess
 
 
 def _again(messages: list[Message], receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """``receive`` for somebody who was not there when the body came."""
+    """Wrap ``receive`` for the route behind us, which has not seen the body yet."""
     waiting = list(messages)
 
     async def received() -> Message:

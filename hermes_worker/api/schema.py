@@ -1,4 +1,4 @@
-"""What goes over the wire: requests as they are checked, responses as they are documented."""
+"""Requests of the API as they are checked, and answers as they are documented."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _whole(value: object) -> object:
 
 
 WHOLE = BeforeValidator(_whole)
-"""Takes a whole number that is written with a fraction: in JSON, 1.0 is one."""
+"""Accepts a whole number that is written with a fraction: in JSON, 1.0 is one."""
 
 TEXT = {"type": "string", "maxLength": TEXT_CHARS_MAX}
 TEXT_PART = {
@@ -101,18 +101,18 @@ _INPUT_SCHEMA = {
 }
 
 Input = Annotated[Any, WithJsonSchema(_INPUT_SCHEMA)]
-"""Checked by ``api.messages``, which names the exact place of what is wrong in it."""
+"""The input of a run. Checked by ``api.messages``, which names the exact place of an error."""
 History = Annotated[Any, WithJsonSchema({**_MESSAGES_SCHEMA, "description": "Earlier turns, oldest first."})]
 
 
 _ADDRESS_CHARS_MAX = 8_192
-"""Of the URL of a webhook."""
+"""Longest URL of a webhook, in characters."""
 SESSION_FORM = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
 _TOOLSET = text(TextFormat.TOOLSET, minLength=1, maxLength=64)
 _TAG = f"^{TAG.pattern}$"
 _ARTIFACT = WithJsonSchema({"type": "string", "pattern": PATTERN_FORM, "minLength": 1, "maxLength": PATTERN_CHARS_MAX})
 KEY_FORM = r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"
-"""Of an idempotency key."""
+"""Pattern of an idempotency key."""
 MODEL_FORM = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 
@@ -242,7 +242,7 @@ class CreateRun(BaseModel):
 
 
 TIME_MAX = 1e11
-"""Epoch seconds."""
+"""The largest time, in epoch seconds."""
 
 
 class ListRuns(BaseModel):
@@ -295,7 +295,7 @@ class ListRuns(BaseModel):
 
 
 class ListRunsInShort(ListRuns):
-    """Which runs to list, and how much of what they answered."""
+    """Which runs to list, and how many characters of their outputs."""
 
     output_chars: int | None = Field(
         None,
@@ -338,31 +338,31 @@ class ErrorDocument(BaseModel):
 
 
 class FlatError(BaseModel):
-    """The shape of the original's errors of jobs and webhooks."""
+    """The flat shape in which Hermes Agent's jobs and webhooks answer errors."""
 
     error: str
 
 
 EITHER_ERROR = FlatError | ErrorDocument
-"""Of routes with flat errors, where what stands in front of all routes may answer in the other shape."""
+"""Errors of a route with flat errors: a guard in front of all routes may answer in the other shape."""
 
 
 Answers = dict[int | str, dict[str, Any]]
 
 
 def answers(model: Any) -> Answers:
-    """What a route answers when all is well, where FastAPI does not see it."""
+    """Declare the model of a route's successful answer, where FastAPI does not see it."""
     return {200: {"model": model}}
 
 
 def errors(*statuses: int, shape: Any = ErrorDocument) -> Answers:
-    """Errors that a route may answer with, or all routes of a router."""
+    """Declare the errors with which a route, or every route of a router, may answer."""
     return {status: {"model": shape} for status in statuses}
 
 
 EVERYWHERE = errors(400, 403, 413, 415, 500)
-"""What stands in front of all routes answers with these, as it does with 401 where the key is needed. A method that a
-path does not take is answered with 405, which is no answer of an operation."""
+"""The errors with which the guards in front of all routes answer; they also answer 401 where a key is needed. A method
+that a path does not take is answered with 405, which is no answer of an operation."""
 
 
 class StartedRun(BaseModel):
@@ -370,7 +370,7 @@ class StartedRun(BaseModel):
 
     run_id: str
     status: Literal["started", "scheduled", "steered"] = "started"
-    """``steered``: no run was made, the text was said to this one. ``scheduled``: it begins later."""
+    """``steered``: no run was made, the text was steered into this one. ``scheduled``: it begins later."""
     not_before: float | None = None
     """When it begins (epoch seconds), if it was put off."""
 
@@ -401,7 +401,7 @@ class CallSummary(BaseModel):
     total: int
     by_status: dict[CallStatus, int]
     attention: list[CallObject]
-    """The newest hundred that somebody should look at."""
+    """The newest hundred that need attention."""
 
 
 class DimensionObject(BaseModel):
@@ -413,11 +413,11 @@ class DimensionObject(BaseModel):
 
 
 class ShareObject(BaseModel):
-    """What one child and all below it have used."""
+    """The use of one child and all below it."""
 
     run_id: str
     index: int | None = None
-    """Which task of its call; none for a turn that the answer of a background child began."""
+    """Which task of its call; ``null`` for a turn that the answer of a background child began."""
     status: RunStatus
     dimensions: dict[str, DimensionObject]
 
@@ -427,12 +427,12 @@ class BudgetObject(BaseModel):
     ``wall_clock`` (seconds)."""
 
     run_id: str
-    """Whose limits these are: the root of the tree, or the run itself."""
+    """The run that these limits belong to: the root of the tree, or the run itself."""
     dimensions: dict[str, DimensionObject]
     own: dict[str, DimensionObject]
-    """What of it the run used itself."""
+    """The part that the run used itself."""
     has_unknown_cost: bool
-    """A call was made whose price is not known, so that more was spent than is said here."""
+    """Whether a call was made whose price is not known: then more was spent than ``cost`` shows."""
     children: list[ShareObject]
     """The run's children, each with all below it: the first two hundred."""
     children_total: int
@@ -461,20 +461,20 @@ class ExplanationObject(BaseModel):
     until: float | None = None
     """When it goes on by itself, where that is known."""
     facts: dict[str, str | int | float | bool]
-    """What is known beside: ``tenant``, ``queue`` and how many steps are ``ahead`` in it, ``worker``, ``held_since``,
-    ``lease_until``, ``active_run`` of its session, ``parent_run``, ``child_number`` of ``siblings``,
-    ``children_ended`` of ``children_total``, ``wait_id`` and ``who`` may answer, ``resume_at``, ``retry_at``,
-    ``not_before``, ``deadline_at``, ``budget_dimension``, ``exit_reason``, ``failure``, ``hooks_owed``,
-    ``deliveries_open``."""
+    """Further facts: ``tenant``, ``queue`` and how many steps are ``ahead`` in it, ``worker``, ``held_since``,
+    ``lease_until``, ``active_run`` of its session, ``parent_run``, ``child_number`` of ``siblings``, ``children_ended``
+    of ``children_total``, ``wait_id`` and ``who`` may answer, ``resume_at``, ``retry_at``, ``not_before``,
+    ``deadline_at``, ``budget_dimension``, ``exit_reason``, ``failure``, ``hooks_owed``, ``deliveries_open``."""
 
 
 class BeganWithObject(BaseModel):
     """The versions that a run began with. What is absent was not recorded yet when it was submitted."""
 
     program: str | None = None
-    """Of the program that accepted it."""
+    """The version of the program that accepted it."""
     configuration: str | None = None
-    """The same for two runs that were accepted under the same configuration, as far as that shapes runs."""
+    """A hash of the configuration: equal for two runs that were accepted under the same configuration, as far as that
+    shapes runs."""
     prompt: str
     """SHA-256 of the system prompt of its session."""
     layers: dict[str, str] | None = None
@@ -482,7 +482,7 @@ class BeganWithObject(BaseModel):
     overrides: dict[str, str] | None = None
     """Settings that the run has and that its processes were not started with, by key."""
     overridden_by: dict[str, str] | None = None
-    """Who said each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
+    """The layer that set each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
 
 
 class RunObject(BaseModel):
@@ -496,7 +496,7 @@ class RunObject(BaseModel):
     updated_at: float
     session_id: str
     title: str | None = None
-    """What the conversation is called."""
+    """The title of the conversation."""
     tags: list[str] | None = None
     metadata: dict[str, str] | None = None
     """Only where one run is read."""
@@ -513,7 +513,7 @@ class RunObject(BaseModel):
     error: str | None = None
     exit_reason: str | None = None
     completed: bool | None = None
-    """The model came to an end by itself. This and the next three are told of runs that have ended."""
+    """Whether the model came to an end by itself. This and the next three are there for runs that have ended."""
     partial: bool | None = None
     """There is less than a whole answer."""
     failed: bool | None = None
@@ -522,8 +522,8 @@ class RunObject(BaseModel):
     cost_status: CostStatus | None = None
     """How well the cost is known: ``known``, ``estimated``, ``included``, or ``unknown`` for a lower bound."""
     doubtful_cost_usd: float | None = None
-    """What may have been billed beside it, at most: for replies whose tokens their provider did not count, and for
-    attempts whose outcome nobody knows. It counts against limits."""
+    """The most that may have been billed beside it: for replies whose tokens their provider did not count, and for
+    attempts whose outcome is unknown. It counts against limits."""
     iteration: int
     iterations_max: int
     started_at: float | None = None
@@ -531,7 +531,7 @@ class RunObject(BaseModel):
     resume_at: float | None = None
     tool_calls: CallSummary | None = None
     pending_steer: str | None = None
-    """What was said to it and reached no tool result."""
+    """Text that was steered into the run and reached no tool result."""
     standing: StandingObject | None = None
     """Why a run that has not ended is where it is. Only where one run is read."""
     budget: BudgetObject | None = None
@@ -552,7 +552,7 @@ class RunList(BaseModel):
 
 
 class DeliveryObject(BaseModel):
-    """A message to somebody outside, and what became of it. Times are epoch seconds."""
+    """A message to a target outside, and its state. Times are epoch seconds."""
 
     object: Literal["hermes.delivery"] = "hermes.delivery"
     delivery_id: str
@@ -589,7 +589,7 @@ class Health(BaseModel):
 
 
 class Ready(BaseModel):
-    """Whether this process should be sent requests."""
+    """Whether requests should be sent to this process."""
 
     status: Literal["ready", "leaving", "unavailable"]
     reasons: list[str] | None = None
@@ -597,7 +597,7 @@ class Ready(BaseModel):
 
 
 class QueueBacklogObject(BaseModel):
-    """What waits for the workers of one queue, and what they hold."""
+    """The steps that wait for the workers of one queue, and the steps at work."""
 
     due: int
     """Steps that a worker could take now."""
@@ -619,10 +619,10 @@ class BacklogObject(BaseModel):
 
 
 class KeyStateObject(BaseModel):
-    """What is known of one key of a provider. The key itself is never shown."""
+    """The state of one key of a provider. The key itself is never shown."""
 
     credential: str
-    """A name for the key that says nothing about it."""
+    """A name for the key that reveals nothing of it."""
     provider: str
     condition: Literal["open", "no_money", "refused", "down"]
     since: float | None
@@ -649,7 +649,7 @@ class KeyStateList(BaseModel):
 
 
 class AlertObject(BaseModel):
-    """What operators were told is wrong."""
+    """An alert that operators got."""
 
     kind: str
     """``provider``, ``dead_target``, ``quarantine``, ``backlog``, ``budget_80`` or ``budget_100``."""

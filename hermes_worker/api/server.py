@@ -45,7 +45,7 @@ from hermes_worker.tracing.recording import flush
 from hermes_worker.wiring import Client, open_client
 
 GRACE_S = 10
-"""How long requests may take to end once the server is told to stop."""
+"""Seconds that requests may take to end once the server is told to stop."""
 _KEEP_ALIVE_S = 65
 """Longer than the idle time-out of common load balancers (60 s), so that they never send into a closing connection."""
 _BACKLOG = 2048
@@ -115,7 +115,7 @@ class ServedApp(Protocol):
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn, with our application, our sockets and our end."""
+    """uvicorn, with our application, our sockets and our shutdown."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ApiServer(uvicorn.Server):
         on_ready: Callable[[str], None] = lambda url: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``app`` is what is served; ``None`` for all of the API, followed as ``policy`` says."""
+        """``app`` is the application to serve; ``None`` for the whole API, followed as ``policy`` says."""
         app = app or create_app(client, policy)
         super().__init__(
             uvicorn.Config(
@@ -155,15 +155,15 @@ class ApiServer(uvicorn.Server):
 
     @property
     def followers(self) -> int:
-        """Readers who follow a run at the moment."""
+        """How many readers follow a run at the moment."""
         return self._context.followers.count
 
     def warm_up(self) -> None:
         """Do now what the first requests would wait for: imports, and the document of all operations, which says what a
-        request may hold. It takes a second of CPU, in which nobody is answered, so nobody is let in before.
+        request may hold. It takes a second of CPU in which no request is answered, so the sockets open afterwards.
         Idempotent."""
         asyncio.run(run_in_threadpool(submission.warm_up))
-        if isinstance(self.application, FastAPI):  # the API of one command is asked for little of it
+        if isinstance(self.application, FastAPI):  # the API of one command needs little of the document
             self.application.openapi()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -176,7 +176,7 @@ class ApiServer(uvicorn.Server):
         self._on_ready(self.url)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Say that this process leaves, and close its sockets after `server.drain_s`, or at the second signal."""
+        """Mark this process as leaving, and close its sockets after `server.drain_s`, or at the second signal."""
         if self._context.leaving.is_set() or not self._drain_s:
             self._context.leaving.set()
             super().handle_exit(sig, frame)
@@ -198,8 +198,8 @@ class ApiServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn, but an orderly end stays one: uvicorn would raise the signal again afterwards, and whoever
-        supervises this process would take it for a crash."""
+        """Handle signals as uvicorn does, but let an orderly end stay one: uvicorn would raise the signal again
+        afterwards, and a supervisor would take that for a crash."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -212,7 +212,7 @@ class ApiServer(uvicorn.Server):
 
 
 class _Http(H11Protocol):
-    """Answers what is not HTTP at all in the shape of our other errors, and waits only so long for a request's head."""
+    """Answers what is not HTTP at all in the shape of our other errors, and limits the time for a request's head."""
 
     head_patience_s = HEAD_PATIENCE_S
     _head_timer: asyncio.TimerHandle | None = None
@@ -271,7 +271,7 @@ class _Http(H11Protocol):
 
 
 def listen(server: ServerSettings) -> list[socket.socket]:
-    """Listening sockets for every address of ``server.host``. Raises ``ConfigurationError``."""
+    """Open listening sockets for every address of ``server.host``. Raises ``ConfigurationError``."""
     sockets: list[socket.socket] = []
     port = server.port
     for family, address in _addresses(server):
@@ -328,7 +328,8 @@ def _url(sock: socket.socket, scheme: str) -> str:
 
 
 def allow_many_connections() -> None:
-    """Every reader of a stream is an open file, and 1,024 is a common limit that a process may raise by itself."""
+    """Raise the limit of open files: every reader of a stream is one, and 1,024 is a common limit that a process may
+    raise."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(_FILES_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

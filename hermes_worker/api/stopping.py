@@ -1,4 +1,4 @@
-"""Ask a run to stop, for routes: the rows first, then whoever works for it."""
+"""Ask a run to stop, for routes: first in the rows, then by a nudge to the workers at work on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def stop(context: ApiContext, run_id: str, *, by: str) -> Stopped:
 
 
 async def stop_abandoned(context: ApiContext, run_id: str, *, by: str) -> None:
-    """Stop a run whose answer nobody will read. A database that is away leaves it at work, and the log says so."""
+    """Stop a run whose answer has no reader left. While the database is away the run stays at work, and the log says
+    so."""
     try:
         await stop(context, run_id, by=by)
     except UnavailableError as error:

@@ -14,7 +14,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.store.runs.views import LastStatus
 
 WAITERS_MAX = 1_000
-"""Requests that wait in one process."""
+"""Most requests that wait in one process."""
 _LOOK_EVERY_S = 0.5
 _RUNS_AT_ONCE = 1_000
 
@@ -53,8 +53,8 @@ class WaitingRequests:
     async def until_ended(
         self, rows: RunEnds, run_ids: Collection[str], *, is_any: bool, timeout_s: float
     ) -> Mapping[str, LastStatus]:
-        """Which of the runs have ended, and how, once all of them have (or one of them, with ``is_any``) or the time is
-        over. Raises ``ApiError`` when too many wait, ``UnavailableError``."""
+        """Wait until all of the runs have ended (or one of them, with ``is_any``) or the time is over, and return how
+        those ended that have. Raises ``ApiError`` when too many requests wait, and ``UnavailableError``."""
         waiter = _Waiter(run_ids=frozenset(run_ids), is_any=is_any)
         waiter.take(await _ends(rows, waiter.run_ids))
         if timeout_s <= 0 or waiter.is_over.is_set():

@@ -1,1 +1,1 @@
-"""Where answers go: targets, the texts and files that are sent to them, and what their replies mean."""
+"""Chat platforms and other targets: which there are, how texts and files are sent to them, and how messages come in."""

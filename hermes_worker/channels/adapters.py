@@ -1,7 +1,7 @@
-"""How to send to each platform: the ``Sending`` of its row, loaded.
+"""Load what sends to each platform: the ``Sending`` of its row.
 
-Mail is built by ``platforms.email`` and goes over SMTP, ``apprise`` and ``local`` have no requests of ours: these three
-have no adapter.
+Three have no adapter: mail, which is built by ``platforms.email`` and goes over SMTP, and ``apprise`` and ``local``,
+which need no requests of ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hermes_worker.extension import Extension, Installed, Reference, load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """How to send to a platform."""
+    """The adapter of a platform: how to send to it."""
 
     sending: Sending
 
@@ -45,12 +45,12 @@ class Adapter:
 
     @property
     def edits(self) -> bool:
-        """Whether a message can be changed and taken away after it was sent."""
+        """Whether a message can be edited and deleted after it was sent."""
         return self.sending.edits
 
     @property
     def loses_buttons(self) -> bool:
-        """Whether a message can be given its text again without the buttons below it."""
+        """Whether the buttons below a sent message can be removed."""
         return self.sending.edit is not None
 
     @property
@@ -60,11 +60,11 @@ class Adapter:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Fields of the credentials and the environment variables they are read from."""
+        """Maps fields of the credentials to the environment variables that they are read from."""
         return self.sending.variables
 
     def send(self, part: Part, target: Target, credentials: Any, at: datetime) -> Exchange:
-        """The exchange that sends a part; ``at`` is the time to sign with."""
+        """Begin the exchange that sends a part; ``at`` is the time to sign with."""
         send = load(self.sending.send)
         exchange: Exchange = (
             send(part, target, credentials, at=at) if self.sending.signs_time else send(part, target, credentials)
@@ -73,7 +73,7 @@ class Adapter:
 
     @property
     def is_exchange(self) -> bool:
-        """Whether it is spoken over HTTP; ``say`` is for what is not."""
+        """Whether it is spoken over HTTP; otherwise use ``say``."""
         return self.sending.is_exchange
 
     def say(self, part: Part, target: Target, credentials: Any) -> Outcome:
@@ -82,22 +82,24 @@ class Adapter:
         return outcome
 
     def edit(self, part: Part, message_id: str, target: Target, credentials: Any) -> Exchange:
-        """The exchange that gives a message of ours another text. Raises ``ConfigurationError`` where none can be."""
+        """Begin the exchange that gives a message of ours another text. Raises ``ConfigurationError`` where messages
+        cannot be edited."""
         exchange: Exchange = self._changing(self.sending.edit)(part, message_id, target, credentials)
         return exchange
 
     def remove(self, message_id: str, target: Target, credentials: Any) -> Exchange:
-        """The same for taking it away."""
+        """Begin the exchange that deletes a message of ours. Raises ``ConfigurationError`` where messages cannot be
+        deleted."""
         exchange: Exchange = self._changing(self.sending.remove)(message_id, target, credentials)
         return exchange
 
     @property
     def types(self) -> bool:
-        """Whether a chat can be shown that somebody writes."""
+        """Whether the platform can show in a chat that somebody is typing."""
         return self.sending.typing is not None
 
     def show_typing(self, target: Target, credentials: Any) -> Exchange:
-        """The exchange that shows it. Raises ``ConfigurationError`` where none can be."""
+        """Begin the exchange that shows typing. Raises ``ConfigurationError`` where the platform has no such sign."""
         if self.sending.typing is None:
             raise ConfigurationError("This platform does not show that somebody writes.")
         exchange: Exchange = load(self.sending.typing)(target, credentials)
@@ -111,7 +113,7 @@ class Adapter:
 
 
 def sendings_of(extension: Extension) -> tuple[Sending, ...]:
-    """How the channels of an extension send."""
+    """List how the channels of an extension send."""
     rows = installed.rows(Platform, extension.channels)
     return tuple(row.sending for row in rows if row.sending is not None)
 
@@ -125,7 +127,7 @@ def _adapters_of(found: Installed) -> Mapping[str, Adapter]:
 
 
 def adapters() -> Mapping[str, Adapter]:
-    """By the platform's name in a ``Target``."""
+    """Load all adapters, by the platform's name in a ``Target``."""
     return _adapters_of(installed.current())
 
 
@@ -143,31 +145,31 @@ EMAIL_VARIABLES: Mapping[str, str] = MappingProxyType(
 
 
 def secret_variables() -> frozenset[str]:
-    """The variables whose values are secrets."""
+    """Find the variables whose values are secrets."""
     declared = (adapter.variables[name] for adapter in adapters().values() for name in adapter.sending.secrets)
     return frozenset((*declared, *(EMAIL_VARIABLES[item.name] for item in fields(email.Credentials) if not item.repr)))
 
 
 def secrets_in(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The secrets among settings by variable name, those of all accounts."""
+    """List the secrets among settings by variable name, those of all accounts included."""
     known = secret_variables()
     return tuple(value.strip() for name, value in values.items() if usual_variable(name) in known)
 
 
 def values_for(target: Target, values: Mapping[str, str]) -> Mapping[str, str]:
-    """Settings by variable name as the account that sends to ``target`` has them."""
+    """Choose the settings by variable name that hold for the account that sends to ``target``."""
     return values_of_account(values, target.account or DEFAULT_ACCOUNT, secret_variables())
 
 
 def credentials_for(platform: str, values: Mapping[str, str]) -> Any:
-    """The credentials of a platform from settings, by variable name. Raises ``ConfigurationError`` that names what is
-    missing."""
+    """Build the credentials of a platform from settings by variable name. Raises ``ConfigurationError`` that names what
+    is missing."""
     adapter = adapters()[platform]
     return _filled(platform, adapter.credentials, adapter.variables, values)
 
 
 def email_credentials(values: Mapping[str, str]) -> email.Credentials:
-    """The same for mail. Raises ``ConfigurationError``."""
+    """Build the credentials for mail from settings by variable name. Raises ``ConfigurationError``."""
     port = values.get(EMAIL_VARIABLES["port"], "").strip()
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ConfigurationError(f"{EMAIL_VARIABLES['port']} is a port from 1 to 65535, not {port!r}.")
@@ -176,7 +178,7 @@ def email_credentials(values: Mapping[str, str]) -> email.Credentials:
 
 
 def missing_variables(platform: str, values: Mapping[str, str]) -> list[str]:
-    """The variables that have to be set before something can be sent to a platform, and are not."""
+    """List the variables that must be set before something can be sent to a platform, and are not."""
     if platform == EMAIL:
         return _missing(email.Credentials, EMAIL_VARIABLES, values)
     adapter = adapters().get(platform)

@@ -1,7 +1,8 @@
-"""``apprise:<url>``: everything that the library apprise speaks to over HTTP and we do not (github.com/caronc/apprise).
+"""``apprise:<url>``: all services that the library apprise sends to over HTTP and we do not
+(github.com/caronc/apprise).
 
-Apprise says whether a service took a message, and why not only in its log. So a failure is read from there: a status
-is what it always is, and a connection that was made and failed may have delivered.
+Apprise says whether a service took a message, but why not only in its log. So a failure is read from the log: a status
+means what it always means, and a connection that was made and failed may have delivered.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from apprise import NotifyBase
 
 TOTAL_S = 60.0
-"""Of one message. Whatever is not known by then may have been delivered."""
+"""Seconds for one message. What is not known by then may have been delivered."""
 
 _STATUS = re.compile(r"error=(?P<status>[1-5][0-9]{2})\b")
 
 
 def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Outcome:
-    """Try once. Raises ``Unsendable``, and ``ConfigurationError`` when the library is not installed."""
+    """Send a part once. Raises ``Unsendable``, and ``ConfigurationError`` when the library is not installed."""
     if part.attachment is not None:
         raise Unsendable("files cannot be sent to 'apprise:' targets")
     attempt = _Attempt(_service(url, policy), part, policy)
@@ -43,7 +44,7 @@ def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -
 
 
 def limit_of(url: str) -> TextLimit:
-    """How long a text of the service may be; the general limit when that cannot be found out."""
+    """Find the longest text of the service; the general limit when it cannot be found out."""
     try:
         size_max = int(_service(url, UrlPolicy()).body_maxlen)
     except (ConfigurationError, Unsendable):
@@ -52,7 +53,7 @@ def limit_of(url: str) -> TextLimit:
 
 
 class _Attempt(threading.Thread):
-    """In a thread of its own: a server that answers a byte a second does not hold the worker."""
+    """One attempt, in a thread of its own, so that a server that answers a byte a second does not hold the worker."""
 
     def __init__(self, service: NotifyBase, part: Part, policy: UrlPolicy) -> None:
         super().__init__(name="apprise", daemon=True)
@@ -90,7 +91,7 @@ class _Attempt(threading.Thread):
 
 
 class _Said(logging.Handler):
-    """The warnings of this thread."""
+    """Collects the warnings that this thread logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -107,7 +108,8 @@ class _Said(logging.Handler):
 
 
 def _judged(said: str, *, has_sent: bool) -> DeliveryError:
-    """``said`` is not repeated: it names hosts, and a server may have written part of it."""
+    """Judge a failure by apprise's log. ``said`` is not repeated: it names hosts, and a server may have written part of
+    it."""
     status = _STATUS.search(said)
     if status is not None:
         code = int(status["status"])
@@ -135,8 +137,8 @@ def _service(url: str, policy: UrlPolicy) -> NotifyBase:
         raise Unsendable(f"this URL of apprise is refused: {watch.refusal}")
     if service is None:
         raise Unsendable("apprise cannot read this URL; check it with the 'apprise' command")
-    # What speaks HTTP does so through requests, in this thread, where its connections are watched. The others talk to
-    # the machine itself (syslog, the desktop) or hold connections in threads of their own.
+    # A service over HTTP uses requests, in this thread, where its connections are watched. The others talk to the
+    # machine itself (syslog, the desktop) or hold connections in threads of their own.
     if "requests" not in vars(sys.modules[type(service).__module__]):
         raise Unsendable("this service of apprise does not speak HTTP and cannot be a target")
     service.redirects = False
@@ -144,7 +146,7 @@ def _service(url: str, policy: UrlPolicy) -> NotifyBase:
 
 
 def require_library() -> ModuleType:
-    """Raises ``ConfigurationError`` when it is not installed."""
+    """Import apprise. Raises ``ConfigurationError`` when it is not installed."""
     if importlib.util.find_spec("apprise") is None:
         raise ConfigurationError("'apprise:' targets need the library: pip install 'hermes-worker[apprise]'")
     import apprise

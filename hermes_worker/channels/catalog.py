@@ -1,10 +1,10 @@
 """The platforms, as data: how long a text may be, where a home channel is configured, what a chat id looks like.
 
 Limits are the platforms' own (docs/behaviour.md, "Message lengths", with the unit each platform counts in). Adding a
-platform is one row here and one adapter module, which only a worker that sends imports.
+platform takes one row here and one adapter module, which only a worker that sends imports.
 
 ``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk``, ``github_comment``, ``homeassistant`` and ``irc`` cannot
-take a file; a part with one is sent to them as its text.
+take a file; of a part with one only the text is sent to them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hermes_worker.extension import Extension, Installed, Reference
 
 
 class TextUnit(StrEnum):
-    """What a platform counts."""
+    """The unit in which a platform limits texts."""
 
     CHARACTERS = "characters"
     """Code points."""
@@ -44,7 +44,7 @@ class TextLimit:
 
 
 class ChatForm(StrEnum):
-    """What the chat part of a target is."""
+    """The form of the chat part of a target."""
 
     ID = "id"
     """The platform takes it as it is."""
@@ -56,26 +56,27 @@ class ChatForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatShape:
-    """An id as people write it. The expression has a group ``chat`` and may have a group ``thread``."""
+    """The written form of a chat id. The expression has a group ``chat`` and may have a group ``thread``."""
 
     expression: re.Pattern[str]
     form: ChatForm = ChatForm.ID
     chat_prefix: str = ""
-    """Put before the chat when the written form leaves it out."""
+    """Put before the chat where the written form leaves it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """How messages are sent to a platform. The references are loaded by the worker that sends."""
+    """How messages are sent to a platform. The worker that sends loads the references."""
 
     send: Reference
-    """Part, target and credentials to an ``Exchange``; with ``signs_time`` also ``at``, the time to sign with."""
+    """Takes part, target and credentials and returns an ``Exchange``; with ``signs_time`` also ``at``, the time to sign
+    with."""
     credentials: Reference
-    """A dataclass; what it cannot be made without is required."""
+    """A dataclass; its fields without a default are required."""
     variables: Mapping[str, str]
-    """Fields of the credentials and the environment variables they are read from."""
+    """Maps fields of the credentials to the environment variables that they are read from."""
     secrets: tuple[str, ...] = ()
-    """The fields that hold secrets. Their variables are given to the delivery role alone."""
+    """The fields that hold secrets. Only the delivery role gets their variables."""
     takes_files: bool = True
     caption: TextLimit | None = None
     """The longest text that goes with a file in one message; ``None`` when a text is another message."""
@@ -84,26 +85,27 @@ class Sending:
     outcome is open is not repeated silently after that time."""
     signs_time: bool = False
     is_exchange: bool = True
-    """False where it is not spoken over HTTP: ``send`` opens a connection of its own and returns what came of it."""
+    """False where the platform is not spoken to over HTTP: ``send`` opens a connection of its own and returns the
+    outcome."""
     edit: Reference | None = None
-    """Part, id of a message of ours, target and credentials to an ``Exchange`` that gives the message this text and
-    takes the buttons below it away; ``None`` where messages cannot be changed. Repeating it changes nothing."""
+    """Takes part, id of a message of ours, target and credentials and returns an ``Exchange`` that gives the message
+    this text and removes the buttons below it; ``None`` where messages cannot be edited. Idempotent."""
     remove: Reference | None = None
-    """Id, target and credentials to an ``Exchange`` that takes the message away. Repeating it changes nothing."""
+    """Takes id, target and credentials and returns an ``Exchange`` that deletes the message. Idempotent."""
     typing: Reference | None = None
-    """Target and credentials to an ``Exchange`` that shows that somebody writes, for some seconds; ``None`` where
-    nothing does."""
+    """Takes target and credentials and returns an ``Exchange`` that shows typing for some seconds; ``None`` where the
+    platform has no such sign."""
 
     @property
     def edits(self) -> bool:
-        """Whether a message can be changed and taken away after it was sent: an answer can be shown while it is
+        """Whether a message can be edited and deleted after it was sent: then an answer can be shown while it is
         written."""
         return self.edit is not None and self.remove is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A row of the catalogue: a ``ChannelDeclaration``."""
+    """A row of the catalogue of platforms, as a ``ChannelDeclaration``."""
 
     name: str
     limit: TextLimit
@@ -112,28 +114,28 @@ class Platform:
     """Environment variable of the home channel; ``<that>_THREAD_ID`` holds its thread."""
     aliases: tuple[str, ...] = ()
     has_adapter: bool = True
-    """False for platforms of the original that need a bridge or a socket: their names are understood, and the person
-    is told that nothing can be sent there."""
+    """False for platforms of Hermes Agent that need a bridge or a socket: their names are understood, and the person
+    learns that nothing can be sent there."""
     sending: Sending | None = None
-    """``None`` for those without an adapter, and for mail, which goes over SMTP."""
+    """``None`` for platforms without an adapter, and for mail, which goes over SMTP."""
     receiving: Receiving | None = None
     """How people's messages come in; ``None`` where they do not."""
 
     @property
     def gateway_secrets(self) -> tuple[str, ...]:
-        """The variables that the gateway role needs."""
+        """The variables of secrets that the gateway role needs."""
         receiving = self.receiving
         return tuple(receiving.variables[field] for field in receiving.secrets) if receiving is not None else ()
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
-        """Those that the API needs to know the platform's requests."""
+        """The variables of secrets with which the API verifies the platform's requests."""
         receiving = self.receiving
         return tuple(receiving.variables[field] for field in receiving.webhook_secrets) if receiving is not None else ()
 
     @property
     def webhook_needs(self) -> tuple[str, ...]:
-        """The variables without which the platform brings nothing to the API."""
+        """The variables without which the API cannot receive the platform's events."""
         receiving = self.receiving
         if receiving is None:
             return ()
@@ -163,9 +165,9 @@ def _over(
     types: bool = False,
     **variables: str,
 ) -> Sending:
-    """By a module that has ``send`` and ``Credentials``, with ``edits`` also ``edit`` and ``remove``, with ``bares``
-    ``edit`` alone, which takes the buttons below a question away, with ``types`` also ``show_typing``; ``variables``
-    maps fields of the credentials to variables."""
+    """Build a ``Sending`` from a module with ``send`` and ``Credentials``. With ``edits`` it also has ``edit`` and
+    ``remove``, with ``bares`` only ``edit``, which removes the buttons below a question, with ``types``
+    ``show_typing``; ``variables`` maps fields of the credentials to variables."""
     return Sending(
         send=f"{module}:send",
         credentials=f"{module}:Credentials",
@@ -182,7 +184,7 @@ def _over(
 
 
 _CAPTION = TextLimit(size_max=1024, unit=TextUnit.UTF16)
-"""Telegram's and WhatsApp's limit, and enough for a sentence about a file elsewhere."""
+"""The limit of Telegram and WhatsApp; on other platforms it is enough for a sentence about a file."""
 
 
 def _shape(expression: str, form: ChatForm = ChatForm.ID, chat_prefix: str = "") -> ChatShape:
@@ -191,7 +193,7 @@ def _shape(expression: str, form: ChatForm = ChatForm.ID, chat_prefix: str = "")
 
 _ANY_INTEGER = ChatShape(_INTEGER)
 
-# The order is that of the original: the first platform with a home channel takes what has no origin.
+# The order is Hermes Agent's: what has no origin goes to the first platform with a home channel.
 _ROWS: tuple[Platform, ...] = (
     Platform(
         name="matrix",
@@ -498,7 +500,7 @@ _ROWS: tuple[Platform, ...] = (
             "hermes_worker.channels.platforms.chat_webhook",
             secrets=("answer_secret",),
             signs_time=True,
-            key_kept_s=math.inf,  # as that of a delivery to an address
+            key_kept_s=math.inf,  # as for ``webhook:`` targets
             answer_url="CHAT_WEBHOOK_ANSWER_URL",
             answer_secret="CHAT_WEBHOOK_ANSWER_SECRET",
         ),
@@ -556,7 +558,7 @@ def _names_of(found: Installed) -> Mapping[str, str]:
 
 
 def platforms() -> Mapping[str, Platform]:
-    """The rows of all enabled extensions by name, in the order in which home channels are looked for."""
+    """List the rows of all enabled extensions by name, in the order in which home channels are looked for."""
     return _rows_of(installed.current())
 
 
@@ -571,7 +573,8 @@ WEBHOOK_SENDING = _over(
     key_kept_s=math.inf,
     secret="WEBHOOK_DELIVERY_SECRET",
 )
-"""To an address of the user's; the id of a message is its key, and receivers are asked to drop ids they have seen."""
+"""How ``webhook:`` targets are sent to: the id of a message is its key, and receivers are asked to drop ids that they
+have seen."""
 
 URL_LIMITS: Mapping[str, TextLimit] = MappingProxyType(
     {WEBHOOK: TextLimit(size_max=1_000_000), APPRISE: TextLimit(size_max=32_000), LOCAL: TextLimit(size_max=10_000_000)}
@@ -579,19 +582,19 @@ URL_LIMITS: Mapping[str, TextLimit] = MappingProxyType(
 
 
 def platform_named(name: str) -> Platform | None:
-    """The row of a platform or of its alias, whatever the case."""
+    """Find the row of a platform by its name or an alias, in any case; ``None`` for an unknown name."""
     found = _names_of(installed.current()).get(name.strip().lower())
     return None if found is None else platforms()[found]
 
 
 def text_limit(platform: str) -> TextLimit:
-    """The limit of a platform's name as it stands in a ``Target``. Raises ``KeyError`` for an unknown one."""
+    """Find the limit of a platform by its name in a ``Target``. Raises ``KeyError`` for an unknown one."""
     row = platforms().get(platform)
     return row.limit if row is not None else URL_LIMITS[platform]
 
 
 def describe_display(platform: str) -> list[str]:
-    """What an agent is told about how a platform shows its answers."""
+    """Describe to an agent how a platform shows its answers, one sentence a line."""
     sending = platforms()[platform].sending
     takes_files = sending is None or sending.takes_files
     return describe_dialect(DIALECTS.get(platform, MARKDOWN), takes_files=takes_files)
@@ -599,7 +602,7 @@ def describe_display(platform: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedChat:
-    """A chat reference taken apart."""
+    """The parts of a chat reference."""
 
     chat: str
     thread: str | None = None
@@ -607,7 +610,7 @@ class MatchedChat:
 
 
 def match_chat(platform: Platform, reference: str) -> MatchedChat:
-    """What ``reference`` means on ``platform``; what has no id's shape is a name."""
+    """Parse ``reference`` for ``platform``; a text in no id's form is a name."""
     for shape in (*platform.shapes, _ANY_INTEGER):
         match = shape.expression.fullmatch(reference)
         if match is not None:

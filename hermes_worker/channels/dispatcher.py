@@ -1,4 +1,23 @@
-"""Takes one part to one target, whatever kind of target it is."""
+"""Send one part to one target, of whatever kind.
+
+Theory of operation. A delivery is a row; the delivery worker cuts its text into parts that fit the platform and hands
+each to ``Dispatcher.send``, which tries once and returns a value: a ``Receipt``, or a ``DeliveryError`` whose kind says
+what the worker may do next (``channels.errors``). Nothing here retries, waits or writes rows.
+
+    part + target
+      local     -> a file in the home
+      apprise   -> the library, in a thread of its own
+      email     -> a mail, over SMTP
+      others    -> the adapter of the platform: requests and responses as values
+                     render Markdown -> credentials of the sending account -> adapter.send -> perform
+
+The address decides which hosts may be connected to: a platform's address is the operator's setting and may be private;
+that of a ``webhook:`` target may come from anybody and may not, unless ``allows_private`` says so.
+
+Errors before the first request (a missing setting, a malformed target) are ``refused``: nothing was sent. An error
+after a request may be ``ambiguous``: then the message may have arrived, and it is sent again only under the same key
+while the platform remembers keys (``key_kept_s``), else with a remark that it may be a duplicate.
+"""
 
 from __future__ import annotations
 
@@ -29,30 +48,30 @@ from hermes_worker.net.wire import TOTAL_S, sender
 from hermes_worker.system.plainfiles import replace_text
 
 _SECRET_CHARS_MIN = 8
-"""A shorter one is in every other text by chance."""
+"""A shorter secret is not looked for in texts: it is in many by chance."""
 _TYPING_S = 3.0
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatcher:
-    """Sends with the credentials of one installation. Thread-safe."""
+    """Sends to targets of all kinds with the credentials of one installation. Thread-safe."""
 
     values: Mapping[str, str] = field(repr=False)
-    """The variables that credentials and home channels are read from."""
+    """The variables from which credentials and home channels are read."""
     directory: Path
-    """Where ``local`` deliveries are kept."""
+    """Where files of ``local`` deliveries are written."""
     allows_private: bool = False
-    """``webhook:`` and ``apprise:`` targets may name addresses of the local network."""
+    """Whether ``webhook:`` and ``apprise:`` targets may name addresses of the local network."""
     channels: Sequence[str] = ()
-    """Names for chats, each as ``platform:name=id``."""
+    """Configured names of chats, each as ``platform:name=id``."""
     rules: ChatRules = NO_RULES
-    """Whose chats are."""
+    """Which tenants may send to which chats."""
     learnt: LearntChats = field(default_factory=LearntChats)
-    """Chats that people of chats named."""
+    """Names of chats and home channels that people set from a chat."""
 
     def send(self, part: Part, target: Target, *, at: datetime, file_name: str) -> Outcome:
-        """Try once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
+        """Send a part once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
         try:
             match target.platform:
                 case "local":
@@ -67,30 +86,30 @@ class Dispatcher:
             return _refused(str(error))
 
     def edits(self, platform: str) -> bool:
-        """Whether messages can be changed and taken away after they were sent."""
+        """Whether messages can be edited and deleted after they were sent."""
         return platform in adapters() and adapters()[platform].edits
 
     def loses_buttons(self, platform: str) -> bool:
-        """Whether a message can be given its text again without the buttons below it."""
+        """Whether the buttons below a sent message can be removed."""
         return platform in adapters() and adapters()[platform].loses_buttons
 
     def edit(self, part: Part, message_id: str, target: Target) -> Outcome:
-        """Give a message of ours this text. Try once; repeating it changes nothing."""
+        """Give a message of ours this text, with one attempt. Idempotent."""
         adapter = adapters()[target.platform]
         rendered = _rendered_part(part, target.platform)
         return self._change(lambda credentials: adapter.edit(rendered, message_id, target, credentials), target)
 
     def remove(self, message_id: str, target: Target) -> Outcome:
-        """Take a message of ours away. Try once; repeating it changes nothing."""
+        """Delete a message of ours, with one attempt. Idempotent."""
         adapter = adapters()[target.platform]
         return self._change(lambda credentials: adapter.remove(message_id, target, credentials), target)
 
     def types(self, platform: str) -> bool:
-        """Whether chats of a platform can be shown that somebody writes."""
+        """Whether a platform can show in a chat that somebody is typing."""
         return platform in adapters() and adapters()[platform].types
 
     def show_typing(self, target: Target) -> Outcome:
-        """Show it for some seconds. Try once, and not for long: nothing waits for it."""
+        """Show typing for some seconds, with one short attempt: nothing waits for it."""
         adapter = adapters()[target.platform]
         return self._change(lambda known: adapter.show_typing(target, known), target, total_s=_TYPING_S)
 
@@ -102,7 +121,8 @@ class Dispatcher:
             return _refused(str(error))
 
     def key_kept_s(self, platform: str) -> float:
-        """For how long sending a part again leaves one message, in seconds; 0 where nobody recognises it."""
+        """For how long sending a part again leaves one message, in seconds; 0 where the platform recognises no
+        repetition."""
         if platform == LOCAL:
             return math.inf
         adapter = adapters().get(platform)
@@ -112,28 +132,28 @@ class Dispatcher:
         return platform == EMAIL or (platform in adapters() and adapters()[platform].takes_files)
 
     def caption_limit(self, platform: str) -> TextLimit | None:
-        """The longest text that goes with a file; ``None`` where a text does not."""
+        """The longest text that goes with a file; ``None`` where the text is a message of its own."""
         if platform == EMAIL:
             return text_limit(EMAIL)
         adapter = adapters().get(platform)
         return adapter.caption if adapter is not None else None
 
     def limit(self, target: Target) -> TextLimit:
-        """The longest text of one message."""
+        """The longest text of one message to ``target``."""
         return apprise_services.limit_of(target.chat) if target.platform == APPRISE else text_limit(target.platform)
 
     def fetch_picture(self, picture: MediaPicture) -> Attachment:
-        """A picture that a text names by its address. Raises ``FileGone``."""
+        """Fetch a picture that a text names by its address. Raises ``FileGone``."""
         return fetch_picture(picture, UrlPolicy(allows_private=self.allows_private))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The credentials themselves, which no message must contain."""
+        """List the credentials themselves, which no message may contain."""
         return tuple(value for value in secrets_in(self.values) if len(value) >= _SECRET_CHARS_MIN)
 
     def homes(self) -> dict[str, Target]:
-        """The home channels, by platform: what people of a chat said comes before what is configured. One that cannot
-        be read counts as none."""
+        """Find the home channels, by platform: one that was set from a chat wins over a configured one. One that cannot
+        be parsed counts as none."""
         found = {}
         for name, row in platforms().items():
             reference = self.values.get(row.home_variable or "", "").strip()
@@ -147,8 +167,8 @@ class Dispatcher:
         return {**found, **self.learnt.homes()}
 
     def named(self, platform: str, name: str) -> Target | None:
-        """The chat that has this name on a platform, whatever the case, with or without ``#``: one that is configured,
-        else one that was learnt. Raises ``TargetError`` where several were."""
+        """Find the chat that has this name on a platform, in any case, with or without ``#``: a configured one, else
+        one that was learnt; ``None`` for no such name. Raises ``TargetError`` for a learnt name of several chats."""
         wanted = (platform, _bare(name))
         for channel in self.channels:
             known, _, reference = channel.rpartition("=")
@@ -168,7 +188,7 @@ class Dispatcher:
         if not adapter.is_exchange:
             return adapter.say(part, target, credentials)
         exchange = adapter.send(part, target, credentials, at)
-        # The address of a platform is the operator's own setting; that of a webhook may be anybody's.
+        # The operator configures the address of a platform; that of a webhook may come from anybody.
         policy = UrlPolicy(allows_private=self.allows_private or target.platform != WEBHOOK)
         return perform(exchange, sender(policy))
 
@@ -190,7 +210,8 @@ class Dispatcher:
 
 
 def _rendered_part(part: Part, platform: str) -> Part:
-    """A part whose text is what the platform shows, where its adapter does not write both, Markdown and markup."""
+    """Render the text of a part as the platform shows it, unless its adapter itself chooses between Markdown and
+    markup."""
     dialect = DIALECTS.get(platform)
     if dialect is None or part.is_plain or dialect in _WRITTEN_BY_ADAPTERS:
         return part

@@ -1,9 +1,9 @@
-"""Getting a file that somebody sent from its platform, within a size and a time.
+"""Download a file that a person sent, from its platform, within a size and a time.
 
-What the platform's module asks for is an exchange like any other; the file itself is the answer to its last request. It
-is written down piece by piece, up to one byte more than it may have, so a worker holds no file while it waits for a
+The platform's module asks in an exchange like any other; the file itself is the answer to its last request. It is
+written out piece by piece, up to one byte more than allowed, so a worker holds no file in memory while it waits for a
 platform. It comes from a public address unless the operator's own settings name the server, and redirects are followed
-only to the hosts that the vendor redirects to, without credentials. What the answer says of itself (its length, its
+only to hosts to which the vendor redirects, without credentials. What the answer says of itself (its length, its
 coding) is compared and never believed.
 """
 
@@ -42,24 +42,24 @@ _WHY: Mapping[SendErrorKind, str] = {
     SendErrorKind.REFUSED: _NOT_ASKED,
 }
 _PACKED_BYTES = 65_536
-"""A body that holds a file as base64 in JSON has so many more bytes, beside a third."""
+"""A body that holds a file as base64 in JSON is a third larger, and by this many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoFile:
-    """A file that was not had."""
+    """Why a file could not be downloaded."""
 
     reason: str
     """For people and models: a sentence of ours, whatever the platform said."""
     may_pass: bool = False
-    """Another try may succeed."""
+    """Whether another try may succeed."""
     detail: str = ""
     """For the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDownloader:
-    """Gets files of the accounts whose credentials are here. Thread-safe."""
+    """Downloads files of the accounts whose credentials it has. Thread-safe."""
 
     values: Mapping[str, str] = field(repr=False)
     """Settings by variable name."""
@@ -72,7 +72,8 @@ class FileDownloader:
         return self.bytes_max * 4 // 3 + _PACKED_BYTES
 
     def fetch(self, account: str, media: MediaRef, into: BinaryIO) -> NoFile | None:
-        """Write the file to ``into``, whole; where it cannot be had, what was written there is worth nothing."""
+        """Write the whole file to ``into``; ``None`` on success. Otherwise the bytes that were written are to be
+        dropped."""
         platform, _, name = account.partition(":")
         receiver = receivers().get(platform)
         if receiver is None or not receiver.receiving.gives_files:
@@ -110,7 +111,8 @@ class FileDownloader:
             return NoFile(reason=_NOT_ASKED, detail=str(error))
 
     def _asked(self, source: FileSource, sink: FileSink) -> NoFile | None:
-        """Raises ``NoAnswer``, ``UnsafeUrl``, ``ValueError``."""
+        """Follow the source's redirects and write the file to ``sink``. Raises ``NoAnswer``, ``UnsafeUrl``,
+        ``ValueError``."""
         for _ in range(1 + REDIRECTS_MAX):
             answer = self._answer(source, sink)
             following = redirected(source, answer)
@@ -120,7 +122,7 @@ class FileDownloader:
         return NoFile(reason=_NOT_ASKED, detail="it redirects too often")
 
     def _answer(self, source: FileSource, sink: FileSink) -> HttpResponse:
-        """Without the body of a file, which goes into ``sink``."""
+        """Make one request. The body of a file goes into ``sink`` and not into the response."""
         policy = UrlPolicy(allows_private=not source.is_public)
         with opened(source.request, policy, total_s=self.total_s) as response:
             head = HttpResponse(status=response.status, headers=response.headers)
@@ -148,7 +150,7 @@ class FileDownloader:
         return self._received(answer, len(answer.body), sink) or self._unpacked(source.unpacked(answer.body), sink)
 
     def _received(self, answer: HttpResponse, size: int, sink: FileSink) -> NoFile | None:
-        """Whether an answer with a body of ``size`` bytes is what it says."""
+        """Check that an answer with a body of ``size`` bytes is whole and not too large; ``None`` when it is."""
         if sink.is_over or size >= self._packed_bytes_max:
             return NoFile(reason=too_large(self.bytes_max))
         if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":

@@ -1,4 +1,4 @@
-"""What a failed delivery means: what kind of failure it is, whether and when to try again, and what that may cost.
+"""Failures of deliveries: which kind a failure is, whether and when to try again, and what that may cost.
 
 The dangerous answer is none at all. A request that was sent and not answered may have been delivered; sending it again
 may deliver it twice. Such an attempt is repeated only where the platform recognises the repetition by a key, else with
@@ -22,7 +22,7 @@ DUPLICATE_REMARK = "♻️ Sent again after an interruption; this may be a dupli
 
 
 class SendErrorKind(StrEnum):
-    """Why a message was not delivered. The names are those of the original; the last five but one are ours."""
+    """Why a message was not delivered. The names are Hermes Agent's; the last five but one are ours."""
 
     TOO_LONG = "too_long"
     BAD_FORMAT = "bad_format"
@@ -32,7 +32,7 @@ class SendErrorKind(StrEnum):
     TRANSIENT = "transient"
     """Nothing arrived: the connection failed before the request, or the server said that it is down."""
     AUTH = "auth"
-    """Our credentials were refused: nothing gets through until somebody changes them."""
+    """Our credentials were refused: nothing gets through until they are changed."""
     AMBIGUOUS = "ambiguous"
     """The request went out and no answer came: it may have been delivered."""
     REFUSED = "refused"
@@ -59,7 +59,7 @@ class DeliveryError:
 
 
 def classify_text(text: str) -> SendErrorKind:
-    """The kind of an error that is only known by its words (docs/behaviour.md, "Delivery errors"); the order
+    """Classify an error that is only known by its words (docs/behaviour.md, "Delivery errors"). The order of the checks
     matters."""
     lowered = text.lower()
     for kind, expression in _WORDS:
@@ -89,7 +89,7 @@ _WORDS = tuple(
 
 
 def kind_of_status(status: int) -> SendErrorKind:
-    """What an HTTP status says by itself; platforms that say more do so in the body."""
+    """Classify an HTTP status alone; platforms that say more do so in the body."""
     match status:
         case 400 | 422:
             return SendErrorKind.BAD_FORMAT
@@ -124,11 +124,11 @@ class RetryPolicy:
     """Wait after the first failure; it doubles with each."""
     delay_s_max: float = 900.0
     age_max: timedelta = timedelta(hours=24)
-    """From the first attempt on."""
+    """The longest time from the first attempt on."""
 
 
 class Adjustment(StrEnum):
-    """What is different about the next attempt."""
+    """What the next attempt does differently."""
 
     NONE = "none"
     PLAIN_TEXT = "plain_text"
@@ -136,9 +136,10 @@ class Adjustment(StrEnum):
     MARKED_DUPLICATE = "marked_duplicate"
     """With ``DUPLICATE_REMARK`` in front."""
     BUTTONS_GONE = "buttons_gone"
-    """A message that stands in the chat loses its buttons; nothing is sent."""
+    """A message in the chat loses its buttons; nothing is sent."""
     REPLAYED = "replayed"
-    """Somebody asked for it: a target that counts as dead is tried, and no platform is relied upon to remember."""
+    """An operator asked for a replay: a target marked as dead is tried, and no platform is relied upon to remember the
+    key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +149,13 @@ class TryAgain:
     delay_s: float
     adjustment: Adjustment = Adjustment.NONE
     is_counted: bool = True
-    """As one of the attempts that there are. One that the platform put off by a time of its own is not."""
+    """Whether it counts among the attempts that there are. One that the platform put off by a time of its own does
+    not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUpDelivery:
-    """The delivery failed. ``is_abandoned``: it was given up on, not refused; a replay may succeed."""
+    """The delivery failed. ``is_abandoned``: we stopped trying, and nothing refused it; a replay may succeed."""
 
     reason: str
     is_abandoned: bool
@@ -161,22 +163,23 @@ class GiveUpDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryAttempt:
-    """What is known about the attempt that failed."""
+    """The attempt that failed."""
 
     number: int
     """1 for the first."""
     age: timedelta
     """Since the first attempt."""
     has_idempotency_key: bool
-    """The platform drops a repetition of this request."""
+    """Whether the platform drops a repetition of this request."""
     applied: frozenset[Adjustment] = frozenset()
-    """Adjustments of this and earlier attempts."""
+    """The adjustments of this and earlier attempts."""
 
 
 def next_step(
     error: DeliveryError, attempt: DeliveryAttempt, policy: RetryPolicy, spread: float
 ) -> TryAgain | GiveUpDelivery:
-    """What follows a failed attempt. ``spread`` is a random number in [0, 1) that keeps retries apart, in seconds."""
+    """Decide what follows a failed attempt. ``spread`` is a random number in [0, 1), in seconds, that keeps retries
+    apart."""
     if (adjusted := _adjusted(error, attempt)) is not None:
         return TryAgain(delay_s=0.0, adjustment=adjusted)
     if error.kind not in _RETRIED:
@@ -187,7 +190,7 @@ def next_step(
         return GiveUpDelivery(reason=f"{attempt.number} attempts failed: {error.message}", is_abandoned=True)
     if attempt.age + timedelta(seconds=delay_s) > policy.age_max:
         return GiveUpDelivery(reason=f"not delivered within {policy.age_max}: {error.message}", is_abandoned=True)
-    # Once an attempt may have arrived, every later one may be its duplicate, whatever it failed of itself.
+    # Once an attempt may have arrived, every later one may be its duplicate, however the later one itself failed.
     may_repeat = error.kind is SendErrorKind.AMBIGUOUS or Adjustment.MARKED_DUPLICATE in attempt.applied
     is_marked = may_repeat and not attempt.has_idempotency_key
     adjustment = Adjustment.MARKED_DUPLICATE if is_marked else Adjustment.NONE
@@ -198,7 +201,7 @@ _RETRIED = frozenset({SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendE
 
 
 def retry_delay_s(error: DeliveryError, number: int, policy: RetryPolicy, spread: float) -> float:
-    """What the server asked for, else ``base * 2^(number - 1)``, each plus the spread."""
+    """Compute the wait in seconds: what the server asked for, else ``base * 2^(number - 1)``, each plus the spread."""
     if error.retry_after_s is not None:
         return min(max(error.retry_after_s, 0.0), RETRY_AFTER_S_MAX) + spread
     # The exponent is bounded so that a large number of attempts cannot overflow.
@@ -206,7 +209,7 @@ def retry_delay_s(error: DeliveryError, number: int, policy: RetryPolicy, spread
 
 
 def _adjusted(error: DeliveryError, attempt: DeliveryAttempt) -> Adjustment | None:
-    """Failures that another form of the same message cures, each tried once."""
+    """Choose another form of the message that may cure the failure, each tried once; ``None`` for none."""
     if error.is_thread_missing and Adjustment.WITHOUT_THREAD not in attempt.applied:
         return Adjustment.WITHOUT_THREAD
     if error.kind is SendErrorKind.BAD_FORMAT and Adjustment.PLAIN_TEXT not in attempt.applied:
@@ -224,9 +227,9 @@ _PART_OF_CHAT = re.compile(r"\b(?:thread|topic|message|reply|post|event)\b")
 
 
 def dead_target_reason(platform: str, error: DeliveryError) -> str | None:
-    """Why a target is not worth another message, ever: it forbids us, or the whole chat is gone. ``None`` when it may
+    """Say why a target is never worth another message: it forbids us, or the whole chat is gone; ``None`` when it may
     come back. A successful send clears the mark (docs/behaviour.md, "Delivery errors"). Files and URLs are never given
-    up on."""
+    up."""
     if platform in (LOCAL, WEBHOOK, APPRISE):
         return None
     lowered = error.message.lower()

@@ -1,9 +1,9 @@
-"""What an adapter is: a conversation of requests and responses, as values.
+"""An adapter's conversation with a platform, as values: requests out, responses in.
 
 An adapter never opens a connection. It is a generator that yields ``HttpRequest`` values, is sent the ``HttpResponse``
 to each, and returns a ``Receipt`` or a ``DeliveryError``; most have one request, some upload a file or open a chat
-first. Whoever drives it resolves names, checks addresses, does not follow redirects and keeps time, so that these rules
-exist once. *See* ``httpx._auth.Auth.auth_flow``, which has the same shape.
+first. Its driver (``perform``) resolves names, checks addresses, does not follow redirects and keeps time, so that
+these rules exist once. *See* ``httpx._auth.Auth.auth_flow``, which has the same shape.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ class Part:
 
     text: str = field(repr=False)
     idempotency_key: str
-    """The same for every attempt of this part and for no other part."""
+    """The key: the same for every attempt of this part, and different for every other part."""
     title: str = ""
-    """Where the platform has a place for one: the subject of a mail, the heading of a notification."""
+    """For platforms that have a place for one: the subject of a mail, the heading of a notification."""
     may_be_duplicate: bool = False
-    """An earlier attempt may have arrived, which the key tells; a request that cannot carry it says so in words."""
+    """Whether an earlier attempt may have arrived. The key tells the platform; a request that cannot carry one says it
+    in words."""
     is_plain: bool = False
-    """Send without formatting: the platform did not understand it the first time."""
+    """Whether to send it without formatting: the platform did not understand the formatting the first time."""
     attachment: Attachment | None = None
     buttons: tuple[ChatButton, ...] = ()
-    """What people can press below it, where the platform has buttons."""
+    """Buttons below the message, where the platform has them."""
     reply_to: str = ""
     """The platform's id of the message that it answers; not every platform has replies."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What a program may want to know of the run that the text is from; people are not shown it."""
+    """Facts about the run, for programs that receive the message; people are not shown them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +82,11 @@ class Unsendable(HermesError):
 def perform(
     exchange: Generator[HttpRequest, HttpResponse, T | DeliveryError], send: Callable[[HttpRequest], HttpResponse]
 ) -> T | DeliveryError:
-    """Drive an exchange to its end: a delivery, a look for what came in, or whatever else is asked of a platform.
+    """Drive an exchange to its end: a delivery, a poll, or another question to a platform.
+
     ``send`` makes one request without following redirects and raises ``NoAnswer`` or ``UnsafeUrl``; these, and
-    ``Unsendable`` from the adapter, become the failure they mean."""
+    ``Unsendable`` from the adapter, become the failure they mean.
+    """
     request: HttpRequest | None = None
     try:
         request = next(exchange)
@@ -99,7 +102,7 @@ def perform(
 
 
 def _judged(outcome: T | DeliveryError, last: HttpRequest | None) -> T | DeliveryError:
-    """What is open after a request that only prepares is whether it worked, not whether the message arrived."""
+    """Make an ambiguous failure transient when the last request only prepares: then no message can have arrived."""
     if not isinstance(outcome, DeliveryError) or outcome.kind is not SendErrorKind.AMBIGUOUS:
         return outcome
     if last is None or last.delivers:
@@ -111,7 +114,7 @@ def _judged(outcome: T | DeliveryError, last: HttpRequest | None) -> T | Deliver
 
 
 def json_request(method: str, url: str, payload: object, *, headers: Mapping[str, str] | None = None) -> HttpRequest:
-    """A request with a JSON body."""
+    """Build a request with a JSON body."""
     body = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return HttpRequest(
         method=method,
@@ -122,7 +125,7 @@ def json_request(method: str, url: str, payload: object, *, headers: Mapping[str
 
 
 def form_request(url: str, fields: Mapping[str, str], *, headers: Mapping[str, str] | None = None) -> HttpRequest:
-    """A POST of form fields."""
+    """Build a POST of form fields."""
     body = "&".join(f"{name}={quote(value, safe='', errors='replace')}" for name, value in fields.items())
     own = {"Content-Type": "application/x-www-form-urlencoded", "User-Agent": USER_AGENT}
     return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=body.encode())
@@ -136,8 +139,8 @@ def multipart_request(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> HttpRequest:
-    """A POST of form fields and one file (RFC 7578). The boundary follows from the content, so a repetition has the
-    same bytes."""
+    """Build a POST of form fields and one file (RFC 7578). The boundary is computed from the content, so a repetition
+    has the same bytes."""
     boundary = f"hermes-{hashlib.sha256(attachment.content).hexdigest()[:32]}"
     chunks = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode("utf-8", "replace")
@@ -153,30 +156,30 @@ def multipart_request(
 
 
 def preparing(request: HttpRequest) -> HttpRequest:
-    """``request``, marked as one that does not deliver by itself."""
+    """Mark a request as one that does not deliver by itself."""
     return replace(request, delivers=False)
 
 
 def form_filename(name: str) -> str:
-    """A file's name as it may stand in a header: quotes and line ends are percent-encoded (RFC 7578 §2)."""
+    """Encode a file's name for a header: quotes and line ends are percent-encoded (RFC 7578 §2)."""
     return re.sub(r"[\x00-\x1f\x7f\"\\/]", lambda match: f"%{ord(match[0]):02X}", name)[:200] or "file"
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header of a token. Raises ``Unsendable`` for one that could add headers."""
+    """Build the header of a bearer token. Raises ``Unsendable`` for one that could add headers."""
     return {"Authorization": f"Bearer {header_value(token)}"}
 
 
 def header_value(value: str) -> str:
-    """``value`` if it may stand in a header. Raises ``Unsendable``."""
+    """Return ``value`` if it may stand in a header. Raises ``Unsendable``."""
     if not value.isascii() or not value.isprintable():
         raise Unsendable("A credential contains characters that cannot be sent in a header; check the setting.")
     return value
 
 
 def service_url(base: str, path: str) -> str:
-    """``path`` below the configured address of a service. Raises ``Unsendable`` for an address that is none; where it
-    may point to is for whoever connects to decide."""
+    """Join ``path`` to the configured address of a service. Raises ``Unsendable`` for an address that is no URL;
+    whether it may be connected to is decided later."""
     try:
         parse_http_url(base, UrlPolicy(allows_private=True))
     except UnsafeUrl as error:
@@ -185,14 +188,15 @@ def service_url(base: str, path: str) -> str:
 
 
 def path_segment(value: str) -> str:
-    """``value`` as one segment of a path: it cannot leave its place. Raises ``Unsendable`` for a step up."""
+    """Encode ``value`` as one segment of a path, so that it cannot leave its place. Raises ``Unsendable`` for a step
+    up."""
     if value in ("", ".", ".."):
         raise Unsendable("An id of the target is empty or a step in a path; check the target.")
     return quote(value, safe="", errors="replace")
 
 
 def key_token(key: str, length: int) -> str:
-    """A short form of an idempotency key for platforms that limit its length: hexadecimal, at most 64 characters."""
+    """Shorten an idempotency key for platforms that limit its length: hexadecimal, at most 64 characters."""
     return hashlib.sha256(key.encode()).hexdigest()[:length]
 
 
@@ -200,7 +204,7 @@ def key_token(key: str, length: int) -> str:
 
 
 def json_object(response: HttpResponse) -> Mapping[str, Any]:
-    """The body as a JSON object; empty for anything else, so that a proxy's HTML page is not an exception."""
+    """Parse the body as a JSON object; empty for anything else, so that a proxy's HTML page is not an exception."""
     return {} if len(response.body) > _JSON_BYTES_MAX else object_in(response.body)
 
 
@@ -216,8 +220,8 @@ def failure(
     retry_after_s: float | None = None,
     is_thread_missing: bool = False,
 ) -> DeliveryError:
-    """The failure a response stands for. ``said`` is the platform's own explanation; ``kind`` what it says is wrong,
-    otherwise the status decides."""
+    """Build the failure that a response stands for. ``said`` is the platform's own explanation; without ``kind`` the
+    status decides the kind."""
     message = f"HTTP {response.status}" + (f": {one_line(said)}" if said else "")
     if 300 <= response.status < 400:
         kind, message = SendErrorKind.REFUSED, f"{message}: redirects are not followed; write the final address"
@@ -233,7 +237,7 @@ def failure(
 def failure_of_code(
     response: HttpResponse, code: object, said: str, kinds: Mapping[int, SendErrorKind]
 ) -> DeliveryError:
-    """The failure of a platform that answers with error numbers, often under status 200."""
+    """Build the failure of a platform that answers with error numbers, often under status 200."""
     kind = kinds.get(code) if isinstance(code, int) else None
     if kind is None and is_success(response):
         kind = SendErrorKind.UNKNOWN
@@ -241,8 +245,8 @@ def failure_of_code(
 
 
 def retry_after(response: HttpResponse) -> float | None:
-    """Seconds that the server asks us to wait, from a number or a date. A date is read against the server's own
-    clock."""
+    """Read the seconds that the server asks us to wait, from a number or a date; ``None`` without the header. A date is
+    read against the server's own clock."""
     value = response.headers.get("retry-after", "").strip()
     if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", value):
         return float(value)
@@ -254,7 +258,7 @@ def retry_after(response: HttpResponse) -> float | None:
 
 
 def one_line(text: str) -> str:
-    """Foreign text fit for a message of ours: printable, on one line, short."""
+    """Make foreign text fit for a message of ours: printable, on one line, short."""
     printable = "".join(character if character.isprintable() else " " for character in text[: REASON_CHARS_MAX * 4])
     words = " ".join(printable.split())
     return words if len(words) <= REASON_CHARS_MAX else words[: REASON_CHARS_MAX - 1] + "…"

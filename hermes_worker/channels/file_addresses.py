@@ -1,8 +1,8 @@
-"""Where a file that somebody sent is, and who is asked for it with which credentials. Pure.
+"""Which address a file that a person sent is downloaded from, and with which credentials. Pure.
 
-An address that came with an event was written by a stranger, however well the event is signed. It is asked only below
-the server that the operator's settings name, or over TLS at a host that the vendor's documentation names, and then only
-at public addresses. Credentials go nowhere else: where a vendor redirects, they stay behind.
+A stranger wrote the address in an event, however well the event is signed. It is used only below the server that the
+operator's settings name, or over TLS at a host that the vendor's documentation names, and then only at public
+addresses. Credentials go nowhere else: where a vendor redirects, they stay behind.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ class FileSource:
 
     request: HttpRequest = field(repr=False)
     is_public: bool = False
-    """It goes to an address that is not one of the operator's settings: only public ones are asked."""
+    """Whether the address is not one of the operator's settings: then only public addresses are connected to."""
     moves_to: tuple[str, ...] = ()
-    """The hosts to which the vendor redirects, as for ``allowed_host``."""
+    """The hosts to which the vendor redirects, in the form of ``is_allowed_host``."""
     refusal: Callable[[HttpResponse], DeliveryError | None] = lambda head: None
-    """What an answer with status 200 says that is not the file. It is given the answer without its body."""
+    """Finds the error in an answer with status 200 that is not the file. It gets the answer without its body."""
     unpacked: Callable[[bytes], bytes | None] | None = None
-    """The file in a body that holds it as something else (base64 in JSON); ``None`` for a body without one. Such a body
-    is read whole."""
+    """Extracts the file from a body that holds it in another form (base64 in JSON); ``None`` for a body without one.
+    Such a body is read whole."""
 
 
 class NoRoom(HermesError):
-    """Raised when a file cannot be written down here, such as on a full disk."""
+    """A file cannot be written here, such as on a full disk."""
 
 
 @dataclass(slots=True)
 class FileSink:
-    """Where the pieces of a file go, as many as it may have."""
+    """Takes the pieces of a file, up to a size."""
 
     into: BinaryIO = field(repr=False)
     bytes_max: int
     ends_at: float
-    """On the clock of ``time.monotonic``: no more is read then."""
+    """On the clock of ``time.monotonic``: nothing is read after this."""
     size: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether more came than the file may have."""
+        """Whether more bytes came than the file may have."""
         return self.size > self.bytes_max
 
     @property
@@ -61,7 +61,7 @@ class FileSink:
         return time.monotonic() >= self.ends_at
 
     def write(self, piece: bytes) -> None:
-        """What goes beyond the limit is counted and not kept. Raises ``NoRoom``."""
+        """Write a piece; bytes beyond the limit are counted and dropped. Raises ``NoRoom``."""
         try:
             self.into.write(piece[: max(0, self.bytes_max - self.size)])
         except OSError as error:
@@ -70,12 +70,12 @@ class FileSink:
 
 
 Downloading = Generator[HttpRequest, HttpResponse, FileSource | DeliveryError]
-"""An exchange that ends with where a file is."""
+"""An exchange that ends with the source of a file."""
 
 
 def file_at(url: str, *, own: str, hosts: tuple[str, ...] = (), headers: Mapping[str, str] | None = None) -> FileSource:
-    """The file at ``url``: at the server of the setting ``own``, or over TLS at one of ``hosts``. Raises ``UnsafeUrl``
-    for any other address."""
+    """Build the source of the file at ``url``: at the server of the setting ``own``, or over TLS at one of ``hosts``.
+    Raises ``UnsafeUrl`` for any other address."""
     request = HttpRequest(method="GET", url=url, headers=headers or {}, delivers=False)
     if (place := _split(url)) is not None and place == _split(own):
         return FileSource(request=request)
@@ -94,8 +94,8 @@ def allowed_host(url: str, hosts: tuple[str, ...]) -> bool:
 
 
 def redirected(source: FileSource, head: HttpResponse) -> FileSource | None:
-    """Where the vendor sends us on: without credentials, and no further than that. ``None`` for another answer, and for
-    an address that the vendor does not redirect to."""
+    """Build the source to which the vendor redirects, without credentials; a second redirect is not followed. ``None``
+    for another answer, and for an address to which the vendor does not redirect."""
     if head.status not in _REDIRECTS or not source.moves_to:
         return None
     url = urljoin(source.request.url, head.headers.get("location", ""))
@@ -105,7 +105,8 @@ def redirected(source: FileSource, head: HttpResponse) -> FileSource | None:
 
 
 def _split(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port; ``None`` for what is no such address, or has a user name in it."""
+    """Split an address into scheme, host and port; ``None`` for one that is no such address, or has a user name in
+    it."""
     try:
         parts: SplitResult = urlsplit(url)
         port = parts.port or DEFAULT_PORTS.get(parts.scheme.lower(), 0)

@@ -1,4 +1,4 @@
-"""Looking at files and reading those that were judged. What may leave is ``media``'s to say."""
+"""Look at files, and read those that were judged. ``media`` decides which may leave the machine."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from hermes_worker.net.wire import send
 from hermes_worker.system.plainfiles import open_plain
 
 PICTURE_BYTES_MAX = 10_000_000
-"""What Telegram takes as a photo; other platforms take as much or refuse it."""
+"""Most bytes of a picture. Telegram takes as much as a photo; other platforms take as much or refuse it."""
 _PICTURE_S = 20.0
 _REDIRECTS_MAX = 2
 
 
 class FileGone(Exception):
-    """A file is not what was judged any more: it was removed, replaced, or it grew."""
+    """A file is not the one that was judged any more: it was removed or replaced, or it grew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOutbox:
-    """Hands out the files of one session. Thread-safe."""
+    """Judges which files of one session may leave. Thread-safe."""
 
     root: str
-    """The workspace: relative paths are relative to it, and everything in it but credentials may leave."""
+    """The workspace: relative paths are relative to it, and every file in it but credentials may leave."""
     more_roots: Sequence[str] = ()
     denied: Sequence[str] = ()
     is_strict: bool = True
-    """Outside the roots only files of the last ten minutes may leave."""
+    """Whether outside the roots only files of the last ten minutes may leave."""
 
     def extract(self, text: str, *, has_pictures: bool = False) -> ExtractedMedia:
         return extract_media(text, lambda path: look(self._absolute(path)), has_pictures=has_pictures)
@@ -64,7 +64,7 @@ class FileOutbox:
 
 
 def look(path: str) -> FileFacts | None:
-    """What is at ``path``, every link followed; ``None`` for nothing or nothing that can be seen."""
+    """Look at the file at ``path``, following every link; ``None`` for nothing, or nothing that can be seen."""
     if "\0" in path:
         return None
     try:
@@ -81,10 +81,10 @@ def look(path: str) -> FileFacts | None:
 
 
 def read(file: MediaFile, kind: MediaKind) -> Attachment:
-    """The file that was judged, whole. Raises ``FileGone``.
+    """Read a file that was judged, whole. Raises ``FileGone``.
 
-    Between judging and opening somebody may have put a link in its place, or in that of a directory above it: what was
-    opened has to lie where the judgement was made.
+    Between judging and opening, a link may have been put in its place, or in that of a directory above it: the opened
+    file must lie where it was judged.
     """
     try:
         opened = open_plain(file.path, follows_links=False)
@@ -100,8 +100,8 @@ def read(file: MediaFile, kind: MediaKind) -> Attachment:
 
 
 def fetch_picture(picture: MediaPicture, policy: UrlPolicy) -> Attachment:
-    """The picture at an address that a model wrote: asked for without credentials, at addresses that ``policy`` allows,
-    and only as large as platforms take it. Raises ``FileGone``."""
+    """Fetch the picture at an address that a model wrote: without credentials, at addresses that ``policy`` allows, and
+    only as large as platforms take it. Raises ``FileGone``."""
     url = picture.url
     for _ in range(1 + _REDIRECTS_MAX):
         try:
@@ -120,7 +120,7 @@ def fetch_picture(picture: MediaPicture, policy: UrlPolicy) -> Attachment:
 
 
 def _place_of(descriptor: int, path: str) -> str:
-    """Where an open file lies. Where the kernel does not say, where its path leads now."""
+    """Find where an open file lies. Where the kernel does not say, resolve its path again."""
     try:
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError:

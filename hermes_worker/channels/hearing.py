@@ -1,5 +1,5 @@
-"""Asking a service what is said in a recording: OpenAI's ``POST /audio/transcriptions`` (platform.openai.com/docs,
-"Create transcription", 2026-11), which others speak as well (Groq, whisper.cpp, vLLM, speaches)."""
+"""Transcribe a recording over OpenAI's ``POST /audio/transcriptions`` (platform.openai.com/docs, "Create
+transcription", 2026-11), which other services speak as well (Groq, whisper.cpp, vLLM, speaches)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BODY_BYTES_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hearing:
-    """What is said in a recording, or why that is not known."""
+    """The text of a recording, or in ``unheard`` the reason why there is none."""
 
     text: str = ""
     unheard: str = ""
@@ -28,17 +28,17 @@ NOT_SET_UP = Hearing(unheard="nothing that listens is set up here (HERMES_TRANSC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcriber:
-    """A service that listens. Thread-safe."""
+    """A transcription service. Thread-safe."""
 
     url: str
-    """Of its API, up to the version."""
+    """The base address of its API, up to the version."""
     key: str = field(repr=False)
     model: str
     total_s: float
-    """Seconds it may take."""
+    """Seconds that a transcription may take."""
 
     def hear(self, content: bytes, media_type: str) -> Hearing:
-        """What is said in a recording. Repeating it costs money and changes nothing."""
+        """Transcribe a recording. Repeating it costs money and changes nothing."""
         name = f"recording{suffix_of(media_type)}"  # such services go by it
         request = multipart_request(
             f"{self.url.rstrip('/')}/audio/transcriptions",
@@ -48,7 +48,7 @@ class Transcriber:
             headers={"Authorization": f"Bearer {self.key}"} if self.key else None,
         )
         try:
-            # The address is the operator's own setting.
+            # The operator configures the address.
             policy = UrlPolicy(allows_private=True)
             answer = send(request, policy, total_s=self.total_s, body_bytes_max=_BODY_BYTES_MAX)
         except (NoAnswer, UnsafeUrl, ValueError):

@@ -1,11 +1,11 @@
-"""Looking into a mailbox over IMAP4rev1 (RFC 3501), which nothing is changed in: it is opened to be read only.
+"""Poll a mailbox over IMAP4rev1 (RFC 3501). Nothing is changed in it: it is opened read-only.
 
-The cursor is ``UIDVALIDITY:UID:CAME:SINCE``: the last mail that was read, when it came, and before when a mail is not
-ours to answer, in epoch seconds. The first look only learns where we are. When the server numbers the mailbox anew
-(another ``UIDVALIDITY``), everything since a day before the last mail is read once more, and the event's key, which is
-made of what a mail says, tells those that were taken before.
+The cursor is ``UIDVALIDITY:UID:CAME:SINCE``: the last mail that was read, when it came, and the time before which a
+mail is not answered, in epoch seconds. The first poll only learns where the mailbox stands. When the server numbers the
+mailbox anew (another ``UIDVALIDITY``), everything since a day before the last mail is read once more; the event's key,
+which is made from what a mail says, recognises the mails that were taken before.
 
-A password goes over TLS or not at all; servers on this machine are taken at their word.
+A password goes over TLS or not at all; servers on this machine are trusted without it.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from hermes_worker.channels.smtp import is_loopback
 from hermes_worker.core.inbound import InboundMessage, MediaRef
 
 TIMEOUT_S = 20.0
-"""For each command."""
+"""Seconds for each command."""
 MAILS_MAX = 50
-"""In one look."""
+"""Most mails in one poll."""
 TEXT_BYTES_MAX = 262_144
-"""Of the text of a mail, as it is encoded."""
+"""Most bytes of a mail's text, as it is encoded."""
 HEADER_BYTES_MAX = 65_536
 PIECE_BYTES = 1_048_576
-"""Of a file, as it is encoded, that are asked for at once."""
+"""Bytes of a file that are asked for at once, as it is encoded."""
 AGAIN_S = 5.0
-"""Between two looks over one connection."""
+"""Seconds between two looks over one connection."""
 _RENUMBERED_S = 86_400.0
 _CURSOR = re.compile(r"(\d{1,10}):(\d{1,10}):(\d{1,12}):(\d{1,12})", re.ASCII)
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError, MessageError)
-"""What Python's parsers raise for mails that strangers made on purpose."""
+"""What Python's parsers raise for mails that were made to break them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailCursor:
-    """How far a mailbox was read."""
+    """The position up to which a mailbox was read."""
 
     validity: int
     uid: int
@@ -68,12 +68,12 @@ class MailCursor:
 
 
 class MailboxRefused(Exception):
-    """The server does not let us in, or we do not let it have the password."""
+    """The server does not let us in, or we do not give it the password."""
 
 
 def fetch(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> Polled | DeliveryError:
-    """What came since ``cursor``, ``MAILS_MAX`` mails at most; looks again over the same connection for ``hold_s``
-    seconds while there is nothing."""
+    """Read up to ``MAILS_MAX`` mails that came since ``cursor``; while there are none, look again over the same
+    connection for ``hold_s`` seconds."""
     try:
         with opened(credentials) as mailbox:
             return _looked(mailbox, cursor, credentials, at, hold_s)
@@ -82,7 +82,8 @@ def fetch(cursor: str, credentials: Credentials, at: datetime, hold_s: float) ->
 
 
 def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> DeliveryError | None:
-    """Write a file of a mail to ``sink``, piece by piece. Nothing is marked as read. Raises ``NoRoom``."""
+    """Write a file of a mail to ``sink``, piece by piece; ``None`` on success. Nothing is marked as read. Raises
+    ``NoRoom``."""
     file = MailFile.read(media.id)
     if file is None:
         return DeliveryError(kind=SendErrorKind.REFUSED, message="IMAP: this is no file of a mail")
@@ -100,7 +101,7 @@ def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> Deli
 
 
 def _pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[bytes]:
-    """A part as it is encoded, as far as it is wanted. Raises ``TimeoutError``."""
+    """Yield the pieces of a part as it is encoded, as long as ``sink`` wants more. Raises ``TimeoutError``."""
     begin = 0
     while not sink.is_over:
         if sink.is_late:
@@ -124,7 +125,7 @@ def _failed(error: Exception, credentials: Credentials) -> DeliveryError:
 
 @contextmanager
 def opened(credentials: Credentials) -> Iterator[imaplib.IMAP4]:
-    """A connection that is logged in and has the folder open. Raises ``MailboxRefused``, ``OSError``,
+    """Connect, log in and open the folder for the time of the context. Raises ``MailboxRefused``, ``OSError``,
     ``imaplib.IMAP4.error``."""
     server = _connected(credentials)
     try:
@@ -180,7 +181,7 @@ def _message(mailbox: imaplib.IMAP4, letter: Letter, credentials: Credentials) -
 
 
 def section(mailbox: imaplib.IMAP4, uid: int, number: str, begin: int, length: int) -> bytes:
-    """Bytes of a part of a mail, as it is encoded; empty behind its end, and where there is no such mail."""
+    """Read bytes of a part of a mail, as it is encoded; empty behind its end, and where there is no such mail."""
     status, said = mailbox.uid("FETCH", str(uid), f"(BODY.PEEK[{number}]<{begin}.{length}>)")
     _require(status, said)
     for items in fetched(said):
@@ -210,7 +211,7 @@ def _letters(mailbox: imaplib.IMAP4, validity: int, uids: list[int]) -> list[Let
 
 
 def _since(mailbox: imaplib.IMAP4, uid: int) -> list[int]:
-    """The mails behind ``uid``, in their order."""
+    """List the numbers of the mails behind ``uid``, in order."""
     status, said = mailbox.uid("SEARCH", f"UID {uid + 1}:*")
     _require(status, said)
     numbers = b" ".join(piece for piece in said if isinstance(piece, bytes)).split()

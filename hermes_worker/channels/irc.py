@@ -1,7 +1,7 @@
-"""Saying something on IRC: a connection for one part, which ends when the server has taken all of it.
+"""Send a part over IRC: one connection for each part, which ends when the server has taken all of it.
 
-A server answers in order, so whatever it says before its PONG is about what was said before our PING. Only a few lines
-go out before each: a server throttles who says many at once.
+A server answers in order, so whatever it says before its PONG concerns the lines before our PING. Only a few lines go
+out before each PING: a server throttles a client that says many at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 TOTAL_S = 60.0
 LINES_AT_ONCE = 4
 _OURS = UrlPolicy(allows_private=True)
-"""The address is the operator's own setting."""
+"""The operator configures the address."""
 _ERRORS: Mapping[str, SendErrorKind] = {
     "401": SendErrorKind.NOT_FOUND,  # no such nick
     "403": SendErrorKind.NOT_FOUND,
@@ -40,8 +40,8 @@ _ERRORS: Mapping[str, SendErrorKind] = {
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Outcome:
-    """Say a part to a channel, which is joined for that, or to a nick. A part that cannot say whether it was said
-    before says so in words. Raises ``Unsendable`` for settings that cannot be used."""
+    """Say a part to a channel, which is joined for that, or to a nick. A part that may have been said before says so in
+    words: IRC has no keys. Raises ``Unsendable`` for settings that cannot be used."""
     lines = tuple(lines_to(target.chat, part.text))
     if not lines:
         raise Unsendable("there is nothing to say")
@@ -64,14 +64,14 @@ def send(part: Part, target: Target, credentials: Credentials) -> Outcome:
 
 
 class _Saying:
-    """One connection. Each step raises ``NoAnswer`` where the server leaves it open."""
+    """One connection. Each step raises ``NoAnswer`` where the server leaves the outcome open."""
 
     def __init__(self, connection: FrameConnection, credentials: Credentials) -> None:
         self._connection = connection
         self._registration = IrcRegistration(credentials)
         self._ends_at = time.monotonic() + TOTAL_S
         self.has_begun = False
-        """Something was said."""
+        """Whether something was said."""
 
     def register(self) -> DeliveryError | None:
         for line in self._registration.opening:
@@ -84,7 +84,7 @@ class _Saying:
         return None
 
     def join(self, chat: str) -> DeliveryError | None:
-        """Channels usually take nothing from outside."""
+        """Join a channel: channels usually refuse messages from outside."""
         if not is_channel(chat):
             return None
         self._connection.send(f"JOIN {chat}")
@@ -110,7 +110,7 @@ class _Saying:
         return None
 
     def _line(self) -> IrcLine:
-        """The next line that is not about the connection itself."""
+        """Read the next line that is not about the connection itself."""
         while True:
             left_s = self._ends_at - time.monotonic()
             if left_s <= 0:

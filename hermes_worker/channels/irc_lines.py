@@ -1,7 +1,7 @@
-"""IRC, as both who listens and who sends speak it: lines, and how a connection is registered. Pure.
+"""IRC for both the listener and the sender: lines, and how a connection is registered. Pure.
 
-RFC 1459 and 2812, and of IRCv3 capabilities, message tags, ``account-tag`` and SASL (ircv3.net, 2026-11). Whoever is
-there under a nick today may be somebody else tomorrow: only an account of the network tells who a person is.
+RFC 1459 and 2812, and of IRCv3 capabilities, message tags, ``account-tag`` and SASL (ircv3.net, 2026-11). A nick may
+belong to another person tomorrow: only an account of the network tells who a person is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from hermes_worker.channels.exchange import Unsendable, one_line
 from hermes_worker.channels.smtp import is_loopback
 
 LINE_BYTES_MAX = 400
-"""Of text in one line: a line has 512 bytes, and servers put sender and recipient before it when they pass it on."""
+"""Most bytes of text in one line: a line has 512 bytes, and servers put sender and recipient before it when they pass
+it on."""
 NICK_TRIES_MAX = 6
 _WORDS_MAX = 20
 _NICK = re.compile(r"[A-Za-z\[\]\\`_^{|}][A-Za-z0-9\[\]\\`_^{|}-]{0,29}")
@@ -41,22 +42,22 @@ class Credentials:
     server: str
     nick: str
     port: str = ""
-    """6697, and 6667 without TLS."""
+    """The port; by default 6697, and 6667 without TLS."""
     uses_tls: str = ""
-    """``false`` for a connection in the clear, over which no password goes but to this machine."""
+    """``false`` for a connection in the clear; a password then goes to this machine only."""
     password: str = field(default="", repr=False)
-    """Of the server."""
+    """The password of the server."""
     account: str = ""
-    """For SASL; the nick where it is another."""
+    """The account for SASL, where it is not the nick."""
     account_password: str = field(default="", repr=False)
     channels: str = ""
-    """To be in, with commas between them."""
+    """The channels to be in, with commas between them."""
     nicks_are_people: str = ""
-    """``true`` for a network where nobody can take the nick of another, and that tells no accounts."""
+    """``true`` for a network that tells no accounts and where no person can take another's nick."""
 
     @property
     def url(self) -> str:
-        """Raises ``Unsendable``."""
+        """Build the server's address. Raises ``Unsendable``."""
         is_plain = self.uses_tls.strip().lower() in ("false", "no", "off", "0")
         host = self.server.strip("[]")
         if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", host) or not re.fullmatch(r"[0-9]{0,5}", self.port):
@@ -70,7 +71,7 @@ class Credentials:
 
     @property
     def joined(self) -> tuple[str, ...]:
-        """The channels, in lower case."""
+        """The configured channels, in lower case."""
         named = (one.strip().lower() for one in self.channels.split(","))
         return tuple(dict.fromkeys(one for one in named if _CHANNEL.fullmatch(one)))
 
@@ -81,14 +82,14 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class IrcLine:
-    """A line of a server."""
+    """A line from a server."""
 
     command: str
     """In upper case; a number for answers."""
     words: tuple[str, ...] = ()
-    """The last may have spaces."""
+    """The last word may have spaces."""
     nick: str = ""
-    """Of who said it; a server's name for what a server says."""
+    """The sender's nick; the server's name for a line of the server itself."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def word(self, place: int) -> str:
@@ -96,7 +97,7 @@ class IrcLine:
 
 
 def line_of(text: str) -> IrcLine:
-    """Total: what is no line has no command."""
+    """Parse a line. Total: a malformed one has no command."""
     rest, tags, source = text.lstrip(" "), {}, ""
     if rest.startswith("@"):
         written, _, rest = rest[1:].partition(" ")
@@ -125,8 +126,8 @@ def is_nick(name: str) -> bool:
 
 
 def lines_to(recipient: str, text: str) -> Iterator[str]:
-    """The lines that say ``text``: one for each of its lines that is not empty, cut where it is too long. What would be
-    a command to a client (CTCP), or end the line, is taken out."""
+    """Build the lines that say ``text``: one for each of its lines that is not empty, cut where it is too long. What
+    would be a command to a client (CTCP), or end the line, is removed."""
     for written in re.split(r"[\r\n\x00]+", text):
         rest = written.replace("\x01", "").strip().encode("utf-8", "replace")
         while rest:
@@ -136,7 +137,7 @@ def lines_to(recipient: str, text: str) -> Iterator[str]:
 
 
 def _cut(content: bytes) -> bytes:
-    """Up to ``LINE_BYTES_MAX`` bytes, between words where there is a space, and never in a character."""
+    """Cut after up to ``LINE_BYTES_MAX`` bytes, between words where there is a space, and never inside a character."""
     if len(content) <= LINE_BYTES_MAX:
         return content
     piece = content[:LINE_BYTES_MAX].decode("utf-8", "ignore")
@@ -145,7 +146,7 @@ def _cut(content: bytes) -> bytes:
 
 
 class IrcRegistration:
-    """How a connection becomes one of the network's. Not thread-safe."""
+    """The registration of a connection with a network. Not thread-safe."""
 
     def __init__(self, credentials: Credentials, wanted: tuple[str, ...] = ()) -> None:
         """``wanted`` are capabilities to ask for beside SASL; the server may have none of them."""
@@ -160,7 +161,7 @@ class IrcRegistration:
 
     @property
     def opening(self) -> tuple[str, ...]:
-        """The first lines."""
+        """Build the first lines to send."""
         password, nick = self._credentials.password, self._credentials.nick
         return (
             *(f"CAP REQ :{name}" for name in sorted(self._asked)),
@@ -170,7 +171,7 @@ class IrcRegistration:
         )
 
     def hear(self, line: IrcLine) -> tuple[str, ...]:
-        """What to say to a line; afterwards ``is_done`` or ``error`` may be set."""
+        """Read a line and return the lines to reply; afterwards ``is_done`` or ``error`` may be set."""
         if line.command in _REFUSALS and not self.is_done:
             self.error = DeliveryError(kind=_REFUSALS[line.command], message=_said("the IRC server refused us", line))
         elif line.command == _WELCOME:

@@ -1,4 +1,4 @@
-"""Chats that were learnt from what people wrote, as delivery targets."""
+"""Chats that people named from a chat, as delivery targets."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hermes_worker.core.chat_names import AmbiguousChatName, KnownChat, name_of,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearntChats:
-    """What the rows of the default tenant say, whose home channels and names these are."""
+    """The home channels and chat names that people of the default tenant set, read from its rows."""
 
     homes_known: Callable[[], Sequence[KnownChat]] = tuple
     named_known: Callable[[str, str], Sequence[KnownChat]] = lambda platform, name: ()
 
     def homes(self) -> dict[str, Target]:
-        """By platform. One that cannot be read counts as none."""
+        """List the home channels by platform. One that cannot be parsed counts as none."""
         found = [_target_of(chat) for chat in self.homes_known()]
         return {target.platform: target for target in found if target is not None}
 
     def named(self, platform: str, name: str) -> Target | None:
-        """The chat of that name; ``None`` for none. Raises ``TargetError`` where several have it."""
+        """Find the chat of that name; ``None`` for no such name. Raises ``TargetError`` where several chats have it."""
         try:
             known = the_only(self.named_known(platform, name_of(name)), name)
         except AmbiguousChatName as error:

@@ -1,8 +1,8 @@
-"""The Markdown that models write, in the markup of a platform.
+"""Convert the Markdown that models write into the markup of a platform.
 
 ``DIALECTS`` is the table of what platforms show. Only what carries over without doubt is converted; everything else is
 escaped and stays as it is, so that no text of a model can produce markup that it did not write. What a platform cannot
-show is taken apart into words: a table into lines, a link into its text and its address.
+show is written in words: a table as lines, a link as its text and its address.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _TABLE = re.compile(
 )
 _CELL_END = re.compile(r"(?<!\\)\|")
 _TABLE_WIDTH_MAX = 72
-"""Characters of a line of code that phones show without breaking it, about; a wider table becomes a list."""
+"""Most characters of a line of code that phones show without breaking it, about; a wider table becomes a list."""
 
-# Converted pieces wait under a number between two characters of Unicode's private use area, which are taken out of the
+# Converted pieces wait under a number between two characters of Unicode's private use area, which are removed from the
 # input: the steps that follow cannot touch them, and no input can imitate one.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _HELD = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 class Tables(StrEnum):
-    """How a platform is shown a table."""
+    """How a platform shows a table."""
 
     OWN = "as tables"
     BLOCK = "as a block of code with aligned columns"
@@ -60,7 +60,7 @@ class Tables(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """How a platform writes things. Texts are escaped already."""
+    """How a platform writes each element. The texts are escaped already."""
 
     escape: Callable[[str], str]
     block: Callable[[str, str], str]
@@ -79,14 +79,14 @@ class Dialect:
     """What a platform shows, and how it is written there."""
 
     shows: str
-    """For a model: what it may write."""
+    """Tells a model what it may write."""
     tables: Tables = Tables.LIST
     marks: _Marks | None = None
     """``None`` where Markdown is understood as it is."""
     has_spoilers: bool = False
-    """Of a platform that understands Markdown: whether it hides what stands between ``||``."""
+    """Whether a platform that understands Markdown hides the text between ``||``."""
     has_images: bool = False
-    """Of a platform that understands Markdown: whether it shows a picture by its address."""
+    """Whether a platform that understands Markdown shows a picture by its address."""
 
 
 # --- what platforms write --------------------------------------------------------------------------------------------
@@ -231,11 +231,11 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
         "whatsapp_cloud": WHATSAPP,
     }
 )
-"""By platform. Programs, files and platforms of extensions are given Markdown as it is."""
+"""By platform. Programs, files and platforms of extensions get Markdown as it is."""
 
 
 def describe_dialect(dialect: Dialect, *, takes_files: bool) -> list[str]:
-    """What an agent is told about how its answers are shown, in sentences. They stand in prompts that are kept."""
+    """Describe to an agent in sentences how its answers are shown. They stand in prompts that are kept."""
     said = [f"What you write is shown as {dialect.shows}."]
     if dialect.tables is not Tables.OWN:
         said.append(f"A table is shown {dialect.tables}.")
@@ -252,30 +252,30 @@ def describe_dialect(dialect: Dialect, *, takes_files: bool) -> list[str]:
 
 
 def telegram_html(text: str) -> str:
-    """Telegram's HTML (core.telegram.org/bots/api#html-style)."""
+    """Render Telegram's HTML (core.telegram.org/bots/api#html-style)."""
     return render_markup(text, TELEGRAM)
 
 
 def matrix_html(text: str) -> str:
-    """HTML for ``formatted_body`` (spec.matrix.org, m.room.message): line ends are written out."""
+    """Render HTML for ``formatted_body`` (spec.matrix.org, m.room.message): line ends are written out."""
     converted = render_markup(text, HTML)
     pieces = re.split(r"(<pre>.*?</pre>\n?)", converted, flags=re.S)
     return "".join(piece if piece.startswith("<pre>") else piece.replace("\n", "<br>") for piece in pieces)
 
 
 def slack_mrkdwn(text: str) -> str:
-    """Slack's mrkdwn. ``<``, ``>`` and ``&`` are escaped, so that no text can mention a channel or everybody."""
+    """Render Slack's mrkdwn. ``<``, ``>`` and ``&`` are escaped, so that no text can mention a channel or everybody."""
     return render_markup(text, SLACK)
 
 
 def render_markup(text: str, dialect: Dialect) -> str:
-    """``text`` as the platform of ``dialect`` shows it."""
+    """Render ``text`` for the platform of ``dialect``."""
     return _Renderer(dialect).render(text)
 
 
 def spell_tables(text: str, dialect: Dialect) -> str:
-    """``text`` whose tables are Markdown that the platform shows: done before a text is split, because a block of code
-    may be parted and a table may not."""
+    """Render the tables of ``text`` in Markdown that the platform shows. Done before a text is split, because a block
+    of code may be cut in two and a table may not."""
     if dialect.tables is Tables.OWN or "|" not in text:
         return text
     parts, position = [], 0
@@ -336,7 +336,7 @@ class _Renderer:
         return self._release(self._inline(text, marks))
 
     def _adapt(self, text: str) -> str:
-        """Markdown without what this platform does not know."""
+        """Remove from Markdown what this platform does not know."""
         text = _BLOCK.sub(lambda found: self._hold(found[0]), text)
         text = _INLINE_CODE.sub(lambda found: self._hold(found[0]), text)
         if not self._dialect.has_spoilers:
@@ -374,7 +374,8 @@ class _Renderer:
         return self._emphasis(text, marks)
 
     def _emphasis(self, text: str, marks: _Marks) -> str:
-        """Whole elements are held, so that marks which cross each other cannot become elements which do."""
+        """Convert emphasis. Whole elements are held, so that marks which cross each other cannot become elements which
+        do."""
         text = _BOLD.sub(lambda found: self._hold(marks.bold(self._slanted(found["text"], marks))), text)
         return self._slanted(text, marks)
 

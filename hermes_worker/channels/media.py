@@ -1,8 +1,8 @@
-"""Files that a text asks to be sent along, and which of them may leave (docs/behaviour.md, "Media").
+"""Files that a text asks to send along, and which of them may leave (docs/behaviour.md, "Media").
 
-A text names a file with ``MEDIA:<path>``. What a model writes is steered by whatever it has read, so a path is a wish:
-it is looked up, followed to the real file and judged before anything is opened. Looking is a function that is passed
-in; the file is then to be opened at the *judged* path without following links.
+A text names a file with ``MEDIA:<path>``. What a model writes is steered by everything it has read, so a path is only a
+wish: it is looked up, followed to the real file and judged before anything is opened. The caller passes in the function
+that looks; the file is then to be opened at the *judged* path without following links.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from hermes_worker.core.media_kinds import MediaKind
 
 DIRECTIVES_MAX = 20
-"""Of one text; the rest are left in it."""
+"""Most directives of one text; the rest are left in it."""
 PATH_CHARS_MAX = 1024
 RECENT = timedelta(seconds=600)
 
@@ -47,26 +47,26 @@ class MediaPicture:
 
     @property
     def link(self) -> str:
-        """What is said where the picture itself cannot be sent."""
+        """A link to show where the picture itself cannot be sent."""
         return f"[{self.label or self.url}]({self.url})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractedMedia:
-    """A text without its directives, and what they asked for."""
+    """A text without its directives, and what the directives asked for."""
 
     text: str
     paths: tuple[str, ...] = ()
-    """As written, each once."""
+    """The paths as written, each once."""
     audio_as_voice: bool = False
     as_document: bool = False
     pictures: tuple[MediaPicture, ...] = ()
-    """Each address once."""
+    """The pictures, each address once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """What looking at a path found."""
+    """The facts about the file at a path."""
 
     real_path: str
     """Absolute, every link followed."""
@@ -77,7 +77,7 @@ class FileFacts:
 
 
 Look = Callable[[str], FileFacts | None]
-"""Looks at a path; ``None`` when there is nothing. Relative paths are the caller's to interpret."""
+"""Looks at a path; ``None`` when there is nothing. The caller interprets relative paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +85,12 @@ class MediaPolicy:
     """Which files may be sent."""
 
     allowed_roots: tuple[str, ...]
-    """Real paths below which everything but credentials may leave: the session's workspace, caches."""
+    """Real paths below which every file but credentials may leave: the session's workspace, caches."""
     denied_prefixes: tuple[str, ...] = ()
     """Real paths below which nothing may leave; see ``default_denied``."""
     is_strict: bool = True
-    """Outside the allowed roots only files written in the last ten minutes may leave. Not strict, as the reference
-    has it by default: any file that is not denied."""
+    """Whether outside the allowed roots only files written in the last ten minutes may leave. Otherwise, as in Hermes
+    Agent by default, every file may that is not denied."""
     size_max: int = 50_000_000
     """Bytes."""
 
@@ -108,15 +108,16 @@ class MediaFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRefusal:
-    """A file that may not, in words for the person who waits for it."""
+    """A file that may not be sent, with a sentence for the person who waits for it."""
 
     path: str
     reason: str
 
 
 def extract_media(text: str, look: Look, *, has_pictures: bool = False) -> ExtractedMedia:
-    """Take the ``MEDIA:`` directives and the ``[[…]]`` flags out of ``text``, and unless it ``has_pictures`` itself
-    also the addresses of pictures. Those in code, quotations and JSON are talk about directives and stay."""
+    """Remove the ``MEDIA:`` directives and the ``[[…]]`` flags from ``text``, and unless the platform itself shows them
+    (``has_pictures``) also the addresses of pictures. Directives in code, quotations and JSON are talk about directives
+    and stay."""
     protected = _protected_spans(text)
     spans: list[tuple[int, int]] = []
     paths: list[str] = []
@@ -140,7 +141,7 @@ def extract_media(text: str, look: Look, *, has_pictures: bool = False) -> Extra
 
 
 def judge_media(path: str, *, policy: MediaPolicy, look: Look, now: datetime) -> MediaFile | MediaRefusal:
-    """May the file at ``path`` be sent, and as what?"""
+    """Judge whether the file at ``path`` may be sent, and as what."""
     if not path.startswith("/") or "\0" in path or len(path) > PATH_CHARS_MAX:
         return MediaRefusal(path=path, reason="it is not an absolute path")
     facts = look(path)
@@ -154,20 +155,20 @@ def judge_media(path: str, *, policy: MediaPolicy, look: Look, now: datetime) ->
 
 
 def media_kind(name: str) -> MediaKind:
-    """By extension; what is not known is a document."""
+    """Choose the kind of a file by its extension; an unknown one is a document."""
     return _KIND_OF.get(_extension(name), MediaKind.DOCUMENT)
 
 
 def shown_as(file: MediaFile, wishes: ExtractedMedia) -> MediaKind:
-    """The kind to send a file as, given the flags of the text."""
+    """Choose the kind to send a file as, given the flags of the text."""
     if wishes.as_document:
         return MediaKind.DOCUMENT
     return MediaKind.VOICE if wishes.audio_as_voice and file.kind is MediaKind.AUDIO else file.kind
 
 
 def default_denied(home: str, hermes_home: str) -> tuple[str, ...]:
-    """The places of credentials and of the system, for a user's home directory, and all of ours: other sessions work
-    there."""
+    """List the places of credentials, of the system, and of this product (other sessions work there), for a user's home
+    directory."""
     system = ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/var/log", "/var/lib", "/var/run", "/run")
     personal = (".ssh", ".aws", ".gnupg", ".kube", ".docker", ".config", ".azure", ".gcloud", ".netrc", ".pgpass")
     return (*system, *(f"{home}/{name}" for name in personal), hermes_home)
@@ -188,7 +189,7 @@ _TRAILING = ".,;:!?)]}>*_"
 _CODE_BLOCK = re.compile(
     r"^ {0,3}(?P<fence>`{3,}|~{3,})[^\n]*$.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
-# The backticks of a quoted path are not code; passing over them keeps the pairs of the others in step.
+# The backticks of a quoted path are not code; ignoring them keeps the pairs of the others in step.
 _INLINE_CODE = re.compile(r"MEDIA:[ \t]*`[^`\n]+`|(?P<code>(?<!`)(?P<ticks>`{1,2})(?!`)[^\n]*?(?<!`)(?P=ticks)(?!`))")
 _QUOTATION = re.compile(r"^[ \t]*>[^\n]*$", re.MULTILINE)
 _JSON_STRING = re.compile(r"(?:\"[^\"\n]{0,200}\"[ \t]*:|[\[,])[ \t]*\"(?:[^\"\\\n]|\\.)*\"")
@@ -201,7 +202,7 @@ _PICTURE = re.compile(
     re.IGNORECASE,
 )
 _PICTURE_HOSTS = ("fal.media", "fal-cdn.", "replicate.delivery")
-"""Of services that make pictures and name them without an extension (reference)."""
+"""Hosts of services that make pictures and name them without an extension (Hermes Agent's list)."""
 
 
 def _pictures(text: str, protected: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], MediaPicture]]:
@@ -245,7 +246,7 @@ def _directives(text: str, protected: list[tuple[int, int]], look: Look) -> Iter
 
 
 def _bare_path(text: str, start: int, word: str, look: Look) -> tuple[int, str] | None:
-    """Where an unquoted path ends. It needs an extension that is known or a file that is there, else the text only
+    """Find where an unquoted path ends; ``None`` unless it has a known extension or a file is there: the text only
     talks about something."""
     path = word.rstrip(_TRAILING)
     if _extension(path) in _KIND_OF:

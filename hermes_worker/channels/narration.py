@@ -1,4 +1,4 @@
-"""Messages that only say that nothing is said, which nobody wants to receive (docs/behaviour.md, "Silence")."""
+"""Messages that only say that nothing is said; they are not delivered (docs/behaviour.md, "Silence")."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NARRATION = re.compile(
 
 
 def is_silence_narration(text: str) -> bool:
-    """Is the whole message a stage direction such as ``*(silent)*``, a muted speaker or dots?"""
+    """Whether the whole message is a stage direction such as ``*(silent)*``, a muted speaker or dots."""
     if len(text) > _CHARS_MAX:
         return False
     bare = text.strip(_DECORATION).rstrip("!").removesuffix("\ufe0f").strip(_DECORATION)

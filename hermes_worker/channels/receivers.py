@@ -1,4 +1,4 @@
-"""How to listen to each platform: the ``Receiving`` of its row, loaded, and the credentials of an account."""
+"""Load what listens to each platform: the ``Receiving`` of its row, and the credentials of an account."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from hermes_worker.extension import Installed, Reference, load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """How to listen to a platform. What a platform has not raises ``ConfigurationError``."""
+    """Listens to a platform. A method that the platform does not offer raises ``ConfigurationError``."""
 
     platform: str
     receiving: Receiving
 
     def receive(self, request: WebhookRequest, credentials: Any, at: datetime) -> tuple[Inbound, ...]:
-        """Raises ``Forged``, ``UnreadableInbound``."""
+        """Verify and read a request. Raises ``Forged``, ``UnreadableInbound``."""
         found: tuple[Inbound, ...] = self._load(self.receiving.receive, "webhook")(request, credentials, at)
         return found
 
     def answer(self, request: WebhookRequest, credentials: Any, at: datetime) -> WebhookAnswer | None:
-        """What to tell the platform after ``receive``; ``None`` for an empty 200."""
+        """Build the answer to the platform after ``receive``; ``None`` for an empty 200."""
         if self.receiving.answer is None:
             return None
         found: WebhookAnswer | None = load(self.receiving.answer)(request, credentials, at)
         return found
 
     def poll(self, cursor: str, credentials: Any, at: datetime, hold_s: float) -> Polling:
-        """``hold_s``: for how many seconds the platform may hold the answer back while there is nothing."""
+        """Begin a poll. ``hold_s``: seconds for which the platform may hold the answer back while there is nothing."""
         found: Polling = self._load(self.receiving.poll, "poll")(cursor, credentials, at, hold_s)
         return found
 
     def fetch(self, cursor: str, credentials: Any, at: datetime, hold_s: float) -> Polled | DeliveryError:
-        """Blocks, opens its own connection, and looks for ``hold_s`` seconds while there is nothing."""
+        """Poll over a connection of its own. Blocks, and looks again for ``hold_s`` seconds while there is nothing."""
         found: Polled | DeliveryError = self._load(self.receiving.fetch, "fetch")(cursor, credentials, at, hold_s)
         return found
 
@@ -64,24 +64,24 @@ class Receiver:
         return found
 
     def download(self, media: MediaRef, credentials: Any) -> Downloading:
-        """``credentials`` are those that messages are sent with."""
+        """Begin a download. ``credentials`` are those that messages are sent with."""
         found: Downloading = self._load(self.receiving.download, "download")(media, credentials)
         return found
 
     def read_file(self, media: MediaRef, credentials: Any, sink: FileSink) -> DeliveryError | None:
-        """Blocks, and opens its own connection."""
+        """Download over a connection of its own, and block; ``None`` on success."""
         found: DeliveryError | None = self._load(self.receiving.read_file, "read_file")(media, credentials, sink)
         return found
 
     def acknowledge(self, press: InboundButton, credentials: Any) -> Acknowledging | None:
-        """What tells the platform that a press was taken; ``None`` where it need not be told."""
+        """Begin the exchange that tells the platform that a press was taken; ``None`` where it need not be told."""
         if self.receiving.acknowledge is None or not press.press_id:
             return None
         found: Acknowledging = load(self.receiving.acknowledge)(press, credentials)
         return found
 
     def identify(self, credentials: Any) -> Identifying | None:
-        """What asks whose the credentials are; ``None`` where the platform cannot be asked."""
+        """Begin the exchange that asks whose the credentials are; ``None`` where the platform cannot be asked."""
         if self.receiving.identify is None:
             return None
         found: Identifying = load(self.receiving.identify)(credentials)
@@ -94,7 +94,8 @@ class Receiver:
         return found
 
     def credentials(self, values: Mapping[str, str]) -> Any:
-        """From settings, by variable name. Raises ``ConfigurationError`` that names what is missing."""
+        """Build the credentials from settings by variable name. Raises ``ConfigurationError`` that names what is
+        missing."""
         kind: type = load(self.receiving.credentials)
         variables = self.receiving.variables
         given = {
@@ -106,12 +107,12 @@ class Receiver:
         return kind(**given)
 
     def values_of(self, values: Mapping[str, str], name: str) -> Mapping[str, str]:
-        """Settings by variable name as the account called ``name`` has them."""
+        """Choose the settings by variable name that hold for the account called ``name``."""
         secrets = {self.receiving.variables[field] for field in self.receiving.secrets}
         return values_of_account(values, name, secrets)
 
     def usable_modes(self, values: Mapping[str, str]) -> tuple[InboundMode, ...]:
-        """The modes whose required variables are set, in the platform's order."""
+        """List the modes whose required variables are set, in the platform's order."""
         variables, required = self.receiving.variables, self.receiving.required
         return tuple(
             mode
@@ -120,7 +121,7 @@ class Receiver:
         )
 
     def takes_presses(self, values: Mapping[str, str]) -> bool:
-        """Whether presses of buttons come to a webhook, whatever the account is listened to by."""
+        """Whether presses of buttons come to a webhook, in whichever way messages of the account come in."""
         fields = self.receiving.presses
         return bool(fields) and all(values.get(self.receiving.variables[name], "").strip() for name in fields)
 
@@ -139,7 +140,7 @@ def _receivers_of(found: Installed) -> Mapping[str, Receiver]:
 
 
 def receivers() -> Mapping[str, Receiver]:
-    """By the platform's name in the catalogue."""
+    """Load all receivers, by the platform's name in the catalogue."""
     return _receivers_of(installed.current())
 
 
@@ -151,7 +152,7 @@ class ConfiguredAccount:
     name: str
     mode: InboundMode
     values: Mapping[str, str] = field(repr=False)
-    """Settings by variable name as this account has them."""
+    """The settings by variable name that hold for this account."""
 
     @property
     def account(self) -> str:
@@ -159,8 +160,8 @@ class ConfiguredAccount:
 
 
 def configured_accounts(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
-    """The accounts that ``values`` (settings, by variable name) have: the usual one of each platform, and those that
-    are ``named``. Raises ``ConfigurationError`` for one that cannot be listened to."""
+    """List the accounts that ``values`` (settings, by variable name) configure: the default one of each platform, and
+    those that are ``named``. Raises ``ConfigurationError`` for one that cannot be listened to."""
     usual = [_configured(one, DEFAULT_ACCOUNT, values) for one in receivers().values()]
     return [*(one for one in usual if one is not None), *(_named(account, values) for account in named)]
 
@@ -187,13 +188,12 @@ def _configured(receiver: Receiver, name: str, values: Mapping[str, str]) -> Con
 
 
 def held_by_gateways(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
-    """The accounts that are listened to by asking or over a connection that stays open. Raises
-    ``ConfigurationError``."""
+    """List the accounts that are polled, or listened to over a lasting connection. Raises ``ConfigurationError``."""
     return [one for one in configured_accounts(values, named) if one.mode is not InboundMode.WEBHOOK]
 
 
 def at_webhook(values: Mapping[str, str], named: Collection[str], address: str) -> ConfiguredAccount | None:
-    """The account that brings events, or presses of buttons only, to the API below ``address``: ``telegram``, or
+    """Find the account that brings events, or only presses of buttons, to the API below ``address``: ``telegram``, or
     ``telegram@ops``."""
     platform, at, name = address.partition("@")
     receiver = receivers().get(platform)
@@ -202,7 +202,7 @@ def at_webhook(values: Mapping[str, str], named: Collection[str], address: str) 
     found = _configured(receiver, name or DEFAULT_ACCOUNT, values)
     if found is not None and found.mode is InboundMode.WEBHOOK:
         return found
-    # The API may lack what the account is listened to with.
+    # The API may lack the credentials with which the account is listened to.
     own = receiver.values_of(values, name or DEFAULT_ACCOUNT)
     if not receiver.takes_presses(own):
         return None

@@ -1,11 +1,11 @@
-"""Signatures of webhooks: proving ours, checking those of others (docs/behaviour.md, "Webhooks").
+"""Signatures of webhooks: make ours, verify those of others (docs/behaviour.md, "Webhooks").
 
 Ours is the scheme V2: the hex HMAC-SHA256 of ``<timestamp>.<body>`` under the shared secret, in
 ``X-Webhook-Signature-V2``, with the Unix time in ``X-Webhook-Timestamp``. The timestamp is signed, so a recorded
 request stops working after five minutes.
 
-Which scheme an incoming request uses is decided by the headers that are there, in a fixed order, and only that one is
-checked: a request with a bad svix signature does not pass because it also carries a good one of another kind.
+The headers of an incoming request decide its scheme, in a fixed order, and only that scheme is verified: a request with
+a bad svix signature does not pass because it also carries a good one of another scheme.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import datetime
 from enum import StrEnum
 
 TOLERANCE_S = 300
-"""How old, or how far ahead, a signed timestamp may be."""
+"""Seconds that a signed timestamp may be old, or ahead."""
 
 SIGNATURE_HEADER = "X-Webhook-Signature-V2"
 TIMESTAMP_HEADER = "X-Webhook-Timestamp"
@@ -39,18 +39,18 @@ class Scheme(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Whether a request is signed by whoever holds the secret. ``reason`` is for the log, not for the sender."""
+    """Whether a request is signed with the secret. ``reason`` is for the log, not for the sender."""
 
     is_valid: bool
     scheme: Scheme | None
     reason: str
     proof: str | None = None
-    """What only the holder of the secret could have made for this very request, whatever header it came in; ``None``
+    """What only the holder of the secret could have made for this very request, in whichever header it came; ``None``
     where nothing of the request is signed."""
 
 
 def sign(body: bytes, secret: str, at: datetime) -> dict[str, str]:
-    """The headers that sign ``body``. Raises ``ValueError`` for an empty secret, which would prove nothing."""
+    """Make the headers that sign ``body``. Raises ``ValueError`` for an empty secret, which would prove nothing."""
     if not secret:
         raise ValueError("a webhook cannot be signed with an empty secret")
     timestamp = str(int(at.timestamp()))
@@ -58,15 +58,15 @@ def sign(body: bytes, secret: str, at: datetime) -> dict[str, str]:
 
 
 def pressed_proof(secret: str, chat: str, thread: str, value: str) -> str:
-    """What a button bears where the platform proves nothing about a press: what it says, and that we put it into this
-    chat and thread. Raises ``ValueError`` for an empty secret."""
+    """Sign what a button says and the chat and thread that it stands in, for platforms that prove nothing about a
+    press. Raises ``ValueError`` for an empty secret."""
     if not secret:
         raise ValueError("a button cannot be signed with an empty secret")
     return _hex_hmac(secret, "\n".join(("hermes-worker press", chat, thread, value)).encode("utf-8", "replace"))
 
 
 def verify(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
-    """Check the one scheme that the headers announce. Header names are compared without case; ``body`` is the body as
+    """Verify the one scheme that the headers announce. Header names are compared without case; ``body`` is the body as
     received. Takes the same time for a wrong signature wherever it differs."""
     if not secret:
         return Verification(is_valid=False, scheme=None, reason="no secret is configured")
@@ -96,8 +96,8 @@ def _verify_v2(headers: Mapping[str, str], body: bytes, secret: str, now: dateti
 
 
 def _verify_svix(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
-    """docs.svix.com, "Verifying webhooks manually": base64 of the HMAC over ``id.timestamp.body``; the header holds
-    several ``v1,<signature>`` while a secret is being rotated."""
+    """Verify as docs.svix.com describes ("Verifying webhooks manually"): base64 of the HMAC over ``id.timestamp.body``;
+    the header holds several ``v1,<signature>`` while a secret is being rotated."""
     identifier, timestamp = headers.get("svix-id", ""), headers.get("svix-timestamp", "")
     if not identifier or not _is_fresh(timestamp, now):
         return Verification(is_valid=False, scheme=Scheme.SVIX, reason=_STALE)

@@ -1,4 +1,4 @@
-"""The public keys of platforms that sign tokens, asked for when a request needs them and kept for an hour."""
+"""Public keys of platforms that sign tokens: fetched when a request needs them, and kept for an hour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hermes_worker.net.wire import send
 
 KEPT_S = 3_600.0
 AGAIN_S = 30.0
-"""After this time it is asked again, where there were none: strangers cause no more requests than that."""
+"""Seconds until keys are fetched again where there were none: so few requests can strangers cause."""
 ASKING_S = 10.0
 _BYTES_MAX = 1_000_000
 
@@ -34,15 +34,15 @@ class _PlatformKeys:
 
 
 class SigningKeys:
-    """Of all platforms, in one process. Thread-safe."""
+    """The keys of all platforms, in one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, _PlatformKeys] = {}
 
     def of(self, receiver: Receiver, credentials: Any) -> PublicKeys:
-        """The keys of a platform; none for one that has none. Blocks while they are asked for. Raises
-        ``UnavailableError`` when they cannot be had."""
+        """Get the keys of a platform, fetching them if needed; empty for a platform that signs no tokens. Blocks
+        meanwhile. Raises ``UnavailableError`` when they cannot be fetched."""
         exchange = receiver.signing_keys(credentials)
         if exchange is None:
             return {}
@@ -57,7 +57,7 @@ class SigningKeys:
 
     @staticmethod
     def _renew(kept: _PlatformKeys, exchange: KeysExchange) -> None:
-        """What there was stays good while there is nothing newer."""
+        """Fetch the keys again. While that fails, the old ones stay valid."""
         found = _asked(exchange)
         if isinstance(found, DeliveryError):
             kept.fails, kept.until = found.message, time.monotonic() + AGAIN_S
@@ -66,6 +66,6 @@ class SigningKeys:
 
 
 def _asked(exchange: KeysExchange) -> PublicKeys | DeliveryError:
-    # The address is the operator's own setting, or the vendor's; no redirect is followed.
+    # The operator or the vendor names the address; no redirect is followed.
     policy = UrlPolicy(allows_private=True)
     return perform(exchange, lambda request: send(request, policy, total_s=ASKING_S, body_bytes_max=_BYTES_MAX))

@@ -1,6 +1,6 @@
-"""Handing a mail to an SMTP server, command by command: what is known about a failure depends on the command.
+"""Hand a mail to an SMTP server, command by command: what is known about a failure depends on the command.
 
-A password goes over TLS or not at all; servers on this machine are taken at their word.
+A password goes over TLS or not at all; servers on this machine are trusted without it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ TIMEOUT_S = 30.0
 
 
 class SmtpTls(StrEnum):
-    """``EMAIL_SMTP_TLS``."""
+    """The values of ``EMAIL_SMTP_TLS``."""
 
     IMPLICIT = "implicit"
-    """From the first byte; what port 465 is for."""
+    """TLS from the first byte, as port 465 expects."""
     STARTTLS = "starttls"
-    """Required, after the greeting."""
+    """TLS is required, after the greeting."""
     OPPORTUNISTIC = "opportunistic"
-    """When the server offers it."""
+    """TLS when the server offers it."""
     NONE = "none"
 
 
 def tls_of(text: str, port: int) -> SmtpTls:
-    """How to protect the connection; by the port when nothing is said. Raises ``ConfigurationError``."""
+    """Choose how to protect the connection; by the port where nothing is configured. Raises ``ConfigurationError``."""
     chosen = text.strip().lower()
     if not chosen:
         return SmtpTls.IMPLICIT if port == 465 else SmtpTls.OPPORTUNISTIC
@@ -114,7 +114,7 @@ def _expect(command: str, reply: tuple[int, bytes], accepted: tuple[int, ...]) -
 
 
 def _as_data(content: bytes) -> bytes:
-    """The content as it follows DATA: a line's leading dot is doubled, a dot alone ends it (RFC 5321 §4.5.2)."""
+    """Write the content as it follows DATA: a line's leading dot is doubled, a dot alone ends it (RFC 5321 §4.5.2)."""
     lines = re.sub(rb"(?:\r\n|\n|\r)", b"\r\n", content)
     return re.sub(rb"(?m)^\.", b"..", lines.rstrip(b"\r\n") + b"\r\n") + b".\r\n"
 

@@ -1,4 +1,4 @@
-"""Cuts a long text into messages that a platform accepts (docs/behaviour.md, "Message lengths").
+"""Split a long text into messages that a platform accepts (docs/behaviour.md, "Message lengths").
 
 Cuts fall on line ends where there is one in the second half of the room, else between words, else anywhere but inside a
 character. A code block that is cut is closed at the end of one message and opened again, with its language, in the
@@ -35,8 +35,8 @@ def measure(text: str, unit: TextUnit) -> int:
 
 
 def split_text(text: str, limit: TextLimit) -> tuple[str, ...]:
-    """The messages for ``text``, each within ``limit``; the text itself when it fits. Raises ``ValueError`` for a
-    limit below 80."""
+    """Split ``text`` into messages within ``limit``; a single one when it fits. Raises ``ValueError`` for a limit below
+    80."""
     if limit.size_max < SIZE_MIN:
         raise ValueError(f"a limit of {limit.size_max} leaves no room for text; the least is {SIZE_MIN}")
     if measure(text, limit.unit) <= limit.size_max:
@@ -52,7 +52,8 @@ def split_text(text: str, limit: TextLimit) -> tuple[str, ...]:
 
 
 def _before_counter(part: str) -> str:
-    """A line that closes a code block holds nothing else, or it is read as more of the code."""
+    """End a part for its counter: a line that closes a code block holds nothing else, or it is read as more of the
+    code."""
     return "\n" if _FENCE.fullmatch(part[part.rfind("\n") + 1 :]) else " "
 
 
@@ -73,7 +74,7 @@ class _OpenFence:
 
 
 def cut_pieces(text: str, room: int, unit: TextUnit = TextUnit.CHARACTERS) -> list[str]:
-    """``text`` in pieces of at most ``room``, fences included, without counters."""
+    """Cut ``text`` into pieces of at most ``room``, fences included, without counters."""
     # Any run of fence characters may come to stand at the beginning of a message, where it opens a block.
     closing_reserve = 1 + max((len(run[0]) for run in _MARKER.finditer(text)), default=3)
     parts: list[str] = []
@@ -90,7 +91,7 @@ def cut_pieces(text: str, room: int, unit: TextUnit = TextUnit.CHARACTERS) -> li
         fence = _fence_after(body, fence)
         if body.strip():
             parts.append(prefix + body + (fence.closing if fence else ""))
-        # The line end or the space that was cut at is what separates the two messages now.
+        # The line end or the space at the cut separates the two messages now.
         text = text[cut + 1 :] if text[cut : cut + 1] in ("\n", " ") else text[cut:]
         if fence is None:
             text = text.lstrip("\n")
@@ -98,13 +99,13 @@ def cut_pieces(text: str, room: int, unit: TextUnit = TextUnit.CHARACTERS) -> li
 
 
 def _as_last(prefix: str, text: str, fence: _OpenFence | None) -> str:
-    """The rest as one message. A block that its author left open is closed, as in the messages before."""
+    """Make the rest one message. A block that its author left open is closed, as in the messages before."""
     end_fence = _fence_after(text, fence)
     return prefix + text + (end_fence.closing if end_fence else "")
 
 
 def _fitting(text: str, space: int, unit: TextUnit) -> int:
-    """How many characters of ``text`` measure at most ``space``."""
+    """Count how many characters of ``text`` measure at most ``space``."""
     if unit is TextUnit.CHARACTERS:
         return min(space, len(text))
     measured = 0
@@ -116,7 +117,7 @@ def _fitting(text: str, space: int, unit: TextUnit) -> int:
 
 
 def _cut_position(text: str, window: int, fence: _OpenFence | None) -> int:
-    """Where to cut, at least 1 and at most ``window``."""
+    """Choose where to cut, at least 1 and at most ``window``."""
     cut = text.rfind("\n", window // 2, window + 1)
     if cut <= 0:
         cut = text.rfind(" ", 1, window + 1)
@@ -125,7 +126,7 @@ def _cut_position(text: str, window: int, fence: _OpenFence | None) -> int:
 
 
 def _before_inline_code(text: str, cut: int, fence: _OpenFence | None) -> int:
-    """A cut between two backticks of a line would leave both halves broken; move it in front, if that is not far."""
+    """Move a cut between two backticks of a line in front of them, if that is not far: both halves would be broken."""
     line_start = text.rfind("\n", 0, cut) + 1
     if fence is not None or text.count("`", line_start, cut) % 2 == 0:
         return cut
@@ -134,7 +135,7 @@ def _before_inline_code(text: str, cut: int, fence: _OpenFence | None) -> int:
 
 
 def _before_character(text: str, window: int) -> int:
-    """The end of the last whole character: an accent or a part of an emoji stays with what it belongs to."""
+    """Find the end of the last whole character: an accent or a part of an emoji stays with its base."""
     cut = window
     while 0 < cut < len(text) and window - cut < 16 and _continues(text, cut):
         cut -= 1
@@ -153,7 +154,7 @@ def _continues(text: str, index: int) -> bool:
 
 
 def _before_fence_line(text: str, cut: int, fence: _OpenFence | None) -> int:
-    """Never cut within the line of a fence, nor right after one that opens a block."""
+    """Move a cut out of the line of a fence, and away from right behind one that opens a block."""
     line_start = text.rfind("\n", 0, cut) + 1
     if line_start == 0:
         return cut
@@ -171,7 +172,7 @@ def _fence_lines(text: str) -> list[re.Match[str]]:
 
 
 def _fence_after(text: str, fence: _OpenFence | None) -> _OpenFence | None:
-    """The code block that is open at the end of ``text``, given the one open at its beginning."""
+    """Find the code block that is open at the end of ``text``, given the one open at its beginning."""
     for match in _fence_lines(text):
         marker, info = match["marker"], match["info"].strip()
         if fence is None:

@@ -1,9 +1,9 @@
-"""The one grammar of delivery targets, and what a list of targets comes to at the time of sending.
+"""Delivery targets: their grammar, and how a list of them is resolved when something is sent.
 
 A job or a run says ``deliver`` as text: a comma list of ``local``, ``origin``, ``all``, ``<platform>``,
 ``<platform>:<chat>[:<thread>]``, ``webhook:<url>`` and ``apprise:<url>`` (docs/behaviour.md, "Delivery targets"). It is
-read when it is written down, so that a mistake is told to the person who makes it, and resolved when there is something
-to send, so that a home channel set meanwhile counts.
+parsed when it is stored, so that the person who makes a mistake learns of it, and resolved when there is something to
+send, so that a home channel set meanwhile counts.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _APPRISE_GENERIC = frozenset({"json", "jsons", "xml", "xmls", "form", "forms", "
 
 
 class TargetError(HermesError):
-    """A delivery target cannot be read; the message is one sentence for the person who wrote it."""
+    """A delivery target cannot be parsed; the message is one sentence for the person who wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A place that a message is sent to."""
+    """A destination of messages."""
 
     platform: str
     """A name of the catalogue, ``webhook``, ``apprise`` or ``local``."""
@@ -57,16 +57,16 @@ class Target:
     thread: str | None = None
     form: ChatForm = ChatForm.ID
     account: str = ""
-    """The name of the account that sends, where it is not the platform's usual one: ``telegram@ops:42``."""
+    """The name of the account that sends, where it is not the platform's default one: ``telegram@ops:42``."""
 
     @property
     def sender(self) -> str:
-        """Whose flood limits and blocks it meets."""
+        """The account whose flood limits and blocks apply."""
         return f"{self.platform}@{self.account}" if self.account else self.platform
 
     @property
     def shown(self) -> str:
-        """For people and logs: without what may be a secret in a URL."""
+        """The target for people and logs: without what may be a secret in a URL."""
         match self.platform:
             case "webhook":
                 return f"webhook:{_without_path(self.chat)}"
@@ -87,14 +87,14 @@ class SpecialRef:
 
 @dataclass(frozen=True, slots=True)
 class PlatformRef:
-    """The chat of that platform that the job came from, or its home channel."""
+    """The chat of that platform from which the job came, or its home channel."""
 
     platform: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRef:
-    """One chat. With the form ``name`` it is looked up when there is something to send."""
+    """A single chat. With the form ``name`` it is looked up when there is something to send."""
 
     target: Target
 
@@ -104,7 +104,7 @@ TargetRef = SpecialRef | PlatformRef | ChatRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unresolved:
-    """A target that came to nothing, and why."""
+    """A target that leads nowhere, and why."""
 
     reference: str
     reason: str
@@ -112,19 +112,19 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """Where a message goes. Each unresolved reference is a failed delivery that somebody is told about."""
+    """The targets of a message. Each unresolved reference becomes a failed delivery with its reason."""
 
     targets: tuple[Target, ...]
     unresolved: tuple[Unresolved, ...] = ()
 
 
 _WITHOUT_CREDENTIALS = frozenset({LOCAL, WEBHOOK, APPRISE})
-"""What is reached with nothing that the installation keeps."""
+"""Targets that need no credentials of the installation."""
 
 
 def require_open_to(tenant: str, references: Sequence[TargetRef], rules: ChatRules = NO_RULES) -> None:
-    """Raises ``TargetError`` for what only the default tenant may send to: the bots, mailboxes and home channels that
-    the installation's credentials open are its own, but for the chats that ``rules`` give to the tenant."""
+    """Raise ``TargetError`` for targets that only the default tenant may use: the bots, mailboxes and home channels
+    that the installation's credentials open are its own, except for chats that ``rules`` give to the tenant."""
     for reference in references:
         if isinstance(reference, ChatRef):
             target = reference.target
@@ -139,17 +139,17 @@ def require_open_to(tenant: str, references: Sequence[TargetRef], rules: ChatRul
 
 
 def _is_given_to(tenant: str, target: Target, rules: ChatRules) -> bool:
-    """A name of a chat may mean any chat."""
+    """Whether the rules give a chat to the tenant. A name of a chat may mean any chat, so it never counts."""
     account = account_of(target.platform, target.account or DEFAULT_ACCOUNT)
     return target.form is not ChatForm.NAME and rules.owner_of(account, target.chat).tenant == tenant
 
 
 Lookup = Callable[[str, str], Target | None]
-"""Platform and name to a target: the channel directory."""
+"""Finds a target by platform and name, in the channel directory."""
 
 
 def normalize_deliver(deliver: str | Sequence[str] | None, *, has_origin: bool = False) -> str:
-    """The text that is stored: lists become comma lists, nothing becomes ``origin`` when there is one, else
+    """Write the text that is stored: a list becomes a comma list, nothing becomes ``origin`` when there is one, else
     ``local``."""
     text = deliver if isinstance(deliver, str) else ",".join(deliver or ())
     parts = [part.strip() for part in _split_list(text)]
@@ -158,7 +158,7 @@ def normalize_deliver(deliver: str | Sequence[str] | None, *, has_origin: bool =
 
 
 def parse_targets(deliver: str) -> tuple[TargetRef, ...]:
-    """Read a comma list. Raises ``TargetError`` that points at the part which cannot be read."""
+    """Parse a comma list. Raises ``TargetError`` that names the part which cannot be parsed."""
     parts = [part.strip() for part in _split_list(deliver)]
     references = tuple(dict.fromkeys(_parse_one(part) for part in parts if part))
     if not references:
@@ -169,7 +169,7 @@ def parse_targets(deliver: str) -> tuple[TargetRef, ...]:
 
 
 def text_of(reference: TargetRef) -> str:
-    """``reference`` as ``parse_targets`` reads it."""
+    """Write ``reference`` as ``parse_targets`` reads it."""
     match reference:
         case SpecialRef(word=word):
             return word
@@ -183,7 +183,7 @@ def text_of(reference: TargetRef) -> str:
 
 
 def shown(reference: str) -> str:
-    """A stored target for people and logs: without what may be a secret in a URL."""
+    """Write a stored target for people and logs: without what may be a secret in a URL."""
     try:
         return ",".join(
             item.target.shown if isinstance(item, ChatRef) else text_of(item) for item in parse_targets(reference)
@@ -199,8 +199,9 @@ def resolve(
     homes: Mapping[str, Target],
     lookup: Lookup | None = None,
 ) -> Resolution:
-    """Where to send now. ``homes`` maps the names of platforms to their home channels. What comes to nothing is listed
-    with its reason; only what ``lookup`` raises is raised. A target named twice is sent to once."""
+    """Resolve references to targets for a message that is sent now. ``homes`` maps the names of platforms to their home
+    channels. References that lead nowhere are listed with their reason; only what ``lookup`` raises is raised. A target
+    named twice appears once."""
     # Jobs created over the API have an origin that nothing can be sent to.
     origin = origin if origin is not None and _is_sendable(origin.platform) else None
     found: list[Target | Unresolved] = []
@@ -219,7 +220,7 @@ def resolve(
 
 
 def parse_chat(platform_name: str, reference: str) -> Target:
-    """``reference`` on a platform, as in ``<platform>:<reference>``. Raises ``TargetError``."""
+    """Parse ``reference`` on a platform, as in ``<platform>:<reference>``. Raises ``TargetError``."""
     word, at, account = platform_name.strip().lower().partition("@")
     platform = platform_named(word)
     if platform is None or (at and not _ACCOUNT.fullmatch(account)):
@@ -283,7 +284,7 @@ _EXAMPLES = {WEBHOOK: "https://example.org/hook", APPRISE: "pover://user@token"}
 
 
 def _webhook_url(url: str) -> str:
-    """Only the form is checked here: where the name points to is decided when it is sent to."""
+    """Check the form of a webhook's address: where its name resolves to is checked when it is sent to."""
     try:
         return parse_http_url(url, UrlPolicy(allows_private=True)).url
     except UnsafeUrl as error:
@@ -360,6 +361,6 @@ def _unresolved(reference: str, reason: str) -> Unresolved:
 
 
 def _without_path(url: str) -> str:
-    """Hooks often carry their secret in the path or the query."""
+    """Drop path and query: hooks often carry their secret there."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}" + ("/***" if parts.path.strip("/") or parts.query else "/")

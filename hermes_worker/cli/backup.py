@@ -1,4 +1,4 @@
-"""``hermes-worker backup`` and ``restore``: a home in one file, and a home from one."""
+"""``hermes-worker backup`` and ``restore``: save a home in one file, and restore one."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def restore(
 
 
 def copy_sentence(home: Path) -> str:
-    """What a copy does not do, and what to do about it."""
+    """Write what a copy does not do, and how to end that."""
     return (
         "it delivers nothing, calls no hooks, listens to no chats, fires no jobs and opens no folder outside its home, "
         "because the original may still be at work. When nothing runs there any more, say so: "
@@ -108,7 +108,8 @@ def copy_sentence(home: Path) -> str:
 
 
 def copy_note(settings: Settings) -> str | None:
-    """What a restored copy does not do, where this is one. Whoever needs the database says what is wrong with it."""
+    """Find what a restored copy does not do; ``None`` where this home is no copy. A database that cannot be opened is
+    reported by the command that needs it."""
     import sqlalchemy as sa
 
     from hermes_worker.wiring import database_of
@@ -125,7 +126,8 @@ def copy_note(settings: Settings) -> str | None:
 
 
 def _confirm_original_gone(settings: Settings, as_json: bool) -> None:
-    """Also while a stack is at work: what waits as rows goes on within seconds."""
+    """Let the copy work in place of the original, also while a stack is at work: what waits as rows continues within
+    seconds."""
     from hermes_worker.wiring import open_database
 
     database = open_database(settings)
@@ -189,7 +191,8 @@ def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int, 
 
 
 def _embedded(home: Path | None) -> Settings:
-    """Raises ``ConfigurationError`` when the state is on a server, which has tools of its own."""
+    """Load the settings of a home. Raises ``ConfigurationError`` when the state is on a server, which has tools of its
+    own."""
     settings = client_settings(home)
     if settings.database.url is not None:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The budget of a run's tree, for people and for programs."""
+"""The budget of a run's tree, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_worker.store.runs.trees import Share, TreeBudget
 
 
 def budget_document(tree: TreeBudget) -> dict[str, Any]:
-    """As JSON. Money is in US dollars, time in seconds."""
+    """Build the budget as JSON. Money is in US dollars, time in seconds."""
     return {
         "run_id": tree.owner_run_id,
         "dimensions": _dimensions(tree),
@@ -38,7 +38,7 @@ def _dimensions(of: TreeBudget | Share) -> dict[str, Any]:
 
 
 def budget_lines(tree: TreeBudget) -> list[str]:
-    """Two tables: the dimensions, and who used what."""
+    """Render two tables: the dimensions, and the use of each child."""
     rows = [
         (dimension.value, _amount(dimension, limit), _amount(dimension, reserved), _amount(dimension, spent))
         for dimension, limit, reserved, spent in tree.dimensions()
@@ -57,7 +57,7 @@ def budget_lines(tree: TreeBudget) -> list[str]:
 
 
 def _name(share: Share) -> str:
-    """A turn that background answers began is no task of a call."""
+    """Name a child by its task; a turn that background answers began has none."""
     return clean(share.run_id) if share.index is not None else f"{clean(share.run_id)} (a later turn)"
 
 

@@ -96,7 +96,7 @@ def chaos(
             )
 
     with tempfile.TemporaryDirectory(prefix="hermes-chaos-", ignore_cleanup_errors=True) as temporary:
-        # As root, PostgreSQL runs under another account, which has to get in; what lies there is closed by itself.
+        # As root, PostgreSQL runs under another account, which has to get in; the files there are closed by themselves.
         Path(temporary).chmod(0o711)
         directory = keep or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)

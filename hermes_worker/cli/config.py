@@ -1,4 +1,4 @@
-"""``hermes-worker config``: what the settings say and where from, and changes of ``config.yaml`` and of the rows."""
+"""``hermes-worker config``: show settings with the layers that set them, and change ``config.yaml`` and the rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def show(
 
 
 def _told(home: Path | None, is_fleet: bool, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
-    """Every setting, of this machine or of the server that was chosen, and what to say beside."""
+    """List every setting, of this machine or of the chosen server, and notes to print beside."""
     if sum(name is not None for name in about.values()) > 1:
         raise ConfigurationError("give one of --tenant, --session and --run")
     if chosen_server() is None and not is_fleet and not any(about.values()):
@@ -205,7 +205,7 @@ def _text_of(path: Path) -> str:
 
 
 def _typed(key: str, value: str) -> object:
-    """As YAML would read it where the setting takes that; else as text."""
+    """Parse a value as YAML where the setting accepts that; else keep it as text."""
     _, kind = setting_of(key)
     try:
         read = yaml.safe_load(value)
@@ -216,7 +216,8 @@ def _typed(key: str, value: str) -> object:
 
 
 def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: bool) -> int:
-    """Check the whole, show what changes, and write it at once or not at all. Raises ``ConfigurationError``."""
+    """Check the whole configuration, show what changes, and write it at once or not at all. Raises
+    ``ConfigurationError``."""
     load(home=path.parent, config_text=after)
     show_difference(before, after, f"{path} (now)", f"{path} (then)")
     if dry_run or before == after:

@@ -39,7 +39,8 @@ _WHEN = (
     click.option("--misfire-grace-s", type=click.IntRange(0, 86_400)),
     click.option("--failures-max", type=click.IntRange(1), help="Pause after so many failures in a row."),
 )
-"""What the job is called and where its answers go; when it is due, and what becomes of a slot that it misses."""
+"""Options: the job's name and the targets of its answers; when it is due, and what happens with a slot that it
+misses."""
 _LIMITS = (
     click.option("--tokens-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
     click.option("--iterations-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
@@ -50,7 +51,7 @@ _LIMITS = (
     click.option("--idle-s-max", type=click.FloatRange(0), help="Seconds without progress; 0 for no limit."),
     click.option("--cost-usd-max", type=click.FloatRange(0, min_open=True), help="US dollars of one run."),
 )
-"""What its runs may use altogether, and one of them."""
+"""Options: what its runs may use altogether, and one of them."""
 _ASKING = (
     click.option("--model", type=TEXT, help="Ask this model whatever is configured; '' for the configured one."),
     click.option("--provider", type=TEXT, help="Run only while this provider is configured."),
@@ -66,7 +67,7 @@ _ASKING = (
     click.option("--no-agent/--agent", default=None, help="The script is the job; no model is asked."),
     click.option("--context-from", type=TEXT, multiple=True, help="Id of a job whose latest answer is given."),
 )
-"""Which model is asked, and with what beside the prompt."""
+"""Options: the model, and what stands beside the prompt."""
 _SURROUNDINGS = (
     click.option(
         "--attach-to-session",
@@ -96,11 +97,11 @@ _SURROUNDINGS = (
         help="Directory to work in. Default: one of its own for each run.",
     ),
 )
-"""Where its runs answer and work, and what they may do there."""
+"""Options: where its runs answer and work, and what they may do there."""
 
 
 def _fields(command: Any) -> Any:
-    """Options that describe a job."""
+    """Add the options that describe a job."""
     for option in reversed((*_WHEN, *_LIMITS, *_ASKING, *_SURROUNDINGS)):
         command = option(command)
     return command
@@ -295,7 +296,7 @@ def next_slots(home: Path | None, job: str, limit: int) -> None:
 
 
 def document(row: JobRow) -> dict[str, Any]:
-    """A job as JSON."""
+    """Render a job as JSON."""
     spec = work.JobSpec.from_json(row.definition)
     known = {name: value for name, value in asdict(row).items() if name not in ("pk", "definition")}
     repeat = repeat_display(spec.times, row.completed)

@@ -1,4 +1,4 @@
-"""``hermes-worker check`` and ``doctor``: what the configuration says, and whether what it names is there."""
+"""``hermes-worker check`` and ``doctor``: check the configuration, and whether everything that it names works."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _HEALTH_PATIENCE_S = 10.0
 """The API's own checks take up to five seconds."""
 _REDIS_VERSION_MIN = (6, 2)
 _APART_S_NOTED, _APART_S_MAX = 2.0, 60.0
-"""How far apart the clocks of this machine and of the database may be."""
+"""Seconds by which the clocks of this machine and of the database may differ, before a note and before an error."""
 
 
 @click.command(epilog="Exit code 0: nothing is broken. 1: something is; its line says what to change.")
@@ -92,7 +92,7 @@ def check(home: Path | None) -> int:
 
 
 def _repaired(settings: Settings) -> Iterator[DoctorFinding]:
-    """What was put right. What could not be is told by the findings behind."""
+    """Repair what can be repaired. What cannot is reported by the findings that follow."""
     from hermes_worker.cli.doctor_repairs import REPAIRS
 
     for subject, repair in REPAIRS:
@@ -146,7 +146,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
 
 
 def _provider_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
-    """Where there is more than one key to try."""
+    """List the checks of providers, where there is more than one key to try."""
     from hermes_worker.cli import doctor_providers
 
     if not settings.model.is_scripted and (settings.model.fallbacks or settings.model.more_keys):
@@ -154,7 +154,8 @@ def _provider_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tup
 
 
 def _fleet_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
-    """Here and not above: that module says its findings in the grades of this one."""
+    """List the checks of the fleet. Imported here and not above, because that module grades its findings by this
+    one."""
     from hermes_worker.cli import doctor_fleet
 
     for examine in (
@@ -337,11 +338,11 @@ _NOT_NEEDED = (
     ("ACL", "WHOAMI"),
     ("SCAN", "0"),
 )
-"""Commands that show something and change nothing. Who may give one of them may mostly give ``FLUSHALL`` too."""
+"""Commands that show something and change nothing. A user who may give one of them may mostly give ``FLUSHALL`` too."""
 
 
 def _try_what_is_needed(client: redis.Redis) -> None:
-    """Raises ``NoPermissionError``."""
+    """Try the commands that the broker must allow. Raises ``NoPermissionError``."""
     from hermes_worker.broker.queue import CONTROL_CHANNEL, KEY_PREFIX
     from hermes_worker.stream.live import stream_key
 
@@ -352,7 +353,7 @@ def _try_what_is_needed(client: redis.Redis) -> None:
 
 
 def _policy_of(client: redis.Redis) -> str | None:
-    """What a full server does; ``None`` where its user may not ask, as on a broker of our own."""
+    """Find what a full server does; ``None`` where our user may not ask, as on a broker of our own."""
     import redis
 
     try:
@@ -419,7 +420,7 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
 
 
 def _other_versions(alive: Iterable[Mapping[str, object]]) -> str:
-    """How many workers are of which other version than this program: while a fleet is replaced there are some."""
+    """Count the workers of each other version than this program's: there are some while a fleet is replaced."""
     counted = Counter(str(worker["version"] or "unknown") for worker in alive)
     return ", ".join(f"{count} of {version}" for version, count in sorted(counted.items()) if version != code_version())
 
@@ -429,7 +430,7 @@ def _queues_of(alive: Iterable[Mapping[str, object]]) -> set[str]:
 
 
 def _consumed(settings: Settings) -> set[str]:
-    """The queues that live workers consume. Raises ``UnavailableError``."""
+    """Find the queues that live workers consume. Raises ``UnavailableError``."""
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
 
@@ -441,7 +442,7 @@ def _consumed(settings: Settings) -> set[str]:
 
 
 def _logins(settings: Settings) -> tuple[Grade, str]:
-    """Those that nobody has used yet are left alone: trying them would spend them."""
+    """Check logins. Unused ones are not tried: that would spend them."""
     from hermes_worker.core.logins import LoginStanding, standing
     from hermes_worker.store.access.logins import Logins
     from hermes_worker.wiring import logins_of, open_database
@@ -484,7 +485,7 @@ def _encryption(settings: Settings) -> tuple[Grade, str]:
 
 
 def _keys(settings: Settings) -> tuple[Grade, str]:
-    """Of providers, as all workers together have found them."""
+    """Check provider keys, by the state that all workers together have found."""
     from hermes_worker.store.key_states import KeyStates
     from hermes_worker.wiring import open_database
 
@@ -504,8 +505,8 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
 
 
 def _has_tenant_keys(settings: Settings) -> bool:
-    """Whether some tenant brings keys, in rows or in the settings; false for a database that cannot be read, of which
-    another line speaks."""
+    """Whether some tenant brings keys, in rows or in the settings; false for a database that cannot be read, which
+    another finding reports."""
     from hermes_worker.features.provider_keys.rows import ProviderKeys
     from hermes_worker.wiring import open_database
 
@@ -524,7 +525,7 @@ def _has_tenant_keys(settings: Settings) -> bool:
 
 
 def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
-    """Keys of providers that tenants bring."""
+    """Check provider keys that tenants bring."""
     from hermes_worker.features.provider_keys.rows import ProviderKeys
     from hermes_worker.models.catalog import provider_rows
     from hermes_worker.wiring import open_database
@@ -581,7 +582,7 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
 
 
 def _chats(settings: Settings) -> tuple[Grade, str]:
-    """Where people who write are listened to, and what was wrong with the last look."""
+    """Check chats: which accounts are listened to, and what was wrong with the last poll."""
     from hermes_worker.channels.receivers import configured_accounts
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import open_database
@@ -642,7 +643,7 @@ def _model(settings: Settings) -> tuple[Grade, str]:
 
 
 def _certificate(settings: Settings, url: str, *, is_direct: bool) -> str | None:
-    """What is wrong with the certificate at ``url``; ``None`` when that is not what is wrong, or cannot be said."""
+    """Find what is wrong with the certificate at ``url``; ``None`` when it is right, or cannot be judged."""
     from hermes_worker.cli.doctor_tls import tls_finding
     from hermes_worker.models.catalog import provider_of_host
 
@@ -659,7 +660,7 @@ def _certificate(settings: Settings, url: str, *, is_direct: bool) -> str | None
 
 
 def _database_clock(settings: Settings) -> float | None:
-    """What time it is by the database; ``None`` where that is this machine's own clock, or nobody answers."""
+    """Read the time of the database; ``None`` where that is this machine's own clock, or it does not answer."""
     from hermes_worker.wiring import database_of
 
     if settings.database.url is None:
@@ -674,7 +675,7 @@ def _database_clock(settings: Settings) -> float | None:
 
 
 def _clock(settings: Settings) -> tuple[Grade, str]:
-    """Leases and schedules go by the database's clock, certificates and logs by that of the machine."""
+    """Compare the clocks: leases and schedules use the database's, certificates and logs the machine's."""
     told = _database_clock(settings)
     if told is None:
         return Grade.OK, "no other clock to compare with: the database is a file of this machine, or does not answer"
@@ -686,7 +687,7 @@ def _clock(settings: Settings) -> tuple[Grade, str]:
 
 
 def _named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, str]:
-    """Whether the server lists the model. A list that goes on, or none at all, says nothing."""
+    """Check that the server lists the model. A list that continues, or no list at all, proves nothing."""
     model = model_name(settings)
     try:
         document = answer.json()
@@ -702,7 +703,7 @@ def _named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, st
 
 
 def _api(settings: Settings) -> tuple[Grade, str]:
-    """Asks the one that runs on this home; of a deployment the one that is configured, which may be elsewhere."""
+    """Check the API that runs on this home; of a deployment the configured one, which may be elsewhere."""
     import httpx2
 
     from hermes_worker.cli.stack import reachable
@@ -774,7 +775,7 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
 
 
 def _mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[Grade, str]]]]:
-    """One for each server; one that fails where nobody can say which servers there are."""
+    """List a check for each MCP server; one that fails where the servers cannot be read."""
     try:
         servers = _mcp_servers(settings)
     except ConfigurationError as error:
@@ -783,7 +784,8 @@ def _mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[Grade,
 
 
 def _mcp_row_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
-    """Here and not above: that module says its findings in the grades of this one."""
+    """List the checks of MCP servers in rows. Imported here and not above, because that module grades its findings by
+    this one."""
     from hermes_worker.cli import doctor_mcp
 
     return doctor_mcp.checks(settings)
@@ -819,7 +821,7 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
 
 
 def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
-    """Whether a host could start it here: it is not started for that."""
+    """Check whether a host could start the server here, without starting it."""
     from hermes_worker.wiring import sandbox_of
 
     there = f"its {len(server.tools)} tools are approved; hosts ('hermes-worker mcp-host') start it"
@@ -832,7 +834,7 @@ def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grad
 
 
 def _browser(settings: Settings) -> tuple[Grade, str]:
-    """Whether this machine can be a host of browsers, and whether workers here can use one."""
+    """Check whether this machine can host browsers, and whether workers here can use one."""
     from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, missing_extra, require_confinement
     from hermes_worker.wiring import sandbox_of
 
@@ -874,7 +876,7 @@ def _kernel() -> str:
 
 
 def _limits() -> str:
-    """What bounds what a command uses, of a worker that is started as this command was."""
+    """Describe what bounds the resources of a command, of a worker that is started as this command was."""
     from hermes_worker.workspaces.sandbox.groups import groups
     from hermes_worker.workspaces.sandbox.probing import bounds_processes
 
@@ -886,7 +888,7 @@ def _limits() -> str:
 
 
 def _network(settings: Settings) -> tuple[Grade, str]:
-    """What commands may reach, by who asked for them."""
+    """Describe what commands may reach, by who asked for them."""
     from hermes_worker.wiring import network_rules, sandbox_of
     from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, access_of
     from hermes_worker.workspaces.sandbox.policy import SandboxPolicy

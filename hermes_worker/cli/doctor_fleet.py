@@ -1,5 +1,5 @@
-"""What ``doctor`` says of the rows of a fleet: what waits in the queues, whether jobs begin, how large it all is, and
-what remembers people."""
+"""``doctor``'s findings about the rows of a fleet: the queues, the jobs, the size of the database, and memory
+providers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hermes_worker.local.paths import has_no_rows, running_stack
 from hermes_worker.settings import Settings
 
 _WAITS_S_NOTED, _WAITS_S_MAX = 60.0, 900.0
-"""How long the oldest step of a queue may wait."""
+"""Seconds that the oldest step of a queue may wait, before a note and before an error."""
 _OVERDUE_S_MAX = 60.0
-"""A scheduler looks every few seconds."""
+"""Seconds that a job may be overdue: a scheduler looks every few seconds."""
 _CALLS_LOOKED_AT = 100
 
 
 def _is_down(settings: Settings) -> bool:
-    """Nothing is meant to be at work: this home has its own broker, and nobody started it."""
+    """Whether nothing should be running: this home has its own broker, and no stack was started."""
     return settings.broker.url is None and running_stack(settings.home) is None
 
 
 def queues(settings: Settings) -> tuple[Grade, str]:
-    """How old the oldest step is that a worker could take."""
+    """Check how old the oldest step is that a worker could take."""
     from hermes_worker.store.backlog import read_backlog
     from hermes_worker.wiring import open_database
 
@@ -47,7 +47,8 @@ def queues(settings: Settings) -> tuple[Grade, str]:
 
 
 def beat(settings: Settings) -> tuple[Grade, str]:
-    """Whether jobs begin when they are due. A scheduler has no row of its own: what it does is the sign of it."""
+    """Check whether jobs begin when they are due. A scheduler has no row of its own, so its work is the only sign of
+    it."""
     from hermes_worker.store.fleet import read_fleet
     from hermes_worker.wiring import open_database
 
@@ -87,7 +88,7 @@ def configuration(settings: Settings) -> tuple[Grade, str]:
 
 
 def size(settings: Settings) -> tuple[Grade, str]:
-    """How large the database is, and what of it holds nothing."""
+    """Check how large the database is, and how much of it is empty."""
     from hermes_worker.store.sizes import size_of
     from hermes_worker.wiring import open_database
 
@@ -130,7 +131,8 @@ def _megabytes(count: int) -> str:
 
 
 def remembers(settings: Settings) -> bool:
-    """An extension brings a memory provider. False where extensions cannot be used, which other lines say."""
+    """Whether an extension brings a memory provider. False where extensions cannot be used, which other findings
+    report."""
     from hermes_worker import plugins
 
     try:
@@ -140,8 +142,8 @@ def remembers(settings: Settings) -> bool:
 
 
 def memory(settings: Settings) -> tuple[Grade, str]:
-    """What remembers people beside the rows, and whether it was told of late: it is not asked for that, because each
-    has an interface of its own."""
+    """Check memory providers: whether each was called of late. None is called for this, because each has an interface
+    of its own."""
     from hermes_worker import plugins
     from hermes_worker.store.hooks.calls import HookCalls
     from hermes_worker.store.hooks.owed import HookCallState

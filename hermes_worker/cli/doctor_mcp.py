@@ -1,4 +1,5 @@
-"""What ``doctor`` says of MCP servers that tenants keep as rows. It asks none of them: workers and hosts do."""
+"""``doctor``'s findings about MCP servers that tenants keep as rows. None of the servers is asked: workers and hosts do
+that."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _NAMED_MAX = 5
 
 
 def checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
-    """One, where tenants may keep servers, or keep some."""
+    """List the check, where tenants may keep servers, or keep some."""
     kept: Sequence[McpServerRow] | HermesError
     try:
         kept = _kept(settings)
@@ -38,7 +39,7 @@ def _kept(settings: Settings) -> Sequence[McpServerRow]:
 
 
 def rows(settings: Settings, kept: Sequence[McpServerRow] | HermesError) -> tuple[Grade, str]:
-    """What state they are in, and what somebody has to do. Raises ``HermesError``."""
+    """Check the state of the servers, and say what a person must do. Raises ``HermesError``."""
     if isinstance(kept, HermesError):
         raise kept
     if not kept:

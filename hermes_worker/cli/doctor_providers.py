@@ -1,5 +1,5 @@
-"""What ``doctor`` says of the keys beside the first one: those of the same provider, and of the providers to fall back
-on. Each is tried by the cheapest call that needs it."""
+"""``doctor``'s findings about further keys: those of the same provider, and of fallback providers. Each is tried by the
+cheapest call that needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_worker.wiring import key_places
 
 
 def providers(settings: Settings) -> tuple[Grade, str]:
-    """Whether each key is taken. One without a key is skipped by runs, so it is no failure."""
+    """Check whether each key is accepted. A provider without a key is skipped by runs, so it is no failure."""
     good, skipped, broken = 0, [], []
     for name, place in key_places(settings):
         if isinstance(place, ConfigurationError):
@@ -31,7 +31,7 @@ def _wrong_with(wire: str, place: Endpoint) -> str | None:
     import httpx2
 
     if not wire_rows()[wire].headers:
-        return None  # a wire that is unverified live, which nobody asks
+        return None  # this wire is unverified live, so no call is tried
     try:
         status = models_answer(wire, place).status_code
     except httpx2.HTTPError as error:

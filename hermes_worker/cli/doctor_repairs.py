@@ -1,4 +1,4 @@
-"""What ``doctor --fix`` puts right: only what loses nothing that anybody could want, and each thing at most once."""
+"""The repairs of ``doctor --fix``: each loses nothing that a person could want, and is made at most once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_worker.settings.server_key import is_open_to_others, key_file
 
 
 def _schema(settings: Settings) -> str | None:
-    """Brought up to date where ``hermes-worker migrate`` would do it."""
+    """Migrate the schema, where ``hermes-worker migrate`` would."""
     from hermes_worker.store.migrate import migrate
     from hermes_worker.store.revisions import known, newest, state
     from hermes_worker.wiring import database_of
@@ -39,7 +39,7 @@ def _key(settings: Settings) -> str | None:
 
 
 def _set_aside(settings: Settings) -> str | None:
-    """Files of a broker that no server could read. The rows know what was in them."""
+    """Remove files of a broker that no server could read. The rows know what was in them."""
     from hermes_worker.local.valkey import data_set_aside
 
     unread = data_set_aside(settings.home / "valkey")
@@ -52,7 +52,7 @@ def _set_aside(settings: Settings) -> str | None:
 
 
 def _left(settings: Settings) -> str | None:
-    """Folders of processes that are gone. A lock says whether they are."""
+    """Remove folders of processes that are gone, as their locks show."""
     from hermes_worker.tasks.upkeep import remove_left
 
     removed = remove_left(settings.home)
@@ -79,7 +79,7 @@ def _space(settings: Settings) -> str | None:
 
 
 def _search(settings: Settings) -> str | None:
-    """An index that is damaged is thrown away; the next worker fills a new one from the messages."""
+    """Delete a damaged search index; the next worker builds a new one from the messages."""
     from hermes_worker.store.search.indexing import Indexer, find_index_damage
     from hermes_worker.store.search.repairing import rebuild_index
     from hermes_worker.wiring import open_database
@@ -108,4 +108,5 @@ REPAIRS: tuple[tuple[str, Callable[[Settings], str | None]], ...] = (
     ("size", _space),
     ("search", _search),
 )
-"""By the subject of the line that they put right: what was done, as a sentence; ``None`` where nothing was wrong."""
+"""By the subject of the finding: the repair, which returns a sentence about what it did, or ``None`` where nothing was
+wrong."""

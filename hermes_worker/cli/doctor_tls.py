@@ -1,5 +1,5 @@
-"""What is wrong with the certificate that an address shows: an authority that is not trusted here, somebody in between,
-a time that has passed, or a clock that is wrong. Each is mended elsewhere, so each is named."""
+"""What is wrong with a server's certificate: an authority that is not trusted here, an intercepting proxy, a time that
+has passed, or a wrong clock. Each is mended elsewhere, so each has a name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enum import StrEnum
 
 PATIENCE_S = 3.0
 SKEW_S = 300.0
-"""A clock that differs by more is wrong."""
+"""Seconds by which a clock may differ; more means that it is wrong."""
 _EXPIRED, _NOT_YET = 10, 9
 _UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21})
 _WRONG_HOST = frozenset({62, 63, 64})
@@ -23,7 +23,7 @@ _WRONG_HOST = frozenset({62, 63, 64})
 
 
 class TlsProblem(StrEnum):
-    """What keeps a connection from being trusted."""
+    """The problem that keeps a connection from being trusted."""
 
     CUSTOM_AUTHORITY = "custom_authority"
     INTERCEPTED = "intercepted"
@@ -36,7 +36,7 @@ class TlsProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFinding:
-    """What was found at an address, and what to change."""
+    """A problem found at an address, and what to change."""
 
     problem: TlsProblem
     text: str
@@ -44,7 +44,7 @@ class TlsFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """The certificate of a server, whoever issued it, and what time the server says it is."""
+    """The certificate that a server shows, whether trusted or not, and the server's time."""
 
     issuer: str
     begins: float
@@ -60,10 +60,10 @@ def tls_finding(
     is_public: bool,
     clocks: Sequence[float] = (),
 ) -> TlsFinding | None:
-    """What is wrong with the certificate at ``host``; ``None`` when it is trusted. ``is_public`` for a service whose
-    certificate is from an authority that everybody trusts: another issuer is somebody in between. ``clocks`` are what
-    others say is the time now, such as the database. Takes at most about three times ``PATIENCE_S``. Raises
-    ``OSError`` where nobody answers."""
+    """Find what is wrong with the certificate at ``host``; ``None`` when it is trusted. ``is_public`` for a service
+    whose certificate is from a widely trusted authority: another issuer is an intercepting proxy. ``clocks`` are the
+    times of other clocks, such as the database's. Takes at most about three times ``PATIENCE_S``. Raises ``OSError``
+    where the host does not answer."""
     name = server_name or host
     try:
         _connected(host, port, name, ssl.create_default_context()).close()
@@ -100,7 +100,7 @@ def _named(
 
 
 def _about_time(name: str, shown: _Shown, clocks: Sequence[float], *, is_over: bool) -> TlsFinding:
-    """The certificate's time or ours: others tell which clock is right."""
+    """Find whether the certificate's time or our clock is wrong: other clocks tell."""
     here = time.time()
     told = [clock for clock in (*clocks, shown.now) if clock is not None]
     right = next((clock for clock in told if shown.begins <= clock <= shown.ends and abs(clock - here) > SKEW_S), None)
@@ -132,7 +132,7 @@ def _connected(host: str, port: int, name: str, context: ssl.SSLContext) -> ssl.
 
 
 def _shown(host: str, port: int, name: str) -> _Shown:
-    """What the server shows to one who trusts anybody and says nothing but ``HEAD /``: no key goes there."""
+    """Read the server's certificate without trusting it, and send only ``HEAD /``: no key goes there."""
     from cryptography import x509
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -151,7 +151,7 @@ def _shown(host: str, port: int, name: str) -> _Shown:
 
 
 def _time_told(connection: ssl.SSLSocket, name: str) -> float | None:
-    """The ``Date`` of an answer."""
+    """Read the ``Date`` of an answer."""
     with suppress(OSError, ValueError, TypeError):
         connection.sendall(f"HEAD / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode("ascii"))
         answer = b""

@@ -1,4 +1,4 @@
-"""What ``doctor`` says of workspaces that are not on this machine."""
+"""``doctor``'s findings about workspaces that are not on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hermes_worker.settings import Settings
 
 
 def examined(settings: Settings) -> tuple[Grade, str]:
-    """Whether new sessions get a workspace from here."""
+    """Check whether new sessions can get a workspace from here."""
     match settings.terminal.workspace:
         case "ssh":
             return _ssh_host(settings)
@@ -20,7 +20,7 @@ def examined(settings: Settings) -> tuple[Grade, str]:
 
 
 def _ssh_host(settings: Settings) -> tuple[Grade, str]:
-    """Whether this machine can work on the host of workspaces."""
+    """Check whether this machine can work on the host of workspaces."""
     from hermes_worker.wiring import ssh_account
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.remote.ssh import SshHost, ssh_missing
@@ -41,7 +41,7 @@ def _ssh_host(settings: Settings) -> tuple[Grade, str]:
 
 
 def _container_engine(settings: Settings) -> tuple[Grade, str]:
-    """Whether this machine can make containers."""
+    """Check whether this machine can make containers."""
     from hermes_worker.wiring import docker_account
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.remote.docker import engine_says
@@ -59,7 +59,7 @@ def _container_engine(settings: Settings) -> tuple[Grade, str]:
 
 
 def _cluster(settings: Settings) -> tuple[Grade, str]:
-    """Whether this machine can make pods."""
+    """Check whether this machine can make pods."""
     from hermes_worker.wiring import kubernetes_account
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.remote.kubernetes import Cluster, kubernetes_missing

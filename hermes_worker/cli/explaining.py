@@ -1,4 +1,4 @@
-"""``hermes-worker runs explain``: why a run is where it is."""
+"""``hermes-worker runs explain``: explain why a run is where it is."""
 
 from __future__ import annotations
 

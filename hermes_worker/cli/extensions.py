@@ -1,4 +1,4 @@
-"""``hermes-worker extensions``: what others wrote, and which of it is used."""
+"""``hermes-worker extensions``: list, enable and disable extensions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _document(one: Available, settings: Settings) -> dict[str, Any]:
 
 def _keep(settings: Settings, names: Sequence[str]) -> None:
     """Write ``extensions.enabled`` into ``config.yaml``, and nothing else. Raises ``ConfigurationError`` where the file
-    cannot be changed without changing more, or where something else decides."""
+    cannot be changed without changing more, or where another source sets it."""
     if settings.environ.get(_VARIABLE, "").strip():
         raise ConfigurationError(f"{_VARIABLE} decides which extensions are enabled: set it to {','.join(names)!r}")
     path = settings.home / "config.yaml"
@@ -125,8 +125,8 @@ def _keep(settings: Settings, names: Sequence[str]) -> None:
 
 
 def with_enabled(text: str, names: Sequence[str]) -> str | None:
-    """A ``config.yaml`` with these extensions enabled, its other lines as they are; ``None`` where that cannot be done
-    line by line. Pure."""
+    """Write a ``config.yaml`` with these extensions enabled and its other lines unchanged; ``None`` where that cannot
+    be done line by line. Pure."""
     try:
         before = yaml.safe_load(text) or {}
     except yaml.YAMLError:
@@ -143,7 +143,7 @@ def with_enabled(text: str, names: Sequence[str]) -> str | None:
 
 
 def _replaced(lines: Sequence[str], ours: str) -> str | None:
-    """With the lines of ``enabled:`` replaced, where they stand below ``extensions:``."""
+    """Replace the lines of ``enabled:`` below ``extensions:``; ``None`` where there are none."""
     start = next((n for n, line in enumerate(lines) if line.split("#")[0].rstrip() == "extensions:"), None)
     if start is None:
         return None

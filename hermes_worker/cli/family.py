@@ -18,7 +18,7 @@ _GOAL_CHARS = 60
 
 
 def family_lines(children: Sequence[ChildView], refusals: Sequence[RefusalView]) -> list[str]:
-    """A table of the children, and what was refused below them; nothing without children."""
+    """Render a table of the children, and what was refused below them; empty without children."""
     if not children:
         return []
     rows = [(clean(child.run_id), coloured(child.status), _cost(child), _goal(child)) for child in children]
@@ -27,14 +27,14 @@ def family_lines(children: Sequence[ChildView], refusals: Sequence[RefusalView])
 
 
 class FamilyWatch:
-    """Says what changed among the children of one run since the last time it was asked."""
+    """Finds what changed among the children of one run since the last call."""
 
     def __init__(self) -> None:
         self._known: dict[str, RunStatus] = {}
         self._told: set[tuple[str, int]] = set()
 
     def changed(self, news: RunNews) -> list[str]:
-        """A line for each child that begins or ends, and for each refusal below, that was not told before."""
+        """Render a line for each child that began or ended, and for each refusal below, since the last call."""
         children = [child for child in news.children if self._known.get(child.run_id) is not child.status]
         self._known.update({child.run_id: child.status for child in children})
         refusals = [each for each in news.refusals if (each.run_id, each.seq) not in self._told]

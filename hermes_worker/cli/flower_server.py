@@ -1,4 +1,4 @@
-"""Flower in this process, closed: nothing but its health check is answered without the password.
+"""Flower in this process, closed: without the password it answers nothing but its health check.
 
 Importing this needs the extra ``flower``.
 """
@@ -21,11 +21,12 @@ from hermes_worker.settings import RemoteControl, Settings
 from hermes_worker.worker.app import build
 
 _SAVED_EVERY_MS = 10_000
-"""What a Flower that is killed forgets, at most. One that is told to end saves what it knows."""
+"""Milliseconds between two saves: so much a killed Flower forgets at most. One that is told to stop saves what it
+knows."""
 
 
 class _Metrics(Metrics):  # type: ignore[misc]
-    """Flower answers this page without a password, and it names workers and tasks."""
+    """Flower answers this page without a password, and it names workers and tasks, so it is closed."""
 
     @tornado.web.authenticated
     async def get(self) -> None:
@@ -34,7 +35,7 @@ class _Metrics(Metrics):  # type: ignore[misc]
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises ``ConfigurationError`` when the address cannot be used."""
-    # Of every page that is asked for; and of workers that were asked and are not there.
+    # These log every page that is asked for, and every worker that was asked and is not there.
     for chatty in ("tornado.access", "flower.inspector"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     _configure(settings)

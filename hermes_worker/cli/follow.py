@@ -1,7 +1,7 @@
 """Follow a run: its rows from SQL and, between them, the live preview from the broker, merged into one order.
 
-Survives whatever comes back: a database or broker that is away, a stack that is stopped and started again (its broker
-may then be another one), a worker that dies in the middle of a reply.
+It survives a database or broker that is away for a time, a stack that is stopped and started again (its broker may then
+be another one), and a worker that dies in the middle of a reply.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hermes_worker.stream.live import LiveEntry, entry_of, forget_stream, is_pos
 from hermes_worker.stream.sse import Cursor, Merge, StreamStart, WireEvent
 
 _LOOK_EVERY_S = 1.0
-"""How often rows are read when nobody says that there are new ones."""
+"""Seconds between two reads of rows that no live entry announced."""
 _READS_AT_ONCE = 4
-"""And that many in a second, for entries that announce rows which are not there."""
+"""Most reads in one second for entries that announce rows which are not there."""
 _BLOCK_MS = 500
 _WATCH_FOR_S = 30.0
 _ENTRIES = 500
@@ -35,12 +35,12 @@ _NOTHING = Cursor()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where a run is read from."""
+    """The sources that a run is read from."""
 
     views: Views
     runs: Runs
     broker_url: Callable[[], str | None]
-    """Asked again whenever the broker is away, because an embedded one may come back elsewhere."""
+    """Finds the broker again whenever it is away, because an embedded one may come back elsewhere."""
 
 
 def follow(
@@ -51,10 +51,10 @@ def follow(
     on_idle: Callable[[], str | None] = lambda: None,
     news: Callable[[], Sequence[str]] = tuple,
 ) -> Iterator[WireEvent | Notice]:
-    """Everything that happened to a run after ``told`` and that happens, in order, until it has ended.
+    """Iterate over everything that happened to a run after ``told`` and that happens, in order, until it has ended.
 
-    ``on_idle`` is called about once a second; what it returns is passed on as a notice when it changes. So is ``news``,
-    each line of which is passed on. Raises ``RunNotFound``.
+    ``on_idle`` is called about once a second; its result is passed on as a notice when it changes. Each line that
+    ``news`` returns is passed on, too. Raises ``RunNotFound``.
     """
     merge = _joined(sources.views, run_id, told)
     preview = _Preview(sources, run_id)
@@ -88,7 +88,7 @@ def follow(
 
 
 def _joined(views: Views, run_id: str, told: Cursor) -> Merge:
-    """The state of a reader who comes now; see ``StreamStart`` for the order of the reads."""
+    """Begin the merge for a reader who comes now; see ``StreamStart`` for the order of the reads."""
     view = views.run(run_id)
     calls = views.calls(run_id)
     settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
@@ -108,7 +108,7 @@ def _rows(views: Views, run_id: str, merge: Merge) -> Iterator[WireEvent]:
 
 
 class _Preview:
-    """The live side: whatever it cannot give is given by the rows a little later."""
+    """The live side: what it lacks, the rows give a little later."""
 
     def __init__(self, sources: Sources, run_id: str) -> None:
         self._sources = sources
@@ -127,7 +127,7 @@ class _Preview:
         self._watched_until = now + _WATCH_FOR_S
 
     def read(self) -> list[tuple[LiveEntry, float]]:
-        """New entries and when they were written (epoch seconds); waits half a second for the first."""
+        """Read new entries and when they were written (epoch seconds); waits half a second for the first."""
         client = self._connected()
         if client is None:
             time.sleep(_BLOCK_MS / 1000)
@@ -148,7 +148,7 @@ class _Preview:
         return [(entry_of(fields), int(entry_id.partition("-")[0]) / 1000) for entry_id, fields in entries]
 
     def _mend(self, client: redis.Redis, error: Exception) -> None:
-        """Throw away what is no stream; the next entry begins one."""
+        """Delete a key that is no stream; the next entry begins one."""
         if isinstance(error, redis.ResponseError) and not refuses_us(error):
             with contextlib.suppress(redis.RedisError, OSError):  # the next read finds out and waits
                 forget_stream(client, self._run_id, str(error))
@@ -168,7 +168,7 @@ class _Preview:
         return self._client
 
     def _nudge(self) -> None:
-        """A model call may be in flight that was claimed when nobody watched."""
+        """Ask workers to send: a model call in flight may have been claimed while the run had no readers."""
         assert self._client is not None
         try:
             self._client.publish(CONTROL_CHANNEL, f"watch {self._run_id}")
@@ -182,7 +182,8 @@ class _Preview:
 
 
 def _entries_of(found: Any) -> list[tuple[str, dict[str, str]]]:
-    """The one stream's entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to a list of lists."""
+    """Find the single stream's entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to a list of
+    lists."""
     if not found:
         return []
     if isinstance(found, dict):

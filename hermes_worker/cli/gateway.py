@@ -165,7 +165,7 @@ def clear_pending(home: Path | None, account: str) -> None:
 
 
 def account_called(text: str) -> str:
-    """An account as people call it: the usual one of a platform by the platform alone."""
+    """Parse the name of an account: a platform alone names its default account."""
     return text if ":" in text else account_of(text)
 
 
@@ -177,7 +177,7 @@ def _shown(told: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _people_of(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Those of an account by tenant; the first who came first."""
+    """List the people of an account by tenant, in the order in which they came."""
     asking = [(one, "asks", one["expires_at"]) for one in told["asking"]]
     let_in = [(one, one["role"], one["paired_at"]) for one in told["people"]]
     return [

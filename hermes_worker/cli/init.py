@@ -1,4 +1,4 @@
-"""``hermes-worker init``: from nothing to a model that answers, a job and a place where answers go."""
+"""``hermes-worker init``: set up a model that answers, a target for answers, and a first job."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ from hermes_worker.wiring import dispatcher_of, provider_of
 _KEY_VARIABLE = "HERMES_API_KEY"
 _SCRIPTED = "scripted"
 _REPLY_TOKENS = 512
-"""Room for a model that thinks first."""
+"""Most tokens of the reply, with room for a model that thinks first."""
 _path = click.Path(dir_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitManner:
-    """How ``init`` goes about it."""
+    """How ``init`` proceeds."""
 
     asks: bool
-    """Somebody is there to be asked."""
+    """Whether a person is there to be asked."""
     tries: bool
     replaces: bool
-    """What stands otherwise is replaced without a question."""
+    """Whether different values are replaced without a question."""
 
 
 @click.command(
@@ -118,7 +118,7 @@ def _is_terminal() -> bool:
 
 
 def _require_sense(given: dict[str, Any]) -> None:
-    """Raises ``UsageError`` for options that do not go together."""
+    """Raise ``UsageError`` for options that do not go together."""
     of_home = [name for name in ("job", "schedule", "deliver") if given[name]]
     if given["compose"] and given["k8s"]:
         raise click.UsageError("--compose and --k8s are two places; give one of them")
@@ -137,7 +137,8 @@ def _require_sense(given: dict[str, Any]) -> None:
 
 
 def _tried_model(settings: Settings, given: dict[str, Any], manner: InitManner) -> ChosenModel:
-    """Whom the flags or the answers name, once it has answered. Raises ``ConfigurationError``."""
+    """Choose the provider and model that the flags or the answers name, once it has answered. Raises
+    ``ConfigurationError``."""
     is_for_fleet = bool(given["compose"] or given["k8s"])
     while True:
         chosen = _chosen_model(settings, given, manner, is_for_fleet=is_for_fleet)
@@ -165,7 +166,7 @@ def _tried_model(settings: Settings, given: dict[str, Any], manner: InitManner) 
 
 
 def _require_of_fleet(chosen: ChosenModel) -> None:
-    """Raises ``ConfigurationError`` for what only one machine can do with."""
+    """Raise ``ConfigurationError`` for a model that only a single machine can use."""
     if chosen.provider == _SCRIPTED:
         raise ConfigurationError("the scripted stand-in is for one machine; name a provider")
     row = find_provider(chosen.provider)
@@ -179,7 +180,7 @@ def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner,
     if said is None and manner.asks:
         click.echo(f"Providers: {', '.join(provider_rows())}, and {_SCRIPTED} for none.", err=True)
         said = click.prompt("Provider", default=model.provider or "openai", err=True)
-    # Without a provider's key the stand-in is there by itself; nobody chose it.
+    # Without a provider's key the stand-in is the default; it was not chosen.
     is_chosen = model.provider != _SCRIPTED or "model.provider" in settings.origins
     provider = said or (model.provider if is_chosen else None) or ("custom" if given["base_url"] else None)
     if provider is None:
@@ -212,7 +213,8 @@ def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner,
 def _key(
     settings: Settings, file: Path | None, manner: InitManner, *, is_needed: bool, is_same: bool, writes_key: bool
 ) -> str | None:
-    """The key to be written; ``None`` where one is set already, or none is needed. Raises ``ConfigurationError``."""
+    """Read the key to be written; ``None`` where one is set already, or none is needed. Raises
+    ``ConfigurationError``."""
     if file is not None:
         return read_key(file, "--model-key-file")
     found = settings.model.api_key.reveal() if settings.model.api_key is not None and is_same else None
@@ -231,8 +233,8 @@ def _key(
 
 
 def _said_by(settings: Settings, chosen: ChosenModel, config: str) -> str:
-    """What a model says to one question, as a line; ``config`` is what ``config.yaml`` is going to say. Raises
-    ``HermesError``."""
+    """Ask a model one question, and write its answer as a line; ``config`` is the ``config.yaml`` that will be written.
+    Raises ``HermesError``."""
     from hermes_worker.core.abort import AbortSignal
 
     said: dict[str, object] = {**chosen.settings, "model.api_key": chosen.api_key}
@@ -255,7 +257,7 @@ def _said_by(settings: Settings, chosen: ChosenModel, config: str) -> str:
 
 
 def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> list[FleetAccount]:
-    """Those of the platforms that are named, with the credentials that are set or typed. Raises
+    """Choose the accounts of the named platforms, with the credentials that are set or typed. Raises
     ``ConfigurationError``."""
     if not named and manner.asks:
         asked = "Where do people write (telegram, slack, email ..., several with commas, Enter for nowhere)"
@@ -269,7 +271,7 @@ def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> l
 
 
 def _tell_of(accounts: Sequence[FleetAccount], run: str) -> None:
-    """What is left to do where people write."""
+    """Print what is left to do before people can write."""
     for account in accounts:
         if not account.is_held:
             click.echo(f"Tell {account.platform} the address of the API: docs/gateway.md says which.")
@@ -281,7 +283,7 @@ def _tell_of(accounts: Sequence[FleetAccount], run: str) -> None:
 
 
 def _config_with(settings: Settings, chosen: ChosenModel) -> tuple[str, list[str]]:
-    """As ``config_with``, of the home. Raises ``ConfigurationError``."""
+    """Write a home's ``config.yaml`` with a model, and list the values that change. Raises ``ConfigurationError``."""
     path = settings.home / "config.yaml"
     try:
         return config_with(path.read_text(encoding="utf-8") if path.exists() else "", chosen)
@@ -344,7 +346,7 @@ def _for_kubernetes(
 
 
 def _address(file: Path | None, whose: str, option: str, manner: InitManner) -> str:
-    """Raises ``ConfigurationError``."""
+    """Read the address of a server. Raises ``ConfigurationError``."""
     if file is not None:
         return read_key(file, option)
     if not manner.asks:
@@ -353,7 +355,7 @@ def _address(file: Path | None, whose: str, option: str, manner: InitManner) -> 
 
 
 def _may_replace(otherwise: Sequence[str], manner: InitManner) -> None:
-    """Raises ``ConfigurationError``, or ``Abort`` where somebody says no."""
+    """Ask before values are replaced. Raises ``ConfigurationError``, or ``Abort`` where the person refuses."""
     if not otherwise or manner.replaces:
         return
     told = "; ".join(otherwise)
@@ -363,7 +365,7 @@ def _may_replace(otherwise: Sequence[str], manner: InitManner) -> None:
 
 
 def _write(files: Sequence[WrittenFile]) -> None:
-    """Each at once or not at all. Raises ``ConfigurationError``."""
+    """Write each file at once or not at all. Raises ``ConfigurationError``."""
     for file in files:
         try:
             replace_text(file.path, file.text, mode=0o600 if file.is_secret else None)
@@ -376,7 +378,8 @@ def _write(files: Sequence[WrittenFile]) -> None:
 
 
 def _target(settings: Settings, said: str | None, manner: InitManner) -> tuple[str | None, bool]:
-    """Where answers are to go, if anywhere, and whether a test message got there."""
+    """Choose where answers go, if anywhere, and try it with a test message. Returns the target, and whether the message
+    arrived."""
     if said is None and manner.asks:
         asked = "Where are answers to go (telegram:CHAT, email:YOU@..., webhook:https://..., Enter for nowhere)"
         said = click.prompt(asked, default="", show_default=False, type=TEXT, err=True)
@@ -406,8 +409,8 @@ def _target(settings: Settings, said: str | None, manner: InitManner) -> tuple[s
 
 
 def _with_credentials(settings: Settings, platforms: Sequence[str], manner: InitManner) -> Settings:
-    """The settings once somebody has been asked for the credentials that are not set. Raises ``ConfigurationError``
-    where nobody is there to be asked."""
+    """Ask for the credentials that are not set, and load the settings again. Raises ``ConfigurationError`` where no
+    person can be asked."""
     missing = [name for platform in platforms for name in missing_variables(platform, settings.environ)]
     if missing and not manner.asks:
         raise ConfigurationError(f"delivery to {', '.join(platforms)} is not configured: set {', '.join(missing)}")
@@ -433,7 +436,7 @@ def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, m
             schedule = click.prompt("When", default="every day at 9am", type=TEXT, err=True)
     if not prompt:
         return
-    if settings.database.url is None:  # that of a deployment is changed by 'migrate' alone
+    if settings.database.url is None:  # the database of a deployment is changed by 'migrate' alone
         bring_up_to_date(settings, lambda doing: click.echo(f"{doing} ...", err=True))
     jobs = JobRows(ask_home(settings))
     name = default_name(prompt, (), None)

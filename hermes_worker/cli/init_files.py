@@ -1,4 +1,4 @@
-"""What ``hermes-worker init`` writes, as texts and as places. ``init`` asks and writes."""
+"""The files of ``hermes-worker init``, as texts and paths. ``init`` asks and writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPOSE_PASSWORDS = (
     "HERMES_FLOWER_PASSWORD",
     "GRAFANA_PASSWORD",
 )
-"""What ``compose/.env`` has to have beside the model."""
+"""The passwords that ``compose/.env`` must have beside the model."""
 _COMPOSE_HEAD = """\
 # Written by 'hermes-worker init --compose'. README.md beside compose.yaml says what else can stand here.
 """
@@ -34,33 +34,33 @@ _IMAGE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenModel:
-    """Who is asked when a run names no model."""
+    """The model of runs that name none."""
 
     provider: str
     name: str | None
-    """``None`` leaves it to the provider's usual one."""
+    """``None`` leaves it to the provider's default."""
     base_url: str | None = None
     api_key: str | None = None
     """``None`` where none is needed, or where it is set elsewhere already."""
 
     @property
     def settings(self) -> Mapping[str, str | None]:
-        """By the keys of ``config.yaml``."""
+        """The settings by their keys in ``config.yaml``."""
         return {"model.provider": self.provider, "model.default": self.name, "model.base_url": self.base_url}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file as it is to be."""
+    """A file to be written."""
 
     path: Path
     text: str
     is_secret: bool = False
-    """Readable by its owner alone."""
+    """Whether only its owner may read it."""
 
 
 def config_with(before: str, model: ChosenModel) -> tuple[str, list[str]]:
-    """The text of ``config.yaml`` with a model, and what it said otherwise before. Raises ``ValueError``."""
+    """Write the text of ``config.yaml`` with a model, and list the values that change. Raises ``ValueError``."""
     after, otherwise = before, []
     said = yaml.safe_load(before) or {}
     group = said.get("model") if isinstance(said, dict) else None
@@ -79,8 +79,8 @@ def config_with(before: str, model: ChosenModel) -> tuple[str, list[str]]:
 def compose_file(
     directory: Path, before: str, model: ChosenModel, accounts: Sequence[FleetAccount] = ()
 ) -> tuple[WrittenFile, list[str]]:
-    """``.env`` for Compose, and what it said otherwise before. A password that is there stays: that of PostgreSQL is
-    set when its volume is made. Raises ``ConfigurationError``."""
+    """Write ``.env`` for Compose, and list the values that change. A stored password stays: that of PostgreSQL is set
+    when its volume is made. Raises ``ConfigurationError``."""
     given = {
         "HERMES_PROVIDER": model.provider,
         "HERMES_MODEL": model.name,
@@ -104,20 +104,20 @@ def compose_file(
 
 
 def _with_profile(dotenv: str, profile: str) -> str:
-    """With a profile among those that Compose starts when none is named."""
+    """Add a profile to those that Compose starts when none is named."""
     started = [name for name in (value_of(dotenv, "COMPOSE_PROFILES") or "").split(",") if name]
     return dotenv if profile in started else with_variable(dotenv, "COMPOSE_PROFILES", ",".join([*started, profile]))
 
 
 def value_of(dotenv: str, name: str) -> str | None:
-    """What the last line of a variable says, without its quotes; ``None`` where there is none."""
+    """Read the value in the last line of a variable, without its quotes; ``None`` where there is none."""
     found = re.findall(rf"^[ \t]*(?:export[ \t]+)?{re.escape(name)}[ \t]*=[ \t]*(.*?)[ \t]*$", dotenv, re.MULTILINE)
     return found[-1].strip("'\"") if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """What an overlay of Kubernetes says beside the model."""
+    """What an overlay of Kubernetes sets beside the model."""
 
     directory: Path
     database_url: str
@@ -128,8 +128,8 @@ class ClusterPlan:
 
 
 def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
-    """An overlay of kustomize with its secrets as files. The key of the server is drawn where there is none yet. Raises
-    ``ConfigurationError``."""
+    """Write an overlay of kustomize with its secrets as files. The server's key is generated where there is none yet.
+    Raises ``ConfigurationError``."""
     folder = plan.directory / "secrets"
     key_file = folder / "server-key"
     server_key = key_file.read_text(encoding="utf-8") if key_file.exists() else secrets.token_urlsafe(32)
@@ -149,7 +149,7 @@ def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
 
 
 def _secrets_of(plan: ClusterPlan) -> Mapping[str, Mapping[str, str]]:
-    """What the secrets of the accounts have, by the secrets' names; none is empty."""
+    """Collect the values of the accounts' secrets, by the secrets' names; none is empty."""
     found: dict[str, dict[str, str]] = {GATEWAY_SECRET: {}, WEBHOOKS_SECRET: {}, CHANNELS_SECRET: {}}
     for account in plan.accounts:
         for secret, given in account.cluster_secrets().items():
@@ -198,7 +198,7 @@ def _image(written: str) -> dict[str, str]:
 
 
 def _settings_patch(plan: ClusterPlan, model: ChosenModel) -> str:
-    """Of what ``base/settings.yaml`` says of the model all is replaced: null takes a value away."""
+    """Write the patch that replaces all that ``base/settings.yaml`` sets of the model: null removes a value."""
     data = {"HERMES_PROVIDER": model.provider, "HERMES_BASE_URL": model.base_url, "HERMES_MODEL": model.name}
     data |= {"HERMES_GATEWAY": "true"} if plan.accounts else {}
     for account in plan.accounts:
@@ -208,7 +208,7 @@ def _settings_patch(plan: ClusterPlan, model: ChosenModel) -> str:
 
 
 def base_of(directory: Path) -> Path:
-    """Where the manifests are that an overlay in ``directory`` builds on. Raises ``ConfigurationError``."""
+    """Find the manifests on which an overlay in ``directory`` builds. Raises ``ConfigurationError``."""
     for above in directory.absolute().parents:
         if (above / "base" / "kustomization.yaml").is_file():
             return above / "base"

@@ -1,4 +1,5 @@
-"""The platforms that a fleet of ``hermes-worker init`` listens to: what that needs, and which role gets which of it."""
+"""The chat platforms of a fleet that ``hermes-worker init`` sets up: what each needs, and which role gets which
+secret."""
 
 from __future__ import annotations
 
@@ -14,31 +15,31 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings.role_secrets import is_secret
 
 GATEWAY_SECRET, WEBHOOKS_SECRET, CHANNELS_SECRET = "hermes-gateway", "hermes-webhooks", "hermes-channels"
-"""What the manifests of Kubernetes call the secrets of gateways, of the API and of delivery workers."""
+"""The names, in the manifests of Kubernetes, of the secrets of gateways, of the API and of delivery workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetAccount:
-    """The usual account of a platform. People write to it, and answers are sent from it."""
+    """The default account of a platform. People write to it, and answers are sent from it."""
 
     platform: str
     mode: InboundMode
     values: Mapping[str, str] = field(repr=False)
-    """By variable name; secrets among them."""
+    """Values by variable name; some are secrets."""
 
     @property
     def is_held(self) -> bool:
-        """A gateway listens. Otherwise the platform brings its messages to the API."""
+        """Whether a gateway listens. Otherwise the platform brings its messages to the API."""
         return self.mode is not InboundMode.WEBHOOK
 
     @property
     def plain_values(self) -> Mapping[str, str]:
-        """Those that are no secrets."""
+        """The values that are no secrets."""
         secret = secrets_of(self.platform)
         return {name: value for name, value in self.values.items() if name not in secret}
 
     def cluster_secrets(self) -> Mapping[str, Mapping[str, str]]:
-        """What each secret of Kubernetes has of it: a role gets what it needs and nothing else."""
+        """Split the secrets by Kubernetes secret: a role gets what it needs and nothing else."""
         row = platforms()[self.platform]
         listening = (GATEWAY_SECRET, row.gateway_secrets) if self.is_held else (WEBHOOKS_SECRET, row.webhook_secrets)
         names_by_secret = dict([listening, (CHANNELS_SECRET, sorted(_sending_secrets(self.platform)))])
@@ -49,13 +50,14 @@ class FleetAccount:
 
 
 def secrets_of(platform: str) -> frozenset[str]:
-    """The variables of a platform that hold secrets."""
+    """List the variables of a platform that hold secrets."""
     return _sending_secrets(platform).union(platforms()[platform].gateway_secrets)
 
 
 def missing_of(platform: str, values: Mapping[str, str]) -> list[str]:
-    """The variables without which a platform cannot be listened to, or not be answered. Where it can be listened to in
-    several ways, those of the way that needs no public address. Raises ``ConfigurationError`` for one that cannot."""
+    """List the variables that are missing to listen to a platform and to answer there. Where it can be listened to in
+    several ways, those of the way that needs no public address. Raises ``ConfigurationError`` for a platform that
+    cannot be listened to."""
     receiver = _receiver(platform)
     needed: list[str] = []
     if not receiver.usable_modes(values):
@@ -66,8 +68,8 @@ def missing_of(platform: str, values: Mapping[str, str]) -> list[str]:
 
 
 def listened(platform: str, values: Mapping[str, str]) -> FleetAccount:
-    """The account that ``values`` (settings, by variable name) have. Raises ``ConfigurationError`` that names what is
-    missing."""
+    """Build the account that ``values`` (settings, by variable name) configure. Raises ``ConfigurationError`` that
+    names what is missing."""
     if missing := missing_of(platform, values):
         raise ConfigurationError(f"{platform} cannot be listened to and answered: set {', '.join(missing)}")
     receiver = _receiver(platform)
@@ -81,7 +83,7 @@ def listened(platform: str, values: Mapping[str, str]) -> FleetAccount:
 
 
 def merged(accounts: Sequence[FleetAccount]) -> Mapping[str, str]:
-    """The values of all, by variable name, with what turns listening on."""
+    """Merge the values of all accounts, by variable name, with the one that turns listening on."""
     found = {name: value for account in accounts for name, value in account.values.items()}
     return {"HERMES_GATEWAY": "true", **found} if accounts else {}
 

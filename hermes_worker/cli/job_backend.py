@@ -1,4 +1,4 @@
-"""What the verbs of ``cron`` ask the API, as typed calls."""
+"""The API's operations on jobs, as typed calls for the verbs of ``cron``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def open_jobs(home: Path | None) -> JobRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the jobs of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return JobRows(ask_api(home))
 
 
@@ -33,21 +33,21 @@ _NAMES = {
     "wraps": "wrap_response",
     "directory": "workspace",
 }
-"""Where the API calls a field otherwise."""
+"""Fields that have another name in the API."""
 
 
 class JobRows:
-    """Jobs of one tenant, each named by its id, the beginning of that, or its name."""
+    """Jobs of one tenant, each named by its id, the beginning of the id, or its name."""
 
     def __init__(self, asked: AskedApi) -> None:
         self._client = asked.client
         self._settings = asked.settings
         self.notice = ""
-        """What the server said about the job that was made last."""
+        """The server's notice about the job that was created last."""
 
     def require(self, needs: Needs) -> None:
-        """Raises ``ConfigurationError`` for what a job needs and is not there. What a server's machine lacks it says
-        when the job comes due: scripts, skills and credentials are there."""
+        """Raise ``ConfigurationError`` for what a job needs and is missing. Over a server, missing scripts, skills and
+        credentials are reported when the job comes due: they are on the server's machine."""
         if self._settings is None:
             return
         known = {str(told["name"]) for told in self._client.skills()} if needs.skills else set()
@@ -94,7 +94,7 @@ class JobRows:
         return [_firing_of(told) for told in firings]
 
     def _fields(self, request: work.JobRequest) -> dict[str, Any]:
-        """Raises ``ConfigurationError``."""
+        """Build the fields of a request. Raises ``ConfigurationError``."""
         return _fields_of(request, is_here=self._settings is not None)
 
     def _row(self, job_id: str) -> JobRow:
@@ -105,7 +105,7 @@ class JobRows:
 
 
 def meant(rows: Sequence[JobRow], written: str) -> JobRow:
-    """The one of ``rows`` that an id, the beginning of one, or a name means, as a database finds it. Raises
+    """Find the row that an id, the beginning of one, or a name means, by the rules of the database. Raises
     ``JobNotFound``, ``AmbiguousJob``, ``AmbiguousId``."""
     named = [row for row in rows if row.job_id == written]
     named = named or [row for row in rows if row.name.lower() == written.strip().lower()]
@@ -122,8 +122,8 @@ def meant(rows: Sequence[JobRow], written: str) -> JobRow:
 
 
 def _fields_of(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
-    """As the API takes them. Raises ``ConfigurationError`` for what only this machine has a use for, unless the API
-    ``is_here``."""
+    """Build the fields as the API takes them. Raises ``ConfigurationError`` for fields that only make sense on this
+    machine, unless the API ``is_here``."""
     if request.more.get("directory") and not is_here:
         raise ConfigurationError("--workspace names a directory of this machine, and the job works on the server's")
     plain = ("prompt", "schedule", "name", "deliver", "timezone", "starts_at", "ends_at", "jitter_s")
@@ -135,7 +135,7 @@ def _fields_of(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
 
 
 def _row_of(told: Mapping[str, Any]) -> JobRow:
-    """What a server says of a job, as a database does."""
+    """Build the row from a server's document."""
     known = {name: told[name] for name in JobRow.__slots__ if name in told}
     return cast("JobRow", read(JobRow, {**known, "pk": 0}))
 

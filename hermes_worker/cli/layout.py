@@ -1,4 +1,4 @@
-"""How facts are laid out for people: tables that fit the terminal, local times with their zone, values in words."""
+"""Lay out facts for people: tables that fit the terminal, local times with their zone, values in words."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hermes_worker.safety.redaction import redact
 
 _GAP = "  "
 _ID_DIGITS = 12
-"""Of an id in a table that is too wide; commands take the beginning of an id for all of it."""
+"""Characters of an id in a table that is too wide; commands accept the beginning of an id."""
 _CELL_MIN = 8
-"""A column is not made narrower than this."""
+"""The least width of a column."""
 
 
 def clock(at: float) -> str:
-    """The local time of day and its zone."""
+    """Format the local time of day and its zone."""
     return time.strftime("%H:%M:%S %Z", time.localtime(at))
 
 
 def moment(at: float | None) -> str:
-    """The local date, time and zone; ``-`` for never."""
+    """Format the local date, time and zone; ``-`` for never."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if at is not None else "-"
 
 
 def in_words(name: str, value: Any) -> str:
-    """A field of a document for people. What is named ``..._at`` or ``slot`` and holds a number is a time."""
+    """Format a field of a document for people. A number named ``..._at`` or ``slot`` is a time."""
     match value:
         case None | "" | () | []:
             return "-"
@@ -52,7 +52,7 @@ def in_words(name: str, value: Any) -> str:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal, or what COLUMNS says; ``None`` for a pipe or a file, where nothing is cut."""
+    """Find the columns of the terminal, or of COLUMNS; ``None`` for a pipe or a file, where nothing is cut."""
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
 
 
@@ -66,7 +66,7 @@ def is_dumb() -> bool:
 
 
 def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
-    """Each id behind its parent, and how far below the first it stands; siblings keep their order.
+    """Yield each id behind its parent, with its depth below the first; siblings keep their order.
 
     A parent that is no key counts as none. Ids in a circle come last, as if they had no parent.
     """
@@ -84,7 +84,7 @@ def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]
 
 
 def led_to(parents: Mapping[str, str | None], names: Iterable[str]) -> set[str]:
-    """These names and all that stand above them."""
+    """Find these names and all that stand above them."""
     found: set[str] = set()
     for name in names:
         at: str | None = name
@@ -132,7 +132,7 @@ def _short_id(cell: str) -> str:
 
 
 def _fitting(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tuple[str, ...]]:
-    """The cells with the widest columns cut until all fit into ``room``, as far as that goes."""
+    """Cut the widest columns until all cells fit into ``room``, as far as possible."""
     widths = _widths(cells)
     while sum(widths) > room:
         widest = max((n for n in range(len(widths)) if n not in kept), key=widths.__getitem__, default=None)
@@ -143,7 +143,7 @@ def _fitting(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tu
 
 
 def _cut(cell: str, width: int) -> str:
-    """``cell`` in at most ``width`` columns; one that is coloured loses its colour with its end."""
+    """Cut ``cell`` to at most ``width`` columns; a coloured one loses its colour with its end."""
     if columns_of(cell) <= width:
         return cell
     kept = ""
@@ -159,12 +159,13 @@ def _padded(text: str, width: int) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Columns of a terminal: Chinese, Japanese and most emoji take two, combining marks none."""
+    """Count the columns of a terminal that a text takes: Chinese, Japanese and most emoji take two, combining marks
+    none."""
     return sum(_columns(character) for character in click.unstyle(text))
 
 
 def folded(text: str, columns: int) -> list[str]:
-    """``text`` in pieces of at most ``columns``; at least one."""
+    """Fold ``text`` into pieces of at most ``columns``; at least one."""
     pieces, used = [""], 0
     for character in text:
         wide = _columns(character)

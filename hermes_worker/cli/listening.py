@@ -1,4 +1,4 @@
-"""Events of a run as they come, and between them what is worth saying about the waiting itself."""
+"""Events of a run as they come, and between them notices about the waiting itself."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _WORTH_SAYING_AFTER_S = {
     StandingReason.ASKING_MODEL: 10.0,
     StandingReason.CALLING_TOOLS: 10.0,
 }
-"""How long a run has to stand so before its watcher is told; for the rest there are events."""
+"""Seconds for which a run must be in a state before its watcher is told; other states have events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something about the following itself, for people: the database is away, nobody works on the run."""
+    """A notice about the following itself, for people: the database is away, no worker is at work on the run."""
 
     text: str
 
 
 class _EventsOver:
-    """The events are over."""
+    """Marks the end of the events."""
 
 
 def heard_with_notices(
     events: Iterator[WireEvent], notices: Callable[[], tuple[Sequence[str], str | None]]
 ) -> Iterator[WireEvent | Notice]:
-    """The ``events``, which are read in a thread, and about once a second what ``notices`` returns: lines that are
-    passed on, and one that is passed on when it changes. Raises what ``events`` raises."""
+    """Iterate over the ``events``, which are read in a thread, and about once a second over what ``notices`` returns:
+    lines that are passed on, and one that is passed on when it changes. Raises what ``events`` raises."""
     heard: queue.SimpleQueue[WireEvent | BaseException | _EventsOver] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(events, heard), name="follow", daemon=True).start()
     said: str | None = None
@@ -78,12 +78,12 @@ def _listen(events: Iterator[WireEvent], heard: queue.SimpleQueue[WireEvent | Ba
         for event in events:
             heard.put(event)
         heard.put(_EventsOver())
-    except BaseException as error:  # whoever waits raises it
+    except BaseException as error:  # raised in the thread that waits
         heard.put(error)
 
 
 def worth_saying(found: Standing) -> str | None:
-    """Why a run does not move, once that is worth saying to whoever watches it."""
+    """Write why a run does not move, once that has lasted long enough for its watcher to know; ``None`` before."""
     patience_s = _WORTH_SAYING_AFTER_S.get(found.reason)
     if patience_s is None or (found.lasts_s or 0.0) < patience_s:
         return None
@@ -92,8 +92,8 @@ def worth_saying(found: Standing) -> str | None:
 
 
 def why_idle(settings: Settings, endpoint: str | None, model: str) -> str:
-    """What to say where no worker is alive: ``up`` has to be told whom a run at this home is to be asked of, where that
-    is not what the settings say."""
+    """Write what to do where no worker is alive: ``up`` needs to know the model of a run at this home, where the
+    settings name another one."""
     if settings.broker.url:
         return "no worker is running; start one with 'hermes-worker worker'"
     is_usual = endpoint in (None, STAND_IN, endpoint_identity(settings.model))

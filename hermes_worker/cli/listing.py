@@ -1,4 +1,4 @@
-"""Which runs are meant: the options of ``runs list``, and the list itself."""
+"""Select runs: the options of ``runs list``, and the list itself."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _SECONDS = re.compile(r"\d{1,9}(\.\d{1,3})?s")
 
 
 class _Moment(click.ParamType):  # type: ignore[type-arg]
-    """A moment, as epoch seconds: ``2027-01-01T09:00`` by the clock of this machine, or so long before now (after it
-    with ``is_ahead``)."""
+    """An option's moment, as epoch seconds: ``2027-01-01T09:00`` by the clock of this machine, or so long before now
+    (after it with ``is_ahead``)."""
 
     name = "when"
 
@@ -81,12 +81,12 @@ _FILTERS: tuple[Callable[[Any], Any], ...] = (
 
 
 def filtering(command: _Command) -> _Command:
-    """The options that say which runs are meant; ``filter_of`` takes what they give."""
+    """Add the options that select runs; ``build_filter`` takes their values."""
     return reduce(lambda found, option: option(found), reversed(_FILTERS), command)
 
 
 def filter_of(said: dict[str, Any], backend: RunBackend) -> dict[str, Any]:
-    """What the options of ``filtering`` say, as fields of ``RunFilter``. ``backend`` knows the runs that are named."""
+    """Build the fields of ``RunFilter`` from the options of ``filtering``. ``backend`` completes ids of runs."""
     statuses = tuple(RunStatus(status) for status in said["statuses"])
     parent = backend.run_id(said["parent"]) if said["parent"] else None
     return {**said, "statuses": statuses, "parent": parent}
@@ -99,7 +99,7 @@ class Column:
     header: str
     cell: Callable[[RunView], str]
     is_whole: bool = False
-    """It is never cut."""
+    """Whether it is never cut."""
 
 
 def _said_by(view: RunView) -> str:

@@ -97,7 +97,7 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row:
 
 
 def _kept_row(rows: McpRows, name: str, where: tuple[str, ...], chosen: Mapping[str, Any]) -> float | None:
-    """Keep it; when it was asked before."""
+    """Store the server as a row. Returns when it was asked before; ``None`` for never."""
     given = [option for option in ("env", "reads", "writes", "logs_in") if chosen[option]]
     if given:
         raise ConfigurationError("--env, --read, --write and --login are for servers of mcp.json")
@@ -116,7 +116,7 @@ def _kept_row(rows: McpRows, name: str, where: tuple[str, ...], chosen: Mapping[
 
 
 def _approve_row(rows: McpRows, found: ShownMcpServer, *, is_sure: bool) -> None:
-    """Show what it offers otherwise than it was approved, and approve what it offers."""
+    """Show what differs from the approved tools, and approve what the server offers."""
     if found.problem is not None or found.offer is None:
         raise ConfigurationError(f"{found.name} cannot be asked: {one_line(found.problem or 'nobody did', 500)}")
     shown = [
@@ -166,8 +166,9 @@ def _asked(
     finds_out: bool = True,
     found: ServerCredentials | None = None,
 ) -> tuple[McpServer, OfferedTools]:
-    """The server with the revision that it speaks, and what it offers. One with a command is started for it, confined
-    as in a host. ``found`` stands for the credentials of the settings. Raises ``ConfigurationError``, ``McpError``."""
+    """Ask a server what it offers. Returns the server with the revision that it speaks, and its offer. One with a
+    command is started for it, confined as in a host. ``found`` stands for the credentials of the settings. Raises
+    ``ConfigurationError``, ``McpError``."""
     if not server.is_process:
         with nullcontext(found) if found is not None else credentials_of(settings, name) as shown:
             if finds_out:
@@ -315,7 +316,7 @@ def _row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
 
 
 def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
-    """All that a model would read, without anything that moves the cursor of a terminal."""
+    """Print all that a model would read, without anything that moves the cursor of a terminal."""
     names = tool_names(name, [str(one["name"]) for one in tools])
     for one in tools:
         description = str(one.get("description") or "")
@@ -326,7 +327,7 @@ def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _show_left_out(left_out: Sequence[LeftOutTool]) -> None:
-    """Each tool that the server offers and no agent can have, and why: its maker has to mend it."""
+    """Print each tool that the server offers and no agent can have, and why: its maker has to mend it."""
     for one in left_out:
         click.echo(f"left out: {one_line(str(one), 500)}")
 
@@ -341,7 +342,8 @@ def _approve(
 
 
 def _require_sure(name: str, tools: int, *, is_sure: bool) -> None:
-    """Ask, unless the command line says it. Raises ``ConfigurationError`` where nobody could answer."""
+    """Ask for approval, unless the command line gives it. Raises ``ConfigurationError`` where no person could
+    answer."""
     if not is_sure:
         if not sys.stdin.isatty():
             raise ConfigurationError("nobody is here to approve the tools: read them, then repeat with --yes")

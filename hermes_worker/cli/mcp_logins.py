@@ -1,4 +1,4 @@
-"""Credentials for MCP servers at the command line: a token of the settings, or a login that somebody signed in for."""
+"""Credentials for MCP servers at the command line: a token of the settings, or a login that a person signed in for."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 300.0
 _PASTED_PORT: Final = 43_117
-"""Nobody listens there for a pasted answer: the page that cannot be opened shows the address that is pasted."""
+"""The port in the address of a pasted answer. Nothing listens there: the page that cannot be opened shows the address
+to paste."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCredentials:
-    """What a server is shown."""
+    """The credentials that a server gets."""
 
     token: str | None = field(default=None, repr=False)
     login: Bearer | None = None
@@ -37,23 +38,23 @@ class ServerCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignInChoices:
-    """How to sign in."""
+    """Options for signing in."""
 
     client_id: str = ""
     port: int = 0
     is_pasted: bool = False
     scopes: str = ""
-    """What the login shall also be allowed."""
+    """Further scopes that the login should have."""
 
 
 def has_login(settings: Settings, name: str) -> bool:
-    """Whether somebody has signed in at a server."""
+    """Whether a person has signed in at a server."""
     return bool(settings.variables.get(credentials_variable(name), "").strip())
 
 
 @contextmanager
 def credentials_of(settings: Settings, name: str) -> Iterator[ServerCredentials]:
-    """Those that workers would use. Raises ``ConfigurationError``."""
+    """Open the credentials that workers would use. Raises ``ConfigurationError``."""
     if not has_login(settings, name):
         yield ServerCredentials(token=settings.variables.get(token_variable(name), "").strip() or None)
         return
@@ -71,8 +72,7 @@ def credentials_of(settings: Settings, name: str) -> Iterator[ServerCredentials]
 
 
 def signed_in(settings: Settings, name: str, url: str, choices: SignInChoices) -> ServerCredentials:
-    """Have a person sign in, and keep what that brings in ``HOME/.env``. Raises ``ConfigurationError``,
-    ``McpError``."""
+    """Have a person sign in, and store the login in ``HOME/.env``. Raises ``ConfigurationError``, ``McpError``."""
     from hermes_worker.mcp.callback import listening
     from hermes_worker.mcp.logins import login_document
     from hermes_worker.mcp.signing_in import OwnClient, sign_in

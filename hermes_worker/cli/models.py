@@ -1,4 +1,4 @@
-"""Which model answers, for people and for comparing two configurations."""
+"""The model of a configuration, for people and for comparing two configurations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ STAND_IN = (
 
 
 def described(settings: Settings) -> str:
-    """One line for people."""
+    """Describe the model on one line."""
     if settings.model.is_scripted:
         return STAND_IN
     return f"{model_name(settings) or '(no model named: set HERMES_MODEL)'} at {model_key(settings)}"
 
 
 def model_name(settings: Settings) -> str | None:
-    """The model of runs that name none; ``None`` when they have to."""
+    """Find the model of runs that name none; ``None`` when they must name one."""
     from hermes_worker.services.submission import InvalidSubmission, resolve_model
 
     try:
@@ -29,5 +29,5 @@ def model_name(settings: Settings) -> str | None:
 
 
 def model_key(settings: Settings) -> str:
-    """Equal for two configurations whose runs would be answered by the same server."""
+    """Make a key that is equal for two configurations whose runs would be answered by the same server."""
     return endpoint_identity(settings.model)

@@ -1,4 +1,4 @@
-"""What a job needs and does not have here, said when it is written down and not when it comes due."""
+"""Check what a job needs and does not have here, when it is written and not when it comes due."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hermes_worker.wiring import dispatcher_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What somebody wants a job or a route to use."""
+    """The things that a job or a route is to use."""
 
     deliver: str | Sequence[str] | None = None
     origin: str | None = None
@@ -38,8 +38,8 @@ class Needs:
 def lacks(
     settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT, *, missing_skills: Sequence[str] = ()
 ) -> list[str]:
-    """A clause for each thing that cannot work with this home and these settings; what cannot even be read is left to
-    whoever checks its form. ``missing_skills`` are those that are not there."""
+    """List a clause for each thing that cannot work with this home and these settings; a value that cannot even be
+    parsed is left to the check of its form. ``missing_skills`` are the skills that do not exist."""
     home = tenant_home(settings.home, tenant)
     return [
         *_of_script(home / "scripts", needs.script),
@@ -52,7 +52,7 @@ def lacks(
 def require_all(
     settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT, *, missing_skills: Sequence[str] = ()
 ) -> None:
-    """Raises ``ConfigurationError`` when something is lacking."""
+    """Raise ``ConfigurationError`` when something is lacking."""
     if found := lacks(settings, needs, tenant, missing_skills=missing_skills):
         raise ConfigurationError(
             f"this job cannot work: {'; '.join(found)}; put that right, or keep the job all the same with --force"
@@ -97,13 +97,13 @@ def _of_channels(dispatcher: Dispatcher, needs: Needs) -> Iterator[str]:
 
 
 def _chat(origin: str | None) -> Target | None:
-    """The chat of an origin; none for one that is not on a platform."""
+    """Parse the chat of an origin; ``None`` for one that is not on a platform."""
     platform, _, chat = (origin or "").partition(":")
     return parse_chat(platform, chat) if chat and platform_named(platform) is not None else None
 
 
 def _require_credentials(platform: str, dispatcher: Dispatcher) -> None:
-    """Raises ``ConfigurationError`` that names the variables which are missing."""
+    """Raise ``ConfigurationError`` that names the variables which are missing."""
     if platform == APPRISE:
         require_library()
     elif platform == EMAIL:

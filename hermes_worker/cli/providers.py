@@ -1,5 +1,4 @@
-"""``hermes-worker providers``: which keys of providers may be used, how to say that one may again, and which keys
-tenants bring."""
+"""``hermes-worker providers``: show and open keys of providers, and manage the keys that tenants bring."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def open_key(home: Path | None, key: str) -> None:
 
 
 def _row_of(told: Mapping[str, Any]) -> KeyRow:
-    """What a server says, as a database does."""
+    """Build the row from a server's document."""
     document = dict(told)
     state = {name: document.pop(name) for name in ("condition", "since", "epoch", "probes", "probe_at")}
     document.pop("object", None)
@@ -107,7 +106,7 @@ def remove_key(home: Path | None, key_id: str) -> None:
 
 
 def _read_key(source: BinaryIO) -> str:
-    """Never an argument: others on the machine could read that."""
+    """Read the key from standard input or a file, never from an argument: others on the machine could read that."""
     if source.name == "<stdin>" and sys.stdin.isatty():
         return str(click.prompt("key", hide_input=True)).strip()
     data: bytes = source.read(KEY_CHARS_MAX + 3)

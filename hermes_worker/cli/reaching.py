@@ -1,8 +1,8 @@
-"""Where the API is that a verb asks: ``--server``, the stack that runs on the home, or this process itself.
+"""Connect a verb to the API: ``--server``, the stack that runs on the home, or this process itself.
 
-A verb has one way to what it tells and changes: the public API. At a home without a stack that serves it, this process
-serves the API to itself for as long as the command runs (``api.alone``). Either way the person at the home is who asks:
-the installation's key opens the API, and says for which tenant and by whom.
+A verb has one way to what it shows and changes: the public API. At a home without a stack that serves it, this process
+serves the API to itself for as long as the command runs (``api.alone``). Either way the caller is the person at the
+home: the installation's key opens the API, and the headers name the tenant and the person.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 THIS_MACHINE = "this machine"
 _PATIENCE_S = 20.0
-"""A person waits for the stack of this home."""
+"""Seconds for which requests are retried: a person waits for the stack of this home."""
 _LOOKS_FOR_S = 0.0
-"""Whether it answers is asked once."""
+"""A single request decides whether the stack answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedApi:
-    """The API that a verb asks."""
+    """The API that a verb calls, and where it is."""
 
     client: HermesClient
     settings: Settings | None
-    """Of the home that is meant; ``None`` over ``--server``."""
+    """The settings of the home; ``None`` over ``--server``."""
 
     @property
     def source(self) -> str:
-        """Whose names of sessions are meant."""
+        """The name space of sessions."""
         return "api" if self.settings is None else "cli"
 
     @property
@@ -52,38 +52,38 @@ class AskedApi:
 
 
 def ask_api(home: Path | None, *, names_tenant: bool = False, begins_work: bool = False) -> AskedApi:
-    """The API to ask. Over a server ``--tenant`` is refused but for a command that ``names_tenant`` to it; a command
-    that ``begins_work`` is refused on a home where nothing runs. Raises ``ConfigurationError`` (nothing has run on the
-    home yet, say), ``UnavailableError``."""
+    """Connect to the API. Over a server ``--tenant`` is refused but for a command that ``names_tenant`` to it; a
+    command that ``begins_work`` is refused on a home where nothing runs. Raises ``ConfigurationError`` (nothing has run
+    on the home yet, say), ``UnavailableError``."""
     client = server_client(names_tenant=names_tenant)
     if client is not None:
         return AskedApi(client=client, settings=None)
     settings = client_settings(home, needs_servers=False)
     asked = ask_home(settings)
     if begins_work:
-        broker_url_of(settings)  # whoever hands in work is told when nobody is there to do it
+        broker_url_of(settings)  # raises where nothing runs that could do the work
     return asked
 
 
 def ask_home(settings: Settings) -> AskedApi:
-    """The API of a home, or of the services that the settings describe. Raises as ``ask_api``."""
+    """Connect to the API of a home, or of the services that the settings describe. Raises as ``ask_api``."""
     require_begun(settings)
     return AskedApi(client=home_client(settings), settings=settings)
 
 
 def api_client(home: Path | None, *, names_tenant: bool = False) -> HermesClient:
-    """For a verb to which it makes no difference where the API is. Raises as ``ask_api``."""
+    """Connect to the API, for a verb that works the same wherever the API is. Raises as ``ask_api``."""
     return ask_api(home, names_tenant=names_tenant).client
 
 
 def home_client(settings: Settings) -> HermesClient:
-    """Asks the stack that runs on the home, if it serves this version of the API, else this process. Raises
+    """Connect to the stack that runs on the home, if it serves this version of the API, else to this process. Raises
     ``ConfigurationError``, ``UnavailableError``."""
     return _of_stack(settings) or _of_own(settings)
 
 
 def _of_stack(settings: Settings) -> HermesClient | None:
-    """``None`` where no stack of this version answers."""
+    """Connect to the stack; ``None`` where no stack of this version answers."""
     note = running_stack(settings.home) if settings.broker.url is None and settings.database.url is None else None
     if note is None or note.api_url is None or settings.server.tls_client_ca is not None:
         return None
@@ -109,7 +109,7 @@ def _client(settings: Settings, url: str, *, patience_s: float, key: str | None 
 
 
 def _of_own(settings: Settings) -> HermesClient:
-    """This process serves, and asks once: nobody comes back whom it could wait for."""
+    """Serve the API in this process. Its client does not retry: the server cannot come back."""
     from hermes_worker.api.alone import AloneApi
 
     api = AloneApi(settings)
@@ -118,7 +118,7 @@ def _of_own(settings: Settings) -> HermesClient:
 
 
 def _at_end(close: Callable[[], None]) -> None:
-    """What was opened last is closed first, when the command has ended."""
+    """Close something when the command has ended; what was opened last is closed first."""
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         atexit.register(close)
@@ -127,7 +127,7 @@ def _at_end(close: Callable[[], None]) -> None:
 
 
 def require_begun(settings: Settings) -> None:
-    """Raises ``ConfigurationError`` for a home on which nothing has run yet; looking there creates nothing."""
+    """Raise ``ConfigurationError`` for a home on which nothing has run yet. Looking there creates nothing."""
     if has_no_rows(settings):
         raise ConfigurationError(
             f"nothing has run on {str(settings.home)!r} yet; start with 'hermes-worker run' or 'hermes-worker up', "
@@ -137,19 +137,19 @@ def require_begun(settings: Settings) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachedApi:
-    """An API that may be asked."""
+    """An API that a verb may call."""
 
     home: Path
-    """Of the person, where a verb may keep things."""
+    """The person's home, where a verb may keep things."""
     place: str
     """The server's URL, or ``THIS_MACHINE``, whose port may be another one tomorrow."""
     open: Callable[[float], HermesClient]
-    """A client, which asks again for so many seconds where that is safe."""
+    """Opens a client, which retries for so many seconds where that is safe."""
 
 
 def reach(home: Path | None) -> ReachedApi:
-    """For a verb that needs a fleet at work behind the API. Raises ``ConfigurationError`` when no server is named and
-    none runs on the home."""
+    """Find the API for a verb that needs a fleet at work behind it. Raises ``ConfigurationError`` when no server is
+    named and none runs on the home."""
     chosen = chosen_server()
     if chosen is not None and chosen.url is not None:
         found = settings_module.load(home=home).home
@@ -168,7 +168,7 @@ def reach(home: Path | None) -> ReachedApi:
 
 
 def _own_api(settings: Settings) -> str:
-    """The API of the stack on a home, or of the services that the settings describe."""
+    """Find the address of the API of the stack on a home, or of the services that the settings describe."""
     note = running_stack(settings.home) if settings.broker.url is None else None
     if note is not None and note.api_url is not None:
         return note.api_url

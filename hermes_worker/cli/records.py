@@ -1,5 +1,5 @@
-"""The database of a home or of a deployment, for the commands that work there themselves: ``run``, which shows what the
-stack that it starts does, and ``workspaces``. All others ask the API (``cli.reaching``)."""
+"""Access to the database of a home or of a deployment, for the commands that work there themselves: ``run``, which
+shows what the stack that it starts does, and ``workspaces``. All others call the API (``cli.reaching``)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hermes_worker.store.workers import Workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What is known about runs."""
+    """Readers and writers of the rows of one database."""
 
     settings: Settings
     database: Database
     tenant: str
-    """Whose runs, jobs and routes are meant."""
+    """The tenant whose runs, jobs and routes are meant."""
     views: Views
     standings: Standings
     runs: Runs
@@ -39,11 +39,12 @@ class Records:
         return Sources(views=self.views, runs=self.runs, broker_url=self.broker_url)
 
     def broker_url(self) -> str | None:
-        """The broker as it is now; an embedded one may have come or gone."""
+        """Find the broker as it is now; an embedded one may have come or gone."""
         return self.settings.broker.url or embedded_broker_url(self.settings.home)
 
     def notice(self, run_id: str) -> str | None:
-        """Why a run does not move, for whoever watches it, once that is worth saying. Raises ``UnavailableError``."""
+        """Write why a run does not move, once that has lasted long enough for its watcher to know; ``None`` before.
+        Raises ``UnavailableError``."""
         if not self.workers.alive():
             view = self.views.run(run_id)
             return why_idle(self.settings, view.endpoint, view.model)
@@ -51,13 +52,13 @@ class Records:
 
 
 def open_records(home: Path | None) -> Records:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
     return records_of(client_settings(home))
 
 
 def records_of(settings: Settings) -> Records:
-    """Of the tenant that the command line names. Raises ``ConfigurationError``, ``UnavailableError``,
-    ``TenantNotFound``."""
+    """Open the database for the tenant that the command line names. Raises ``ConfigurationError``,
+    ``UnavailableError``, ``TenantNotFound``."""
     require_begun(settings)
     acts_as_this_user()
     database = wiring.open_database(settings)

@@ -1,4 +1,4 @@
-"""One process of a role that runs until a signal tells it to stop."""
+"""Run one process of a role until a signal tells it to stop."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class RoleRunner(Protocol):
-    """What a role does."""
+    """The work of a role."""
 
     def run(self, stopping: threading.Event) -> None:
-        """Returns some time after ``stopping`` is set."""
+        """Work until some time after ``stopping`` is set."""
         ...
 
 

@@ -1,4 +1,5 @@
-"""The roles a deployment runs one by one: worker, beat, API, migration, and the scripted model to try things with."""
+"""The roles that a deployment runs one by one: worker, beat, API, migration, and the scripted model to try things
+with."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _SCHEMA_LOOK_S = 0.5
 _QUEUES = ("model", "tools", "delivery", "system")
 _LANE_QUEUES = ("suspect_model", "suspect_tools", "suspect_delivery")
-"""For who wants lanes of their own; a worker starts its lanes by itself."""
+"""Queues of suspects, for an operator who starts lanes by hand; a worker starts its own lanes by itself."""
 
 
 def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -193,7 +194,7 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
 
 
 def _database_of_host(settings: Settings, stack: ExitStack) -> Database:
-    """What it reads of rows, such as where a browser was or a token, may be encrypted."""
+    """Open the database of a host. What it reads of rows, such as where a browser was or a token, may be encrypted."""
     from hermes_worker.wiring import database_of, sealer_of
 
     database = database_of(settings, sealer=sealer_of(settings))
@@ -269,7 +270,8 @@ def _upgrade(database: Database) -> int:
 
 
 def _await_schema(database: Database, wait_s: float) -> int:
-    """A gate for those that start before the migration: it ends when they can work, or when the patience does."""
+    """Wait for the schema: ends when processes that started before the migration can work, or when the patience is
+    over."""
     from hermes_worker.store.revisions import advice, newest, state
 
     give_up_at = time.monotonic() + wait_s

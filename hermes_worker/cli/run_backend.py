@@ -1,4 +1,4 @@
-"""What the verbs about runs ask the API, as typed calls."""
+"""The API's operations on runs, as typed calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PARAMS = {
     "cost_usd_min": "min_cost_usd",
     "cost_usd_max": "max_cost_usd",
 }
-"""Where the API calls a filter otherwise."""
+"""Filters that have another name in the API."""
 
 
 def _file_of(told: ArtifactDocument) -> ArtifactView:
@@ -58,7 +58,7 @@ def _file_of(told: ArtifactDocument) -> ArtifactView:
 
 
 def _tree_fields(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``TreeLine``."""
+    """Build the fields of ``TreeLine``."""
     return {
         **{name: node[name] for name in _OF_NODE},
         **{name: node["run"].get(name) for name in _OF_RUN},
@@ -72,7 +72,7 @@ _OF_RUN = ("run_id", "status", "model", "created_at", "finished_at", "output", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOutcome:
-    """What became of a stop."""
+    """The result of a stop."""
 
     status: str
     caused: Sequence[str]
@@ -99,7 +99,7 @@ class TreeLine:
 
 
 def open_backend(home: Path | None, *, names_tenant: bool = False, begins_work: bool = False) -> RunBackend:
-    """As ``ask_api``; a command that ``names_tenant`` only lists runs."""
+    """Connect to the API as ``ask_api`` does; a command that ``names_tenant`` only lists runs."""
     return RunBackend(ask_api(home, names_tenant=names_tenant, begins_work=begins_work))
 
 
@@ -115,12 +115,12 @@ class RunBackend:
 
     @property
     def source(self) -> str:
-        """Whose names of sessions are meant: ``cli`` at a home, ``api`` over a server."""
+        """The name space of sessions: ``cli`` at a home, ``api`` over a server."""
         return self._asked.source
 
     def run_id(self, written: str) -> str:
-        """The id that is meant by an id or by its beginning; what begins none is as it was written, for whoever looks
-        it up to say so. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
+        """Complete an id from its beginning; a text that begins no id is returned as it is, and looking it up then
+        fails with a sentence. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
         return whole_id(self._client, written, "run")
 
     def _views(self, params: Mapping[str, Any]) -> Iterator[RunView]:
@@ -131,7 +131,7 @@ class RunBackend:
             request = page.following
 
     def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
-        """The runs that ``said`` names, which are fields of ``RunFilter``, newest first; ``before`` a run."""
+        """Iterate over the runs that ``said`` selects, as fields of ``RunFilter``, newest first; ``before`` a run."""
         params = {_PARAMS.get(name, name): value for name, value in said.items() if value not in (None, ())}
         return self._views({**params, "limit": min(page, PAGE), **({"before": before} if before else {})})
 
@@ -140,8 +140,8 @@ class RunBackend:
         return sheet
 
     def idle_notice(self, run_id: str) -> str | None:
-        """A sentence when no worker is there to do anything, else ``None``. Over a server that is the operators'
-        business. ``run_id`` is whose model has to be asked."""
+        """Write that no worker is alive, and what to do; ``None`` while one is. Over a server that is the operators'
+        business. ``run_id`` is the run whose model would be needed."""
         settings = self._asked.settings
         if settings is None or self._client.workers():
             return None
@@ -149,7 +149,7 @@ class RunBackend:
         return why_idle(settings, view.endpoint, view.model)
 
     def notice(self, run_id: str, news: RunNews) -> str | None:
-        """Why a run does not move, for whoever watches it, once that is worth saying."""
+        """Write why a run does not move, once that has lasted long enough for its watcher to know; ``None`` before."""
         if news.standing is None:
             return None
         if (idle := self.idle_notice(run_id)) is not None:
@@ -187,7 +187,7 @@ class RunBackend:
         )
 
     def artifact(self, found: ArtifactView) -> bytes:
-        """The bytes of a file that ``artifacts`` named."""
+        """Fetch the bytes of a file that ``artifacts`` listed."""
         return self._client.artifact(self._files[found.artifact_id])
 
     def explain(self, run_id: str) -> Explanation:
@@ -201,8 +201,8 @@ class RunBackend:
         )
 
     def follow(self, run_id: str) -> Iterator[WireEvent | Notice]:
-        """Everything that happens to a run until it has ended, and what is worth saying of it in between. At a home it
-        goes on whatever stack comes and goes there."""
+        """Iterate over everything that happens to a run until it has ended, and over notices in between. At a home it
+        continues when one stack ends there and another starts."""
         watch = FamilyWatch()
 
         def notices() -> tuple[list[str], str | None]:
@@ -253,7 +253,7 @@ class RunBackend:
         return self._client.retry(run_id)
 
     def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
-        """The oldest runs of the tree that a run is in, and how many it has."""
+        """Load the oldest runs of the tree that a run is in, and the number of all."""
         told = self._client.tree(run_id)
         found: list[TreeLine] = read(list[TreeLine], [_tree_fields(node) for node in told["data"]])
         return found, int(told["total"])
@@ -267,7 +267,7 @@ class RunBackend:
         return read(CallLine, told), read(CallTexts, told)
 
     def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
-        """What waits for a person, the oldest first."""
+        """List what waits for a person, the oldest first."""
         wanted = None if kind is None else kind.value
         told = self._client.approvals(kind=wanted, limit=limit, all_tenants=all_tenants)
         found: list[OpenLine] = read(list[OpenLine], told)
@@ -297,13 +297,14 @@ class RunBackend:
         return told
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
-        """How those have ended that have, once all have, or ``is_any`` of them, or the time is over."""
+        """Wait until all have ended, or ``is_any`` of them, or the time is over, and return how those ended that
+        have."""
         found = self._client.join(run_ids, mode="any" if is_any else "all", timeout_s=timeout_s)["runs"]
         return {end["run_id"]: RunStatus(str(end.get("status"))) for end in found if end["ended"]}
 
 
 def run_document(view: RunView, calls_by_status: Mapping[str, int]) -> dict[str, Any]:
-    """A run as JSON: the names are those of ``RunView``."""
+    """Render a run as JSON: the names are those of ``RunView``."""
     return {
         **asdict(view),
         "status": view.status.value,

@@ -1,8 +1,8 @@
 """``hermes-worker run``: a task, an agent, this directory; from nothing to an answer with one command.
 
 The run goes through the real queue: it is submitted, claimed by a worker and stored step by step. So an interruption
-loses nothing, and a stack that somebody else started on the same home serves as well as one of our own; when that one
-goes away in the middle, we start our own and carry on.
+loses nothing, and a stack that runs on the same home already serves as well as one of our own; when that one stops in
+the middle, we start our own and continue.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ DEFAULT_PROMPT = f"""\
 Survey the project in this directory. Find out what it is, which files it consists of, what is marked TODO or FIXME, \
 and what its recent history says. Write what you found to {REPORT} and finish with a short summary."""
 _DRAIN_S = 0.5
-"""Whoever presses Ctrl-C wants the terminal back; what was in flight is handed over and done again later."""
+"""Seconds to drain: a person who presses Ctrl-C wants the terminal back; what was in flight is handed over and done
+later."""
 _JOIN_PATIENCE_S = 60.0
 _LOG_LINES_SHOWN = 15
 
@@ -120,7 +121,7 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AskedRun:
-    """What the command line asks for."""
+    """The task and the options of the command line."""
 
     text: str
     workspace: Path
@@ -130,13 +131,13 @@ class _AskedRun:
 
     @property
     def flags(self) -> str:
-        """What was said of the model: the same has to be said again to carry on."""
+        """The options about the model: the same must be given again to continue."""
         given = (("--model", self.model), ("--base-url", self.base_url))
         return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value is not None)
 
 
 class _Task:
-    """One run, from its submission to its end, on whichever stacks it takes."""
+    """One run, from its submission to its end, on as many stacks as it takes."""
 
     def __init__(self, settings: Settings, asked: _AskedRun) -> None:
         self._settings = settings
@@ -144,10 +145,10 @@ class _Task:
         self._began_at = time.time()
         self._run_id: str | None = None
         self._last_event = ""
-        """Where the screen stands, for carrying on after a change of stacks."""
+        """The last event that the screen shows, to continue after a change of stacks."""
 
     def perform(self, *, keep: bool) -> int:
-        """Returns the exit code."""
+        """Run the task to its end. Returns the exit code."""
         if self._settings.broker.url is not None:
             return self._follow(self._settings, self._asked.model)
         home = self._settings.home
@@ -167,7 +168,7 @@ class _Task:
                 click.echo("\nthe hermes-worker that did the work has ended; carrying on with one of our own", err=True)
 
     def farewell(self) -> str:
-        """What an interrupted user should know."""
+        """Write what an interrupted user should know."""
         if self._run_id is None:
             return "interrupted; nothing was submitted"
         home = home_option(self._settings.home)
@@ -210,7 +211,7 @@ class _Task:
         )
 
     def _follow(self, settings: Settings, model: str | None, endpoint: str | None = None) -> int:
-        """Submit the task if that was not done yet, and show the run until it ends."""
+        """Submit the task unless that was done, and show the run until it ends."""
         from hermes_worker.cli.family import FamilyWatch
         from hermes_worker.cli.follow import follow
         from hermes_worker.cli.listening import Notice
@@ -227,7 +228,7 @@ class _Task:
         told = Cursor.parse(self._last_event) if self._last_event else Cursor()
         is_elsewhere = self._settings.broker.url is not None
         on_idle = partial(records.notice, self._run_id) if is_elsewhere else partial(_notice, records, self._run_id)
-        # Closed before a stack of our own is forked: the children would take our hold on SQLite's files for theirs.
+        # Closed before a stack of our own is forked: the children would take our locks on SQLite's files for theirs.
         with closing(records.database):
             watch, run_id = FamilyWatch(), self._run_id
             news = lambda: watch.changed(news_of(records.database, run_id))  # noqa: E731
@@ -269,13 +270,13 @@ class _Task:
 
 
 def _announce_report(workspace: Path) -> None:
-    """A file in a git tree is a change of it, which nobody should be surprised by."""
+    """Announce the report's file in a git tree: it is a change of the tree, which should not surprise the user."""
     if any((directory / ".git").exists() for directory in (workspace, *workspace.parents)):
         click.echo(f"note: the survey will be written to {workspace / REPORT}, in this git tree", err=True)
 
 
 def _require_workspace(workspace: Path, home: Path) -> None:
-    """Raises ``ConfigurationError`` for a directory that a submission would refuse, before anything is started."""
+    """Raise ``ConfigurationError`` for a directory that a submission would refuse, before anything is started."""
     if not workspace.is_dir():
         raise ConfigurationError(f"--workspace {str(workspace)!r} is not a directory")
     if holds_state(home, workspace.resolve()):
@@ -287,7 +288,7 @@ def _say(doing: str) -> None:
 
 
 def _show_warnings_only(settings: Settings) -> None:
-    """Of our own log; what the workers say goes to a file."""
+    """Show only warnings of our own log; what the workers log goes to a file."""
     from hermes_worker.observe import configure_logging
 
     configure_logging(replace(settings.log, level="WARNING"), "run", secrets=settings.secrets)
@@ -326,13 +327,13 @@ _THE_REST = (
 
 
 def _import_the_rest() -> None:
-    """Half a second of imports, beside those of the children instead of after them."""
+    """Import half a second's worth of modules while the children import theirs, instead of afterwards."""
     for name in _THE_REST:
         importlib.import_module(name)
 
 
 def _stack_of_somebody(home: Path) -> StackNote | None:
-    """The stack that holds the home, once it is up; ``None`` when it went away instead. Raises ``HomeBusy``."""
+    """Wait for the stack that holds the home to be up; ``None`` when it stopped instead. Raises ``HomeBusy``."""
     deadline = time.monotonic() + _JOIN_PATIENCE_S
     while (note := running_stack(home)) is None:
         if not is_held(home):
@@ -344,7 +345,7 @@ def _stack_of_somebody(home: Path) -> StackNote | None:
 
 
 def _notice(records: Records, run_id: str) -> str | None:
-    """Why the run does not move. Raises ``_StackGone`` when nothing runs on the home."""
+    """Write why the run does not move; ``None`` while it does. Raises ``_StackGone`` when nothing runs on the home."""
     home = records.settings.home
     if running_stack(home) is None:
         raise _StackGone(f"nothing runs on {str(home)!r}")
@@ -353,7 +354,7 @@ def _notice(records: Records, run_id: str) -> str | None:
 
 @contextmanager
 def _ends_on_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end us as Ctrl-C does: in order."""
+    """Let SIGTERM and a closed terminal end us as Ctrl-C does: in order."""
 
     def interrupt(_number: int, _frame: Any) -> None:
         raise KeyboardInterrupt

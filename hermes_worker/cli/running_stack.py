@@ -1,4 +1,4 @@
-"""``hermes-worker status|logs|down``: the stack that ``up`` started on a home of this machine."""
+"""``hermes-worker status|logs|down``: show and stop the stack that ``up`` started on a home of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hermes_worker.settings import Settings
 _LOOK_EVERY_S = 0.2
 _TELL_EVERY_S = 5.0
 _PATIENCE_S = 5.0
-"""For an API of this machine."""
+"""Seconds that an API of this machine may take."""
 
 
 @click.command(epilog="The exit code is 0 while it runs and does well, and 1 otherwise.")
@@ -76,7 +76,7 @@ def _parts(home: Path) -> list[str]:
 
 
 def _wrong_with(home: Path) -> str | None:
-    """Why there is no stack that could be asked, as a sentence; ``None`` where none was started."""
+    """Say why there is no stack that could be asked, as a sentence; ``None`` where none was started."""
     if is_held(home):
         return "it is starting or stopping"
     if (left := left_behind(home)) is not None:
@@ -88,12 +88,12 @@ def _wrong_with(home: Path) -> str | None:
 
 
 def _wrong_with_parts(home: Path) -> str | None:
-    """What workers of the stack wait for, in their words."""
+    """List what workers of the stack wait for, in their words."""
     return "; ".join(f"{name} waits: {cause}" for name, cause in read_causes(home / "run").items()) or None
 
 
 def _wrong_with_api(note: StackNote, settings: Settings) -> str | None:
-    """Asks its API, unless that talks to holders of certificates alone."""
+    """Find what is wrong with the stack's API, unless that only talks to holders of certificates."""
     from hermes_worker.client import HermesClient
     from hermes_worker.settings.tls import own_context
 
@@ -134,7 +134,7 @@ def logs(home: Path | None, follow: bool, lines: int, only_path: bool) -> None:
 
 
 def _show(line: bytes) -> None:
-    """What roles wrote, as it is for a file and harmless for a terminal."""
+    """Write a role's output as it is to a file, and harmless to a terminal."""
     from hermes_worker.cli.wording import clean
 
     text = line.decode("utf-8", "replace")
@@ -171,7 +171,7 @@ def down(home: Path | None, now: bool) -> int:
 
 
 def _wait(stack: RunningStack) -> None:
-    """Until it has stopped; says every few seconds what still runs."""
+    """Wait until it has stopped, and say every few seconds what still runs."""
     began = told_at = time.monotonic()
     while stack.is_running:
         if time.monotonic() - told_at >= _TELL_EVERY_S:

@@ -1,4 +1,4 @@
-"""``hermes-worker runs``: what was asked for and what became of it."""
+"""``hermes-worker runs``: list, show, watch, control and export runs."""
 
 from __future__ import annotations
 
@@ -265,7 +265,8 @@ def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wai
 
 
 def _refuse_unnamed(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
-    """Show what a run asks: an answer has to name the question that was seen. Raises ``ConfigurationError``."""
+    """Show what a run asks, and refuse: an answer has to name the question that was seen. Raises
+    ``ConfigurationError``."""
     backend.status(run_id)
     found = backend.questions(kind=kind, all_tenants=False, limit=_QUESTIONS_MAX)
     its = [each for each in found if each.run_id == run_id]
@@ -284,7 +285,7 @@ def _named(run_ids: Sequence[str]) -> str:
 
 
 def watch_run(backend: RunBackend, run_id: str, *, as_json: bool) -> int:
-    """Show a run until it ends; returns the exit code that says how. Raises ``RunNotFound``."""
+    """Show a run until it ends. Returns the exit code for its end. Raises ``RunNotFound``."""
     screen = Screen(run_id)
     try:
         for event in backend.follow(run_id):
@@ -305,7 +306,7 @@ def watch_run(backend: RunBackend, run_id: str, *, as_json: bool) -> int:
 
 
 def show_end(sheet: RunSheet) -> None:
-    """How a run ended: its error, its calls in doubt, and a line of figures."""
+    """Print how a run ended: its error, its calls in doubt, and a line of figures."""
     click.echo()
     if sheet.view.error:
         click.echo(click.style(clean(sheet.view.error), fg="red"))
@@ -319,7 +320,7 @@ def exit_code(view: RunView) -> int:
 
 
 def _now(found: Standing, idle: str | None) -> str:
-    """Why a run is where it is."""
+    """Write why a run is where it is."""
     lasts = f", for {duration(found.lasts_s)}" if found.lasts_s is not None else ""
     until = f", until {clock(found.until)}" if found.until is not None else ""
     return "\n".join(line for line in (f"now: {clean(found.text)}{lasts}{until}", idle) if line)
@@ -362,7 +363,7 @@ def _answered(answer: AnswerView) -> str:
 
 
 def _redacted(question: Mapping[str, Any]) -> dict[str, Any]:
-    """As its event tells it."""
+    """Redact a question as its event does."""
     return {**question, "command": redact(str(question["command"]))} if "command" in question else dict(question)
 
 

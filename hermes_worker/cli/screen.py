@@ -1,6 +1,6 @@
 """A run on the terminal: its text as it comes, its tools as lines, its end as a summary.
 
-What a model or a tool wrote is hostile text; ``wording`` cleans it.
+Text of a model or a tool is hostile; ``wording`` cleans it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COLOURS = {
 
 
 _WHY_CHARS_MAX = 10_000
-"""All dangers of a command together are shorter."""
+"""Longer than all danger patterns of a command together."""
 
 
 class Screen:
@@ -51,7 +51,7 @@ class Screen:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._shown = ""
-        """Of the reply that is being written."""
+        """The text shown so far of the reply that is being written."""
         self._is_mid_line = False
 
     def show(self, event: WireEvent | Notice) -> None:
@@ -110,7 +110,7 @@ class Screen:
             self._is_mid_line = not text.endswith("\n")
 
     def _complete(self, text: str) -> None:
-        """The reply is stored. What was shown is its beginning and all of it, unless another attempt wrote it."""
+        """Complete a reply that was stored. What was shown is all of it, unless another attempt wrote that."""
         if text.strip() != self._shown.strip():  # white space at either end is shown as it comes and stored without
             if self._shown:
                 self.line(click.style("  the reply was begun again:", fg="yellow"))
@@ -124,7 +124,7 @@ def coloured(status: RunStatus) -> str:
 
 
 def summary(view: RunView, calls: int) -> str:
-    """How a run ended, in one line."""
+    """Write how a run ended, in one line."""
     if view.finished_at is None:
         took = f" for {duration(max(0.0, time.time() - view.created_at))}"
     else:
@@ -159,7 +159,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people."""
+    """Format a length of time for people."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -185,7 +185,7 @@ def _tool_end(fields: Mapping[str, Any]) -> str:
 
 
 def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:
-    """What a run asks, and how to answer it. ``question`` has the fields of its event."""
+    """Render what a run asks, and how to answer it. ``question`` has the fields of its event."""
     command = question.get("command")
     until = question.get("expires_at")
     in_time = f", until {clock(until)}" if isinstance(until, int | float) else ""

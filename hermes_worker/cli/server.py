@@ -1,4 +1,5 @@
-"""Which server the command line asks instead of a database: ``--server``, and what belongs to it."""
+"""The server that the command line calls instead of a home's database: ``--server``, and the options that belong to
+it."""
 
 from __future__ import annotations
 
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _KEY_BYTES_MAX = 4_096
 _PATIENCE_S = 20.0
-"""A person waits: the client's own minute would be long for an address that nobody answers at."""
+"""Seconds for which requests are retried. A person waits: the client's own minute would be long for an address where
+nothing answers."""
 
 
 @dataclass(slots=True)
 class ServerChoice:
-    """What the options of ``of_server`` say."""
+    """The values of the options of ``of_server``."""
 
     url: str | None = None
     key_file: Path | None = None
@@ -63,18 +65,19 @@ def _choice_of(ctx: click.Context) -> ServerChoice:
 
 
 def of_every_command(group: _Command) -> _Command:
-    """``--server`` and its companions before the verb, where the environment is read as well: what a verb is given
-    itself counts more."""
+    """Add ``--server`` and its companions before the verb, where the environment is read as well; the options behind
+    the verb win."""
     return _with_options(group, is_shown=True, is_first=True)
 
 
 def of_server(command: _Command) -> _Command:
-    """The same behind the verb. A key is never written on a command line, where others could read it."""
+    """Add ``--server`` and its companions behind the verb. A key is never written on a command line, where others could
+    read it."""
     return _with_options(command, is_shown=True)
 
 
 def not_of_server(command: _Command) -> _Command:
-    """For a verb that needs the installation itself: it refuses, with a reason, when a server is named."""
+    """Make a verb that needs the installation itself refuse, with a reason, when a server is named."""
     return _with_options(command, is_shown=False)
 
 
@@ -122,15 +125,15 @@ def _with_options(command: _Command, *, is_shown: bool, is_first: bool = False) 
 
 
 def chosen_server() -> ServerChoice | None:
-    """What the command line and the environment say; ``None`` where commands are about a home."""
+    """Find the server that the command line and the environment name; ``None`` where commands are about a home."""
     ctx = click.get_current_context(silent=True)
     chosen: ServerChoice | None = ctx.ensure_object(Invocation).server if ctx is not None else None
     return chosen if chosen is not None and chosen.url else None
 
 
 def server_client(*, names_tenant: bool = False) -> HermesClient | None:
-    """For the server that was chosen; ``None`` where the command is about a home. Only ``names_tenant`` has a use for
-    ``--tenant``. Raises ``ConfigurationError``."""
+    """Open a client of the chosen server; ``None`` where the command is about a home. Only a command that
+    ``names_tenant`` may have ``--tenant``. Raises ``ConfigurationError``."""
     chosen = chosen_server()
     if chosen is None:
         return None
@@ -140,8 +143,8 @@ def server_client(*, names_tenant: bool = False) -> HermesClient | None:
 
 
 def open_client(chosen: ServerChoice, *, patience_s: float | None = None) -> HermesClient:
-    """``patience_s`` is the client's; ``None`` for that of a person who waits. Raises ``ConfigurationError`` for what
-    cannot be asked, or should not be."""
+    """Open a client. ``patience_s`` is the client's; ``None`` for that of a person who waits. Raises
+    ``ConfigurationError`` for a server that cannot be called, or should not be."""
     from hermes_worker.client import HermesClient
 
     assert chosen.url is not None
@@ -160,8 +163,8 @@ def open_client(chosen: ServerChoice, *, patience_s: float | None = None) -> Her
 
 
 def read_key(path: Path, option: str = "--key-file") -> str:
-    """The key in a file that an option names; says so when others may read it. Raises ``ConfigurationError``, without
-    what was read."""
+    """Read the key in a file that an option names, and warn when others may read the file. Raises
+    ``ConfigurationError``, without the file's content."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -189,7 +192,7 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
 
 
 def read(kind: Any, document: Any) -> Any:
-    """What a server said, as the ``kind`` of the same name here. Raises ``UnavailableError``."""
+    """Validate a server's document as the ``kind`` of the same name here. Raises ``UnavailableError``."""
     from pydantic import ValidationError
 
     try:
@@ -240,7 +243,8 @@ _PLAIN_REASON = "it works on the installation itself"
 
 
 def refuse_server(ctx: click.Context | None = None) -> None:
-    """For a command that needs the installation itself. Raises ``ConfigurationError`` when a server was named."""
+    """Refuse ``--server`` for a command that needs the installation itself. Raises ``ConfigurationError`` when a server
+    was named."""
     ctx = ctx or click.get_current_context()
     chosen: ServerChoice | None = ctx.ensure_object(Invocation).server
     if chosen is None or not chosen.url:
@@ -254,7 +258,7 @@ def refuse_server(ctx: click.Context | None = None) -> None:
 
 
 def advice_on(error: Exception, invocation: Invocation) -> str | None:
-    """What to do about an answer of the server that was chosen, where the error itself does not say it."""
+    """Find advice about an error of the chosen server, where the error itself gives none; ``None`` otherwise."""
     chosen: ServerChoice | None = invocation.server
     if chosen is None or not chosen.url:
         return None
@@ -280,7 +284,7 @@ _WHERE_TO_LOOK = {
 
 
 def as_at_home(error: Exception, invocation: Invocation) -> str | None:
-    """What the API of a home refused with, as a command says things: whoever is there named no field and sent no key.
+    """Write a refusal of a home's API as a command would say it: the person there named no field and sent no key.
     ``None`` for other errors."""
     from hermes_worker.client.exchange import RefusedError
 

@@ -1,4 +1,4 @@
-"""What the verbs of ``sessions`` ask the API, as typed calls."""
+"""The API's operations on sessions, as typed calls for the verbs of ``sessions``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 
 
 def open_sessions(home: Path | None) -> SessionRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the sessions of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return SessionRows(ask_api(home))
 
 
@@ -32,7 +32,7 @@ class SessionRows:
         self._source = asked.source
 
     def known(self, reference: str) -> Document:
-        """The session with this id, this name or, the newest of several, this title."""
+        """Find the session with this id, this name or, the newest of several, this title."""
         from hermes_worker.client import RefusedError
 
         if reference and not any(char.isspace() or char in "/\\" for char in reference):
@@ -68,7 +68,7 @@ class SessionRows:
         self._client.remove_session(session_id)
 
     def take_in(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
-        """The name of each session that was made, or why none was."""
+        """Import conversations. Yields the name of each session that was made, or the error that refused it."""
         from hermes_worker.client import RefusedError
 
         for document in documents:
@@ -79,7 +79,7 @@ class SessionRows:
 
 
 def _object(document: object) -> Mapping[str, Any]:
-    """Raises ``InvalidImport``."""
+    """Require a JSON object. Raises ``InvalidImport``."""
     if isinstance(document, InvalidImport):
         raise document
     if not isinstance(document, Mapping):

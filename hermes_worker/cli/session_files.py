@@ -1,4 +1,4 @@
-"""Files with conversations: JSON Lines, and the ``state.db`` of the original, from a stranger."""
+"""Read and write files of conversations: JSON Lines, and Hermes Agent's ``state.db``. The files come from strangers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_MESSAGES = ("role", "content", "tool_call_id", "tool_calls", "timestamp")
 
 
 def documents_in(path: Path) -> Iterator[object]:
-    """The conversations of a file, one at a time, of a ``state.db`` oldest first. What is no JSON is an
+    """Read the conversations of a file, one at a time, of a ``state.db`` oldest first. A line that is no JSON is an
     ``InvalidImport`` among them, so that the others are still read. Raises ``InvalidImport``, ``OSError``."""
     with path.open("rb") as file:
         is_database = file.read(len(_SQLITE)) == _SQLITE
@@ -83,7 +83,7 @@ def _of_database(path: Path) -> Iterator[object]:
 
 
 def _columns(connection: sqlite3.Connection, table: str, wanted: Iterable[str]) -> list[str]:
-    """Those of ``wanted`` that a table has. A view of that name is none: it could compute anything."""
+    """Find those of ``wanted`` that a table has. A view of that name is none: it could compute anything."""
     kind = connection.execute("select type from sqlite_master where name = ?", (table,)).fetchone()
     if kind is None or kind[0] != "table":
         return []
@@ -92,7 +92,7 @@ def _columns(connection: sqlite3.Connection, table: str, wanted: Iterable[str]) 
 
 
 def _messages(connection: sqlite3.Connection, session_id: object, columns: list[str]) -> list[dict[str, Any]]:
-    """What the original's model was shown last: rows that a compaction replaced are left out."""
+    """Read what Hermes Agent's model was shown last: rows that a compaction replaced are left out."""
     there = {row[1] for row in connection.execute("pragma table_info(messages)")}
     active = "and active = 1" if "active" in there else ""
     asked = f"select {', '.join(columns)} from messages where session_id = ? {active} order by id limit ?"
@@ -101,7 +101,7 @@ def _messages(connection: sqlite3.Connection, session_id: object, columns: list[
 
 
 def write_session(out: TextIO, session: Mapping[str, Any], messages: Iterable[Mapping[str, Any]]) -> None:
-    """One line, message by message, so that a long conversation is never whole in memory."""
+    """Write one line, message by message, so that a long conversation is never whole in memory."""
     out.write(f'{json.dumps(dict(session), ensure_ascii=False)[:-1]}, "messages": [')
     for number, message in enumerate(messages):
         out.write((", " if number else "") + json.dumps(dict(message), ensure_ascii=False))

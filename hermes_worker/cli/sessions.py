@@ -1,4 +1,4 @@
-"""``hermes-worker sessions``: conversations."""
+"""``hermes-worker sessions``: list, search, continue, fork, export and import conversations."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ _SHOWN = (
 
 
 def _new_file(path: Path) -> TextIO:
-    """A file for this user alone. Raises ``click.UsageError`` where there is one."""
+    """Create a file for this user alone. Raises ``click.UsageError`` where there is one."""
     try:
         return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8")
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Ids that people write short, made whole by the API."""
+"""Complete ids that people shorten, by asking the API."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MAY_BE_ASKED_FOR = re.compile(r"(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,200}")
 
 
 def whole_session(client: HermesClient, written: str) -> str:
-    """The session that is meant by its id, by the beginning of that (it is the id of its first run), or by a name,
-    which stays as it is. Raises ``AmbiguousId``."""
+    """Complete a session's id from its beginning (it is the id of its first run); a name stays as it is. Raises
+    ``AmbiguousId``."""
     return whole_id(client, written, "run") if written.startswith(PREFIXES["run"]) else written
 
 
 def whole_id(client: HermesClient, written: str, kind: ShortKind) -> str:
-    """The id that is meant by an id or by its beginning; what begins none is as it was written, for whoever looks it up
-    to say so. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
+    """Complete an id from its beginning; a text that begins no id is returned as it is, and looking it up then fails
+    with a sentence. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
     from hermes_worker.client import RefusedError
 
     if not _MAY_BE_ASKED_FOR.fullmatch(written):

@@ -1,7 +1,7 @@
 """A whole installation on one machine, as one process tree: what ``up`` and ``run`` start.
 
-The broker starts first, everything else beside one another once it answers. SQLite wants few processes that write, so
-by default there is one worker for model calls and one for tools.
+The broker starts first, everything else at the same time once it answers. SQLite wants few processes that write, so by
+default there is one worker for model calls and one for tools.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from hermes_worker.settings.server_key import keep_server_key
 from hermes_worker.store.revisions import newest
 
 _SERVERS = "servers"
-"""What the roles talk to: there before them, and gone after them, so that a worker that leaves hands its call over."""
+"""The group of servers that roles need: started before them, and ended after them, so that a draining worker can hand
+its call over."""
 _LEAVING_S = 8.0
-"""A worker gets its drain periods and then this long to end, before it is killed."""
+"""Seconds that a worker gets to end after its drain periods, before it is killed."""
 _BROKER_GRACE_S = 10.0
 _METRICS_PORTS = ("api", "beat", "model", "tools", "gateway")
 """The roles that serve metrics; each has a port of its own, from the one of the settings on."""
 _READY_PATIENCE_S = 60.0
-"""The first start on a slow disk compiles every module."""
+"""Seconds until a role is ready: the first start on a slow disk compiles every module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackPlan:
-    """What a stack consists of beside its broker and, without a key, the stand-in for a model."""
+    """The roles of a stack beside its broker and, without a key, the scripted stand-in for a model."""
 
     model_concurrency: int = 32
     """Model calls at once."""
@@ -63,12 +64,12 @@ class Stack:
         self._workers: dict[str, str] = {}
         self._gateway: str | None = None
         self.settings = settings
-        """After ``prepare``, with the addresses of what the stack brings along."""
+        """The settings; after ``prepare`` with the addresses of the servers that the stack brings along."""
 
     def prepare(self, say: Callable[[str], None]) -> list[ChildSpec]:
-        """Bring the database up to date, choose every address and say what to start, in order. Starts nothing.
+        """Bring the database up to date, choose every address and list what to start, in order. Starts nothing.
 
-        Raises ``ConfigurationError``, ``UnavailableError``. Give back what was taken with ``release``.
+        Raises ``ConfigurationError``, ``UnavailableError``. Call ``release`` afterwards in any case.
         """
         from hermes_worker.workspaces.sandbox.groups import groups
 
@@ -86,7 +87,8 @@ class Stack:
             self.settings = replace(self.settings, broker=broker)
         if self.settings.model.is_scripted:
             specs.append(self._scripted())
-        # Who holds credentials runs no commands, and who runs commands gets as few as can be.
+        # A role that holds credentials runs no commands, and one that runs commands gets as few credentials as
+        # possible.
         specs.append(self._worker("model", "model,delivery,system", self._plan.model_concurrency))
         specs.append(self._worker("tools", "tools", self._plan.tool_concurrency))
         if (
@@ -122,7 +124,7 @@ class Stack:
 
     @property
     def preload(self) -> Entry:
-        """Imports what the processes have in common, once, in the process that forks them."""
+        """Import what the processes have in common, once, in the process that forks them."""
         used = (("scheduler.beat", self._plan.has_beat), ("hermes_worker.api.server", self._plan.has_api))
         return Entry("hermes_worker.cli.stack:import_for_roles", [name for name, is_used in used if is_used])
 
@@ -132,12 +134,13 @@ class Stack:
         return f"{server.scheme}://{reachable(server.host)}:{server.port}" if self._plan.has_api else None
 
     def release(self) -> None:
-        """Give the broker's directory back. Idempotent."""
+        """Release the broker's directory. Idempotent."""
         if self._valkey is not None:
             self._valkey.release()
 
     def on_exit(self, ended: ChildExit) -> None:
-        """A process died: let others take over what it held now, not when its term ends. Never raises."""
+        """Expire what a dead process held, so that others take it over now and not when its lease ends. Never
+        raises."""
         from hermes_worker.core.errors import HermesError
         from hermes_worker.observe import log
         from hermes_worker.store.gateway import GatewayRows
@@ -195,7 +198,7 @@ class Stack:
         # Unique in the fleet: the same database may serve other machines, and other homes of this one.
         known_as = f"{socket.gethostname()}:{os.getpid()}:{name}"
         self._workers[name] = known_as
-        # Two facts: it is entered among the workers and renews its lease, and it is connected to the broker.
+        # Two facts: it has a row among the workers and renews its lease, and it is connected to the broker.
         alive, consuming = self._mark(f"{name}.alive"), self._mark(f"{name}.ready")
         arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
@@ -205,7 +208,7 @@ class Stack:
         return replace(role, waits_for=partial(read_cause, consuming))
 
     def _mark(self, name: str) -> Path:
-        """A file that a role is to make, and that does not exist yet."""
+        """Choose a file that a role will make, and that does not exist yet."""
         path = self.settings.home / "run" / name
         path.unlink(missing_ok=True)
         return path
@@ -248,7 +251,7 @@ def _has_processes(settings: Settings) -> bool:
 
 
 def _has_accounts(settings: Settings) -> bool:
-    """Whether people who write to the agent on a platform are to be asked for. Raises ``ConfigurationError``."""
+    """Whether there are accounts of chat platforms to listen to. Raises ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
         return False
     from hermes_worker.channels.receivers import held_by_gateways
@@ -257,7 +260,7 @@ def _has_accounts(settings: Settings) -> bool:
 
 
 def _lacks_browser(settings: Settings) -> str | None:
-    """What keeps this machine from having browsers, as a sentence."""
+    """Find what keeps this machine from hosting browsers, as a sentence; ``None`` for nothing."""
     from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, missing_extra
 
     try:
@@ -268,7 +271,7 @@ def _lacks_browser(settings: Settings) -> str | None:
 
 
 def import_for_roles(more: Sequence[str]) -> None:
-    """What the nursery of a stack calls first: imports what every role needs, and the modules ``more``."""
+    """Import what every role needs, and the modules ``more``: the process that forks the roles calls this first."""
     import hermes_worker.models.scripted.__main__  # noqa: F401
     from hermes_worker.worker.warm import warm_up
 
@@ -278,13 +281,13 @@ def import_for_roles(more: Sequence[str]) -> None:
 
 
 def be_role(arguments: Sequence[str]) -> None:
-    """The command ``arguments``, in a child that was forked."""
+    """Run the command ``arguments``, in a child that was forked."""
     sys.argv = ["hermes-worker", *arguments]
     main(arguments)
 
 
 def be_scripted(arguments: Sequence[str]) -> None:
-    """The stand-in for a model, in a child that was forked."""
+    """Run the stand-in for a model, in a child that was forked."""
     from hermes_worker.models.scripted.__main__ import main as serve
 
     title_process("scripted model")
@@ -292,7 +295,7 @@ def be_scripted(arguments: Sequence[str]) -> None:
 
 
 def bring_up_to_date(settings: Settings, say: Callable[[str], None]) -> None:
-    """Give the database this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Migrate the database to this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     if settings.database.url is None and _is_current(settings.home / "hermes-worker.db"):
         return
     from hermes_worker.store.migrate import migrate
@@ -307,26 +310,26 @@ def bring_up_to_date(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def _is_current(path: Path) -> bool:
-    """Whether a database file has the newest schema, without importing what could change it (0.5 s)."""
+    """Whether a database file has the newest schema, found without importing what could change it (0.5 s)."""
     if not path.exists():
         return False
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
             row = connection.execute("select version_num from alembic_version").fetchone()
     except sqlite3.Error:
-        return False  # whatever is wrong with it, the slow way says it better
+        return False  # the slow way explains the problem better
     return row is not None and row[0] == newest()
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """Find a port of this machine on which nothing listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def require_free(host: str, port: int) -> None:
-    """Raises ``ConfigurationError`` when somebody listens there already, or when the address is not of this machine."""
+    """Raise ``ConfigurationError`` when the port is taken, or when the address is not of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -356,10 +359,11 @@ def _own_context(server: ServerSettings) -> ssl.SSLContext | None:
 
 
 def _is_healthy(server: ServerSettings) -> Callable[[], bool]:
-    """Whether the API there says that it is well. A client library would take longer to import than this to ask."""
+    """Build a check whether the API reports that it is well. A client library would take longer to import than this to
+    ask."""
     where, port = reachable(server.host), server.port
     if server.tls_client_ca is not None:
-        return _answers_on(server.host, port)  # it says nothing to whoever has no certificate
+        return _answers_on(server.host, port)  # it answers no client without a certificate
     tls = _own_context(server) if server.tls_certificate is not None else None
     request = f"GET /health HTTP/1.1\r\nHost: {where}:{port}\r\nConnection: close\r\n\r\n".encode()
 
@@ -378,5 +382,5 @@ def _is_healthy(server: ServerSettings) -> Callable[[], bool]:
 
 
 def reachable(host: str) -> str:
-    """Where a server that listens on ``host`` can be reached from here."""
+    """Find the address at which a server that listens on ``host`` can be reached from here."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}.get(host, host)

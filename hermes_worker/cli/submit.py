@@ -1,4 +1,4 @@
-"""``hermes-worker submit``: put a task into the queue."""
+"""``hermes-worker submit``: submit a run."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ _API_FIELDS = (
     *("session", "model", "max_iterations", "max_tokens", "max_tool_calls", "max_cost_usd", "max_wall_s", "budget"),
     *("tags", "priority", "not_before", "deadline", "multitask", "deliver", "skills", "artifacts"),
 )
-"""Options that the API takes as they are, and those that it calls otherwise."""
+"""Options that the API takes as they are, and those that have another name there."""
 
 
 def schema_in(path: Path) -> dict[str, Any]:
-    """Raises ``ConfigurationError``."""
+    """Read a JSON schema from a file. Raises ``ConfigurationError``."""
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -124,7 +124,7 @@ def schema_in(path: Path) -> dict[str, Any]:
 
 
 def metadata_of(pairs: Sequence[str]) -> dict[str, str]:
-    """Raises ``ConfigurationError`` for what is no ``NAME=VALUE``."""
+    """Parse ``NAME=VALUE`` pairs. Raises ``ConfigurationError`` for what is none."""
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not 1 <= len(name) <= 64 or len(value) > 512:

@@ -1,4 +1,4 @@
-"""``hermes-worker tools list``: which tools there are, and why some are not."""
+"""``hermes-worker tools list``: list the tools, and why some are unavailable."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _BROWSER: Final = "browser"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStanding:
-    """One tool, as this home has it."""
+    """A tool and its state at this home."""
 
     name: str
     toolset: str
     is_available: bool
     note: str = ""
-    """What is missing and how to get it; of an available one, what it does without."""
+    """What is missing and how to get it; of an available tool, what it does without."""
     unfit: str = ""
-    """Why no model is told of it, for the end of a sentence; empty for a tool whose definition can be sent."""
+    """Why no model can get it, for the end of a sentence; empty for a tool whose definition can be sent."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,13 +60,13 @@ def list_tools(home: Path | None, as_json: bool) -> None:
 
 
 def standings(settings: Settings) -> list[ToolStanding]:
-    """Every tool that this version knows of, by name."""
+    """List every tool that this version knows, by name."""
     found = {one.name: one for one in (*_absent(settings), *_in_force(settings))}
     return [found[name] for name in sorted(found)]
 
 
 def _of_rows(settings: Settings) -> Iterator[ToolStanding]:
-    """The tools of MCP servers that the tenant keeps as rows. Asks no server. Raises ``HermesError``."""
+    """List the tools of MCP servers that the tenant keeps as rows. Asks no server. Raises ``HermesError``."""
     if not settings.mcp.has_rows or has_no_rows(settings):
         return
     from hermes_worker.cli.reaching import home_client
@@ -134,7 +134,7 @@ def _does_without(name: str, settings: Settings) -> str:
 
 
 def documents_note() -> str:
-    """Which documents cannot be read here, and how they could be; empty when all can."""
+    """Write which documents cannot be read here, and how they could be; empty when all can."""
     from hermes_worker.agent.tools.documents import HOW_TO_INSTALL, missing_libraries
 
     missing = missing_libraries()
@@ -142,7 +142,7 @@ def documents_note() -> str:
 
 
 def _absent(settings: Settings) -> Iterator[ToolStanding]:
-    """The tools of what comes with the product and is not switched on, and of what others brought and is not."""
+    """List the tools of extensions that come with the product or were installed, and are not enabled."""
     for one in plugins.available(settings.home):
         brought = one.manifest.brings if one.manifest is not None else {}
         needed = ", ".join(brought.get("settings", ()))

@@ -114,7 +114,7 @@ def calls(home: Path | None, run_id: str, place: str | None, limit: int, as_json
 
 
 def _named(place: str) -> tuple[int, int]:
-    """The iteration and the position of a call. Raises ``click.UsageError``."""
+    """Parse the iteration and the position of a call. Raises ``click.UsageError``."""
     named = _PLACE.fullmatch(place)
     if named is None:
         raise click.UsageError(f"{place!r} is no call; write the iteration and the position, as the column CALL does")

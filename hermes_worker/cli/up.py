@@ -1,4 +1,4 @@
-"""``hermes-worker up``: everything on this machine, until Ctrl-C."""
+"""``hermes-worker up``: run everything on this machine, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def up(
 
 _IS_UP = b"u"
 _FAILED = b"f"
-"""In front of the sentence that says why."""
+"""Stands before the sentence that says why a start failed."""
 _WORDS_BYTES = 65_536
 
 
 def _detach(settings: Settings, plan: StackPlan) -> int:
-    """Start a stack that stays when this process ends, and wait until it is up. It is forked and not executed: so it
+    """Start a stack that stays when this process ends, and wait until it is up. It is forked and not executed, so it
     has the secrets of this process, which stand in no file and in no environment. Raises ``HermesError``."""
     prepare_home(settings.home)
     require_free_home(settings.home)
@@ -107,7 +107,7 @@ def _detach(settings: Settings, plan: StackPlan) -> int:
 
 
 def _be_detached(settings: Settings, plan: StackPlan, log_file: StackLog, writer: int) -> NoReturn:
-    """The stack's whole life, in the background."""
+    """Run the stack in the background, from its start to its end."""
     from hermes_worker.observe import log
 
     status = EXIT_FAILED
@@ -134,11 +134,11 @@ def _be_detached(settings: Settings, plan: StackPlan, log_file: StackLog, writer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Detached:
-    """What a stack in the background has and others have not."""
+    """The log and the pipe that only a stack in the background has."""
 
     log_file: StackLog
     writer: int
-    """Where it says to who started it that it is up."""
+    """The pipe over which it tells the process that started it that it is up."""
 
     def tell(self, note: StackNote, home: Path) -> None:
         option = home_option(home)

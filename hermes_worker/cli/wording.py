@@ -1,7 +1,7 @@
-"""What events of a run are called on a terminal, as plain text. Pure.
+"""Words for the events of a run on a terminal, as plain text. Pure.
 
-What a model or a tool wrote may hold anything. Nothing but printable characters, line breaks and tabs leaves here, so
-no reply can move the cursor, repaint a line, turn its direction or set the clipboard.
+Text of a model or a tool may hold anything. Nothing but printable characters, line breaks and tabs leaves here, so no
+reply can move the cursor, repaint a line, turn its direction or set the clipboard.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _PREVIEW_CHARS = 100
 
 
 def clean(text: str) -> str:
-    """``text``, which somebody reads as prose, without what a terminal would obey."""
+    """Remove from ``text``, which a person reads as prose, what a terminal would obey."""
     return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
 def one_line(text: str, width: int) -> str:
-    """``text`` on one line of at most ``width`` characters. It may be a name or a title, so marks that nobody sees are
+    """Write ``text`` on one line of at most ``width`` characters. It may be a name or a title, so invisible marks are
     shown."""
     flat = " ".join(clean(show_marks(text)).split())
     return flat if len(flat) <= width else f"{flat[: width - 1]}…"
 
 
 def render_question(said: str, text: str) -> list[str]:
-    """What a run asks, whole: ``said`` and the text behind it, or below it and set off, so that no line of it can look
-    like one of ours."""
+    """Render a question whole: ``said`` and the text behind it, or below it and indented, so that no line of it can
+    look like one of ours."""
     first, *more = (clean(line) for line in render_lines(text))
     return [said, *(f"    {line}" for line in (first, *more))] if more else [f"{said} {first}"]
 
 
 def arguments_line(arguments: str) -> str:
-    """The arguments of a call, which may be cut short, as ``name=value`` pairs on one line."""
+    """Write the arguments of a call, which may be cut short, as ``name=value`` pairs on one line."""
     try:
         document = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -61,13 +61,13 @@ def _unescaped(text: str) -> str:
 
 
 def call_name(fields: Mapping[str, Any]) -> str:
-    """A tool by its name; a later call of the same reply with its number, because they run side by side."""
+    """Name a tool; a later call of the same reply gets its number, because they run side by side."""
     name, position = one_line(str(fields.get("tool", "")), 64), fields.get("position")
     return f"{name} #{position + 1}" if isinstance(position, int) and position > 0 else name
 
 
 def retry_line(fields: Mapping[str, Any]) -> str:
-    """A worker vanished and its step is tried again."""
+    """Write that a worker vanished and its step is tried again."""
     step, attempt = one_line(str(fields.get("step")), 64), one_line(str(fields.get("attempt")), 20)
     again = f"a worker was lost; trying its {step} again, attempt {attempt}"
     deaths = fields.get("deaths")
@@ -78,7 +78,7 @@ def retry_line(fields: Mapping[str, Any]) -> str:
 
 
 def refusal(fields: Mapping[str, Any]) -> str:
-    """Who refused a call and why. ``fields`` are those of the event that ended it."""
+    """Write who refused a call and why. ``fields`` are those of the event that ended it."""
     who = _REFUSED_BY.get(str(fields.get("refused_by")), "refused")
     reason = one_line(str(fields.get("reason") or ""), 200)
     return f"{who}: {reason}" if reason else who
@@ -92,7 +92,7 @@ _REFUSED_BY = {
 
 
 def waiting_line(fields: Mapping[str, Any]) -> str:
-    """What a parked run waits for."""
+    """Write what a parked run waits for."""
     what = one_line(str(fields.get("status", "")), 64).replace("_", " ")
     reason = fields.get("reason")
     why = f": {one_line(str(reason), 300)}" if reason else ""
@@ -100,7 +100,7 @@ def waiting_line(fields: Mapping[str, Any]) -> str:
 
 
 def until_words(at: object) -> str:
-    """`` until`` a time of day; nothing for what is no time."""
+    """Write `` until`` a time of day; empty for what is no time."""
     if not isinstance(at, int | float):
         return ""
     try:
@@ -110,12 +110,12 @@ def until_words(at: object) -> str:
 
 
 def budget_line(fields: Mapping[str, Any]) -> str:
-    """A limit is reached."""
+    """Write that a limit is reached."""
     limit = one_line(str(fields.get("dimension", "")), 64).replace("_", " ")
     return f"the limit of {limit} is reached; it sums up"
 
 
 def unknown_outcome(fields: Mapping[str, Any]) -> str:
-    """Why nobody knows what a call did: its worker is gone, or came back without a usable answer."""
+    """Write why it is unknown what a call did: its worker is gone, or came back without a usable answer."""
     why = "no usable answer" if fields.get("is_answered") else "its worker was lost"
     return f"{why}, outcome unknown; it is not run again"

@@ -1,4 +1,4 @@
-"""``hermes-worker workers``: the worker processes that are alive, and a request that one of them leave."""
+"""``hermes-worker workers``: list live worker processes, and drain one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _told(client: HermesClient) -> list[WorkerView]:
 
 
 def _meant(found: Sequence[WorkerView], written: str) -> WorkerView:
-    """Raises ``ConfigurationError``."""
+    """Find the worker that an id, the beginning of one, or a name means. Raises ``ConfigurationError``."""
     exact = [view for view in found if written in (view.worker_id, view.name)]
     meant = exact or [view for view in found if view.worker_id.startswith(written)]
     if len(meant) != 1:

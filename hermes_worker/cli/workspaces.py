@@ -1,4 +1,4 @@
-"""``hermes-worker workspaces``: where sessions work that do not work on this machine."""
+"""``hermes-worker workspaces``: workspaces that are not on this machine."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""A Python client of the HTTP API: submit runs, follow them as typed events or by callbacks, and all else that the API
-can do (docs/client.md).
+"""A Python client of the HTTP API: submit runs, follow them as typed events or by callbacks, and call every other
+operation of the API (docs/client.md).
 
     client = HermesClient("http://127.0.0.1:8642")
     run_id = client.submit("what is in this directory?")
     result = client.follow(run_id, Callbacks(stream_delta_callback=show, clarify_callback=ask))
 
 ``AsyncHermesClient`` has the same methods for asyncio. The callbacks have the names and meanings of Hermes Agent's
-(docs/behaviour.md, "Callbacks"), but are called by whoever follows, wherever the run is worked on. A connection that
-breaks is made again and goes on where it was. A request is sent again only where that is safe.
+(docs/behaviour.md, "Callbacks"), but are called in the process that follows, on whichever worker the run is. A
+connection that breaks is made again and continues where it was. A request is sent again only where that is safe.
 
-The API wants its key. For a server of this machine the client finds it by itself, in the installation's home directory;
-elsewhere say ``api_key``.
+The API requires its key. For a server of this machine the client finds it in the installation's home directory; for
+others pass ``api_key``.
 
-How it is built: ``operations`` makes requests as values, ``exchange`` and ``streaming`` decide what is sent and what
-came of it, and neither does any I/O; ``blocking`` and ``awaiting`` do.
+How it is built: ``operations`` makes requests as values, ``exchange`` and ``streaming`` decide what is sent and judge
+the answers, and none of them does any I/O; ``blocking`` and ``awaiting`` do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a server is, and with which key it is asked."""
+"""The address of an API server, and the key for it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Address:
     key: str | None = field(repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     acting: Mapping[str, str] = field(default_factory=dict)
-    """Headers that say for whom the holder of the installation's key acts."""
+    """Headers that name the tenant and the user for whom the holder of the installation's key acts."""
 
     @property
     def place(self) -> str:
-        """What the server is called in errors."""
+        """The server's name in errors."""
         return self.url
 
     def options(self) -> dict[str, Any]:
-        """For a client of httpx2, of either kind. Imports it."""
+        """Build the options of a client of httpx2, of either kind. Imports httpx2."""
         import httpx2
 
         headers = {"User-Agent": f"hermes-worker/{__version__}", **self.acting}
@@ -51,7 +51,7 @@ class Address:
 
 
 def acting_headers(tenant: str | None, user: str | None) -> dict[str, str]:
-    """For ``Address.acting``."""
+    """Build the headers for ``Address.acting``."""
     said = {TENANT_HEADER: tenant, USER_HEADER: user}
     return {name: quote(text, safe="") for name, text in said.items() if text is not None}
 
@@ -64,8 +64,8 @@ def address_of(
     *,
     acting: Mapping[str, str] | None = None,
 ) -> Address:
-    """Without ``api_key`` the key is that of the installation in ``home``, for a server of this machine or a ``home``
-    that was named. Raises ``ConfigurationError``."""
+    """Build the address. Without ``api_key`` the key of the installation in ``home`` is used, for a server of this
+    machine or for a ``home`` that was named. Raises ``ConfigurationError``."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(f"{without_user(base_url)!r} is no address of a server: write http://HOST:PORT")
@@ -93,5 +93,5 @@ def _find_key(host: str, home: Path | None) -> str | None:
 
 
 def without_user(url: str) -> str:
-    """``url`` as it may be shown."""
+    """Remove a user and password from ``url``, so that it may be shown."""
     return re.sub(r"//[^/@]*@", "//", url)[:200]

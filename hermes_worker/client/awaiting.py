@@ -1,4 +1,4 @@
-"""The client for asyncio: the methods of ``blocking``, to be awaited, and streams as asynchronous iterators."""
+"""The client for asyncio: the methods of ``blocking`` as coroutines, and streams as asynchronous iterators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ E = TypeVar("E")
 
 
 def _sends(make: Callable[P, ApiRequest[T]]) -> Callable[Concatenate[AsyncHermesClient, P], Coroutine[Any, Any, T]]:
-    """The method that sends what ``make`` makes."""
+    """Make the method that sends the request which ``make`` builds."""
 
     @functools.wraps(make)
     async def method(client: AsyncHermesClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,7 +70,7 @@ def _pages(
 
 
 class AsyncHermesClient:
-    """Talks to one API server. For one event loop."""
+    """A client of one API server, for one event loop."""
 
     def __init__(
         self,
@@ -83,11 +83,13 @@ class AsyncHermesClient:
         tenant: str | None = None,
         user: str | None = None,
     ) -> None:
-        """Without ``api_key`` it is the key of the installation in ``home`` (``None``: HERMES_HOME, else
-        ``~/.hermes-worker``), which is sent to a server of this machine, or, when you name the ``home``, to any.
-        ``patience_s`` is how long a request is sent again, where that is safe, and a stream is tried to be picked up,
+        """Connect to the server at ``base_url``.
+
+        Without ``api_key`` the key of the installation in ``home`` is used (``None``: HERMES_HOME, else
+        ``~/.hermes-worker``); it is sent to a server of this machine, or, when you name the ``home``, to any.
+        ``patience_s`` is for how long a request is sent again, where that is safe, and a broken stream is resumed,
         before that is an error. ``tls`` is for an authority of your own, and for a certificate of this client. With the
-        installation's own key, ``tenant`` is whom it acts for, and ``user`` the person at the command line who does.
+        installation's own key, ``tenant`` is the tenant that it acts for, and ``user`` the person at the command line.
 
         Raises ``ConfigurationError`` when the address or the key cannot be used.
         """
@@ -267,21 +269,22 @@ class AsyncHermesClient:
         return status_of(await self.join([run_id], timeout_s=timeout_s))
 
     def events(self, run_id: str, *, after: str = "0") -> AsyncIterator[Event]:
-        """Everything that happens to a run, from its beginning (or after the event with that id) to its end. A
-        connection that breaks is made again and goes on where it was. Raises ``RefusedError``, ``UnavailableError``."""
+        """Iterate over everything that happens to a run, from its beginning (or after the event with that id) to its
+        end. A connection that breaks is made again and continues where it was. Raises ``RefusedError``,
+        ``UnavailableError``."""
         return self._followed(functools.partial(operations.events, run_id), typed, after)
 
     def told_events(self, run_id: str, *, after: str = "0") -> AsyncIterator[ToldEvent]:
-        """The same events with their ids, as the server wrote them."""
+        """Iterate over the events of a run with their ids, as the server wrote them. Otherwise as ``events``."""
         return self._followed(functools.partial(operations.events, run_id), untyped, after)
 
     def tree_events(self, run_id: str, *, after: str = "0") -> AsyncIterator[ToldEvent]:
-        """The events of all runs of the tree that a run is in, until the last of them has ended."""
+        """Iterate over the events of all runs of the tree that a run is in, until the last of them has ended."""
         return self._followed(functools.partial(operations.tree_events, run_id), untyped, after)
 
     def changes(self, *, after: str = "", all_tenants: bool = False) -> AsyncIterator[ToldEvent]:
-        """Which lists change, as it happens, and first of all which differ from what the id ``after`` says. It never
-        ends by itself. Raises ``RefusedError``, ``UnavailableError``."""
+        """Iterate over changes of lists as they happen, beginning with the lists that differ from what the id ``after``
+        says. It never ends by itself. Raises ``RefusedError``, ``UnavailableError``."""
         return self._followed(functools.partial(operations.changes, all_tenants=all_tenants), untyped, after)
 
     async def follow(self, run_id: str, callbacks: Callbacks) -> ResultDocument:
@@ -289,13 +292,13 @@ class AsyncHermesClient:
         following = Following(run_id, callbacks)
         async for event in self.events(run_id):
             if (answer := following.take(event)) is not None:
-                with contextlib.suppress(RefusedError):  # somebody else was faster
+                with contextlib.suppress(RefusedError):  # another answer was faster
                     await self.send(answer)
         return await self.result(run_id)
 
     async def export(self, whom: Mapping[str, Any], *, tenant: str | None = None) -> AsyncIterator[str]:
-        """Everything of somebody as JSON Lines: see ``operations.export``. Lines that came are not all there is when it
-        breaks off, which is an error: ask again. Raises ``RefusedError``, ``UnavailableError``."""
+        """Iterate over everything of a subject as JSON Lines: see ``operations.export``. An export that breaks off
+        raises, because the lines that came are not all: ask again. Raises ``RefusedError``, ``UnavailableError``."""
         request = operations.export(whom, tenant=tenant)
         rest = b""
         try:

@@ -1,5 +1,5 @@
-"""Callbacks with the names of Hermes Agent's, called for what a run's stream tells. Nothing here asks a server: an
-answer that a callback gives comes back as the request that would send it."""
+"""Callbacks with Hermes Agent's names, called for the events of a run's stream. Nothing here sends anything: the answer
+of a callback is returned as the request that would send it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOBODY_ANSWERED = "The model is asked again: its reply was cut short or empty."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """All optional. What one of them raises is logged, and the following goes on."""
+    """All optional. An exception of a callback is logged, and the run is followed further."""
 
     stream_delta_callback: Callable[[str | None], object] | None = None
     """Text of a reply; ``None`` where a reply ends."""
@@ -40,16 +40,16 @@ class Callbacks:
     """Text that stood beside tool calls, and whether it was streamed already."""
     reasoning_callback: Callable[[str], object] | None = None
     thinking_callback: Callable[[str], object] | None = None
-    """A word for a spinner while the model is waited for; empty when its reply begins."""
+    """A word for a spinner while the model works on its reply; empty when the reply begins."""
     tool_gen_callback: Callable[[str], object] | None = None
     tool_start_callback: Callable[[str, str, str], object] | None = None
     """Id and name of a call, and a preview of its arguments."""
     tool_complete_callback: Callable[[str, str, str, str], object] | None = None
-    """The same, and its outcome: ``ok``, ``error`` or ``unknown``."""
+    """Id and name of a call, a preview of its arguments, and its outcome: ``ok``, ``error`` or ``unknown``."""
     tool_progress_callback: Callable[..., object] | None = None
     """``(event, name, preview, None)``; with ``duration`` and ``is_error`` for ``tool.completed``."""
     step_callback: Callable[[int, list[str]], object] | None = None
-    """Number of an iteration that begins, and the tools of the one before."""
+    """The number of an iteration that begins, and the tools of the one before."""
     clarify_callback: Callable[[str, Sequence[str]], str | None] | None = None
     """Gives the answer to a question of the model; ``None`` leaves it to others."""
     approval_callback: Callable[[str, str], str | None] | None = None
@@ -61,7 +61,7 @@ class Callbacks:
 
 
 class Following:
-    """Turns the events of one run into calls."""
+    """Turns the events of one run into calls of callbacks."""
 
     def __init__(self, run_id: str, callbacks: Callbacks) -> None:
         self._run_id = run_id
@@ -73,7 +73,8 @@ class Following:
         self._previews: dict[str, str] = {}
 
     def take(self, event: Event) -> ApiRequest[AnsweredDocument] | None:
-        """Call back; the answer to be sent, if a callback gave one. It may be refused: somebody else was faster."""
+        """Call back. Returns the request that sends the answer, if a callback gave one. The server may refuse it,
+        because another answer was faster."""
         _call(self._to.event_callback, event.kind, event)
         match event:
             case MessageDelta():
@@ -113,7 +114,7 @@ class Following:
         return None
 
     def _begin(self) -> None:
-        """The first sign of the reply of an iteration."""
+        """Note the first sign of an iteration's reply."""
         if self._is_begun:
             return
         self._is_begun = True
@@ -147,7 +148,8 @@ class Following:
 
 
 def _call(callback: Callable[..., Any] | None, *arguments: Any, **facts: Any) -> Any:
-    """What the callback returns; ``None`` when there is none or it raised: foreign code must not end the following."""
+    """Call a callback and return its result; ``None`` when there is none or it raised: foreign code must not end the
+    following."""
     if callback is None:
         return None
     try:

@@ -1,5 +1,5 @@
-"""What the API answers with, as types: the names are those of its document, which a test compares. A field that a later
-server adds is passed on."""
+"""The answers of the API, as types: the names are those of its document, which a test compares. A field that a later
+server adds is kept."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class DimensionDocument(TypedDict):
 
 
 class ShareDocument(TypedDict):
-    """What one child and all below it have used."""
+    """The use of one child and all below it."""
 
     run_id: str
     index: NotRequired[int | None]
@@ -168,7 +168,7 @@ class RunDocument(TypedDict):
 
 
 class ResultDocument(TypedDict):
-    """What a run left, under the names of Hermes Agent's result. Costs are US dollars."""
+    """The result of a run so far, under the names of Hermes Agent's result. Costs are US dollars."""
 
     final_response: str | None
     last_reasoning: str | None
@@ -204,7 +204,7 @@ class ResultDocument(TypedDict):
 
 
 class DeliveryDocument(TypedDict):
-    """A message to somebody outside, and what became of it."""
+    """A message to a target outside, and its state."""
 
     object: NotRequired[str]
     delivery_id: str
@@ -223,7 +223,7 @@ class DeliveryDocument(TypedDict):
 
 
 class QueueDocument(TypedDict):
-    """What waits for the workers of one queue, and what they hold."""
+    """The steps that wait for the workers of one queue, and the steps at work."""
 
     due: int
     claimed: int
@@ -233,7 +233,7 @@ class QueueDocument(TypedDict):
 
 
 class BacklogDocument(TypedDict):
-    """What waits in the whole installation, by queue."""
+    """The steps that wait in the whole installation, by queue."""
 
     object: NotRequired[str]
     queues: dict[str, QueueDocument]
@@ -257,7 +257,7 @@ class ErrorDetails(TypedDict):
 
 
 class BatchItemDocument(TypedDict):
-    """What became of one run of a batch: ``run_id``, or ``error``."""
+    """The result for one run of a batch: ``run_id``, or ``error``."""
 
     index: int
     run_id: NotRequired[str | None]
@@ -268,7 +268,7 @@ class BatchItemDocument(TypedDict):
 
 
 class BatchDocument(TypedDict):
-    """What became of a batch, in the order of the request."""
+    """The results of a batch, in the order of the request."""
 
     object: NotRequired[str]
     data: list[BatchItemDocument]
@@ -295,7 +295,7 @@ class EndDocument(TypedDict):
 
 
 class JoinedDocument(TypedDict):
-    """What was seen when the waiting ended."""
+    """The runs that had ended when the waiting did."""
 
     done: bool
     runs: list[EndDocument]
@@ -334,14 +334,14 @@ class WaitDocument(TypedDict):
 
 
 class ControlledDocument(TypedDict):
-    """What became of a run that was paused, resumed or steered."""
+    """The status of a run that was paused, resumed or steered."""
 
     run_id: str
     status: str
 
 
 class DeedDocument(TypedDict):
-    """What somebody did."""
+    """An act that was recorded in the audit log."""
 
     object: NotRequired[str]
     number: int
@@ -363,7 +363,7 @@ class RepeatDocument(TypedDict):
 
 
 class FiringDocument(TypedDict):
-    """What became of one slot of a job."""
+    """A slot of a job and its outcome."""
 
     slot: float
     slot_at: str
@@ -379,7 +379,7 @@ class FiringDocument(TypedDict):
 
 
 class JobDocument(TypedDict):
-    """A job, under the original's names. Times are ISO 8601 in UTC."""
+    """A job, under Hermes Agent's names. Times are ISO 8601 in UTC."""
 
     id: str
     name: str
@@ -436,7 +436,7 @@ class FullJobDocument(JobDocument):
 
 
 class SessionDocument(TypedDict):
-    """A session, under the original's names. Times are epoch seconds."""
+    """A session, under Hermes Agent's names. Times are epoch seconds."""
 
     id: str
     source: str | None
@@ -484,14 +484,14 @@ class MessageDocument(TypedDict):
 
 
 class EndpointDocument(TypedDict):
-    """Where an operation is."""
+    """The method and path of an operation."""
 
     method: str
     path: str
 
 
 class CapabilitiesDocument(TypedDict):
-    """What the server can do."""
+    """The capabilities of the server."""
 
     object: NotRequired[str]
     platform: NotRequired[str]
@@ -545,7 +545,7 @@ class LeftOutDocument(TypedDict):
 
 
 class CheckpointDocument(TypedDict):
-    """What a workspace was before a tool changed it; ``iteration`` is 0 for one that a restore made."""
+    """The state of a workspace before a tool changed it; ``iteration`` is 0 for one that a restore made."""
 
     object: NotRequired[str]
     id: str
@@ -573,7 +573,7 @@ class FileChangeDocument(TypedDict):
 
 
 class CheckpointDiffDocument(TypedDict):
-    """What differs between a checkpoint and the files as they are; ``text`` is a unified diff."""
+    """The difference between a checkpoint and the files as they are; ``text`` is a unified diff."""
 
     object: NotRequired[str]
     checkpoint_id: str
@@ -584,7 +584,7 @@ class CheckpointDiffDocument(TypedDict):
 
 
 class RestoreDocument(TypedDict):
-    """What a restore did; ``before`` is the checkpoint of what was there."""
+    """The result of a restore; ``before`` is the checkpoint of the files before it."""
 
     object: NotRequired[str]
     checkpoint_id: str
@@ -595,7 +595,7 @@ class RestoreDocument(TypedDict):
 
 
 class ArtifactsDocument(TypedDict):
-    """What a run left: ``state`` is ``none``, ``open``, ``pending``, ``done`` or ``failed``."""
+    """The files that a run left: ``state`` is ``none``, ``open``, ``pending``, ``done`` or ``failed``."""
 
     object: NotRequired[str]
     run_id: str

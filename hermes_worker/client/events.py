@@ -41,7 +41,7 @@ class MessageCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyDiscarded:
-    """What was told of the reply of this iteration is void; another one follows."""
+    """The text that was sent of this iteration's reply is void; another reply follows."""
 
     iteration: int
     finish_reason: str | None
@@ -63,7 +63,7 @@ class ToolCompleted:
     duration_s: float
     is_error: bool
     outcome: str | None = None
-    """``unknown`` when its worker vanished and nobody knows whether it took effect."""
+    """``unknown`` when its worker vanished and it is unknown whether it took effect."""
     kind: Literal["tool.completed"] = "tool.completed"
 
 
@@ -75,7 +75,7 @@ class ApprovalRequested:
     wait_id: int
     """Names the question in an answer."""
     code: str = ""
-    """What people call the question by in chats."""
+    """The code by which people name the question in chats."""
     kind: Literal["approval.request"] = "approval.request"
 
 
@@ -86,13 +86,13 @@ class InputRequested:
     wait_id: int
     """Names the question in an answer."""
     code: str = ""
-    """What people call the question by in chats."""
+    """The code by which people name the question in chats."""
     kind: Literal["input.request"] = "input.request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatusChanged:
-    """Something about the run that people may want to know: it waits, is stopped, or a step is tried again."""
+    """A change of the run that people may want to know of: it waits, is stopped, or a step is tried again."""
 
     name: str
     message: str
@@ -138,7 +138,7 @@ Event = (
 
 
 def parse_event(document: Mapping[str, Any]) -> Event:
-    """An event of the stream. Raises ``ValueError`` when a field that it needs is missing."""
+    """Parse an event of the stream. Raises ``ValueError`` when a field that it needs is missing."""
     try:
         return _parsed(str(document["event"]), document)
     except (KeyError, TypeError) as error:

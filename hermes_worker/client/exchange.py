@@ -1,8 +1,8 @@
-"""What is sent, what came of it and whether it is sent again. Pure: the shells ``blocking`` and ``awaiting`` do what an
-``Exchange`` yields and tell it what they heard.
+"""Decide what is sent, judge the answer, and decide whether to send again. Pure: the shells ``blocking`` and
+``awaiting`` do what an ``Exchange`` yields and pass it the answers.
 
 A request is sent again only when that can do no harm: where its method is idempotent, where it only reads, or where it
-bears an ``Idempotency-Key``, which every POST gets once and keeps over all attempts.
+has an ``Idempotency-Key``, which every POST gets once and keeps over all attempts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 KEY_HEADER = "Idempotency-Key"
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""Of an answer; a longer one is not read to its end."""
+"""Longest answer that is read, in bytes."""
 _IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 _PASSING = frozenset({429, 502, 503, 504})
 """Statuses of a server, or of a proxy before it, that may take the same request a little later."""
@@ -31,11 +31,11 @@ _SAID_CHARS_MAX = 1_000
 
 
 class InvalidId(ConfigurationError, ValueError):
-    """What stands for an id can be none."""
+    """A text that is passed as an id cannot be one."""
 
 
 class RefusedError(HermesError):
-    """The API refused a request; the message is what it said."""
+    """The API refused a request; the message is its own."""
 
     def __init__(self, message: str, status: int, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class ApiAnswer:
     body: bytes
 
     def document(self) -> Any:
-        """Raises ``UnavailableError`` when it is no JSON: then it is not our server that answered."""
+        """Parse the body. Raises ``UnavailableError`` when it is no JSON: then it is not our server that answered."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -71,30 +71,30 @@ class LostAnswer:
 
     reason: str
     was_sent: bool = True
-    """The server may have got the request."""
+    """Whether the server may have got the request."""
     may_pass: bool = True
-    """The next attempt may do better. Not so for a certificate that is not trusted."""
+    """Whether the next attempt may succeed. Not so for a certificate that is not trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest(Generic[T]):
-    """One request of an operation, and how its answer is read."""
+    """One request of an operation, with the function that reads its answer."""
 
     method: str
     template: str
     """The path as the API's document has it: ``/v1/runs/{run_id}``."""
     read: Callable[[ApiAnswer], T]
-    """May raise ``UnavailableError``."""
+    """Reads the answer. May raise ``UnavailableError``."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """What stands for the names in the path."""
+    """The values for the names in the path."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Of the query; lists are repeated and ``None`` is left out."""
+    """Parameters of the query; lists are repeated and ``None`` is left out."""
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     only_reads: bool = False
-    """A POST that changes nothing."""
+    """Whether it is a POST that changes nothing."""
     is_sent_once: bool = False
-    """A POST whose answer is kept nowhere, so that no idempotency key would bring it again."""
+    """Whether it is a POST whose answer is kept nowhere, so that no idempotency key would bring it again."""
 
     @property
     def path(self) -> str:
@@ -118,14 +118,15 @@ class ApiRequest(Generic[T]):
         return self.method in _IDEMPOTENT or self.only_reads or KEY_HEADER in self.headers
 
     def keyed(self) -> ApiRequest[T]:
-        """With an idempotency key, where it needs one."""
+        """Add an idempotency key, where the request needs one."""
         if self.method != "POST" or self.only_reads or self.is_sent_once or KEY_HEADER in self.headers:
             return self
         return replace(self, headers={**self.headers, KEY_HEADER: f"client-{uuid.uuid4().hex}"})
 
 
 def _segment(value: str) -> str:
-    """A part of a path. ``.`` and ``..`` would lead elsewhere, and an empty one to the list."""
+    """Encode a value as a part of a path. ``.`` and ``..`` would lead elsewhere, and an empty one to the list. Raises
+    ``InvalidId``."""
     if not value or value in (".", ".."):
         raise InvalidId(f"{value[:80]!r} is no id")
     return quote(value, safe="")
@@ -133,41 +134,41 @@ def _segment(value: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long and how often a request is sent again."""
+    """For how long and how often a request is sent again."""
 
     for_s: float = 60.0
-    """From the first attempt to the last. 0: only once."""
+    """Seconds from the first attempt to the last. 0: one attempt only."""
     first_wait_s: float = 0.25
     wait_s_max: float = 8.0
 
     def wait_s(self, attempts: int, *, asked_s: float | None) -> float:
-        """Before the next attempt; ``asked_s`` is what the server asked for."""
+        """Compute the seconds before the next attempt; ``asked_s`` is the wait that the server asked for."""
         own = min(self.wait_s_max, self.first_wait_s * 2.0 ** min(attempts - 1, 16))
         return own if asked_s is None else max(own, asked_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendStep:
-    """Send this request, and tell the exchange what came of it."""
+    """Send this request, and pass the exchange the answer."""
 
     request: ApiRequest[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseStep:
-    """Do nothing for so long."""
+    """Wait for so many seconds."""
 
     seconds: float
 
 
 Heard = ApiAnswer | LostAnswer | None
 Exchange = Generator[SendStep | PauseStep, Heard, T]
-"""Yields what to do, is sent what was heard (``None`` after a pause), and returns the result."""
+"""Yields what to do, is sent the answer (``None`` after a pause), and returns the result."""
 
 
 def exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], float], place: str) -> Exchange[T]:
-    """One operation. ``clock`` gives seconds, ``place`` is what the server is called in errors. Raises
-    ``RefusedError``, ``UnavailableError``."""
+    """Run one operation. ``clock`` gives seconds, ``place`` is the server's name in errors. Raises ``RefusedError``,
+    ``UnavailableError``."""
     request = request.keyed()
     give_up_at, attempts, was_sent = clock() + patience.for_s, 0, False
     while True:
@@ -193,7 +194,7 @@ def exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], flo
 
 
 def _may_pass(request: ApiRequest[Any], heard: ApiAnswer | LostAnswer) -> bool:
-    """Whether the same request may do better, and may be sent again."""
+    """Whether sending the same request again is safe and may succeed."""
     if isinstance(heard, LostAnswer):
         return heard.may_pass and (request.is_repeatable or not heard.was_sent)
     if heard.status == 409:
@@ -202,13 +203,13 @@ def _may_pass(request: ApiRequest[Any], heard: ApiAnswer | LostAnswer) -> bool:
 
 
 def _retry_after_s(heard: ApiAnswer | LostAnswer) -> float | None:
-    """In seconds. A date, which HTTP allows as well, is not read: our own wait stands for it."""
+    """Read the wait in seconds. A date, which HTTP allows as well, is ignored in favour of our own wait."""
     text = heard.headers.get("retry-after", "") if isinstance(heard, ApiAnswer) else ""
     return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _unknown_operation(request: ApiRequest[Any], place: str) -> Exchange[RefusedError]:
-    """The path is not there: what the server says of its version tells why."""
+    """Explain a path that the server does not have by the version that the server reports."""
     heard = yield SendStep(request=ApiRequest(method="GET", template="/health", read=lambda answer: answer))
     version = None
     if isinstance(heard, ApiAnswer) and heard.status == 200:
@@ -225,7 +226,7 @@ def _unknown_operation(request: ApiRequest[Any], place: str) -> Exchange[Refused
 
 
 def refusal(answer: ApiAnswer) -> RefusedError:
-    """What the API said, in either of its shapes. Of a proxy's answer only the status is told."""
+    """Build the error from the API's message, in either of its shapes. Of a proxy's answer only the status is used."""
     try:
         said = json.loads(answer.body)["error"]
     except (ValueError, KeyError, TypeError, RecursionError):

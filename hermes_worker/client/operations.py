@@ -1,7 +1,7 @@
-"""One function for each operation of the API: what is asked, as a value. Pure; the clients have a method of the same
-name for each, which sends it and returns what the answer says.
+"""The operations of the API, one function each: it builds the request as a value. Pure; the clients have a method of
+the same name for each, which sends the request and returns what the answer says.
 
-Each method raises ``RefusedError`` when the API says no, and ``UnavailableError`` when nobody answers in time.
+Each method raises ``RefusedError`` when the API refuses, and ``UnavailableError`` when no answer comes in time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 PAGE = 100
 WAIT_S = 30.0
-"""Of one request that waits; the server gives at most a minute."""
+"""Seconds of one request that waits; the server allows at most a minute."""
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -92,7 +92,7 @@ def _is_resource(found: object) -> bool:
 
 
 def _reads(kind: type[T], *path: str) -> Callable[[ApiAnswer], T]:
-    """Reads what stands at ``path`` of the answer."""
+    """Make a reader of the value at ``path`` of the answer."""
 
     def read(answer: ApiAnswer) -> T:
         document = answer.document()
@@ -118,8 +118,8 @@ class Portion(Generic[T]):
 def _listed(
     request: ApiRequest[Any], kind: type[T], name: str, after: Callable[[dict[str, Any]], Mapping[str, Any] | None]
 ) -> ApiRequest[Portion[T]]:
-    """``name`` is the field of the list; ``after`` gives the parameters of the page behind one, ``None`` behind the
-    last."""
+    """Make the request for a list, page after page. ``name`` is the field of the list; ``after`` gives the parameters
+    of the page behind one, ``None`` behind the last."""
 
     def read(answer: ApiAnswer) -> Portion[T]:
         document = answer.document()
@@ -138,7 +138,7 @@ def _by_cursor(document: dict[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _behind(parameter: str, field: str) -> Callable[[dict[str, Any]], Mapping[str, Any] | None]:
-    """The next page begins behind the last entry's ``field``."""
+    """Make the function that begins the next page behind the last entry's ``field``."""
 
     def after(document: dict[str, Any]) -> Mapping[str, Any] | None:
         return {parameter: document["data"][-1][field]} if document.get("has_more") and document["data"] else None
@@ -190,8 +190,8 @@ def submit(text: str, *, idempotency_key: str | None = None, **options: Any) -> 
 def submit_all(
     submissions: Sequence[Mapping[str, Any]], *, dry_run: bool = False
 ) -> ApiRequest[list[BatchItemDocument]]:
-    """Start up to a thousand runs in one request: the fields of ``POST /v1/runs``, and ``idempotency_key``. What became
-    of each, in their order; with ``dry_run`` only what is wrong with the form of each."""
+    """Start up to a thousand runs in one request: the fields of ``POST /v1/runs``, and ``idempotency_key``. Returns the
+    result of each, in their order; with ``dry_run`` only what is wrong with the form of each."""
     body: dict[str, Any] = {"runs": [dict(each) for each in submissions], **({"dry_run": True} if dry_run else {})}
 
     def read(answer: ApiAnswer) -> list[BatchItemDocument]:
@@ -208,24 +208,24 @@ def runs(**filters: Any) -> ApiRequest[Portion[RunDocument]]:
 
 
 def run(run_id: str) -> ApiRequest[RunDocument]:
-    """One run, with its budget and what became of its tool calls."""
+    """A run, with its budget and its tool calls."""
     return _get("/v1/runs/{run_id}", _reads(RunDocument), _run(run_id))
 
 
 def sheets(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
-    """Runs as ``runs`` lists them, with all that their rows say: what the command line shows."""
+    """Runs as ``runs`` lists them, with all that their rows say, as the command line needs it."""
     request = _get("/v1/sheets", _nothing, **{"limit": PAGE, **filters})
     return _listed(request, dict[str, Any], "data", _by_cursor)
 
 
 def sheet(run_id: str) -> ApiRequest[dict[str, Any]]:
-    """Everything about one run: what the command line shows of it."""
+    """Everything about one run, as the command line shows it."""
     return _get("/v1/sheets/{run_id}", _reads(dict[str, Any]), _run(run_id))
 
 
 def run_news(run_id: str) -> ApiRequest[dict[str, Any]]:
-    """What somebody who follows a run is told beside its events: why it stands where it does, its children, and what
-    was refused to runs below it."""
+    """What a follower of a run learns beside its events: why it is where it is, its children, and what was refused to
+    runs below it."""
     return _get("/v1/sheets/{run_id}/news", _reads(dict[str, Any]), _run(run_id))
 
 
@@ -235,7 +235,7 @@ def whole_id(begins: str, kind: Literal["run", "delivery"] = "run") -> ApiReques
 
 
 def hook_calls(run_id: str, *, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """What hooks were told of a run and what came of it, the newest first."""
+    """The calls of hooks for a run and their results, the newest first."""
     return _get("/v1/sheets/{run_id}/hooks", _reads(list[dict[str, Any]], "data"), _run(run_id), limit=limit)
 
 
@@ -245,7 +245,7 @@ def trajectory(run_id: str) -> ApiRequest[dict[str, Any]]:
 
 
 def result(run_id: str) -> ApiRequest[ResultDocument]:
-    """What the run left, under the original's names."""
+    """The result of the run, under Hermes Agent's names."""
     return _get("/v1/runs/{run_id}/result", _reads(ResultDocument), _run(run_id))
 
 
@@ -266,7 +266,7 @@ def call(run_id: str, place: str) -> ApiRequest[dict[str, Any]]:
 
 
 def prompt(run_id: str, reply: int | None = None) -> ApiRequest[dict[str, Any]]:
-    """What the model was shown for one ``reply`` of a run, counted from 1; ``None`` is the newest."""
+    """The prompt for one ``reply`` of a run, counted from 1; ``None`` is the newest."""
     return _get("/v1/runs/{run_id}/prompt", _reads(dict[str, Any]), _run(run_id), reply=reply)
 
 
@@ -276,29 +276,30 @@ def tree(run_id: str) -> ApiRequest[dict[str, Any]]:
 
 
 def spend(**filters: Any) -> ApiRequest[list[dict[str, Any]]]:
-    """What runs cost, ``by`` day, model, tenant, job or session; ``filters`` are those of ``GET /v1/spend``."""
+    """The cost of runs, ``by`` day, model, tenant, job or session; ``filters`` are those of ``GET /v1/spend``."""
     return _get("/v1/spend", _reads(list[dict[str, Any]], "data"), **filters)
 
 
 def settings(prefix: str | None = None, **about: Any) -> ApiRequest[list[dict[str, Any]]]:
-    """What every setting says whose key begins with ``prefix``, and where that comes from; for operators. ``about``
-    names a ``tenant``, a ``session_id`` or a ``run_id``."""
+    """Every setting whose key begins with ``prefix``, with the layer that set it; for operators. ``about`` names a
+    ``tenant``, a ``session_id`` or a ``run_id``."""
     return _get("/v1/settings", _reads(list[dict[str, Any]], "data"), prefix=prefix, **about)
 
 
 def told_settings(**about: Any) -> ApiRequest[dict[str, Any]]:
-    """As ``settings``, with the versions of the configurations that count and what is wrong with others."""
+    """All settings, with the versions of the configurations that count and what is wrong with others. ``about`` as for
+    ``settings``."""
     return _get("/v1/settings", _reads(dict[str, Any]), **about)
 
 
 def session_settings(session_id: str) -> ApiRequest[dict[str, str]]:
-    """What was said for a session, by key."""
+    """The overrides of a session, by key."""
     place = {"session_id": session_id}
     return _get("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place)
 
 
 def set_session_settings(session_id: str, settings: Mapping[str, str | None]) -> ApiRequest[dict[str, str]]:
-    """Override settings for the next runs of a session; ``None`` takes one back."""
+    """Override settings for the next runs of a session; ``None`` removes an override."""
     place = {"session_id": session_id}
     return _put("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place, settings=settings)
 
@@ -314,12 +315,12 @@ def write_configuration(text: str, version: int) -> ApiRequest[dict[str, Any]]:
 
 
 def configuration_versions(limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """The versions that are kept, the newest first."""
+    """The stored versions, the newest first."""
     return _get("/v1/configuration/versions", _reads(list[dict[str, Any]], "data"), limit=limit)
 
 
 def tenant_configuration(tenant: str) -> ApiRequest[dict[str, Any]]:
-    """What is overridden for a tenant: ``text`` and ``version``."""
+    """The settings that are overridden for a tenant: ``text`` and ``version``."""
     return _get("/v1/tenants/{tenant}/configuration", _reads(dict[str, Any]), {"tenant": tenant})
 
 
@@ -330,7 +331,7 @@ def write_tenant_configuration(tenant: str, text: str, version: int) -> ApiReque
 
 
 def tenant_configuration_versions(tenant: str, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """The versions of what was overridden for a tenant, the newest first."""
+    """The versions of a tenant's overridden settings, the newest first."""
     template = "/v1/tenants/{tenant}/configuration/versions"
     return _get(template, _reads(list[dict[str, Any]], "data"), {"tenant": tenant}, limit=limit)
 
@@ -347,7 +348,7 @@ def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:
 
 
 def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
-    """The bytes of a file that ``artifacts`` listed. An answer with other bytes than were kept is no answer."""
+    """The bytes of a file that ``artifacts`` listed. An answer with other bytes than were stored raises."""
     proof = dict(parse_qsl(urlsplit(found["url"]).query))
 
     def read(answer: ApiAnswer) -> bytes:
@@ -360,18 +361,18 @@ def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
 
 
 def checkpoints(run_id: str) -> ApiRequest[CheckpointsDocument]:
-    """What the files of the run's workspace were before tools changed them, the newest first."""
+    """The checkpoints of the run's workspace, the newest first."""
     return _get("/v1/runs/{run_id}/checkpoints", _reads(CheckpointsDocument), _run(run_id))
 
 
 def diff(run_id: str, checkpoint_id: str | None = None) -> ApiRequest[CheckpointDiffDocument]:
-    """How the files differ from what they were at a checkpoint; without one, before the run changed any."""
+    """How the files differ from a checkpoint; without one, from what they were before the run changed any."""
     read = _reads(CheckpointDiffDocument)
     return _get("/v1/runs/{run_id}/diff", read, _run(run_id), checkpoint_id=checkpoint_id)
 
 
 def restore(run_id: str, checkpoint_id: str, *, files: Sequence[str] = ()) -> ApiRequest[RestoreDocument]:
-    """Make files what they were, or only the ``files`` named. A checkpoint of what is there is made first."""
+    """Restore a checkpoint, or only the ``files`` named. A checkpoint of the current files is made first."""
     body = {"checkpoint_id": checkpoint_id, **({"files": list(files)} if files else {})}
     return _post("/v1/runs/{run_id}/restore", _reads(RestoreDocument), _run(run_id), body=body)
 
@@ -382,8 +383,8 @@ def stop(run_id: str) -> ApiRequest[StoppingDocument]:
 
 
 def stop_all(*, dry_run: bool = False, **filters: Any) -> ApiRequest[list[str]]:
-    """Stop the open runs that match, at most ``limit`` of them; which they are, or would be. One request looks at the
-    newest 200,000 open runs at most, and at fewer where texts are read. Idempotent."""
+    """Stop the open runs that match, at most ``limit`` of them. Returns which they are, or with ``dry_run`` would be.
+    One request looks at the newest 200,000 open runs at most, and at fewer where texts are read. Idempotent."""
     body = {"dry_run": dry_run, **filters}
 
     def read(answer: ApiAnswer) -> list[str]:
@@ -403,17 +404,17 @@ def pause(run_id: str) -> ApiRequest[ControlledDocument]:
 
 
 def resume(run_id: str) -> ApiRequest[ControlledDocument]:
-    """Let a paused run go on. Idempotent."""
+    """Resume a paused run. Idempotent."""
     return _post("/v1/runs/{run_id}/resume", _reads(ControlledDocument), _run(run_id))
 
 
 def steer(run_id: str, text: str) -> ApiRequest[ControlledDocument]:
-    """Say something to a run at work; it reads it with its next tool result."""
+    """Steer a run at work: it reads the text with its next tool result."""
     return _post("/v1/runs/{run_id}/steer", _reads(ControlledDocument), _run(run_id), body={"text": text})
 
 
 def waited(run_id: str, *, timeout_s: float = WAIT_S) -> ApiRequest[JoinedDocument]:
-    """Answers when the run has ended, or after at most a minute."""
+    """Wait for the end of the run, for at most a minute."""
 
     def read(answer: ApiAnswer) -> JoinedDocument:
         end = answer.document()
@@ -425,7 +426,7 @@ def waited(run_id: str, *, timeout_s: float = WAIT_S) -> ApiRequest[JoinedDocume
 def joined(
     run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float = WAIT_S
 ) -> ApiRequest[JoinedDocument]:
-    """Answers when all of up to a thousand runs have ended, or ``any`` of them, or after at most a minute."""
+    """Wait until all of up to a thousand runs have ended, or ``any`` of them, for at most a minute."""
     body = {"run_ids": list(run_ids), "mode": mode, "timeout_s": timeout_s}
     return replace(_post("/v1/batch/wait", _reads(JoinedDocument), body=body), only_reads=True)
 
@@ -437,13 +438,14 @@ def events(run_id: str, after: str) -> ApiRequest[None]:
 
 
 def tree_events(run_id: str, after: str) -> ApiRequest[None]:
-    """The stream of the events of all runs of a tree, likewise."""
+    """The stream of the events of all runs of a tree, behind the one with the id ``after``."""
     headers = {"Last-Event-ID": after, "Accept": "text/event-stream"}
     return replace(_get("/v1/runs/{run_id}/tree/events", _nothing, _run(run_id)), headers=headers)
 
 
 def changes(after: str, *, all_tenants: bool = False) -> ApiRequest[None]:
-    """The stream that says which lists changed since the event with the id ``after``; empty: say it of all lists."""
+    """The stream of lists that changed since the event with the id ``after``; an empty ``after`` begins with all
+    lists."""
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
     return replace(_get("/v1/changes", _nothing, all_tenants=all_tenants or None), headers=headers)
 
@@ -454,14 +456,14 @@ def changes(after: str, *, all_tenants: bool = False) -> ApiRequest[None]:
 def approvals(
     *, kind: str | None = None, limit: int = 500, all_tenants: bool = False
 ) -> ApiRequest[list[WaitDocument]]:
-    """The inbox: approvals (``kind`` ``approval``) and questions (``input``) that nobody has answered, oldest
-    first; ``all_tenants`` is for operators."""
+    """The inbox: open approvals (``kind`` ``approval``) and questions (``input``), oldest first; ``all_tenants`` is for
+    operators."""
     reads = _reads(list[WaitDocument], "data")
     return _get("/v1/approvals", reads, kind=kind, limit=limit, all_tenants=all_tenants or None)
 
 
 def decisions(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
-    """Approvals and questions that are closed, the newest first, with who answered."""
+    """Closed approvals and questions, the newest first, with who answered."""
     request = _get("/v1/approvals/history", _nothing, **{"limit": PAGE, **filters})
     return _listed(request, dict[str, Any], "data", _behind("before", "id"))
 
@@ -492,7 +494,7 @@ def jobs(*, include_disabled: bool = False) -> ApiRequest[list[FullJobDocument]]
 
 
 def job(job_id: str) -> ApiRequest[FullJobDocument]:
-    """One job."""
+    """A job."""
     return _get("/api/jobs/{job_id}", _reads(FullJobDocument, "job"), _job(job_id))
 
 
@@ -505,24 +507,24 @@ def create_job(
 
 
 def change_job(job_id: str, **fields: Any) -> ApiRequest[JobDocument]:
-    """Change what ``fields`` name. Not sent again when its answer is lost."""
+    """Change the named ``fields``. Not sent again when its answer is lost."""
     read = _reads(JobDocument, "job")
     return ApiRequest(method="PATCH", template="/api/jobs/{job_id}", read=read, names=_job(job_id), body=fields)
 
 
 def remove_job(job_id: str) -> ApiRequest[None]:
-    """Forget a job; its history is kept."""
+    """Delete a job; its history is kept."""
     return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=_nothing, names=_job(job_id))
 
 
 def pause_job(job_id: str, *, reason: str | None = None) -> ApiRequest[JobDocument]:
-    """Nothing comes due until the job is resumed. ``reason`` is for whoever looks at it."""
+    """Pause a job: nothing comes due until it is resumed. ``reason`` is for people who look at it."""
     request = _post("/api/jobs/{job_id}/pause", _reads(JobDocument, "job"), _job(job_id))
     return replace(request, params={"reason": reason})
 
 
 def resume_job(job_id: str) -> ApiRequest[JobDocument]:
-    """Go on with the next slot."""
+    """Resume a job with its next slot."""
     return _post("/api/jobs/{job_id}/resume", _reads(JobDocument, "job"), _job(job_id))
 
 
@@ -532,7 +534,7 @@ def run_job(job_id: str) -> ApiRequest[JobDocument]:
 
 
 def job_history(job_id: str, *, limit: int = 50, before: float | None = None) -> ApiRequest[list[FiringDocument]]:
-    """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
+    """The settled slots of a job, newest first; ``before`` is the slot that ended the page before."""
     read = _reads(list[FiringDocument], "firings")
     return _get("/api/jobs/{job_id}/history", read, _job(job_id), limit=limit, before=before)
 
@@ -543,12 +545,12 @@ def coming_slots(*, days: float = 7.0, limit: int = 200) -> ApiRequest[list[dict
 
 
 def job_sheets() -> ApiRequest[list[dict[str, Any]]]:
-    """All jobs with all that their rows say: what the command line shows."""
+    """All jobs with all that their rows say, as the command line shows them."""
     return _get("/v1/job-sheets", _reads(list[dict[str, Any]], "data"))
 
 
 def job_sheet(job_id: str, *, slots: int = 0) -> ApiRequest[dict[str, Any]]:
-    """One of them, with as many of its next slots as ``slots`` says, at most 100."""
+    """A job as ``job_sheets`` lists it, with as many of its next slots as ``slots`` says, at most 100."""
     return _get("/v1/job-sheets/{job_id}", _reads(dict[str, Any]), _job(job_id), slots=slots)
 
 
@@ -566,7 +568,7 @@ def deliveries(**filters: Any) -> ApiRequest[Portion[DeliveryDocument]]:
 
 
 def delivery(delivery_id: str) -> ApiRequest[DeliveryDocument]:
-    """A delivery and what became of it."""
+    """A delivery and its state."""
     return _get("/v1/deliveries/{delivery_id}", _reads(DeliveryDocument), _delivery(delivery_id))
 
 
@@ -595,7 +597,7 @@ def sessions(**filters: Any) -> ApiRequest[Portion[SessionDocument]]:
 
 
 def session(session_id: str) -> ApiRequest[SessionDocument]:
-    """A session and what its runs come to."""
+    """A session, with the totals of its runs."""
     return _get("/api/sessions/{session_id}", _reads(SessionDocument, "session"), _session(session_id))
 
 
@@ -617,8 +619,8 @@ def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiR
 
 
 def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionDocument]:
-    """Change its ``title``, note by ``end_reason`` that it is over, or put it away (``archived``). Not sent again
-    when its answer is lost."""
+    """Change its ``title``, mark it as over by ``end_reason``, or archive it (``archived``). Not sent again when its
+    answer is lost."""
     return ApiRequest(
         method="PATCH",
         template="/api/sessions/{session_id}",
@@ -653,8 +655,8 @@ def import_session(session: Mapping[str, Any], *, idempotency_key: str | None = 
 
 
 def compress_session(session_id: str, *, focus: str = "", idempotency_key: str | None = None) -> ApiRequest[str]:
-    """Summarise the older part of a session now, most of all what it says of ``focus``. Gives the id of the run that
-    does it; its output is the summary."""
+    """Summarise the older part of a session now, above all what concerns ``focus``. Returns the id of the run that does
+    it; its output is the summary."""
     body = {"focus": focus} if focus else {}
     read = _reads(str, "run_id")
     return _post("/api/sessions/{session_id}/compress", read, _session(session_id), body=body, key=idempotency_key)
@@ -664,9 +666,9 @@ def compress_session(session_id: str, *, focus: str = "", idempotency_key: str |
 
 
 def audit(**filters: Any) -> ApiRequest[Portion[DeedDocument]]:
-    """Who did what for the tenant, page after page, oldest first unless ``newest_first``; ``filters``: ``after``,
-    ``before``, ``act``, ``subject``, ``actor``, ``since``, ``until``, ``settled`` and, for operators,
-    ``all_tenants``."""
+    """The audit log of the tenant, page after page, oldest first unless ``newest_first``; ``filters``: ``after``,
+    ``before``, ``act``, ``subject``, ``actor``, ``since``, ``until``, ``settled`` and, for operators, ``all_tenants``.
+    """
     request = _get("/v1/audit", _nothing, **{"limit": 1_000, **filters})
     onwards = _behind("before" if filters.get("newest_first") else "after", "number")
     return _listed(request, DeedDocument, "data", onwards)
@@ -764,7 +766,7 @@ def memory_history(
 
 
 def limits() -> ApiRequest[LimitsDocument]:
-    """What the key's tenant may use, and each of its keys that has limits of its own."""
+    """The limits of the key's tenant, and of each of its keys that has limits of its own."""
     return _get("/v1/limits", _reads(LimitsDocument))
 
 
@@ -774,7 +776,7 @@ def key_limits(key_id: str) -> ApiRequest[LimitsDocument]:
 
 
 def set_key_limits(key_id: str, limits: Mapping[str, Any]) -> ApiRequest[LimitsDocument]:
-    """Set the limits of a key of the tenant: ``{"runs": {"at_most": 5}}``. Those that are not named there are none."""
+    """Set the limits of a key of the tenant: ``{"runs": {"at_most": 5}}``. A limit that is not named is removed."""
     return ApiRequest(
         method="PUT",
         template="/v1/limits/keys/{key_id}",
@@ -785,7 +787,7 @@ def set_key_limits(key_id: str, limits: Mapping[str, Any]) -> ApiRequest[LimitsD
 
 
 def tenant_limits(tenant: str) -> ApiRequest[LimitsDocument]:
-    """What a tenant may use; for operators."""
+    """The limits of a tenant; for operators."""
     return _get("/v1/tenants/{tenant}/limits", _reads(LimitsDocument), {"tenant": tenant})
 
 
@@ -812,7 +814,7 @@ def provider_keys(tenant: str) -> ApiRequest[list[dict[str, Any]]]:
 def add_provider_key(
     tenant: str, provider: str, key: str, *, idempotency_key: str | None = None
 ) -> ApiRequest[dict[str, Any]]:
-    """Have a tenant be asked for with a key of its own; for operators. The same key again changes nothing."""
+    """Add a provider key of a tenant's own; for operators. The same key again changes nothing."""
     body = {"provider": provider, "key": key}
     template = "/v1/tenants/{tenant}/provider-keys"
     return _post(template, _reads(dict[str, Any]), {"tenant": tenant}, body=body, key=idempotency_key)
@@ -831,7 +833,7 @@ def remove_provider_key(tenant: str, provider_key_id: str) -> ApiRequest[dict[st
 def change_tenant_limits(
     tenant: str, limits: Mapping[str, Any], *, weight: float | None = None, key_id: str | None = None
 ) -> ApiRequest[LimitsDocument]:
-    """Change the limits that are named, and no others; ``None`` takes one away. For operators."""
+    """Change the named limits, and no others; ``None`` removes one. For operators."""
     return ApiRequest(
         method="PATCH",
         template="/v1/tenants/{tenant}/limits",
@@ -848,51 +850,51 @@ def tenants() -> ApiRequest[list[dict[str, Any]]]:
 
 
 def create_tenant(name: str) -> ApiRequest[dict[str, Any]]:
-    """Make a tenant; for operators."""
+    """Create a tenant; for operators."""
     return _post("/v1/tenants", _reads(dict[str, Any]), body={"name": name})
 
 
 def disable_tenant(tenant: str, *, stop: bool = False) -> ApiRequest[dict[str, Any]]:
-    """Let nothing new begin for a tenant; for operators. With ``stop``, ask some of its runs to stop as well, and tell
-    how many ``open_runs`` are left for the next request."""
+    """Disable a tenant, so that nothing new begins for it; for operators. With ``stop``, ask some of its runs to stop
+    as well, and return how many ``open_runs`` are left for the next request."""
     read = _reads(dict[str, Any])
     return _post("/v1/tenants/{tenant}/disable", read, {"tenant": tenant}, body={"stop": stop})
 
 
 def enable_tenant(tenant: str) -> ApiRequest[dict[str, Any]]:
-    """Let a disabled tenant work again; for operators. Idempotent."""
+    """Enable a disabled tenant; for operators. Idempotent."""
     return _post("/v1/tenants/{tenant}/enable", _reads(dict[str, Any]), {"tenant": tenant})
 
 
 def set_places(places: int | None) -> ApiRequest[dict[str, Any]]:
-    """How many runs may be at work at once in the whole fleet; ``None`` for as many as its workers say. For
+    """Set how many runs may be at work at once in the whole fleet; ``None`` for as many as its workers say. For
     operators."""
     body = {"places": places}
     return ApiRequest(method="PUT", template="/v1/places", read=_reads(dict[str, Any]), body=body)
 
 
 def keys(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """The keys of the tenant, without what makes them keys; operators may name another ``tenant``."""
+    """The keys of the tenant, without their secrets; operators may name another ``tenant``."""
     return _get("/v1/keys", _reads(list[dict[str, Any]], "data"), tenant=tenant)
 
 
 def create_key(
     holder: str, *, scopes: Sequence[str] | None = None, expires_in_s: float | None = None, tenant: str | None = None
 ) -> ApiRequest[dict[str, Any]]:
-    """Make a key: ``key`` of the answer is shown this once. Sent once: when the answer is lost, so is the key."""
+    """Create a key: the answer's ``key`` is shown this once. Sent once: when the answer is lost, so is the key."""
     body = {"holder": holder, "expires_in_s": expires_in_s, **({"scopes": list(scopes)} if scopes else {})}
     made = _post("/v1/keys", _reads(dict[str, Any]), body=body)
     return replace(made, params={"tenant": tenant}, is_sent_once=True)
 
 
 def rotate_key(key_id: str, *, overlap_s: float = 86_400.0, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """Make a key in the place of another, which ends in ``overlap_s`` seconds. Sent once, as ``create_key``."""
+    """Replace a key by a new one; the old one ends in ``overlap_s`` seconds. Sent once, as ``create_key``."""
     made = _post("/v1/keys/{key_id}/rotate", _reads(dict[str, Any]), {"key_id": key_id}, body={"overlap_s": overlap_s})
     return replace(made, params={"tenant": tenant}, is_sent_once=True)
 
 
 def revoke_key(key_id: str, *, tenant: str | None = None) -> ApiRequest[None]:
-    """End a key now. Idempotent."""
+    """Revoke a key now. Idempotent."""
     names = {"key_id": key_id}
     return ApiRequest(
         method="DELETE", template="/v1/keys/{key_id}", read=_nothing, names=names, params={"tenant": tenant}
@@ -900,18 +902,18 @@ def revoke_key(key_id: str, *, tenant: str | None = None) -> ApiRequest[None]:
 
 
 def page_login() -> ApiRequest[dict[str, Any]]:
-    """Who the caller is, for which tenant, and what the key allows."""
+    """The caller, its tenant, and what the key allows."""
     return _get("/v1/page/login", _reads(dict[str, Any]))
 
 
 def open_page_login(path: str = "/") -> ApiRequest[dict[str, Any]]:
-    """Let a browser in: the answer's cookie stands for the key of this client. ``path`` is that of the page."""
+    """Log a browser in: the answer's cookie stands for the key of this client. ``path`` is the page's."""
     body = {"path": path}
     return ApiRequest(method="PUT", template="/v1/page/login", read=_reads(dict[str, Any]), body=body)
 
 
 def close_page_login(path: str = "/") -> ApiRequest[None]:
-    """End the login whose cookie is sent; with a key alone there is none. ``path`` is that of the page. Idempotent."""
+    """End the login whose cookie is sent; with a key alone there is none. ``path`` is the page's. Idempotent."""
     return ApiRequest(method="DELETE", template="/v1/page/login", read=_nothing, params={"path": path})
 
 
@@ -921,7 +923,7 @@ def saved_filters() -> ApiRequest[list[dict[str, Any]]]:
 
 
 def save_filter(name: str, query: str) -> ApiRequest[list[dict[str, Any]]]:
-    """Save a filter, such as ``status=failed``, in place of what has that name; all filters there are then."""
+    """Save a filter, such as ``status=failed``, in place of the one that has that name. Returns all filters."""
     body = {"name": name, "query": query}
     read = _reads(list[dict[str, Any]], "data")
     return ApiRequest(method="PUT", template="/v1/page/filters", read=read, body=body)
@@ -933,35 +935,36 @@ def remove_saved_filter(name: str) -> ApiRequest[None]:
 
 
 def gateway_accounts() -> ApiRequest[list[dict[str, Any]]]:
-    """The accounts that people write to: by whom they are listened to, who was let in and who asks to be."""
+    """The accounts to which people write: which gateway listens, who was let in and who asks to be."""
     return _get("/v1/gateway/accounts", _reads(list[dict[str, Any]], "data"))
 
 
 def pair_person(account: str, code: str, *, role: str = "owner") -> ApiRequest[str]:
-    """Let in whoever was given ``code`` in a chat of ``account``, such as ``telegram:default``; their id."""
+    """Let in the person who was given ``code`` in a chat of ``account``, such as ``telegram:default``. Returns their
+    id."""
     body = {"account": account, "code": code, "role": role}
     return _post("/v1/gateway/pairings", _reads(str, "person"), body=body)
 
 
 def remove_chat_person(account: str, person: str) -> ApiRequest[None]:
-    """Let somebody who was let in speak no more, or refuse somebody who asks."""
+    """Remove a person who was let in, or refuse one who asks."""
     params = {"account": account, "person": person}
     return ApiRequest(method="DELETE", template="/v1/gateway/people", read=_nothing, params=params)
 
 
 def remove_gateway_codes(account: str) -> ApiRequest[int]:
-    """Take back all codes of ``account`` that nobody used; how many."""
+    """Remove all unused codes of ``account``. Returns how many."""
     params = {"account": account}
     return ApiRequest(method="DELETE", template="/v1/gateway/codes", read=_reads(int, "removed"), params=params)
 
 
 def mcp_servers() -> ApiRequest[list[dict[str, Any]]]:
-    """The MCP servers that the tenant keeps, without their tokens. None is asked."""
+    """The MCP servers that the tenant keeps, without their tokens. This asks none of them."""
     return _get("/v1/mcp-servers", _reads(list[dict[str, Any]], "data"))
 
 
 def mcp_server(name: str) -> ApiRequest[dict[str, Any]]:
-    """One of them, with the tools that it offered when it was last asked, and the name of that ``offer``."""
+    """An MCP server, with the tools that it offered when it was last asked, and the name of that ``offer``."""
     return _get("/v1/mcp-servers/{mcp_server}", _reads(dict[str, Any]), {"mcp_server": name})
 
 
@@ -974,8 +977,8 @@ def add_mcp_server(
     replaces: bool = False,
     **fields: Any,
 ) -> ApiRequest[dict[str, Any]]:
-    """Keep a server, or change the one of its name. Without a ``token`` the one that it has stays, if the server stays
-    where it is. ``fields`` are those of ``POST /v1/mcp-servers``."""
+    """Add a server, or change the one of its name. Without a ``token`` the stored one stays, if the server stays at its
+    address. ``fields`` are those of ``POST /v1/mcp-servers``."""
     body = {"name": name, "url": url, "command": list(command), "token": token, "replace": replaces, **fields}
     return _post("/v1/mcp-servers", _reads(dict[str, Any]), body=body)
 
@@ -987,12 +990,12 @@ def approve_mcp_server(name: str, offer: str) -> ApiRequest[dict[str, Any]]:
 
 
 def test_mcp_server(name: str) -> ApiRequest[dict[str, Any]]:
-    """Have a server be asked at once what it offers; ``looked_at`` of a later ``mcp_server`` says when it was."""
+    """Have a server asked at once what it offers; ``looked_at`` of a later ``mcp_server`` says when that was."""
     return _post("/v1/mcp-servers/{mcp_server}/test", _reads(dict[str, Any]), {"mcp_server": name})
 
 
 def remove_mcp_server(name: str) -> ApiRequest[None]:
-    """Forget a server, with its token; its processes are ended."""
+    """Remove a server, with its token; its processes are ended."""
     template = "/v1/mcp-servers/{mcp_server}"
     return ApiRequest(method="DELETE", template=template, read=_nothing, names={"mcp_server": name})
 
@@ -1005,37 +1008,37 @@ def webhook_routes() -> ApiRequest[list[dict[str, Any]]]:
 def add_webhook_route(
     name: str, *, secret: str | None = None, replaces: bool = False, **fields: Any
 ) -> ApiRequest[dict[str, Any]]:
-    """Keep a route; ``secret`` may be left out only where one is replaced. ``fields`` are those of
-    ``POST /v1/webhook-routes``."""
+    """Add a route; ``secret`` may be left out only where one is replaced. ``fields`` are those of ``POST
+    /v1/webhook-routes``."""
     body = {"name": name, "secret": secret, "replace": replaces, **fields}
     return _post("/v1/webhook-routes", _reads(dict[str, Any]), body=body)
 
 
 def remove_webhook_route(name: str) -> ApiRequest[None]:
-    """Forget a route; its runs stay."""
+    """Remove a route; its runs stay."""
     return ApiRequest(method="DELETE", template="/v1/webhook-routes/{name}", read=_nothing, names={"name": name})
 
 
 def sign_webhook_event(name: str, payload: str) -> ApiRequest[dict[str, Any]]:
-    """What proves that ``payload`` comes from the holder of a route's secret: ``path`` and ``headers``."""
+    """The ``path`` and ``headers`` that prove that ``payload`` comes from the holder of a route's secret."""
     read = _reads(dict[str, Any])
     asked = _post("/v1/webhook-routes/{name}/signature", read, {"name": name}, body={"payload": payload})
     return replace(asked, only_reads=True)
 
 
 def retention_rules() -> ApiRequest[dict[str, str]]:
-    """How long things of the tenant are kept, by kind."""
+    """The retention rules of the tenant, by kind."""
     return _get("/v1/retention", _reads(dict[str, str], "rules"))
 
 
 def change_retention(rules: Mapping[str, str | None]) -> ApiRequest[dict[str, str]]:
-    """Give the tenant rules of its own, by kind; ``None`` takes one back. All rules that hold then."""
+    """Set rules of the tenant's own, by kind; ``None`` removes one. Returns all rules that hold then."""
     body = {"rules": dict(rules)}
     return ApiRequest(method="PATCH", template="/v1/retention", read=_reads(dict[str, str], "rules"), body=body)
 
 
 def holds() -> ApiRequest[list[dict[str, Any]]]:
-    """What is held of the tenant whatever the rules say."""
+    """The holds of the tenant."""
     return _get("/v1/holds", _reads(list[dict[str, Any]], "data"))
 
 
@@ -1046,7 +1049,7 @@ def place_hold(reason: str, *, run_id: str | None = None, session_id: str | None
 
 
 def release_hold(number: int) -> ApiRequest[None]:
-    """End a hold."""
+    """Release a hold."""
     return ApiRequest(method="DELETE", template="/v1/holds/{number}", read=_nothing, names={"number": str(number)})
 
 
@@ -1064,7 +1067,7 @@ def _at(tenant: str | None) -> Mapping[str, Any]:
 
 
 def export(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[None]:
-    """Everything of somebody, line by line: ``whom`` has the fields ``sessions``, ``named``, ``principals``,
+    """Everything of a subject, line by line: ``whom`` has the fields ``sessions``, ``named``, ``principals``,
     ``holders``, ``targets`` and ``everybody``. Operators may name another ``tenant``."""
     return replace(_post("/v1/exports", _nothing, body=dict(whom)), params=_at(tenant), only_reads=True)
 
@@ -1078,13 +1081,13 @@ def foretell_erasure(whom: Mapping[str, Any], *, tenant: str | None = None) -> A
 def begin_erasure(
     whom: Mapping[str, Any], *, shared: bool = False, stop: bool = False, tenant: str | None = None
 ) -> ApiRequest[dict[str, Any]]:
-    """Mark everything of somebody, so that nothing new begins; ``work_on_erasure`` with its ``receipt_id`` erases."""
+    """Mark everything of a subject, so that nothing new begins; ``work_on_erasure`` with its ``receipt_id`` erases."""
     body = {"whom": dict(whom), "shared": shared, "stop": stop}
     return replace(_post("/v1/erasures", _reads(dict[str, Any]), body=body), params=_at(tenant))
 
 
 def replay_erasure(receipt: str, *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """Begin to erase again what a receipt, as text, tells of."""
+    """Begin again what a receipt, as text, records."""
     asked = _post("/v1/erasures/replayed", _reads(dict[str, Any]), body={"receipt": receipt})
     return replace(asked, params=_at(tenant))
 
@@ -1107,13 +1110,13 @@ def erasure_receipts(*, tenant: str | None = None) -> ApiRequest[list[dict[str, 
 
 
 def erasure_receipt(receipt_id: str, *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """One of them, once the server saw that nobody changed it."""
+    """A receipt, after the server verified its signature."""
     read, names = _reads(dict[str, Any]), {"receipt_id": receipt_id}
     return _get("/v1/erasure-receipts/{receipt_id}", read, names, tenant=tenant)
 
 
 def backlog() -> ApiRequest[BacklogDocument]:
-    """What waits and what is at work, by queue."""
+    """The steps that wait and the steps at work, by queue."""
     return _get("/v1/backlog", _reads(BacklogDocument))
 
 
@@ -1128,12 +1131,12 @@ def text_keys() -> ApiRequest[list[dict[str, Any]]]:
 
 
 def drain_worker(worker_id: str) -> ApiRequest[None]:
-    """Ask a worker to leave in order; for operators. Idempotent."""
+    """Drain a worker; for operators. Idempotent."""
     return _post("/v1/workers/{worker_id}/drain", _nothing, {"worker_id": worker_id})
 
 
 def provider_states() -> ApiRequest[list[dict[str, Any]]]:
-    """Which keys of providers are without money or out of order."""
+    """The keys of providers that are without money or out of order."""
     return _get("/v1/providers/states", _reads(list[dict[str, Any]], "data"))
 
 
@@ -1149,24 +1152,24 @@ def open_provider_key(credential: str) -> ApiRequest[dict[str, Any]]:
 
 
 def try_alerts() -> ApiRequest[int]:
-    """Send a text to every target of alerts, as deliveries, and say how many these are; for operators."""
+    """Send a text to every target of alerts, as deliveries. Returns how many these are; for operators."""
     return _post("/v1/alerts/test", _reads(int, "owed"))
 
 
 def alert_targets(*, tenant: str | None = None) -> ApiRequest[list[str]]:
-    """Where the tenant is told of alerts about itself; operators may name another ``tenant``."""
+    """The targets of the tenant's alerts about itself; operators may name another ``tenant``."""
     return _get("/v1/alerts/targets", _reads(list[str], "targets"), tenant=tenant)
 
 
 def set_alert_targets(targets: Sequence[str], *, tenant: str | None = None) -> ApiRequest[list[str]]:
-    """Let these be all of them, and say what they are then; none for no alerts. Idempotent."""
+    """Replace all targets of the tenant's alerts; an empty list ends the alerts. Returns the targets. Idempotent."""
     body = {"targets": list(targets)}
     asked = ApiRequest(method="PUT", template="/v1/alerts/targets", read=_reads(list[str], "targets"), body=body)
     return replace(asked, params={"tenant": tenant})
 
 
 def capabilities() -> ApiRequest[CapabilitiesDocument]:
-    """What the server can do."""
+    """The capabilities of the server."""
     return _get("/v1/capabilities", _reads(CapabilitiesDocument))
 
 
@@ -1181,8 +1184,7 @@ def skills() -> ApiRequest[list[SkillDocument]]:
 
 
 def skill(name: str, *, file: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """The newest version of a skill: what it says of itself, its files, and the text of one, ``SKILL.md`` by
-    default."""
+    """The newest version of a skill: its front matter, its files, and the text of one, by default ``SKILL.md``."""
     return _get("/v1/skills/{skill}", _reads(dict[str, Any]), {"skill": name}, file=file)
 
 
@@ -1198,7 +1200,7 @@ def keep_skill(
 
 
 def remove_skill(name: str, *, expects: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """Take a skill away, of this version only where one is given."""
+    """Remove a skill, only this version where one is given."""
     asked = ApiRequest(
         method="DELETE", template="/v1/skills/{skill}", read=_reads(dict[str, Any]), names={"skill": name}
     )

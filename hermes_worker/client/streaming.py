@@ -1,4 +1,4 @@
-"""Server-sent events: bytes into events, and a stream that breaks into one that goes on where it was. Pure."""
+"""Server-sent events: parse bytes into events, and resume a stream that breaks. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hermes_worker.core.errors import UnavailableError
 E = TypeVar("E")
 
 LINE_BYTES_MAX = 32 * 1024 * 1024
-"""An event is one line, and an answer of a model stands in it."""
+"""Longest line in bytes: an event is one line, and an answer of a model stands in it."""
 _RECONNECT_AFTER_S = 0.5
 _CLOSED = ": stream closed"
 """The comment with which the server ends a stream that has nothing more to tell."""
@@ -22,26 +22,26 @@ _CLOSED = ": stream closed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldEvent:
-    """An event with its id, after which a stream can be picked up again, and as the server wrote it."""
+    """An event as the server wrote it, with its id, after which a stream can be resumed."""
 
     id: str
     document: dict[str, Any]
 
 
 class EventParser:
-    """Bytes of a stream into events."""
+    """Parses the bytes of a stream into events."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        """Of the line that has not ended."""
+        """Bytes of the line that has not ended."""
         self._bytes = 0
         self._id = ""
         self._data: list[str] = []
         self.is_closed = False
-        """The server said that there is nothing more."""
+        """Whether the server said that there is nothing more."""
 
     def feed(self, chunk: bytes) -> Iterator[ToldEvent]:
-        """Raises ``ValueError`` for what is no stream of ours."""
+        """Parse the next bytes. Raises ``ValueError`` for what is no stream of ours."""
         while chunk:
             end, newline, chunk = chunk.partition(b"\n")
             self._parts.append(end)
@@ -70,8 +70,8 @@ class EventParser:
 
 
 class Resumption(Generic[E]):
-    """A stream of one run or tree over any number of connections. A shell sends ``request``, gives what it reads to
-    ``take``, tells of the end of each connection by ``ended`` and waits as long as that says."""
+    """The stream of one run or tree over any number of connections. A shell sends ``request``, passes what it reads to
+    ``take``, reports the end of each connection to ``ended`` and waits as long as that returns."""
 
     def __init__(
         self,
@@ -82,7 +82,8 @@ class Resumption(Generic[E]):
         patience_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """``request`` makes one for what follows an id, ``read`` makes of an event what the reader wants."""
+        """``request`` builds the request for the events behind an id, ``read`` turns an event into what the reader
+        wants."""
         self._request = request
         self._read = read
         self._patience_s = patience_s
@@ -94,12 +95,12 @@ class Resumption(Generic[E]):
 
     @property
     def request(self) -> ApiRequest[None]:
-        self._parser = EventParser()  # half an event of the connection before is told again
+        self._parser = EventParser()  # the server sends an event that broke off again
         return self._request(self.last_id)
 
     def begun(self, answer: ApiAnswer) -> str | None:
-        """``None`` when events follow, else why this connection brings none. ``answer`` has a body only where it is an
-        error. Raises ``RefusedError``."""
+        """Judge the head of an answer: ``None`` when events follow, else the reason why this connection brings none.
+        ``answer`` has a body only where it is an error. Raises ``RefusedError``."""
         if answer.status == 200:
             return None
         error = refusal(answer)
@@ -108,7 +109,7 @@ class Resumption(Generic[E]):
         raise error
 
     def take(self, chunk: bytes) -> Iterator[E]:
-        """Raises ``UnavailableError`` for what is no stream of ours."""
+        """Parse the next bytes. Raises ``UnavailableError`` for what is no stream of ours."""
         try:
             for told in self._parser.feed(chunk):
                 event = self._read(told)
@@ -121,7 +122,8 @@ class Resumption(Generic[E]):
         self.is_over = self.is_over or self._parser.is_closed
 
     def ended(self, reason: str) -> float:
-        """How many seconds to wait before the next connection. Raises ``UnavailableError`` when none is worth it."""
+        """Note the end of a connection. Returns the seconds to wait before the next one. Raises ``UnavailableError``
+        when the patience is over."""
         if self._clock() >= self._give_up_at:
             raise UnavailableError(f"{self._request(self.last_id).path} cannot be followed: {reason}")
         return _RECONNECT_AFTER_S

@@ -1,4 +1,4 @@
-"""Waiting for the ends of runs, longer than one request may take. Pure."""
+"""Wait for the ends of runs, longer than one request may take. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def joining(
     clock: Callable[[], float],
     place: str,
 ) -> Exchange[JoinedDocument]:
-    """Asks until the runs have ended or the time is over. Raises as ``exchange``."""
+    """Ask until the runs have ended or the time is over. Raises as ``exchange``."""
     give_up_at = None if timeout_s is None else clock() + timeout_s
     while True:
         left_s = operations.WAIT_S if give_up_at is None else max(0.0, min(operations.WAIT_S, give_up_at - clock()))
@@ -32,6 +32,6 @@ def joining(
 
 
 def status_of(found: JoinedDocument) -> str | None:
-    """How the one run ended that was waited for; ``None`` when it has not."""
+    """Read how the single awaited run ended; ``None`` when it has not."""
     [end] = found["runs"]
     return end.get("status") if end["ended"] else None

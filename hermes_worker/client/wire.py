@@ -1,4 +1,4 @@
-"""What the clients of both kinds tell httpx2, and what they hear of it."""
+"""Translate between requests of both kinds of clients and httpx2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_worker.core.errors import UnavailableError, reason_of
 
 
 def parts_of(request: ApiRequest[Any]) -> dict[str, Any]:
-    """A request as httpx2 takes it."""
+    """Build the arguments of httpx2 for a request."""
     headers = dict(request.headers)
     content = None
     if request.body is not None:
@@ -28,14 +28,14 @@ def parts_of(request: ApiRequest[Any]) -> dict[str, Any]:
 
 
 def lost(error: httpx2.HTTPError) -> LostAnswer:
-    """A connection that was never made has brought nobody anything."""
+    """Judge a connection's error: over a connection that was never made nothing was sent."""
     was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
     reason = reason_of(error)
     return LostAnswer(reason=reason, was_sent=was_sent, may_pass="CERTIFICATE_VERIFY_FAILED" not in reason)
 
 
 def broken_off(place: str, error: httpx2.HTTPError) -> UnavailableError:
-    """Of an answer that is read line by line."""
+    """Build the error for an answer that is read line by line and breaks off."""
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return UnavailableError(f"{place} does not answer: {reason_of(error)}")
     return UnavailableError(f"{place} broke off, and what came is not all there is ({reason_of(error)}); ask again")

@@ -1,1 +1,1 @@
-"""People's messages from platforms: what becomes of one, and the role that asks platforms for them."""
+"""Messages of people from chat platforms: the handler of one message, and the role that polls platforms for them."""

@@ -1,4 +1,4 @@
-"""What commands do that are about more than the run at work: choose a model, take back a turn, list jobs."""
+"""Chat commands about more than the run at work: choose a model, undo a turn, set the home channel, list jobs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _USUAL = ("default", DEFAULT_MODEL_ALIAS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatModelChoice:
-    """What somebody chose, and is told."""
+    """A choice of a model, and the answer to the person."""
 
     told: str
     model: str | None = None
-    """``None`` for the usual one."""
+    """``None`` for the default model."""
     is_made: bool = False
-    """Something was chosen, and not only asked for."""
+    """Whether a model was chosen, and not only asked about."""
 
 
 def model_choice(client: Client, asked: Submission, name: str) -> ChatModelChoice:
-    """The choice of ``name`` for a conversation whose turns are ``asked``, as the API would judge it; an empty one only
-    asks. Raises ``UnavailableError``."""
+    """Choose the model ``name`` for a conversation whose turns are ``asked``, with the checks of the API; an empty name
+    only asks. Raises ``UnavailableError``."""
     try:
         if name.lower() in _USUAL:
             usual = usable_model(client, replace(asked, model=None))
@@ -60,8 +60,8 @@ def model_choice(client: Client, asked: Submission, name: str) -> ChatModelChoic
 
 
 def take_back(connection: Connection, kept: Sessions, turn: LastTurn, session: str, fork: str) -> str:
-    """Begin the session ``fork`` with what was said in ``session`` before its last turn; what people are told. Nothing
-    that was said is changed (I7), and nothing that was done is undone. Raises ``SessionNotFound``, ``InvalidFork``."""
+    """Begin the session ``fork`` with the transcript of ``session`` before its last turn, and write the answer. The
+    transcript is not changed (I7), and what the turn did is not undone. Raises ``SessionNotFound``, ``InvalidFork``."""
     if turn.kept:
         kept.fork_within(connection, session, name=fork, last=turn.kept)
     told = "What was said last, and the answer to it, is taken back."
@@ -76,7 +76,7 @@ def _stays(effects: Mapping[str, int]) -> str:
 
 
 def made_home(connection: Connection, client: Client, target: str | None, owner: ChatOwner) -> str:
-    """Make the chat that ``target`` names the home channel of its platform; what people are told."""
+    """Make the chat that ``target`` names the home channel of its platform, and write the answer."""
     if owner.tenant != DEFAULT_TENANT:
         return "Only chats of the installation's own tenant can be home channels."
     if target is None:
@@ -89,7 +89,7 @@ def made_home(connection: Connection, client: Client, target: str | None, owner:
 
 
 def jobs_told(client: Client, tenant: str) -> str:
-    """The jobs of a tenant, those that are due next first."""
+    """Write the list of a tenant's jobs, the next due ones first."""
     found = sorted(Jobs(client.database, tenant).all(), key=lambda row: (row.next_fire_at is None, row.next_fire_at))
     if not found:
         return "Nothing is done by schedule."

@@ -1,5 +1,5 @@
-"""What becomes of the files of a message: rows that are written with the run which waits for them. Nothing is fetched
-here, so who listens to an account never waits for a file."""
+"""The files of a message: rows that are written with the run which waits for them. Nothing is fetched here, so a
+listener never waits for a file."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from hermes_worker.wiring import Client
 
 
 def media_of(event: Inbound) -> Sequence[MediaRef]:
-    """The files of an event."""
+    """List the files of an event."""
     return event.media if isinstance(event, InboundMessage) else ()
 
 
 class FileTurns:
-    """The turns of one tenant's chats that came with files. Thread-safe."""
+    """Turns with files, in the chats of one tenant. Thread-safe."""
 
     def __init__(self, client: Client, tenant: str) -> None:
         self._client = client
         self._tenant = tenant
 
     def new_files(self, account: str, event: Inbound, *, is_guest: bool) -> NewFiles:
-        """The files of an event, and which of them are not even asked for."""
+        """Build rows for the files of an event, including those that will not be fetched at all."""
         media, said = media_of(event), self._client.settings.gateway
         receiving = platforms()[account.partition(":")[0]].receiving
         is_fetched_here = receiving is not None and receiving.gives_files
@@ -73,23 +73,23 @@ class FileTurns:
             return gathers(connection, chat, files.album_hash) is not None
 
     def behind(self, submission: Submission, chat: FileChat) -> Submission | None:
-        """A submission that waits until the runs before it have their files, so that a chat is answered in its order;
+        """Make a submission wait until the runs before it have their files, so that a chat is answered in its order;
         ``None`` where none of them waits. One statement."""
         with self._client.database.read() as connection:
             left_s = begins_behind(connection, chat)
         return None if left_s is None else replace(submission, multitask=Multitask.QUEUE, delay_s=left_s)
 
     def waiting(self, submission: Submission) -> Submission:
-        """A submission that waits for files."""
+        """Make a submission wait for its files."""
         files = "seen" if submission.source == GUEST_SOURCE else "kept"
         return replace(submission, files=files, delay_s=self._client.settings.gateway.file_s)
 
     def owe(self, connection: Connection, run_id: str, files: NewFiles) -> list[Hint]:
-        """Have the files of a new run fetched, in the transaction that takes the message."""
+        """Enqueue the fetching of a new run's files, in the transaction that takes the message."""
         return owe_files(connection, run_id, files, self._tenant) + begin_if_ready(connection, run_id)
 
     def join(self, connection: Connection, chat: FileChat, text: str, files: NewFiles) -> JoinedTurn | None:
-        """Add a message to the run that gathers, in the transaction that takes it; ``None`` where none does any
+        """Add a message to the run that gathers files, in the transaction that takes it; ``None`` where none does any
         more."""
         wait_s = self._client.settings.gateway.file_s
         return add_to_gathering(connection, chat, text, files, wait_s=wait_s)

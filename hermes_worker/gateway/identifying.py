@@ -1,4 +1,4 @@
-"""Asking a platform whose the credentials of an account are."""
+"""Ask a platform to whom an account's credentials belong."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _ASKS_S = 10.0
 
 
 def identified(account: ConfiguredAccount) -> str | DeliveryError | None:
-    """What the platform calls the account; ``None`` where it cannot be asked. Raises ``ConfigurationError``."""
+    """Ask the platform for its name of the account; ``None`` where it cannot be asked. Raises
+    ``ConfigurationError``."""
     exchange = account.receiver.identify(account.receiver.credentials(account.values))
     if exchange is None:
         return None
-    # The address of a platform is the operator's own setting. Nobody's lease is needed to ask who we are.
+    # The operator configures the address of a platform. The question needs no lease.
     policy = UrlPolicy(allows_private=True)
     return perform(exchange, lambda request: send(request, policy, total_s=_ASKS_S))

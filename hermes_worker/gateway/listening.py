@@ -1,10 +1,10 @@
-"""The role ``gateway``: asks platforms for events, for each account under a lease, and never runs an agent.
+"""The role ``gateway``: polls platforms for events, each account under a lease, and never runs an agent.
 
-One thread listens to each account: it asks (``poll``, ``fetch``), or keeps a connection open (``sockets``). It renews
-the lease before each look, and a look ends before the lease does, so nobody else asks at the same time; what a look
-brings is written only under the lease. What fails is tried again without end, at intervals that grow up to a minute: a
+One thread listens to each account: it polls (``poll``, ``fetch``), or keeps a connection open (``sockets``). It renews
+the lease before each poll, and a poll ends before the lease does, so no other gateway polls at the same time; what a
+poll brings is written only under the lease. A failure is retried without end, at intervals that grow up to a minute: a
 conflict (409), a rejected token, a server that is away. Only an event on which our own code breaks is given up after
-three tries (``taking``), so that those behind it are heard.
+three tries (``taking``), so that the events behind it are handled.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from hermes_worker.store.gateway import AccountHold, GatewayRows
 from hermes_worker.wiring import Client
 
 _TRY_S = 2.0
-"""How long to wait after something broke."""
+"""Seconds to wait after something broke."""
 _ACKNOWLEDGE_S = 3.0
-"""For telling a platform that a press was taken."""
+"""Seconds for telling a platform that a press was taken."""
 _HELD_PART = 0.75
-"""Of a lease: for so long a platform may hold a look, so that its answer comes before the lease ends."""
+"""The part of a lease for which a platform may hold a poll, so that its answer comes before the lease ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class ListenedAccount:
 
     receiver: Receiver
     mode: InboundMode
-    """By asking, or over a connection that stays open."""
+    """By polling, or over a lasting connection."""
     credentials: Any
     token_hash: str
     name: str = DEFAULT_ACCOUNT
@@ -59,7 +59,7 @@ class ListenedAccount:
 
 
 def listened_accounts(settings: Settings) -> list[ListenedAccount]:
-    """The accounts that gateways listen to: none unless the operator wants people to be listened to. Raises
+    """List the accounts that gateways listen to; empty unless the operator enabled the gateway. Raises
     ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
         return []
@@ -76,7 +76,7 @@ def listened_accounts(settings: Settings) -> list[ListenedAccount]:
 
 
 def _token_hash(receiver: Receiver, mode: InboundMode, values: Mapping[str, str]) -> str:
-    """By which two accounts are known to be one, whatever they are called."""
+    """Hash an account's credentials: two accounts with one hash are the same account, whatever their names."""
     row = receiver.receiving
     needed = row.required.get(mode, ())
     text = "\n".join((receiver.platform, *(values.get(row.variables[name], "") for name in needed)))
@@ -87,7 +87,7 @@ class GatewayListener:
     """Listens to the accounts of one installation until it is told to stop."""
 
     def __init__(self, client: Client, accounts: list[ListenedAccount], *, name: str, alive_file: Path | None) -> None:
-        # Frozen in the middle of a transaction it would keep the account's row, and others from listening.
+        # Frozen in the middle of a transaction it would lock the account's row, and keep others from listening.
         client.database.end_idle_transactions(client.settings.gateway.lease_s)
         self._client = client
         self._rows = GatewayRows(client.database)
@@ -98,7 +98,7 @@ class GatewayListener:
         self._lease_s = client.settings.gateway.lease_s
 
     def run(self, stopping: threading.Event) -> None:
-        """Returns when ``stopping`` is set and no look is under way any more."""
+        """Listen until ``stopping`` is set and no poll is under way any more."""
         threads = [
             threading.Thread(target=self._listen, args=(account, stopping), name=account.account, daemon=True)
             for account in self._accounts
@@ -110,7 +110,7 @@ class GatewayListener:
                 self._alive_file.touch()
         ends_at = time.monotonic() + 5.0
         for thread in threads:
-            # A look may be held by the platform for longer; its answer is asked for again by the next holder.
+            # A poll may be held by the platform for longer; the next holder of the lease asks for its answer again.
             thread.join(max(0.0, ends_at - time.monotonic()))
 
     def _listen(self, account: ListenedAccount, stopping: threading.Event) -> None:
@@ -128,7 +128,7 @@ class GatewayListener:
             except UnavailableError as error:
                 log.warning("gateway.put_off", account=account.account, reason=str(error))
                 stopping.wait(_TRY_S)
-            except Exception:  # an account whose thread ended would be silent for good
+            except Exception:  # an account whose thread ends would never be listened to again
                 log.exception("thread.failed", doing=f"listening to {account.account}")
                 stopping.wait(_TRY_S)
 
@@ -145,7 +145,8 @@ class GatewayListener:
         return hold
 
     def _listen_under(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
-        """Raises ``LeaseLost``, ``UnavailableError``."""
+        """Listen under the lease until it is lost or ``stopping`` is set. Raises ``LeaseLost``,
+        ``UnavailableError``."""
         try:
             if account.mode is InboundMode.SOCKET:
                 self._keep_connected(account, hold, stopping)
@@ -158,7 +159,7 @@ class GatewayListener:
     def _keep_asking(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
         cursor, failures, error = hold.cursor, 0, None
         while not stopping.is_set():
-            # For as long as a look may take, nobody else asks.
+            # For as long as a poll may take, no other gateway polls.
             ends_at = time.monotonic() + self._lease_s
             self._rows.renew(hold, self._lease_s, error=error)
             found = self._look(account, cursor, ends_at)
@@ -199,32 +200,32 @@ class GatewayListener:
         error: DeliveryError,
         stopping: threading.Event,
     ) -> None:
-        """Wait after something went wrong. Raises ``LeaseLost``, ``UnavailableError``."""
+        """Wait after a failure, and keep the lease. Raises ``LeaseLost``, ``UnavailableError``."""
         wait_s = look_again_in_s(failures, error.retry_after_s)
         if error.kind is SendErrorKind.AUTH:
-            wait_s = max(wait_s, LOOK_AGAIN_S_MAX)  # nothing changes until somebody changes the token
+            wait_s = max(wait_s, LOOK_AGAIN_S_MAX)  # nothing changes until an operator changes the token
         log.warning("gateway.look_failed", account=account.account, reason=error.message, wait_s=wait_s)
         self._pause(hold, wait_s, error.message, stopping)
 
     def _pause(self, hold: AccountHold, wait_s: float, error: str | None, stopping: threading.Event) -> None:
-        """Wait, and keep the account. Raises ``LeaseLost``, ``UnavailableError``."""
+        """Wait, and keep the lease. Raises ``LeaseLost``, ``UnavailableError``."""
         ends_at = time.monotonic() + wait_s
         while (left_s := ends_at - time.monotonic()) > 0 and not stopping.wait(min(left_s, self._lease_s / 3)):
             if left_s > self._lease_s / 3:
                 self._rows.renew(hold, self._lease_s, error=error)
 
     def _look(self, account: ListenedAccount, cursor: str, ends_at: float) -> Polled | DeliveryError:
-        """Ask once, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
-        # Counted from now: whoever was frozen behind the renewal has less left of the lease.
+        """Poll once, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
+        # Counted from now: a process that was frozen after the renewal has less left of the lease.
         hold_s = _HELD_PART * max(0.0, ends_at - time.monotonic())
         if account.receiver.receiving.fetch is not None:
-            # It keeps its own time. What it brings after the end of the lease is refused by the rows.
+            # ``fetch`` keeps its own time. What it brings after the end of the lease is refused by the rows.
             return account.receiver.fetch(cursor, account.credentials, datetime.now(UTC), hold_s)
         exchange = account.receiver.poll(cursor, account.credentials, datetime.now(UTC), hold_s)
         return asked(exchange, account.account, ends_at)
 
     def _acknowledge(self, account: ListenedAccount, event: Inbound) -> None:
-        """Tell the platform that a press of a button was taken. What fails costs nobody anything."""
+        """Tell the platform that a press of a button was taken. A failure here has no consequences."""
         if not isinstance(event, InboundButton):
             return
         exchange = account.receiver.acknowledge(event, account.credentials)
@@ -233,7 +234,8 @@ class GatewayListener:
                 asked(exchange, account.account, time.monotonic() + min(_ACKNOWLEDGE_S, self._lease_s / 4))
 
     def _take(self, account: ListenedAccount, hold: AccountHold, cursor: str, found: Polled) -> str:
-        """Take what a look brought, in order; from where to ask next. Raises ``LeaseLost``, ``UnavailableError``."""
+        """Handle what a poll brought, in order. Returns the cursor to poll from next. Raises ``LeaseLost``,
+        ``UnavailableError``."""
         last = len(found.inbound) - 1
         moved = False
         for number, event in enumerate(found.inbound):

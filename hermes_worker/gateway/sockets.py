@@ -1,8 +1,8 @@
-"""Listening to an account over a connection that stays open: a websocket, lines, or a response that does not end.
+"""Listen to an account over a lasting connection: a websocket, lines, or a response that does not end.
 
-The connection belongs to the holder of the account's lease. It is renewed long before it ends; whoever was frozen
-behind a renewal looks at its own clock before it hears another frame, and what it writes later is refused by the rows.
-What a frame brings is committed with the cursor before the platform is told that it was taken.
+The connection belongs to the holder of the account's lease. The lease is renewed long before it ends; a process that
+was frozen after a renewal looks at its own clock before it takes another frame, and what it writes too late is refused
+by the rows. What a frame brings is committed with the cursor before the platform is told that it was taken.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from hermes_worker.observe import count, log
 from hermes_worker.store.gateway import AccountHold, GatewayRows
 
 USEFUL_S = 30.0
-"""A connection that held so long, or brought something new, is replaced at once when it ends."""
+"""Seconds after which a connection counts as useful. One that held so long, or brought something new, is replaced at
+once when it ends."""
 _LOOK_UP_S = 0.5
-"""How long a connection may be deaf to the order to stop."""
+"""Seconds between two looks at the order to stop."""
 _RENEWED_PART = 0.6
-"""Of a lease: after that much of it, it is renewed."""
+"""The part of a lease after which it is renewed."""
 _OURS = UrlPolicy(allows_private=True)
-"""The address of a platform is the operator's own setting, or what that platform named."""
+"""The operator configures the address of a platform, or that platform named it."""
 
 _Found = TypeVar("_Found")
 
@@ -44,8 +45,8 @@ def asked(
     account: str,
     ends_at: float | Callable[[], float],
 ) -> _Found | DeliveryError:
-    """Make the requests of an exchange, until ``ends_at`` of the monotonic clock, which each request may ask for anew.
-    Raises ``LeaseLost``."""
+    """Make the requests of an exchange, until ``ends_at`` of the monotonic clock; as a function it is called before
+    each request. Raises ``LeaseLost``."""
 
     def ask(request: HttpRequest) -> HttpResponse:
         left_s = (ends_at() if callable(ends_at) else ends_at) - time.monotonic()
@@ -61,29 +62,29 @@ def asked(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketAccount:
-    """An account that is held, and how to talk to its platform."""
+    """An account whose lease is held, and how to talk to its platform."""
 
     account: str
     platform: str
     name: str
-    """Of the account, among those of its platform."""
+    """The account's name among those of its platform."""
     open_talk: Callable[[], SocketTalk]
     hold: AccountHold
     lease_s: float
     last_error: str | None = None
-    """What was wrong with the connection before, which people are shown until this one is open for a while."""
+    """What was wrong with the last connection: people are shown it until this one is open for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionEnd:
-    """What a connection came to."""
+    """The result of a connection."""
 
     cursor: str
     """How far the account is read."""
     error: DeliveryError | None
-    """``None`` when the platform wanted another connection, or we are to stop."""
+    """``None`` when the platform wanted another connection, or the process stops."""
     was_useful: bool
-    """It held for a while or brought something new."""
+    """Whether it held for a while or brought something new."""
 
 
 class SocketListening:
@@ -102,7 +103,7 @@ class SocketListening:
         self._brought = False
 
     def listen(self, stopping: threading.Event) -> ConnectionEnd:
-        """Connect and hear until the connection ends or ``stopping`` is set. Raises ``LeaseLost``,
+        """Connect and take frames until the connection ends or ``stopping`` is set. Raises ``LeaseLost``,
         ``UnavailableError``."""
         self._renew(self._held.last_error)
         began_at = time.monotonic()
@@ -118,7 +119,7 @@ class SocketListening:
         return ConnectionEnd(cursor=self._cursor, error=error, was_useful=was_useful)
 
     def _why(self, ended: NoAnswer) -> DeliveryError:
-        """What the end of a connection means."""
+        """Judge the end of a connection."""
         if isinstance(ended, FramesEnded) and ended.response is not None:
             return failure(ended.response)
         if isinstance(ended, FramesEnded) and ended.code is not None:
@@ -163,8 +164,7 @@ class SocketListening:
         return None
 
     def _understood(self, frame: str) -> HeardFrame:
-        """What a frame means. One on which our own code breaks costs that frame: after a reconnection it would come
-        again."""
+        """Read a frame. One on which our own code breaks is dropped: after a reconnection it would come again."""
         try:
             return self._talk.hear(frame, datetime.now(UTC))
         except Exception:
@@ -179,7 +179,7 @@ class SocketListening:
         return max(0.0, min(due) - now)
 
     def _do(self, heard: HeardFrame, connection: FrameConnection) -> HeardFrame:
-        """Do what a frame asks for; what it, or what was missed, came to at last."""
+        """Do what a frame asks for. Returns its outcome, or that of the last exchange which followed it."""
         if time.monotonic() >= self._ends_at:
             raise LeaseLost(f"the lease of {self._held.account!r} ended while it slept")
         for frame in heard.replies:
@@ -196,7 +196,7 @@ class SocketListening:
         return HeardFrame(error=found) if isinstance(found, DeliveryError) else self._do(found, connection)
 
     def _followed(self, exchange: Following) -> HeardFrame | DeliveryError:
-        """May take longer than a lease."""
+        """Make the exchange that follows a frame. It may take longer than a lease, and renews it."""
 
         def ends_at() -> float:
             if time.monotonic() >= self._renew_at:
@@ -226,7 +226,7 @@ class SocketListening:
                 self._committed = self._cursor
 
     def _commit_cursor(self) -> None:
-        """A cursor that moved without an event is written with the next renewal, not for every frame."""
+        """Commit a cursor that moved without an event with the next renewal, not for every frame."""
         if self._cursor != self._committed:
             self._rows.advance(self._held.hold, self._cursor)
             self._committed = self._cursor

@@ -1,7 +1,30 @@
-"""What becomes of an event: a run, a command's answer, a pairing code, or nothing; once, however often it comes.
+"""Handle an inbound event: it becomes a run, a command's answer, a pairing code, or nothing; once, however often it
+comes.
 
-The event's row, the cursor and what the event causes are one transaction each time. What follows a commit (a hint, the
-stop of what a stopped run had caused) is what the sweeper repeats if it is lost.
+Theory of operation. Platforms repeat events: a webhook whose answer was lost, a poll whose cursor was not committed,
+two gateways at a change of lease, two replicas of the API. So each event has a key, and the row of that key
+(``inbound``) is written first in the transaction that holds everything the event causes:
+
+    begin
+      move the account's cursor     fails with LeaseLost where the lease is no longer ours
+      insert the event's row        waits for another transaction with the same key; fails with EventKnown after it
+      run | answer | code | none    whatever the event causes, and the outcome in its row
+    commit
+    send hints                      a hint that is lost is repeated by the sweeper
+
+| handler A | handler B, same event | the row |
+|---|---|---|
+| inserts the row, accepts run 7 | inserts the row: waits for A | invisible |
+| commits, announces run 7 | wakes up: ``EventKnown``, does nothing | ``run``, run 7 |
+| dies before its commit | goes on as if it were first | none, then B's |
+
+What an event means is decided before the transaction, from what is read then (``read_event``, ``bind_answer`` and
+``bind_press`` of ``core``); the transaction checks again what may have changed. Where it did (a question was answered,
+the run that gathered messages has begun), the transaction rolls back and the event is handled as another kind.
+
+A bug of ours must not silence an account: when the handler raises, the row is written with the outcome ``broken`` and
+counts the tries, over all processes. The third try leaves the event behind (``given_up``) and the cursor moves on.
+``broken`` is the only outcome that a later handler may replace.
 """
 
 from __future__ import annotations
@@ -101,8 +124,8 @@ _TRIES_MAX = 3
 
 
 def speakers_of(settings: Settings, platform: str, name: str = DEFAULT_ACCOUNT, owner: ChatOwner = _NOBODY) -> Speakers:
-    """Who may speak in the chats of an account that belong to ``owner``. Lists are about the chats of the tenant that
-    the account belongs to; in those of others only who was paired for them may speak."""
+    """Find who may speak in the chats of an account that belong to ``owner``. The lists in settings concern chats of
+    the account's own tenant; in chats of other tenants only people who were paired for them may speak."""
 
     def named(variable: str) -> tuple[str, ...]:
         own = settings.variables.get(named_variable(f"{platform.upper()}_{variable}", name), "")
@@ -131,15 +154,15 @@ class Arrival:
     account_name: str = DEFAULT_ACCOUNT
     event: Inbound
     hold: AccountHold | None = None
-    """``None`` for one that the platform brought to a webhook."""
+    """``None`` for an event that the platform brought to a webhook."""
     cursor: str | None = None
     """How far the account is read with this event."""
     is_beside: bool = False
-    """A press that came to a webhook, of an account that is listened to otherwise."""
+    """Whether it is a press that came to a webhook, of an account whose messages come in another way."""
     owner: ChatOwner = _NOBODY
-    """Whose the chat is, once that is known."""
+    """The owner of the chat, once that is known."""
     role: ChatRole = ChatRole.GUEST
-    """What its sender may do, once that is known."""
+    """What the sender may do, once that is known."""
 
     @property
     def account(self) -> str:
@@ -147,12 +170,12 @@ class Arrival:
 
     @property
     def known_as(self) -> str:
-        """What people call the account: the usual one by its platform."""
+        """The account's name for people: the default one is called by its platform."""
         return self.platform if self.account_name == DEFAULT_ACCOUNT else self.account
 
     @property
     def _named(self) -> str:
-        """The account's name where it is not the usual one."""
+        """The account's name; empty for the default one."""
         return "" if self.account_name == DEFAULT_ACCOUNT else self.account_name
 
     @property
@@ -186,7 +209,7 @@ class Arrival:
 
     @property
     def command_user(self) -> CommandUser:
-        """Its sender, as rules about commands name them."""
+        """The sender, as rules about commands name people."""
         chat, sender = self.event.chat, self.event.sender
         return CommandUser(
             role=self.role,
@@ -199,7 +222,7 @@ class Arrival:
 
     @property
     def target(self) -> str | None:
-        """Where the answer goes: the chat, and the thread in it. ``None`` for a chat that no target can name."""
+        """The target of the answer: the chat, and the thread in it; ``None`` for a chat that no target can name."""
         chat = self.event.chat
         thread = chat.answered_as or chat.thread
         reference = f"{chat.id}:{thread}" if thread else chat.id
@@ -212,7 +235,7 @@ class Arrival:
 
 
 class _BeganMeanwhile(Exception):
-    """The run that waited has begun: what was to be added to it is a run of its own."""
+    """The run that waited has begun: what was to be added to it becomes a run of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +247,7 @@ class _Replied:
     stopped: str | None = None
     hints: tuple[Hint, ...] = ()
     about: str | None = None
-    """The run that it is about, where none was stopped."""
+    """The run that it concerns, where none was stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,15 +257,15 @@ class _ChatPlace:
     session: str
     """The name of the session."""
     generation: int
-    """How often the chat had begun anew before."""
+    """How many sessions the chat had before this one."""
     reset: ResetReason | None = None
-    """Why the chat begins anew with it."""
+    """Why the chat begins a new session with this turn; ``None`` where it continues one."""
     model: str | None = None
-    """What people chose for it."""
+    """The model that people chose for it."""
 
 
 class Taker:
-    """Takes events of all accounts of one installation. Thread-safe."""
+    """Handles events of all accounts of one installation. Thread-safe."""
 
     def __init__(self, client: Client, tenant: str = DEFAULT_TENANT) -> None:
         self._client = client
@@ -253,9 +276,9 @@ class Taker:
         self._known = KnownChats(client.database, tenant)
 
     def take(self, arrival: Arrival) -> str | None:
-        """Do what an event asks for; what became of it, or ``None`` for one that was taken before. Safe to repeat and
-        safe for several at once. An event on which our code breaks is left behind at the third try, whoever tries.
-        Raises ``LeaseLost``, ``UnavailableError``, and before the third try what broke."""
+        """Do what an event asks for. Returns its outcome, or ``None`` for one that was taken before. Safe to repeat and
+        safe for several at once. An event on which our code breaks is given up at the third try, in whichever
+        processes. Raises ``LeaseLost``, ``UnavailableError``, and before the third try what broke."""
         owner = self._client.settings.gateway.rules.owner_of(arrival.account, arrival.event.chat.id)
         if owner.tenant != self._tenant:
             return Taker(self._client, owner.tenant).take(arrival)
@@ -304,8 +327,8 @@ class Taker:
         return outcome
 
     def _read(self, arrival: Arrival, speakers: Speakers, paired: ChatRole | None) -> tuple[Arrival, Reading]:
-        """What an event asks for. A press that does not say what kind of chat it was made in was made in the one whose
-        question it names, if one of those that it may be is waited for there."""
+        """Read what an event asks for. A press that does not say in what kind of chat it was made counts for the kind
+        in which the question that it names is open."""
         event = arrival.event
         usual = read_event(event, speakers, paired)
         for kind in event.may_be if isinstance(event, InboundButton) else ():
@@ -342,8 +365,7 @@ class Taker:
         return self._submit(arrival, place, submission if behind is None else behind, None if behind is None else files)
 
     def _joins(self, arrival: Arrival, session: str, text: str) -> bool:
-        """Whether a text belongs to a run of the same person that has not begun, and was added to it: people write in
-        bursts."""
+        """Whether a text was added to a run of the same person that has not begun: people write in bursts."""
         within_s = self._client.settings.gateway.burst_s
         burst = ChatBurst(principal=self._principal(arrival), text=text, within_s=within_s)
         source = arrival.role.source
@@ -361,7 +383,8 @@ class Taker:
         return True
 
     def _joins_files(self, arrival: Arrival, session: str, text: str, files: NewFiles) -> bool:
-        """The same for a run that waits for files which came before: albums, and what is said of a picture."""
+        """Whether a text and files were added to a run that waits for files which came before: albums, and what is said
+        of a picture."""
         chat = self._chat_of(arrival, session)
         if not self._files.is_gathering(chat, files):
             return False
@@ -397,8 +420,8 @@ class Taker:
         )
 
     def _shown(self, arrival: Arrival) -> dict[str, str]:
-        """How the chat is answered: as a reply to what somebody wrote, and not to a command, whose id is that of no
-        message; and what it sees until then."""
+        """Build the metadata about how the chat is answered: as a reply to what somebody wrote (not to a command, whose
+        id is that of no message), and with what it sees until then."""
         mode = ReplyMode(self._client.settings.gateway.reply_to)
         event = arrival.event
         sent = (event.quoted_as or event.message_id) if isinstance(event, InboundMessage) else ""
@@ -446,7 +469,7 @@ class Taker:
         return outcome
 
     def _signs(self, arrival: Arrival) -> ChatSigns:
-        """What is shown in the chat while the run is at work, of what the platform can show."""
+        """Choose what is shown in the chat while the run is at work, of what the platform can show."""
         said, sending = self._client.settings.gateway, platforms()[arrival.platform].sending
         if sending is None:
             return ChatSigns(has_text=False)
@@ -457,7 +480,7 @@ class Taker:
         )
 
     def _began(self, connection: Connection, arrival: Arrival, place: _ChatPlace) -> list[Hint]:
-        """Write down that the chat began anew by itself, and tell it; of several at once one does."""
+        """Record that the chat began a new session by itself, and tell it; only one of several at once does."""
         if place.reset is None or arrival.target is None:
             return []
         is_ours = self._rows.begin_anew(connection, arrival.account, _counted_as(arrival), place.generation)
@@ -466,8 +489,8 @@ class Taker:
         return [] if told is None else owe(connection, [arrival.target], body=told, tenant=self._tenant)
 
     def _attributed(self, arrival: Arrival, text: str) -> str:
-        """Where several people share a session, each message says who wrote it. A name is one line without brackets,
-        so nobody can write in the name of another."""
+        """Put the sender's name before a message where several people share a session. A name is one line without
+        brackets, so that no person can write in the name of another."""
         if not is_shared_by_members(arrival.origin):
             return text
         name = arrival.event.sender.name or arrival.event.sender.id
@@ -475,7 +498,7 @@ class Taker:
         return f"[{' '.join(plain.split())[:_NAME_CHARS_MAX]}] {text}"
 
     def _context(self, arrival: Arrival) -> str:
-        """What the agent is told about the chat, if a session begins with this message."""
+        """Describe the chat to the agent, for a session that begins with this message."""
         return context_block(
             arrival.platform,
             arrival.event.chat,
@@ -490,8 +513,7 @@ class Taker:
         return _session_name(arrival, self._rows.chat(arrival.account, _counted_as(arrival)).generation)
 
     def _place(self, arrival: Arrival) -> _ChatPlace:
-        """Where a turn of the conversation belongs: to the chat's session, or to a new one when that one ended by
-        itself."""
+        """Choose the session of a turn: the chat's, or a new one when that one ended by itself."""
         generation, model = self._rows.chat(arrival.account, _counted_as(arrival))
         session = _session_name(arrival, generation)
         reset = self._due_reset(arrival, session)
@@ -500,7 +522,8 @@ class Taker:
         return _ChatPlace(session=session, generation=generation, reset=reset, model=model)
 
     def _due_reset(self, arrival: Arrival, session: str) -> ResetReason | None:
-        """Asks the database only where sessions end by themselves at all."""
+        """Find why the session ends now; ``None`` where it does not. Asks the database only where sessions end by
+        themselves at all."""
         policy = self._reset_policy(arrival)
         if policy.mode is ResetMode.NONE:
             return None
@@ -511,7 +534,7 @@ class Taker:
         return reset_reason(
             policy,
             ChatActivity(
-                now=datetime.fromtimestamp(found.now, UTC).astimezone(),  # the hour is that of this machine
+                now=datetime.fromtimestamp(found.now, UTC).astimezone(),  # in the time zone of this machine
                 updated_at=datetime.fromtimestamp(found.said_at, UTC),
                 newest_process_at=began,
             ),
@@ -537,8 +560,8 @@ class Taker:
     # --- answers to what an agent asks --------------------------------------------------------------------------------
 
     def _questions(self, arrival: Arrival) -> list[ChatQuestion]:
-        """What is asked in the conversation; and the question of the chat itself below which a thread begins, since a
-        thread has a conversation of its own."""
+        """List what is asked in the conversation, and in a thread also the question of the chat below which it begins:
+        a thread has a conversation of its own."""
         source, chat = arrival.role.source, arrival.event.chat
         found = self._rows.questions(source, self._session(arrival))
         if not chat.thread:
@@ -548,7 +571,7 @@ class Taker:
         return [*(each for each in above if each.is_open and chat.thread in each.messages), *found]
 
     def _answer(self, arrival: Arrival, form: AnswerForm, text: str) -> str | None:
-        """Take words or a command as the answer to a question, ask which one is meant, or tell why it is none; ``None``
+        """Take words or a command as the answer to a question, ask which one is meant, or say why it is none; ``None``
         where it is a message of the conversation."""
         questions = self._questions(arrival)
         event = arrival.event
@@ -574,13 +597,13 @@ class Taker:
                 return self._settle(arrival, lambda _: _Replied("command", REFUSAL_TEXTS[why]))
 
     def _refuse(self, arrival: Arrival, said: PossibleAnswer, bound: BoundAnswer) -> str | None:
-        """Tell that somebody else was faster; what was said in words goes to the agent."""
+        """Say that another answer was faster; ``None`` for words, which then go to the agent."""
         if bound.choice is None and not said.is_command:
             return None
         return self._settle(arrival, lambda _: _Replied("command", REFUSAL_TEXTS[NotAnAnswer.NOT_OPEN]))
 
     def _pressed(self, arrival: Arrival, press: Pressed) -> str:
-        """Take a press as the answer to the question that bears the button."""
+        """Take a press as the answer to the question that has the button."""
         bound = bind_press(press.wait_id, press.answer, self._questions(arrival))
         if not isinstance(bound, BoundAnswer):
             return self._settle(arrival, lambda connection: self._outdated(connection, arrival, press))
@@ -597,18 +620,18 @@ class Taker:
         return told or self._settle(arrival, lambda _: _Replied("command", REFUSAL_TEXTS[NotAnAnswer.NOT_OPEN]))
 
     def _outdated(self, connection: Connection, arrival: Arrival, press: Pressed) -> _Replied:
-        """Nothing follows from a button that no question of this conversation has, or had."""
+        """Answer a button that no open question of this conversation has; nothing else follows from it."""
         if not self._rows.was_asked(connection, arrival.role.source, self._session(arrival), press.wait_id):
             return _Replied(Silence.UNKNOWN_KIND.value)
         return _Replied("command", REFUSAL_TEXTS[NotAnAnswer.NOT_OPEN])
 
     def _may_choose(self, arrival: Arrival, choice: Choice) -> bool:
-        """Words and buttons are worth what the commands are."""
+        """Whether the person may choose so: words and buttons need the same rights as the commands."""
         command = ChatCommand.DENY if choice is Choice.DENY else ChatCommand.APPROVE
         return self._access.allows(arrival.command_user, command)
 
     def _give(self, arrival: Arrival, bound: BoundAnswer) -> str | None:
-        """Answer a question; ``None`` when somebody else was faster, or its time was over."""
+        """Answer a question; ``None`` when another answer was faster, or its time was over."""
         asked, by = bound.question, self._principal(arrival)
         if bound.choice == Choice.ALWAYS and arrival.role is not ChatRole.OWNER:
             told = f"Only an owner may allow something from now on. Answer /approve {asked.code} or "
@@ -706,7 +729,7 @@ class Taker:
         return self._settle(arrival, do)
 
     def _undo(self, arrival: Arrival) -> str:
-        """Take back the last turn: the chat goes on in a fork of its session that ends before it."""
+        """Undo the last turn: the chat continues in a fork of its session that ends before it."""
         try:
             return self._settle(arrival, lambda connection: self._undone(connection, arrival))
         except (SessionNotFound, InvalidFork) as error:
@@ -725,7 +748,7 @@ class Taker:
         return _Replied("command", told)
 
     def _of_session(self, arrival: Arrival, command: ChatCommand, arguments: str) -> str:
-        """What a command does that is about a conversation that there is."""
+        """Run a command that needs an existing conversation."""
         if self._rows.is_known(arrival.row):
             raise EventKnown  # what a message did once, its repetition does not do to what was said since
         place = self._place(arrival)
@@ -771,7 +794,7 @@ class Taker:
         """Do something and answer, in the transaction that takes the event."""
         owed: list[Hint] = []
         with self._client.database.write() as connection:
-            # The event's row first: whoever comes second waits for it, and does nothing.
+            # The event's row first: a second handler waits for it, and does nothing.
             done = self._taken(connection, arrival, do)
             if done.text is not None and arrival.target is not None:
                 owed = owe(connection, [arrival.target], body=done.text, tenant=self._tenant)
@@ -795,7 +818,7 @@ class Taker:
 
 
 def usage_told(totals: SessionTotals) -> str:
-    """What a conversation has used, as people are told it. Runs that are not kept any more are not in it."""
+    """Write what a conversation has used, for people. Runs that are not kept any more are not in it."""
     cost = f", {totals.nano_usd / 1e9:,.4f} $" if totals.nano_usd else ""
     return (
         f"{totals.input:,} tokens in, {totals.output:,} out{cost}; "
@@ -814,7 +837,7 @@ def _session_name(arrival: Arrival, generation: int) -> str:
 
 
 def _counted_as(arrival: Arrival) -> str:
-    """By which name it is counted how often the chat began anew. That of guests begins anew by itself."""
+    """Name the counter of the chat's sessions. Guests have one of their own, which starts at zero."""
     key = session_key(arrival.origin)
     if arrival.role is not ChatRole.GUEST:
         return key

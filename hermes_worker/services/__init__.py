@@ -1,1 +1,1 @@
-"""The one way a run comes into being, is answered, and is read, whoever asks."""
+"""Submit, answer and read runs: one implementation for the API, the command line and the scheduler."""

@@ -1,4 +1,4 @@
-"""Answering what a run asked: the one way for the API and the command line, so that both check the same."""
+"""Answer approvals and questions of runs, with the same checks for the API and the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["InvalidAnswer", "approve", "approve_all", "reply"]
 
 
 class InvalidAnswer(HermesError):
-    """The answer cannot be taken; the message says why."""
+    """The answer cannot be accepted; the message says why."""
 
 
 def approve(
@@ -34,10 +34,10 @@ def approve(
     reason: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> list[Hint]:
-    """Answer the open approval ``wait_id`` of a run; returns what to send.
+    """Answer the open approval ``wait_id`` of a run. Returns the hints to send.
 
-    ``by`` is who answers (``core.principals``). ``arguments`` replace the call's own and must fit the tool. Raises
-    ``InvalidAnswer``, ``RunNotFound``, ``NotWaiting`` and ``NothingAsked``.
+    ``by`` is the recorded name of who answers (``core.principals``). ``arguments`` replace the call's own and must fit
+    the tool. Raises ``InvalidAnswer``, ``RunNotFound``, ``NotWaiting`` and ``NothingAsked``.
     """
     if reason is not None and len(reason) > ANSWER_CHARS_MAX:
         raise InvalidAnswer(f"the reason has more than {ANSWER_CHARS_MAX} characters")
@@ -47,7 +47,7 @@ def approve(
         raise InvalidAnswer("changed arguments can only be allowed once")
     open_ones = waits.open(run_id=run_id, kind=WaitKind.APPROVAL)
     asked = next((view for view in open_ones if view.wait_id == wait_id), None)
-    # Where it is not open, the store says what is the matter.
+    # Where it is not open, the store's error says what is wrong.
     fitting = None if asked is None else _fitting(arguments, asked)
     return waits.approve(run_id, choice, by=by, reason=reason, arguments=fitting, wait_id=wait_id)
 
@@ -55,8 +55,9 @@ def approve(
 def approve_all(
     waits: Waits, run_id: str, choice: Choice, *, wait_ids: Sequence[int], by: str, reason: str | None = None
 ) -> tuple[int, list[Hint]]:
-    """Answer those of the approvals ``wait_ids`` that are open and offer ``choice``: how many those were, and what to
-    send. What the run asked since is left open. Raises as ``approve`` for the first one when there was none."""
+    """Answer those of the approvals ``wait_ids`` that are open and offer ``choice``. Returns how many those were, and
+    the hints to send. What the run asked since is left open. Raises as ``approve`` for the first one when there was
+    none."""
     resolved, hints = 0, list[Hint]()
     for wait_id in dict.fromkeys(wait_ids):
         with suppress(NothingAsked, NotOffered, NotWaiting):
@@ -68,7 +69,7 @@ def approve_all(
 
 
 def reply(waits: Waits, run_id: str, text: str, *, wait_id: int, by: str) -> list[Hint]:
-    """Answer the open question ``wait_id`` of a run. Raises as ``approve``."""
+    """Answer the open question ``wait_id`` of a run. Returns the hints to send. Raises as ``approve``."""
     if not text.strip():
         raise InvalidAnswer("the answer is empty")
     if len(text) > ANSWER_CHARS_MAX:
@@ -77,7 +78,8 @@ def reply(waits: Waits, run_id: str, text: str, *, wait_id: int, by: str) -> lis
 
 
 def _fitting(arguments: Mapping[str, Any], asked: WaitView) -> str:
-    """The arguments as they are stored. Raises ``InvalidAnswer`` when they do not fit the tool that was asked about."""
+    """Check changed arguments and write them as they are stored. Raises ``InvalidAnswer`` when they do not fit the tool
+    of the call."""
     functions = [definition["function"] for definition in json.loads(asked.tools)]
     schema: Mapping[str, Any] = next((f["parameters"] for f in functions if f["name"] == asked.tool), {})
     try:

@@ -1,4 +1,4 @@
-"""Ask that a conversation be summarised now, whoever asks: a run of the session that answers nothing else."""
+"""Summarise a conversation now: a run of the session that does nothing else."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FOCUS_CHARS_MAX = 2_000
 def compress_session(
     client: Client, session_id: str, focus: str, principal: Principal, *, source: str = "api", key: str | None = None
 ) -> tuple[SessionView, Created]:
-    """The session, and the run that summarises it, most of all what it says of ``focus``. The run begins when
-    the session is free; its answer is the summary, or why there is none. Idempotent under ``key``. It is not announced
-    yet.
+    """Accept a run that summarises the session, above all what concerns ``focus``; returns the session and the run. The
+    run begins when the session is free; its answer is the summary, or the reason why there is none. Idempotent under
+    ``key``. Not announced.
 
     Raises ``SessionNotFound``, and as ``services.submission.accept``.
     """

@@ -1,7 +1,7 @@
-"""Asking the context sources what a new session's system prompt should say.
+"""Ask the context sources for their blocks of a new session's system prompt.
 
-Those of others are asked in threads of their own, each for as long as its declaration says: never in the thread of an
-event loop, and never inside a transaction, because whoever accepts a run asks before it writes. One that fails, hangs
+Sources of extensions run in threads of their own, each for as long as its declaration says: never in the thread of an
+event loop, and never inside a transaction, because a run is accepted after they were asked. A source that fails, hangs
 or is busy leaves its block out; the session begins without it, and a line in the log says so.
 """
 
@@ -20,13 +20,13 @@ from hermes_worker.extension import ContextSourceDeclaration, load
 from hermes_worker.observe import count, log
 
 ASKED_AT_ONCE = 8
-"""Threads of one source in one process. One that hangs keeps its threads, and more would not help it."""
+"""Most threads of one source in one process. A source that hangs keeps its threads, and more would not help it."""
 _running: dict[str, int] = {}
 _counting = threading.Lock()
 
 
 def pure_blocks(facts: ContextFacts) -> tuple[PromptBlock, ...]:
-    """What the sources say that compute from the facts alone. Quick."""
+    """List the blocks of the sources that compute from the facts alone. Quick."""
     declared = (one for one in installed.current().context_sources.values() if one.is_pure)
     found = (block_of(one, load(one.implementation)(facts)) for one in declared)
     return tuple(block for block in found if block is not None)
@@ -38,7 +38,8 @@ def is_asked() -> bool:
 
 
 def asked_blocks(facts: ContextFacts) -> tuple[PromptBlock, ...]:
-    """What all other sources say, asked at the same time. Takes as long as the slowest one may; raises nothing."""
+    """Ask all other sources at the same time, and list their blocks. Takes as long as the slowest one may; raises
+    nothing."""
     began = time.monotonic()
     asked = [
         (one, _asked(one, replace(facts, values=found.values[extension.name])))
@@ -52,12 +53,12 @@ def asked_blocks(facts: ContextFacts) -> tuple[PromptBlock, ...]:
 
 
 def ordered(blocks: Sequence[PromptBlock]) -> tuple[PromptBlock, ...]:
-    """In the order in which they stand in the prompt; equal ones as their extensions do."""
+    """Sort blocks in the order in which they stand in the prompt; equal ones as their extensions do."""
     return tuple(sorted(blocks, key=lambda block: block.order))
 
 
 def _asked(declared: ContextSourceDeclaration, facts: ContextFacts) -> Future[object] | None:
-    """``None`` for a source that is busy with too many others."""
+    """Begin to ask a source; ``None`` for one that is busy with too many others."""
     with _counting:
         if _running.get(declared.name, 0) >= ASKED_AT_ONCE:
             return None
@@ -67,7 +68,7 @@ def _asked(declared: ContextSourceDeclaration, facts: ContextFacts) -> Future[ob
     def ask() -> None:
         try:
             answer.set_result(load(declared.implementation)(facts))
-        except BaseException as error:  # others wrote it: whatever it raises leaves its block out
+        except BaseException as error:  # foreign code: any exception leaves its block out
             answer.set_exception(error)
         finally:
             with _counting:

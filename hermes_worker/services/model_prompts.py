@@ -1,8 +1,8 @@
-"""The prompt of a model call, read from rows (invariant I7: what was sent is what stands there).
+"""The prompt of a model call, read from rows (invariant I7: the rows hold what was sent).
 
-It is what a request was made of, in the form in which it is stored: a wire may spell it otherwise, and a compaction
-shows as the model saw it. What no row keeps is not in it: what was changed for one attempt after an error, and the
-names of a provider that stood in for another.
+It is the material of the request, in the form in which it is stored: a wire may spell it otherwise, and a compaction
+shows as the model saw it. It lacks what no row keeps: a change for one attempt after an error, and the names of a
+provider that stood in for another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ReplyNotFound(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPrompt:
-    """What a model was shown, without what looks like a credential."""
+    """The prompt of a model call, without what looks like a credential."""
 
     model: str
     reply: int
@@ -37,7 +37,7 @@ class ModelPrompt:
 
 
 def prompt_of(database: Database, run_id: str, reply: int | None = None) -> ModelPrompt:
-    """The prompt of one reply; ``None`` is the newest: of a run that has not ended, the one that is due. Raises
+    """Load the prompt of one reply; ``None`` means the newest: of a run that has not ended, the one that is due. Raises
     ``ReplyNotFound``, ``RunNotFound``, ``UnavailableError``."""
     parts = read_prompt_material(database, run_id)
     count = len(parts.replies)
@@ -56,8 +56,8 @@ def prompt_of(database: Database, run_id: str, reply: int | None = None) -> Mode
 
 
 def shown_rows(parts: PromptMaterial, reply: int) -> Sequence[str]:
-    """The messages of a prompt. What hooks added to a turn stands in the reply to it, so that one is read along and
-    left out."""
+    """List the messages of a prompt. What hooks added to a turn is stored in the reply to it, so that reply is read for
+    it and left out."""
     if reply > len(parts.replies):
         return [row.body for row in visible(parts.rows)]
     at = parts.replies[reply - 1]
@@ -66,7 +66,7 @@ def shown_rows(parts: PromptMaterial, reply: int) -> Sequence[str]:
 
 
 def _hidden(value: Any) -> Any:
-    """A JSON value whose texts hide what looks like a credential."""
+    """Redact every text in a JSON value."""
     match value:
         case str():
             return redact(value)

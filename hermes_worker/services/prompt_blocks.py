@@ -1,15 +1,16 @@
-"""The door by which rooms of the product put texts that stand in rows into the system prompt of a new session.
+"""Texts from rows in the system prompt of a new session: how rooms of the product add theirs.
 
-A room that has something to say (memory, skills) writes a *reader*: a function that is given the open transaction and
-what is known of the session, and gives a text for each of its places (``core.prompt_places``). It is named in
-``READERS``, one line. Nothing else has to be changed: the prompt has a gap at each place, and the store fills it.
+A room that has something to say (memory, skills) writes a *reader*: a function that gets the open transaction and the
+facts of the session, and returns a text for each of its places (``core.prompt_places``). It is named in ``READERS``,
+one line. Nothing else has to be changed: the prompt has a gap at each place, and the store fills it.
 
 * A reader is called in the transaction that opens a session, and only then. A later run of the session, a child run
-  and a fork (which has the bytes of its original) call nobody.
-* It may make one statement or two, quick ones, on the connection that it is given. It asks no network, reads no file
-  and does not commit. What takes time comes in through a context source (``agent.prompt.sources``).
-* Its text stands in the prompt as it is. Who reads what others wrote judges it first: ``safety.origins.judge``.
-* What it gives is stored as bytes with the session (invariant I7): what changes later is seen by the next session.
+  and a fork (which has the bytes of its original) call no reader.
+* It may make one or two quick statements, on the connection that it is given. It uses no network, reads no file and
+  does not commit. What takes time comes in through a context source (``agent.prompt.sources``).
+* Its text stands in the prompt as it is. A reader of texts that others wrote judges them first:
+  ``safety.origins.judge``.
+* Its text is stored as bytes with the session (invariant I7): what changes later is seen by the next session.
 * An exception of a reader refuses the submission: raise ``UnavailableError`` for a database that is away, and nothing
   else.
 """
@@ -54,7 +55,7 @@ _read: ContextVar[_Read | None] = ContextVar("hermes_read_for_prompts", default=
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """For one transaction that opens many sessions: the memories of a tenant, and whether somebody is a guest, are read
+    """Let one transaction that opens many sessions read the memories of a tenant, and whether a principal is a guest,
     once for all of them."""
     token = _read.set(_Read())
     try:
@@ -79,32 +80,33 @@ def _is_guest(connection: Connection, tenant: str, principal: str | None) -> boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFacts:
-    """What a reader is told of the session that begins."""
+    """The facts about a new session that a reader gets."""
 
     tenant: str
     principal: str | None
-    """Who asks (``core.principals``)."""
+    """The principal that asks (``core.principals``)."""
     source: str
-    """The kind of what asked: ``api``, ``cli``, ``cron``, ``webhook``."""
+    """The kind of the source: ``api``, ``cli``, ``cron``, ``webhook``."""
     tools: Set[str] = frozenset()
-    """Names of the session's tools: what there is no tool for need not be spoken of."""
+    """Names of the session's tools: a prompt need not speak of tools that are not there."""
     toolsets: Sequence[str] = ()
     model: str = ""
     profile: str = USUAL_PROFILE
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """Which memories there are, and how much they hold."""
     skills_index: str = ""
-    """Of the set of skills that the first run names (``features.skills.service``)."""
+    """The index of the set of skills that the first run names (``features.skills.service``)."""
 
 
 class BlockReader(Protocol):
-    """What a room says in the prompt of a new session, by place; places without a text may be left out."""
+    """Reads what a room says in the prompt of a new session, by place; places without a text may be left out."""
 
     def __call__(self, connection: Connection, facts: BlockFacts, /) -> Mapping[PromptPlace, str]: ...
 
 
 def _skills(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace, str]:
-    """Known before the transaction: the index is that of the set which the run's row names. No statement."""
+    """Return the index of the set that the run's row names. It is known before the transaction, so this makes no
+    statement."""
     return {PromptPlace.SKILLS: facts.skills_index}
 
 
@@ -112,8 +114,8 @@ _MEMORIES = {PromptPlace.MEMORY: MemoryTarget.MEMORY, PromptPlace.USER: MemoryTa
 
 
 def _memories(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace, str]:
-    """What is remembered when the session begins, for those that can remember: one statement, and one more for a key
-    that was given to somebody. A guest is shown nothing, as ``GET /v1/memory`` would refuse them."""
+    """Read the memories as the session begins, if it has the memory tool: one statement, and one more for a key that
+    was given out. A guest gets nothing, as ``GET /v1/memory`` would refuse it."""
     policy = facts.memory
     if MEMORY_TOOL not in facts.tools:
         return {}
@@ -132,7 +134,7 @@ READERS: tuple[BlockReader, ...] = (_skills, _memories)
 
 
 def blocks_of(facts: BlockFacts) -> Callable[[Connection], Mapping[PromptPlace, str]] | None:
-    """What ``store.runs.runs.NewRun.blocks`` wants; ``None`` while nobody has anything to say."""
+    """Build ``store.runs.runs.NewRun.blocks``; ``None`` while there are no readers."""
     if not READERS:
         return None
     return lambda connection: {

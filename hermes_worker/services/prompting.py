@@ -1,4 +1,4 @@
-"""The system prompt of a new session, put together by whoever accepts its first run."""
+"""Build the system prompt of a new session, when its first run is accepted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hermes_worker.workspaces.ref import WorkspaceRef
 
 
 def identity(home: Path, tenant: str) -> str:
-    """Who the agents of a tenant are: their ``SOUL.md``, else the operator's; empty where there is none, where it can't
-    be read and where it looks like an attack."""
+    """Read who the agents of a tenant are: the tenant's ``SOUL.md``, else the operator's; empty where there is none,
+    where it cannot be read and where it looks like an attack."""
     for path in dict.fromkeys((soul_path(home, tenant), soul_path(home))):
         try:
             text = read_plain(path, bytes_max=4 * CONTEXT_CHARS_MIN).decode("utf-8", "replace")
@@ -45,8 +45,8 @@ def new_prompt(
     instructions: str,
     context: Sequence[PromptBlock] | None = None,
 ) -> Assembled:
-    """The prompt with the gaps that rows and the workspace fill. ``provider`` is as prompts name it; ``context`` is
-    what the context sources of others say, and ``None`` asks them now, which takes time."""
+    """Build the prompt with the gaps that rows and the workspace fill. ``provider`` is the name that prompts use for
+    it; ``context`` are the blocks of extensions' context sources, and ``None`` asks them now, which takes time."""
     told = ContextFacts(tenant=facts.tenant, source=facts.source, model=facts.model, workspace=workspace.root)
     asked = asked_blocks(told) if context is None else context
     return assembled_prompt(

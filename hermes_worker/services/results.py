@@ -1,7 +1,7 @@
-"""What a turn left, as programs take it: the original's result keys (docs/behaviour.md, "End of a run") and training
-samples (docs/behaviour.md, "Trajectories").
+"""The result of a run for programs: Hermes Agent's result keys (docs/behaviour.md, "End of a run") and training samples
+(docs/behaviour.md, "Trajectories").
 
-Read from rows, so that it can be asked for at any time and by anybody, and is the same each time.
+Both are read from rows, at any time, and are the same each time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COST_SOURCES = {
 
 
 class TurnResult(TypedDict):
-    """What a run left, under the names of Hermes Agent's result. Costs are US dollars."""
+    """The result of a run so far, under the names of Hermes Agent's result. Costs are US dollars."""
 
     final_response: str | None
     last_reasoning: str | None
@@ -63,7 +63,8 @@ class TurnResult(TypedDict):
 
 
 def turn_result(views: Views, run_id: str, source: str = "api") -> TurnResult:
-    """The result of a run under the original's names; ``source`` is who asks. Raises ``RunNotFound``."""
+    """Build the result of a run under Hermes Agent's names; ``source`` is the caller's, whose names of sessions are
+    used. Raises ``RunNotFound``."""
     view = views.run(run_id)
     rows = views.transcript(run_id)
     usage = view.usage
@@ -106,7 +107,7 @@ def turn_result(views: Views, run_id: str, source: str = "api") -> TurnResult:
 
 
 def training_sample(views: Views, run_id: str) -> dict[str, Any]:
-    """A line of ``trajectory_samples.jsonl``, without what looks like a credential. Raises ``RunNotFound``."""
+    """Build a line of ``trajectory_samples.jsonl``, without what looks like a credential. Raises ``RunNotFound``."""
     view = views.run(run_id)
     turns = trajectory(views.transcript(run_id), json.loads(views.tools(run_id)))
     ended_at = datetime.fromtimestamp(view.finished_at or view.updated_at, UTC)
@@ -119,7 +120,7 @@ def training_sample(views: Views, run_id: str) -> dict[str, Any]:
 
 
 def _last_reasoning(rows: list[Message]) -> str | None:
-    """The newest thinking of this turn: of what follows the last thing a user said."""
+    """Find the newest thinking of this turn, that is behind the user's last message; ``None`` for none."""
     for row in reversed(rows):
         if row.role is Role.USER:
             return None

@@ -1,4 +1,4 @@
-"""Take in a conversation from elsewhere as a session (``core.session_imports``)."""
+"""Import a conversation from elsewhere as a session (``core.session_imports``)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TITLES_TRIED = 20
 
 
 def import_session(client: Client, principal: Principal, document: object, *, source: str = "api") -> SessionView:
-    """The session that was made of ``document``. A title that another session has gets a number. Raises
-    ``InvalidImport``, and ``SessionExists`` where a session has its name, so importing again makes none twice."""
+    """Import ``document`` as a session. A title that another session has gets a number. Raises ``InvalidImport``, and
+    ``SessionExists`` where a session has its name: importing twice makes one session."""
     found = imported_session(document, now=time.time())
     first = Submission(
         input="-", session_id=found.name, history=found.rows, model=found.model, principal=principal, source=source

@@ -1,5 +1,4 @@
-"""Everything about one run at one moment, as ``runs show`` shows it, whoever asks: the command line of this machine, or
-one far away over the API."""
+"""The sheet of a run: everything about it at one moment, as ``runs show`` prints it, locally or over the API."""
 
 from __future__ import annotations
 
@@ -28,16 +27,16 @@ class RunSheet:
     view: RunView
     calls_by_status: Mapping[str, int]
     doubtful: Sequence[CallView]
-    """Calls whose worker vanished and whose effect nobody knows."""
+    """Calls whose worker vanished and whose effect is unknown."""
     notes: Notes
     answers: Sequence[AnswerView]
     waits: Sequence[WaitView]
-    """What it asks people now."""
+    """The questions and approvals that it waits for now."""
     children: Sequence[ChildView]
     refusals: Sequence[RefusalView]
     budget: TreeBudget
     standing: Standing | None
-    """Why it stands where it does; ``None`` for one that has ended."""
+    """Why it is where it is; ``None`` for a run that has ended."""
 
     @property
     def calls(self) -> int:
@@ -45,7 +44,7 @@ class RunSheet:
 
 
 def sheet_of(database: Database, run_id: str) -> RunSheet:
-    """Commands in it are redacted. Raises ``RunNotFound``, ``UnavailableError``."""
+    """Load the sheet of a run. Commands in it are redacted. Raises ``RunNotFound``, ``UnavailableError``."""
     views, families = Views(database), Families(database)
     view = views.run(run_id)
     calls = views.calls(run_id, limit=CALLS_MAX)
@@ -65,17 +64,17 @@ def sheet_of(database: Database, run_id: str) -> RunSheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNews:
-    """What somebody who follows a run is told beside its events."""
+    """What a follower of a run learns beside its events."""
 
     standing: Standing | None
-    """Why it stands where it does; ``None`` for one that has ended."""
+    """Why it is where it is; ``None`` for a run that has ended."""
     children: Sequence[ChildView]
     refusals: Sequence[RefusalView]
     """Of runs below it, the oldest first."""
 
 
 def news_of(database: Database, run_id: str) -> RunNews:
-    """Raises ``RunNotFound``, ``UnavailableError``."""
+    """Load the news of a run. Raises ``RunNotFound``, ``UnavailableError``."""
     families = Families(database)
     return RunNews(
         standing=None if Views(database).run(run_id).status.is_terminal else Standings(database).of(run_id),
@@ -85,12 +84,12 @@ def news_of(database: Database, run_id: str) -> RunNews:
 
 
 def _asked(wait: WaitView) -> WaitView:
-    """As its event tells it, and without the definitions of all tools."""
+    """Write a wait as its event shows it, without the definitions of all tools."""
     command = wait.request.get("command")
     request = {**wait.request, "command": redact(command)} if isinstance(command, str) else wait.request
     return replace(wait, request=request, tools="")
 
 
 def shown_to_others(view: RunView) -> RunView:
-    """For whoever only holds a key: without the address at which the model is asked, and with secrets hidden."""
+    """Redact a run for the holder of a key: without the address of the model, and with secrets hidden."""
     return replace(view, endpoint=None, error=redact(view.error) if view.error else view.error)

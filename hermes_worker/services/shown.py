@@ -1,5 +1,5 @@
-"""What people are shown of calls, questions and costs: the same over HTTP and in the terminal. The names are those of
-the API; in texts that agents or tools wrote secrets are hidden."""
+"""Views of calls, questions and costs for people: the same over HTTP and in the terminal. The names are those of the
+API; texts that agents or tools wrote are redacted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CallLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTexts:
-    """What was asked of a tool and what it said."""
+    """The texts of a call: its arguments and its result."""
 
     tool_call_id: str
     arguments: str
@@ -48,7 +48,7 @@ class CallTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLine:
-    """Something that waits for a person, as in ``GET /v1/approvals``."""
+    """A wait for a person, as in ``GET /v1/approvals``."""
 
     id: int
     code: str
@@ -61,14 +61,14 @@ class OpenLine:
     command: str | None = None
     description: str | None = None
     pattern_keys: Sequence[str] = ()
-    """The dangers of the command; what is chosen counts for all of them."""
+    """The danger patterns of the command; what is chosen counts for all of them."""
     question: str | None = None
     choices: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLine:
-    """A question that is closed, as in ``GET /v1/approvals/history``."""
+    """A closed question, as in ``GET /v1/approvals/history``."""
 
     id: int
     run_id: str
@@ -89,7 +89,7 @@ class ClosedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendLine:
-    """What the runs of one group cost, as in ``GET /v1/spend``."""
+    """The cost of one group's runs, as in ``GET /v1/spend``."""
 
     key: str | None
     name: str | None

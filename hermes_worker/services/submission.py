@@ -1,4 +1,4 @@
-"""The one way a run comes into being, whoever asks for it: the API, the command line, the scheduler.
+"""Submit a run: one way for the API, the command line and the scheduler.
 
 A submission says what is wanted; here it gets what the installation decides (model, limits, tools, workspace, system
 prompt), is committed, and is then announced. Once it is committed it will run: the announcement is a hint that the
@@ -93,14 +93,14 @@ __all__ = [
 ]
 
 DEFAULT_MODEL_ALIAS = "hermes-agent"
-"""The name under which the original offers itself as a model (docs/behaviour.md, "HTTP API"); it means the configured
-one."""
+"""The name under which Hermes Agent offers itself as a model (docs/behaviour.md, "HTTP API"); it means the configured
+model."""
 _UNATTENDED_WITHOUT = ("cronjob", "messaging", "clarify")
 """Toolsets that scheduled runs never have (docs/behaviour.md, "Job runs"): a job that makes jobs has no end."""
 
 
 class InvalidSubmission(HermesError):
-    """What was asked for cannot be done; ``field`` names the part of the submission to change."""
+    """The submission cannot be accepted; ``field`` names the part of it to change."""
 
     def __init__(self, submission_field: str, message: str) -> None:
         super().__init__(message)
@@ -109,7 +109,7 @@ class InvalidSubmission(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What somebody wants done. ``None`` leaves a choice to the settings."""
+    """A request for a run. ``None`` leaves a choice to the settings."""
 
     input: str | Sequence[Mapping[str, Any]]
     """The user's message: text, or chat-completions content parts."""
@@ -117,13 +117,14 @@ class Submission:
     history: Sequence[Mapping[str, Any]] = ()
     """Earlier turns to start a new session with; ignored when the session exists."""
     session_id: str | None = None
-    """Continue the conversation that has this id, or that ``source`` calls so, or start it under this name; ``None``
+    """Continue the conversation that has this id, or this name within ``source``, or start it under this name; ``None``
     starts a new one."""
     after: str | None = None
-    """Only if this run is the newest of the session; an empty text: only if there is no such session yet."""
+    """Accept the run only if this run is the newest of the session; an empty text: only if there is no such session
+    yet."""
     model: str | None = None
     endpoint: str | None = None
-    """Who serves the model (``models.identity``), where the caller knows better than the settings."""
+    """The name of the server of the model (``models.identity``), where the caller knows better than the settings."""
     toolsets: Sequence[str] | None = None
     iterations_max: int | None = None
     wall_s_max: float | None = None
@@ -136,34 +137,34 @@ class Submission:
     idle_s_max: float | None = None
     """Seconds without progress; 0 for no limit."""
     directory: str | None = None
-    """Absolute path of a directory for a new session to work in. Not to be taken from outsiders: whoever chooses it
-    reads and writes there. ``None`` gives the session one of its own."""
+    """Absolute path of a directory for a new session to work in. Not to be taken from outsiders: who chooses it reads
+    and writes there. ``None`` gives the session a directory of its own."""
     approvals: str | None = None
-    """What becomes of dangerous commands: ``ask``, ``deny`` or ``approve``. Not to be taken from outsiders."""
+    """What is done about dangerous commands: ``ask``, ``deny`` or ``approve``. Not to be taken from outsiders."""
     approval_s: float | None = None
-    """Seconds that somebody has to allow one."""
+    """Seconds that a person has to allow one."""
     network: str | None = None
     """Less network for commands than the installation gives them: ``proxy`` or ``none``."""
     principal: Principal = OPERATOR
-    """Who asks, and for which tenant: the run is that tenant's, and so is all that it causes."""
+    """The caller and its tenant: the run belongs to that tenant, and so does all that it causes."""
     source: str = "api"
-    """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it, and
-    within the tenant."""
+    """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the name space of the names above and the key below, within the
+    tenant."""
     skills: Sequence[str] = ()
     """Skills and bundles to follow: their texts stand before ``input``."""
     artifacts: Sequence[str] | None = None
     """Patterns of the files that the run leaves (``features.artifacts.rules``); an empty list for none at all."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     echo: Mapping[str, Any] = field(default_factory=dict)
-    """What the dialect of its caller says again with every answer about the run."""
+    """Values that the caller's dialect repeats with every answer about the run."""
     tags: Sequence[str] = ()
     """Words to find the run by, at most ``TAGS_MAX``."""
     priority: Priority | None = None
-    """``None`` for the usual one."""
+    """``None`` for the normal priority."""
     not_before: float | None = None
     """Epoch seconds before which the run does not begin."""
     delay_s: float | None = None
-    """The same in seconds from now."""
+    """Seconds from now before which the run does not begin."""
     deadline: float | None = None
     """Epoch seconds at which the run expires, whatever it is doing; ``wall_s_max`` may end it before."""
     retry_of: str | None = None
@@ -173,7 +174,8 @@ class Submission:
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit (``agent.output``)."""
     compress: str | None = None
-    """Summarise the conversation, most of all this, in place of an answer; an empty text for no topic."""
+    """Summarise the conversation in place of an answer, above all what concerns this topic; an empty text for no topic.
+    """
     files: str | None = None
     """Its message came with files (``RunSpec.files``), for which it waits until ``delay_s`` at the latest."""
     client_tools: Sequence[ClientTool] = ()
@@ -181,19 +183,19 @@ class Submission:
     multitask: Multitask = Multitask.QUEUE
     """What to do when another run is at work in the session."""
     deliver: str | Sequence[str] | None = None
-    """Targets that are told how the run ended, as ``channels.targets`` reads them."""
+    """Targets that get the answer, in the grammar of ``channels.targets``."""
     idempotency_key: str | None = None
     """The same key with the same submission gives the same run, however often it is submitted."""
     request: str | None = None
-    """What the key stands for, where that is not this submission but what it was made from."""
+    """The text that the key stands for, where that is not this submission but what it was made from."""
     proof: str | None = None
-    """The signature that the request came with: it is taken once, whatever key it comes with."""
+    """The signature that the request came with: it is accepted once, under whichever key."""
 
 
 TAGS_MAX = 16
 CLIENT_TOOLS_MAX = 128
 TEXT_CHARS_MAX = 1_000_000
-"""Of one message. Longer ones are refused, never cut: the original cuts at 65,536 and says nothing."""
+"""Longest message. Longer ones are refused, never cut: Hermes Agent cuts at 65,536 and says nothing."""
 
 
 class _Form(NamedTuple):
@@ -203,7 +205,7 @@ class _Form(NamedTuple):
 
 
 _FORMS: Mapping[str, _Form] = {
-    # It can be a header and never looks like a path (docs/behaviour.md, "HTTP API").
+    # It fits into a header and never looks like a path (docs/behaviour.md, "HTTP API").
     "session_id": _Form(
         re.compile(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}"),
         "1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'",
@@ -211,10 +213,10 @@ _FORMS: Mapping[str, _Form] = {
     "model": _Form(re.compile(r"[A-Za-z0-9_.:/@+-]{1,200}"), "1 to 200 letters, digits and any of _ . : / @ + -"),
     "idempotency_key": _Form(re.compile(r"(?=.*\S)[\x20-\x7e]{1,256}"), "1 to 256 printable ASCII characters"),
 }
-"""What the fields may hold that become keys, names and headers."""
+"""The forms of the fields that become keys, names and headers."""
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,63}")
 _NOT_LATER = frozenset({Multitask.INTERRUPT, Multitask.STEER, Multitask.REJECT})
-"""What is about the session as it is now, and so says nothing of a run that begins later."""
+"""Modes that concern the session as it is now, and so make no sense for a run that begins later."""
 
 
 def submit(client: Client, submission: Submission) -> Created:
@@ -232,7 +234,7 @@ def submit(client: Client, submission: Submission) -> Created:
 def accept(
     client: Client, submission: Submission, also: Callable[[Connection, Created], None] | None = None
 ) -> Created:
-    """Commit a run without announcing it, and with it what ``also`` writes. Raises as ``submit``."""
+    """Commit a run without announcing it; ``also`` writes in the same transaction. Raises as ``submit``."""
     try:
         created = client.runs.create(prepared(client, submission), also)
     except SessionNotFound as error:
@@ -245,7 +247,7 @@ def accept(
 
 
 def announce(client: Client, created: Created) -> None:
-    """Tell the workers of an accepted run, best effort. Safe to repeat."""
+    """Announce an accepted run to the workers, best effort. Safe to repeat."""
     faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
     if created.interrupted is None:
         client.publisher.send(created.hints)
@@ -263,7 +265,7 @@ def announce(client: Client, created: Created) -> None:
 
 
 def prepared(client: Client, submission: Submission) -> NewRun:
-    """What is to be written, with the tools and skills that there are now. Raises ``InvalidSubmission``,
+    """Build what is to be written, with the tools and skills that exist now. Raises ``InvalidSubmission``,
     ``UnavailableError``."""
     return new_run(
         client.settings,
@@ -275,8 +277,8 @@ def prepared(client: Client, submission: Submission) -> NewRun:
 
 
 def chosen_settings(client: Client, submission: Submission) -> ChosenSettings:
-    """The settings that the run is accepted with now. Raises ``InvalidSubmission`` for what may not be said for a run,
-    ``UnavailableError``."""
+    """Find the settings with which the run is accepted now. Raises ``InvalidSubmission`` for overrides that a run may
+    not have, ``UnavailableError``."""
     tenant, asked = submission.principal.tenant, submission.settings
     session = _said_for_session(client, submission)
     try:
@@ -298,7 +300,8 @@ def _said_for_session(client: Client, submission: Submission) -> Mapping[str, st
 
 
 def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
-    """The model a run will use and the name of who serves it. Raises ``InvalidSubmission`` when there is none."""
+    """Find the model that a run will use and the name of its provider. Raises ``InvalidSubmission`` when there is
+    none."""
     row = (find_provider(settings.provider) if settings.provider else None) or provider_of_host(settings.base_url or "")
     provider = settings.provider or (row.name if row else "custom")
     chosen = asked_for if asked_for != DEFAULT_MODEL_ALIAS else None
@@ -310,14 +313,14 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
 
 
 def usable_model(client: Client, submission: Submission) -> str:
-    """The model that a run would ask. Raises ``InvalidSubmission`` as ``accept`` does, ``UnavailableError``."""
+    """Find the model that a run would use. Raises ``InvalidSubmission`` as ``accept`` does, ``UnavailableError``."""
     settings = _accepted_with(client.settings, submission, chosen_settings(client, submission))
     return _asked(settings, submission)[0]
 
 
 def offered_models(client: Client, submission: Submission) -> Sequence[str]:
-    """Models that the settings of such a run name: the usual one, and those of the same provider that stand in for it.
-    Others may be named. Raises as ``usable_model``."""
+    """List the models that the settings of such a run name: the default one, and fallbacks of the same provider. Others
+    may be named. Raises as ``usable_model``."""
     settings = chosen_settings(client, submission).settings.model
     usual, provider = resolve_model(settings, None)
     others = (other for other in map(named_model, settings.fallbacks) if other.address is None)
@@ -325,14 +328,14 @@ def offered_models(client: Client, submission: Submission) -> Sequence[str]:
 
 
 def _usual_name(provider: str) -> str:
-    """What a provider is called in prompts, by whichever of its names it was configured: two installations that ask the
-    same one have the same prompts."""
+    """Find the name of a provider in prompts, by whichever of its names it was configured: two installations with the
+    same provider have the same prompts."""
     row = find_provider(provider)
     return provider if row is None else row.name
 
 
 def address_of(settings: ModelSettings) -> str | None:
-    """Where the configured provider is asked; ``None`` for one without a common address."""
+    """Find the address of the configured provider; ``None`` for one without a common address."""
     return (settings.base_url or usual_address(settings)).rstrip("/") or None
 
 
@@ -352,7 +355,7 @@ def _require_valid(submission: Submission) -> None:
 
 
 def warm_up() -> None:
-    """Import what schemas are judged with, for a process that takes submissions all day: no caller waits for it then.
+    """Import what judges schemas, for a process that takes submissions all day, so that no caller waits for it.
     Idempotent."""
     from hermes_worker.agent.output import checked_schema
 
@@ -410,8 +413,9 @@ def _require_valid_times(submission: Submission) -> None:
 
 
 def sourced_tools(rows: ToolSources, tenant: str, *, has_rows: bool) -> Sequence[str]:
-    """The definitions of what the tool sources offer to a tenant, as workers left them, those of its own MCP servers
-    last, where it may have such: of two tools with one name the first is offered. Raises ``UnavailableError``."""
+    """List the tool definitions that tool sources offer to a tenant, as workers stored them, those of its own MCP
+    servers last, where it may have such: of two tools with one name the first is offered. Raises ``UnavailableError``.
+    """
     if not has_rows and not has_tool_sources():
         return ()
     found = [row for row in rows.rows(tenant) if has_rows or not is_row_source(row.source)]
@@ -420,7 +424,7 @@ def sourced_tools(rows: ToolSources, tenant: str, *, has_rows: bool) -> Sequence
 
 
 def offered_skills(shelf: SkillShelf, submission: Submission) -> OfferedSkills:
-    """The skills that a run which is submitted now may see, and the texts of those that it is to follow. Raises
+    """Find the skills that a run which is submitted now may see, and the texts of those that it is to follow. Raises
     ``InvalidSubmission``, ``UnavailableError``."""
     try:
         return offered(shelf, submission.principal.tenant, submission.skills)
@@ -437,9 +441,9 @@ def new_run(
     sourced: Sequence[str] = (),
     skills: OfferedSkills = NO_SKILLS,
 ) -> NewRun:
-    """What the store needs to write the run. ``context`` is what the context sources of others say; ``None`` asks them
-    now, which takes time: not to be done inside a transaction. ``sourced`` and ``skills`` are of ``sourced_tools`` and
-    ``offered_skills``; ``chosen`` stands in for ``settings``. Raises ``InvalidSubmission``."""
+    """Build what the store needs to write the run. ``context`` are the blocks of extensions' context sources; ``None``
+    asks them now, which takes time: not to be done inside a transaction. ``sourced`` and ``skills`` come from
+    ``sourced_tools`` and ``offered_skills``; ``chosen`` stands in for ``settings``. Raises ``InvalidSubmission``."""
     settings = _accepted_with(settings, submission, chosen)
     run_id, kind = new_run_id(), kind_of(submission.source)
     model, provider, endpoint = _asked(settings, submission)
@@ -491,14 +495,14 @@ def new_run(
 
 
 def _recorded(chosen: ChosenSettings | None) -> dict[str, Mapping[str, str]]:
-    """What the run says later of the settings that it was accepted with."""
+    """Build what the run records of the settings that it was accepted with."""
     if chosen is None:
         return {}
     return {"layers": chosen.layers, "overrides": chosen.overrides, "overridden_by": chosen.origins}
 
 
 def _accepted_with(settings: Settings, submission: Submission, chosen: ChosenSettings | None) -> Settings:
-    """Raises ``InvalidSubmission``."""
+    """Check the submission, and choose its settings. Raises ``InvalidSubmission``."""
     _require_valid(submission)
     if chosen is None:
         return settings
@@ -507,7 +511,7 @@ def _accepted_with(settings: Settings, submission: Submission, chosen: ChosenSet
 
 
 def _asked(settings: Settings, submission: Submission) -> tuple[str, str, str | None]:
-    """The model, who serves it, and the name of where that is. Raises ``InvalidSubmission``."""
+    """Find the model, its provider, and the name of the provider's endpoint. Raises ``InvalidSubmission``."""
     model, provider = resolve_model(settings.model, submission.model)
     endpoint = _endpoint(settings, submission)
     _require_served(model, endpoint)
@@ -521,12 +525,12 @@ _LIMITS: Sequence[tuple[str, str, Callable[[Settings], float | None]]] = (
     ("agent.max_wall_s", "wall_s_max", lambda settings: settings.agent.wall_s_max),
     ("agent.gateway_timeout", "idle_s_max", lambda settings: settings.agent.idle_s_max),
 )
-"""What a submission may say itself, by the setting that stands in where it does not."""
+"""Limits that a submission may set itself, by the setting that stands in where it does not."""
 
 
 def _require_within(chosen: ChosenSettings, submission: Submission) -> None:
-    """What was said for the tenant, the session or the run is a limit, and nothing else goes beyond it. Raises
-    ``InvalidSubmission``."""
+    """Check the submission's limits: an override for the tenant, the session or the run is an upper bound of them.
+    Raises ``InvalidSubmission``."""
     for key, name, read in _LIMITS:
         asked, limit = getattr(submission, name), read(chosen.settings)
         if asked is None or limit is None or chosen.origins.get(key) not in ("tenant", "session", "run"):
@@ -537,25 +541,26 @@ def _require_within(chosen: ChosenSettings, submission: Submission) -> None:
 
 
 def _may_hold_files(submission: Submission, workspace: WorkspaceRef) -> bool:
-    """Whether the workspace of a new session was there before it: one that is made for the session is empty."""
+    """Whether the workspace of a new session existed before it: one that is made for the session is empty."""
     return submission.directory is not None or workspace.kind not in set(WorkspaceKind)
 
 
 def _left_out(memory: MemorySettings, kind: str) -> tuple[str, ...]:
-    """Toolsets that a run from there does not have, whatever it names."""
+    """List toolsets that a run from this source never has, whatever it names."""
     is_used = (memory.is_enabled or memory.knows_user) and (kind != "cron" or "cron" in memory.writers)
     return (*(_UNATTENDED_WITHOUT if kind == "cron" else ()), *(() if is_used else ("memory",)))
 
 
 def usual_toolsets(kind: str) -> tuple[str, ...]:
-    """Whoever types a task, in a chat as well, is there to answer; a client of the API asks for that by name."""
+    """Choose the default toolsets: a person who types a task, in a chat as well, can answer questions; a client of the
+    API asks for such tools by name."""
     return ("hermes-cli",) if kind in ("cli", CHAT_SOURCE) else ("hermes-api-server",)
 
 
 def deliver_list(
     deliver: str | Sequence[str] | None, tenant: str = DEFAULT_TENANT, rules: ChatRules = NO_RULES
 ) -> list[str]:
-    """The targets one by one, as they are written. ``rules`` say which chats are the tenant's. Raises
+    """List the targets, one by one, as they are written. ``rules`` say which chats are the tenant's. Raises
     ``InvalidSubmission``."""
     if not deliver:
         return []
@@ -601,7 +606,8 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
 
 
 def _endpoint(settings: Settings, submission: Submission) -> str | None:
-    """Who will serve the run. A process without a model of its own cannot say: the workers are configured elsewhere."""
+    """Find the endpoint that will serve the run; ``None`` for a process without a model of its own: the workers are
+    configured elsewhere."""
     if submission.endpoint is not None:
         return submission.endpoint
     identity = endpoint_identity(settings.model)
@@ -609,7 +615,7 @@ def _endpoint(settings: Settings, submission: Submission) -> str | None:
 
 
 def _require_served(model: str, endpoint: str | None) -> None:
-    """The stand-in is no language model, whatever it is called. Raises ``InvalidSubmission``."""
+    """Refuse a model name for the scripted stand-in: it is no language model. Raises ``InvalidSubmission``."""
     if endpoint == STAND_IN and model != STAND_IN_MODEL:
         raise InvalidSubmission(
             "model",
@@ -619,7 +625,8 @@ def _require_served(model: str, endpoint: str | None) -> None:
 
 
 def _require_known_prices(settings: Settings, model: str, provider: str) -> None:
-    """A limit in money can only be kept where it is known what everybody costs who may be asked."""
+    """Check that all prices are known: a limit in money can only be kept where the price of every provider is known
+    that may be asked. Raises ``InvalidSubmission``."""
     own = dict(own_price(text) for text in settings.model.prices)
     asked = [(provider, model)]
     asked += [(name.provider, name.model) for name in map(named_model, settings.model.fallbacks)]
@@ -635,7 +642,7 @@ def _require_known_prices(settings: Settings, model: str, provider: str) -> None
 
 
 def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:
-    """Earlier turns as they are stored: put right once, here, so that no request has to do it again."""
+    """Write earlier turns as they are stored: normalised once, here, so that no request has to do it again."""
     try:
         return [json.loads(row) for row in import_history(submission.history)]
     except (ValueError, RecursionError) as error:
@@ -660,11 +667,12 @@ _LATER_FIELDS = (
     "client_tools",
     "skills",
 )
-"""Fields that there were not always; who names none of them asks for what was asked for before."""
+"""Fields that were added later: a submission that names none of them has the fingerprint that it had before."""
 
 
 def _fingerprint(submission: Submission) -> str:
-    """Of what was asked for, not of what the settings made of it: a retry after a change of settings is a retry."""
+    """Make the fingerprint of what was asked for, not of what the settings made of it: a retry after a change of
+    settings is a retry. Empty without a key and a proof."""
     if submission.idempotency_key is None and submission.proof is None:
         return ""
     if submission.request is not None:
@@ -681,7 +689,7 @@ def _fingerprint(submission: Submission) -> str:
 def _tools(
     toolsets: tuple[str, ...], disabled: tuple[str, ...], sourced: Sequence[str], window: int | None
 ) -> tuple[frozenset[str], str]:
-    """The names of the tools, and their definitions as a session stores them."""
+    """List the names of the tools, and write their definitions as a session stores them."""
     try:
         catalog = catalog_with(sourced)
         names = catalog.resolve(toolsets, disabled=disabled)
@@ -694,14 +702,15 @@ def _tools(
 
 
 def _ssh_workspace(settings: Settings, tenant: str, run_id: str) -> WorkspaceRef:
-    """Other tenants work on our own machines: nothing would keep them apart on a host that has one account."""
+    """Choose the SSH workspace. Other tenants work on our own machines: nothing would keep them apart on a host that
+    has one account."""
     if tenant != DEFAULT_TENANT:
         return session_workspace(str(workspaces_dir(settings.home, tenant)), run_id)
     return session_workspace(settings.terminal.ssh_directory, run_id, kind=WorkspaceKind.SSH)
 
 
 def _with_client_tools(settings: Settings, tools: str, brought: Sequence[ClientTool], taken: Collection[str]) -> str:
-    """A session's definitions with those of its client behind them, by name. Raises ``InvalidSubmission``."""
+    """Add the definitions of the client's tools behind those of a session, by name. Raises ``InvalidSubmission``."""
     if not brought:
         return tools
     _require_valid_client_tools(brought, taken)
@@ -739,7 +748,8 @@ def _require_valid_client_tools(brought: Sequence[ClientTool], taken: Collection
 
 
 def _workspace(settings: Settings, submission: Submission, run_id: str) -> WorkspaceRef:
-    """Called as the session's id, and never as its name: two callers may have chosen the same."""
+    """Choose the workspace. It is named by the session's id, and never by its name: two callers may have chosen the
+    same."""
     tenant = submission.principal.tenant
     own = workspaces_dir(settings.home, tenant)
     if submission.directory is None:

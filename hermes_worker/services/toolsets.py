@@ -17,11 +17,11 @@ class ToolsetView:
     name: str
     tools: Sequence[str]
     is_usual: bool
-    """A run of the API that names no toolsets has all of it."""
+    """Whether a run of the API that names no toolsets has all of it."""
 
 
 def toolsets_for(client: Client, tenant: str) -> list[ToolsetView]:
-    """By name. Raises ``UnavailableError``."""
+    """List the toolsets that a tenant's runs can name, by name. Raises ``UnavailableError``."""
     catalog = catalog_with(sourced_tools(client.tool_sources, tenant, has_rows=client.settings.mcp.has_rows))
     usual = set(catalog.resolve(client.settings.agent.toolsets or usual_toolsets("api")))
     return [

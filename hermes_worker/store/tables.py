@@ -1294,11 +1294,11 @@ memory_versions = sa.Table(
     _partial("ix_memory_versions_run", "run_id", where="run_id is not null"),
     postgresql_with=_OFTEN_UPDATED,
 )
-"""What agents remember, version by version (``features.memory.rules``). Rows are added; of a row only ``state`` and ``past_at``
-change, once, and ``content`` is emptied when it is redacted. A ``current`` row is an entry as it stands; one that was
-removed has a last version without content, which is ``past``. A ``staged`` row is a change that waits for a person: its
-content is the operations. ``call_key`` is the call that made it, with ``ordinal`` counting its rows, so that a call
-that runs again makes nothing twice."""
+"""What agents remember, version by version (``features.memory.rules``). Rows are added; of a row only ``state`` and
+``past_at`` change, once, and ``content`` is emptied when it is redacted. A ``current`` row is an entry as it stands;
+one that was removed has a last version without content, which is ``past``. A ``staged`` row is a change that waits for
+a person: its content is the operations. ``call_key`` is the call that made it, with ``ordinal`` counting its rows, so
+that a call that runs again makes nothing twice."""
 
 audit_log = sa.Table(
     "audit_log",
@@ -1377,7 +1377,8 @@ retention_rules = sa.Table(
     sa.Column("kind", sa.String(20), primary_key=True),
     sa.Column("rule", sa.String(40), nullable=False),
 )
-"""A tenant's own retention rules, where the installation's setting does not hold for it (``features.retention.rules``)."""
+"""A tenant's own retention rules, where the installation's setting does not hold for it
+(``features.retention.rules``)."""
 
 legal_holds = sa.Table(
     "legal_holds",
@@ -1442,8 +1443,8 @@ erasures = sa.Table(
     sa.CheckConstraint("(ended_at is null) = (plan is not null)", name="planned_until_ended"),
     sa.CheckConstraint("(ended_at is null) = (receipt is null)", name="receipt_at_the_end"),
 )
-"""Erasures of what belongs to a person, a session or a tenant (``features.retention.erasure_rules``). ``plan`` says what it is about, and
-is deleted when it is done; ``receipt`` names no person and stays."""
+"""Erasures of what belongs to a person, a session or a tenant (``features.retention.erasure_rules``). ``plan`` says
+what it is about, and is deleted when it is done; ``receipt`` names no person and stays."""
 
 key_states = sa.Table(
     "key_states",

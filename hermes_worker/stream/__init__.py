@@ -1,1 +1,1 @@
-"""What watchers are sent: live previews, followers, server-sent events."""
+"""Streams for readers of a run: live previews, followers, server-sent events."""

@@ -1,11 +1,11 @@
-"""Who wants to know which lists change, and one look at the rows for all of them.
+"""Readers of the stream of changed lists, and one look at the rows for all of them.
 
-A process looks once a second for each tenant that somebody watches, however many do, and twice a second at the
+A process looks once a second for each tenant that has readers, however many there are, and twice a second at the
 questions to people. It makes one look at a time, and never spends more than a twentieth of its time on those of one
-tenant: where there is so much open that a look takes long, looks are rarer.
+tenant: where so much is open that a look takes long, looks are rarer.
 
-The id of an event is the marks of its lists (``store.changes``). So whoever comes back is told of what differs from its
-id and of nothing else, by any process, also by one that has just begun.
+The id of an event is the marks of its lists (``store.changes``). So a reader that comes back gets what differs from its
+id and nothing else, from any process, also from one that has just begun.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 _LOOK_S = 0.5
 _QUICK = (ListKind.APPROVALS,)
-"""What people wait for: every look reads their marks, every other one all marks."""
+"""The lists that people wait for: every look reads their marks, every other look all marks."""
 _SHARE = 20
 """The pause after a look is at least so many times as long as the look."""
 LIFE_S = 300.0
-"""Of one stream: its reader comes back with the id that it has, and is let in anew."""
+"""Seconds after which a stream ends: its reader comes back with the id that it has, and is let in anew."""
 READERS_OF_TENANT_MAX = 500
 READERS_MAX = 2_000
 
@@ -40,11 +40,11 @@ ID_FORM = rf"^{_MARK}(\.{_MARK})*$"
 _ID = re.compile(ID_FORM.removesuffix("$"))
 
 ReadMarks = Callable[[str | None, Collection[ListKind]], Marks]
-"""Raises ``UnavailableError``."""
+"""Reads marks of a tenant's lists; ``None`` for all tenants. Raises ``UnavailableError``."""
 
 
 def marks_of(text: str) -> Marks:
-    """What an id says. Raises ``ValueError`` for what is no id."""
+    """Parse the marks in an id. Raises ``ValueError`` for a text that is no id."""
     if not _ID.fullmatch(text):
         raise ValueError(text)
     return {ListKind(kind): mark for kind, _, mark in (part.partition("-") for part in text.split("."))}
@@ -56,7 +56,7 @@ def id_of(marks: Marks) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedLists:
-    """Lists that differ from what the reader was told before."""
+    """Lists that differ from what the reader knew before."""
 
     id: str
     kinds: tuple[ListKind, ...]
@@ -64,7 +64,7 @@ class ChangedLists:
 
 @dataclass
 class _WatchedLists:
-    """Somebody's lists, while somebody watches them."""
+    """The lists of one tenant, while they have readers."""
 
     marks: dict[ListKind, str] = field(default_factory=dict)
     readers: int = 0
@@ -74,7 +74,7 @@ class _WatchedLists:
 
     @property
     def is_looked_at(self) -> bool:
-        """Not when a defect has ended the looks: the readers come back, and somebody begins anew."""
+        """Whether looks go on. Not after a defect has ended them: the readers come back, and the looks begin anew."""
         return self.task is not None and not self.task.done()
 
     def wake(self) -> None:
@@ -93,7 +93,7 @@ class ChangeWatchers:
 
     @property
     def count(self) -> int:
-        """Readers at this moment."""
+        """How many readers there are at this moment."""
         return sum(watched.readers for watched in self._watched.values())
 
     def start(self) -> None:
@@ -101,14 +101,14 @@ class ChangeWatchers:
         self.is_closing = False
 
     def dismiss(self) -> None:
-        """The server is going away: end every reader's stream. Idempotent."""
+        """End every reader's stream, as the server stops. Idempotent."""
         self.is_closing = True
         for watched in self._watched.values():
             watched.wake()
 
     @contextmanager
     def reader(self, tenant: str | None) -> Iterator[None]:
-        """Of one reader of a tenant's lists, or of everybody's, for as long as the block runs. Raises
+        """Count a reader of a tenant's lists (``None`` for all tenants) for as long as the block runs. Raises
         ``TooManyReaders``."""
         watched = self._watched.get(tenant)
         if (0 if watched is None else watched.readers) >= READERS_OF_TENANT_MAX:
@@ -131,8 +131,8 @@ class ChangeWatchers:
     async def news(
         self, tenant: str | None, kinds: Collection[ListKind], told: Marks, *, silent_s: float
     ) -> AsyncIterator[ChangedLists | None]:
-        """What differs from ``told``, and from then on what changes; ``None`` after ``silent_s`` seconds of silence.
-        Ends when the server goes away, or after ``LIFE_S``. For a ``reader``."""
+        """Yield what differs from ``told``, and from then on what changes; ``None`` after ``silent_s`` seconds of
+        silence. Ends when the server stops, or after ``LIFE_S``. Call it inside ``reader``."""
         watched, known = self._watched[tenant], dict(told)
         ends_at = time.monotonic() + LIFE_S
         while not self.is_closing and time.monotonic() < ends_at and watched.is_looked_at:

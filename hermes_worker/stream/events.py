@@ -1,7 +1,7 @@
-"""What the events of a stream hold, as types. ``sse`` builds events of them, and the API's document describes them.
+"""Types of the fields of a stream's events. ``sse`` builds events from them, and the API's document describes them.
 
 A type names the fields that one kind of event has beside ``event``, ``run_id`` and ``timestamp``. A field that is not
-in the type of its event does not go out: what a row holds beside it is for us.
+in the type of its event is not sent: what a row holds beside it is internal.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hermes_worker.core.run_events import RunEventName
 MESSAGE_DELTA = "message.delta"
 REASONING_AVAILABLE = "reasoning.available"
 TOOL_PROGRESS = "tool.progress"
-"""What a tool says of itself while it runs; never told again."""
+"""Progress that a tool reports while it runs; it is sent once and never again."""
 TOOL_GENERATING = "tool.generating"
-"""A hint: a reader that comes back may be told again."""
+"""A hint: a reader that comes back may get it again."""
 
 ANY_RUN_EVENT = "RunStreamEvent"
 ANY_TREE_EVENT = "TreeStreamEvent"
 """The names under which the document has all events of a stream."""
 LISTS_CHANGED = "lists.changed"
-"""The one event of the stream of changes, of which a later version may bring more lists."""
+"""The only event of the stream of changes; a later version may name more lists in it."""
 
 
 class UsageObject(TypedDict):
@@ -45,7 +45,7 @@ class UsageObject(TypedDict):
     refused_attempts: NotRequired[int]
     """Requests that brought an error and nothing that is billed."""
     unknown_attempts: NotRequired[int]
-    """Requests that may have been billed and of which no reply was written."""
+    """Requests that may have been billed and whose reply was never written."""
     unknown_input_tokens: NotRequired[int]
     unknown_output_tokens: NotRequired[int]
 
@@ -69,7 +69,7 @@ class ToolGeneratingFields(TypedDict):
 
 
 class ToolProgressFields(TypedDict):
-    """What a tool says of itself while it runs. It may be lost."""
+    """Progress that a tool reports while it runs. It may be lost."""
 
     tool: str
     text: str
@@ -85,7 +85,7 @@ class MessageCompletedFields(TypedDict):
 
 
 class ReplyDiscardedFields(TypedDict):
-    """What was told of the reply of this iteration is void; another one follows."""
+    """The text that was sent of this iteration's reply is void; another reply follows."""
 
     iteration: int
     finish_reason: str | None
@@ -115,16 +115,16 @@ class ToolCompletedFields(TypedDict):
 
     tool: str
     duration: float
-    """Seconds; 0 where nobody measured it."""
+    """Seconds; 0 where it was not measured."""
     error: bool
     tool_call_id: NotRequired[str]
     position: NotRequired[int]
     outcome: NotRequired[str]
-    """``unknown`` when nobody knows what it did, ``cancelled`` when it did not begin."""
+    """``unknown`` when its effect is unknown, ``cancelled`` when it did not begin."""
     is_answered: NotRequired[bool]
-    """Its tool came back without knowing what it did; otherwise its worker vanished."""
+    """Whether its tool returned without knowing its effect; otherwise its worker vanished."""
     refused_by: NotRequired[RefusedBy]
-    """Who did not allow it."""
+    """What refused it: a person, a rule or a hook."""
     reason: NotRequired[str]
     """Why it was not allowed."""
     sandbox: NotRequired[str]
@@ -134,16 +134,16 @@ class ToolCompletedFields(TypedDict):
 
 
 class ApprovalRequestFields(TypedDict):
-    """A command waits for somebody to allow it: ``POST /v1/runs/{run_id}/approval``."""
+    """A command waits for approval: ``POST /v1/runs/{run_id}/approval``."""
 
     wait_id: int
     code: NotRequired[str]
-    """What people call the question by in chats; absent in events of earlier versions."""
+    """The code by which people name the question in chats; absent in events of earlier versions."""
     command: str
     description: str
     pattern_key: str
     pattern_keys: NotRequired[list[str]]
-    """All its dangers; what is chosen counts for all of them."""
+    """All its danger patterns; what is chosen counts for all of them."""
     choices: list[str]
     expires_at: float | None
     tool: str
@@ -153,7 +153,7 @@ class ApprovalRequestFields(TypedDict):
 
 
 class ApprovalAnsweredFields(TypedDict):
-    """Somebody allowed or denied it, or its time was over."""
+    """The command was allowed or denied, or the time to answer was over."""
 
     wait_id: int
     choice: str
@@ -170,7 +170,7 @@ class InputRequestFields(TypedDict):
 
     wait_id: int
     code: NotRequired[str]
-    """What people call the question by in chats; absent in events of earlier versions."""
+    """The code by which people name the question in chats; absent in events of earlier versions."""
     question: str
     choices: list[str]
     expires_at: float | None
@@ -179,7 +179,7 @@ class InputRequestFields(TypedDict):
     iteration: int
     position: int
     client_tool: NotRequired[bool]
-    """The client that asked is to bring the result of its own tool."""
+    """Whether the answer is the result of a tool of the client."""
 
 
 class InputAnsweredFields(TypedDict):
@@ -202,7 +202,7 @@ class RunWaitingFields(TypedDict):
 
 
 class RunResumedFields(TypedDict):
-    """The run goes on."""
+    """The run was resumed."""
 
     by: NotRequired[str]
 
@@ -214,7 +214,7 @@ class RunStoppingFields(TypedDict):
 
 
 class RunSteeredFields(TypedDict):
-    """The user said something to the run at work."""
+    """The user steered the run at work."""
 
     text: str
     by: NotRequired[str]
@@ -232,15 +232,15 @@ class StepRetriedFields(TypedDict):
     step: str
     attempt: int
     deaths: NotRequired[int]
-    """It is tried apart from all other work; how often it took a worker down there."""
+    """How often it took a worker down where it is tried apart from all other work; absent for other steps."""
 
 
 class HookFailedFields(TypedDict):
-    """A hook was to act and did not; the run goes on as if it were not there."""
+    """A hook failed to act; the run continues as if there were no hook."""
 
     hook: str
     hook_event: str
-    """What it was to act on, such as ``pre_tool_call``."""
+    """The event on which it should have acted, such as ``pre_tool_call``."""
     reason: str
 
 
@@ -296,7 +296,7 @@ LIVE_FIELDS: Mapping[str, type] = {
     TOOL_GENERATING: ToolGeneratingFields,
     TOOL_PROGRESS: ToolProgressFields,
 }
-"""Of events that no row stands for: a tree's stream has none of them."""
+"""Fields of events that have no row: a tree's stream has none of them."""
 
 for _kind in (UsageObject, *LIVE_FIELDS.values(), *ROW_FIELDS.values()):
     with_config(use_attribute_docstrings=True)(_kind)
@@ -304,7 +304,7 @@ for _kind in (UsageObject, *LIVE_FIELDS.values(), *ROW_FIELDS.values()):
 
 @cache
 def names_of_fields(event: str) -> frozenset[str] | None:
-    """The fields that such an event may have; ``None`` for an event that this version does not know."""
+    """Find the fields that such an event may have; ``None`` for an event that this version does not know."""
     kind = ROW_FIELDS.get(event)
     return None if kind is None else frozenset(kind.__annotations__)
 
@@ -326,7 +326,7 @@ _OTHER = "OtherStreamEvent"
 
 
 def event_schemas() -> dict[str, Any]:
-    """The JSON schemas of all events, by the names that they have in the document."""
+    """Build the JSON schemas of all events, by the names that they have in the document."""
     schemas: dict[str, Any] = {}
     for event, kind in {**LIVE_FIELDS, **ROW_FIELDS}.items():
         schemas |= _event_schemas(str(event), kind)
@@ -344,7 +344,7 @@ def event_schemas() -> dict[str, Any]:
 
 
 def item_schema(name: str, id_form: str) -> dict[str, Any]:
-    """What one event of ``text/event-stream`` looks like (OpenAPI 3.2, section 4.14.4), whose ``data`` is ``name``."""
+    """Describe one event of ``text/event-stream`` (OpenAPI 3.2, section 4.14.4), whose ``data`` is ``name``."""
     data = {
         "type": "string",
         "contentMediaType": "application/json",
@@ -359,7 +359,7 @@ def _reference(name: str) -> str:
 
 
 def _event_schemas(event: str, kind: type) -> dict[str, Any]:
-    """The schema of an event under its name, and those that it refers to."""
+    """Build the schema of an event under its name, and the schemas that it refers to."""
     described = TypeAdapter(kind).json_schema(ref_template=_reference("{model}"))
     schemas: dict[str, Any] = described.pop("$defs", {})
     described["title"] = event

@@ -1,9 +1,21 @@
-"""Who follows which run in this process, and news for them.
+"""Followers: the readers of runs in this process, and news for them.
 
-Two threads serve all readers, however many there are. One waits at the broker for live entries of all followed runs
-at once; the other asks the database once a second which of them have new rows, and renews the marks that tell workers
-that somebody looks. Readers themselves wait in the event loop. Without a broker the second thread is all there is,
-and asks more often.
+Theory of operation. Two threads serve all readers, however many there are:
+
+    broker     one XREAD over all followed runs       live entries    } mailbox (``Feed``) of each reader,
+    database   once a second: newest row numbers      "rows are due"  } in the event loop
+
+The first waits at the broker for live entries. The second asks the database which followed runs have new rows, and
+renews the marks that tell workers which runs have readers. Without a broker the second thread is all there is, and asks
+more often.
+
+A run's Redis stream is read by all its readers together, so one position is kept per run (``_Positions``). A new reader
+needs the stream from its beginning: it sets the position back, and its older siblings skip what they have heard
+(``Feed.hear``). An XREAD that began before a reader came must not move the position past what that reader needs, so
+``advance`` compares where the read began with where the position is now, and does nothing where they differ.
+
+Threads never touch a mailbox: they post a callback to the event loop. A mailbox that is not emptied keeps up to
+``_UNREAD_MAX`` entries; what is dropped is in rows.
 """
 
 from __future__ import annotations
@@ -29,21 +41,22 @@ from hermes_worker.stream.live import LiveEntry, entry_of, forget_stream, is_pos
 from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 _BLOCK_MS = 150
-"""How long the thread may be deaf to a reader that comes."""
+"""Milliseconds for which a read waits, and so for which the thread does not see a new reader."""
 _PAUSE_S = 0.02
-"""Between two reads that found something: collects what many runs say into one read."""
+"""Seconds between two reads that found something: one read then collects what many runs say."""
 _ENTRIES = 500
-"""Of one stream in one read."""
+"""Most entries of one stream in one read."""
 _UNREAD_MAX = 5_000
-"""Entries kept for a reader that does not take them; rows tell it the rest."""
+"""Most entries kept for a reader that does not take them; rows tell it the rest."""
 _READS_AT_ONCE = 4
-"""For entries that announce rows which are not there, that many reads a second too: whoever reaches the broker can
-write such entries. Rows that come are read as often as they are announced, and looked for in any case."""
+"""Reads of rows that entries may cause where the announced rows are not there, and as many more each second: anyone who
+reaches the broker can write such entries. Rows that do come are read as often as they are announced, and looked for in
+any case."""
 _RUNS_PER_QUERY = 500
 _RETRY_S = 0.5
 
 EntryId = tuple[int, int]
-"""Place in a Redis stream: milliseconds and a number."""
+"""The place of an entry in a Redis stream: milliseconds and a number."""
 _BEGINNING: EntryId = (0, 0)
 
 
@@ -52,18 +65,19 @@ class FollowPolicy:
     """How often things happen, in seconds."""
 
     keepalive_s: float = 15.0
-    """A silent stream says that it is alive this often (reference: 30)."""
+    """A silent stream sends a sign of life this often (Hermes Agent: 30)."""
     rows_every_s: float = 1.0
-    """How often rows are looked for that nobody announced."""
+    """How often rows are looked for that no live entry announced."""
     rows_every_without_broker_s: float = 0.5
     watch_for_s: float = 30.0
-    """How long a run counts as watched after its last reader was seen."""
+    """How long a run counts as having readers after the last one was seen."""
     watch_every_s: float = 20.0
     readers_of_run_max: int = 200
-    """A run is looked at by a few people and programs. Each reader holds a connection, up to 5,000 unread entries and
-    a share of every event; more than this is a client that does not close its streams."""
+    """Most readers of one run, which has a few people and programs as readers. Each holds a connection, up to 5,000
+    unread entries and a share of every event; more than this is a client that does not close its streams."""
     readers_max: int = 5_000
-    """Of this process, which asks for 65,536 open files: the rest is for requests, the database and the broker."""
+    """Most readers of this process, which asks for 65,536 open files: the rest is for requests, the database and the
+    broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,7 @@ class LiveHeard:
 class News:
     entries: Sequence[LiveHeard]
     are_rows_due: bool
-    """There may be rows that this reader has not read."""
+    """Whether there may be rows that this reader has not read."""
 
 
 class Feed:
@@ -102,11 +116,11 @@ class Feed:
 
     @property
     def is_closing(self) -> bool:
-        """The server is going away."""
+        """Whether the server stops."""
         return self._is_closing
 
     async def news(self, timeout_s: float) -> News | None:
-        """What came since the last call; ``None`` when nothing did for ``timeout_s`` seconds."""
+        """Wait for what came since the last call; ``None`` when nothing did for ``timeout_s`` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -118,7 +132,7 @@ class Feed:
         return news
 
     def hear(self, start: EntryId, heard: Sequence[LiveHeard]) -> None:
-        """Entries that follow ``start`` without a gap. What was heard before is left out."""
+        """Take entries that follow ``start`` without a gap. What was taken before is left out."""
         if start > self._heard_to:
             return  # a read that began before this reader came; one from the beginning is under way
         fresh = [one for one in heard if one.id > self._heard_to]
@@ -132,22 +146,22 @@ class Feed:
         self._wake.set()
 
     def note_rows(self, seq: int) -> None:
-        """The newest row of the run has this number."""
+        """Note that the newest row of the run has this number."""
         if seq > self.rows_read:
             self._are_rows_due = True
             self._wake.set()
 
     def may_read(self) -> bool:
-        """Whether rows are read now because the broker says that there are new ones."""
+        """Whether rows are read now because the broker announced them."""
         return self._reads.take(time.monotonic())
 
     def found_rows(self, seq: int) -> None:
-        """New rows up to this number were read: what announced them told the truth."""
+        """Note that new rows up to this number were read: the announcement was true."""
         self.rows_read = seq
         self._reads.give_back()
 
     def look_again(self) -> None:
-        """The reader could not read rows that are due."""
+        """Note that due rows could not be read."""
         self._are_rows_due = True
         self._wake.set()
 
@@ -166,7 +180,7 @@ class _Positions:
     changed: threading.Event = field(default_factory=threading.Event)
 
     def join(self, run_id: str) -> None:
-        """A reader came: read the run's stream from its beginning, which its other readers skip over."""
+        """Note a new reader: read the run's stream from its beginning, which its other readers skip."""
         with self._lock:
             self._readers[run_id] += 1
             self._heard_to[run_id] = _BEGINNING
@@ -183,7 +197,8 @@ class _Positions:
             return dict(self._heard_to)
 
     def advance(self, run_id: str, start: EntryId, end: EntryId) -> None:
-        """Everything after ``start`` up to ``end`` was read; void if a reader came in the meantime."""
+        """Note that everything after ``start`` up to ``end`` was read; does nothing if a reader came in the
+        meantime."""
         with self._lock:
             if self._heard_to.get(run_id) == start:
                 self._heard_to[run_id] = end
@@ -218,14 +233,14 @@ class Followers:
             self._threads.append(thread)
 
     def dismiss(self) -> None:
-        """The server is going away: end every reader's stream. Called in the event loop; idempotent."""
+        """End every reader's stream, as the server stops. Called in the event loop; idempotent."""
         self.is_closing = True
         for feeds in self._feeds.values():
             for feed in feeds:
                 feed.close()
 
     def stop(self) -> None:
-        """End the threads; returns when they have, or after 2 s."""
+        """End the threads; returns when they have ended, or after 2 s."""
         self._end.set()
         self._positions.changed.set()
         for thread in self._threads:
@@ -233,12 +248,12 @@ class Followers:
 
     @property
     def count(self) -> int:
-        """Readers at this moment."""
+        """How many readers there are at this moment."""
         return sum(len(feeds) for feeds in self._feeds.values())
 
     @contextmanager
     def follow(self, run_id: str) -> Iterator[Feed]:
-        """A mailbox for one reader, for as long as the block runs. Raises ``TooManyReaders``."""
+        """Open a mailbox for one reader, for as long as the block runs. Raises ``TooManyReaders``."""
         if len(self._feeds.get(run_id, ())) >= self._policy.readers_of_run_max:
             raise TooManyReaders(ReadersOf.RUN)
         if self.count >= self._policy.readers_max:
@@ -296,7 +311,7 @@ class Followers:
         return found
 
     def _heal(self, keys: Mapping[str, str]) -> int:
-        """Throw away what is no stream: one of them, and nobody would hear anything. Returns how many were."""
+        """Delete keys that are no streams: a single one would make every read fail. Returns how many there were."""
         pipe = self._client.pipeline(transaction=False)
         for key in keys:
             pipe.xread({key: "0"}, count=1)
@@ -355,11 +370,12 @@ class Followers:
         try:
             self._loop.call_soon_threadsafe(tell)
         except RuntimeError:
-            self._end.set()  # the loop is closed: nobody is left to tell
+            self._end.set()  # the loop is closed, and with it every reader
 
 
 def _streams(replies: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Each stream and its entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to lists of lists."""
+    """Yield each stream and its entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to lists of
+    lists."""
     if isinstance(replies, dict):
         for key, parts in replies.items():
             yield key, [entry for part in parts for entry in part]

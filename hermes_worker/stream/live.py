@@ -1,4 +1,4 @@
-"""The live side of a run's stream: deltas that exist only while somebody looks, in a capped Redis stream per run.
+"""The live side of a run's stream: deltas that exist only while the run has readers, in a capped Redis stream per run.
 
 The rows in SQL are the record; this is the preview of the row that is being written. Everything here may be lost.
 """
@@ -17,7 +17,7 @@ from hermes_worker.core.messages import Delta
 from hermes_worker.observe import log
 
 FLUSH_EVERY_S = 0.05
-"""At most 20 writes a second and run (design D6)."""
+"""Seconds between two writes: at most 20 a second and run (design D6)."""
 _KEPT_ENTRIES = 2_000
 _KEPT_S = 600
 
@@ -27,16 +27,15 @@ def stream_key(run_id: str) -> str:
 
 
 def forget(client: redis.Redis, run_ids: Sequence[str]) -> int:
-    """Delete the previews of runs that are gone; how many there were. Raises what the client raises."""
+    """Delete the previews of runs that are gone. Returns how many there were. Raises what the client raises."""
     return sum(int(client.delete(stream_key(run_id))) for run_id in run_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEntry:
-    """One entry. ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the reply's stream), ``tool_started``
-    (``text`` is the data of the ``tool.started`` row to come, ``offset`` the call's position), ``tool_progress``
-    (``text`` is what the tool says of itself, as JSON) or ``row`` (look at SQL).
-    """
+    """An entry of a live stream. ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the reply's stream),
+    ``tool_started`` (``text`` is the data of the ``tool.started`` row to come, ``offset`` the call's position),
+    ``tool_progress`` (``text`` is the tool's report of its progress, as JSON) or ``row`` (look at SQL)."""
 
     kind: str
     text: str
@@ -48,9 +47,9 @@ class LiveEntry:
 
 _KINDS = frozenset({"text", "reasoning", "tool", "tool_started", "tool_progress", "row"})
 PROGRESS_CHARS_MAX = 1_000
-"""Of what a tool says of its progress at a time."""
+"""Longest report of a tool's progress."""
 _TEXT_CHARS_MAX = 2_000_000
-"""Longer than any reply: who begins to look in the middle gets what was written until then in one lump."""
+"""Longer than any reply: a reader that comes in the middle gets what was written until then in one lump."""
 _NUMBER_MAX = 2**31
 
 
@@ -59,7 +58,8 @@ NOT_OURS = LiveEntry(kind="", text="", iteration=0, attempt=0, offset=0)
 
 
 def entry_of(fields: Mapping[str, str]) -> LiveEntry:
-    """The entry that a stream holds, or ``NOT_OURS``: whoever reaches the broker can write anything."""
+    """Parse an entry of a stream; ``NOT_OURS`` for one that no worker wrote: anyone who reaches the broker can write
+    anything."""
     text = fields.get("text", "")
     try:
         iteration, attempt, offset = (int(fields[name]) for name in ("iteration", "attempt", "offset"))
@@ -74,7 +74,7 @@ def entry_of(fields: Mapping[str, str]) -> LiveEntry:
 def is_possible(entry_id: str) -> bool:
     """Whether a worker can have written an entry with this id, which begins with its time in milliseconds.
 
-    Readers would wait for ever for what comes after one from the future; the last possible one closes a stream.
+    Readers would wait for ever for what comes after one from the future; the last possible id closes a stream.
     """
     return int(entry_id.partition("-")[0]) < (time.time() + _CLOCKS_APART_S) * 1000
 
@@ -83,7 +83,7 @@ _CLOCKS_APART_S = 86_400.0
 
 
 def forget_stream(client: redis.Redis, run_id: str, why: str) -> None:
-    """Throw a preview away that no worker wrote; the next entry begins it anew. Raises what the client raises."""
+    """Delete a preview that no worker wrote; the next entry begins it anew. Raises what the client raises."""
     client.delete(stream_key(run_id))
     log.warning("broker.state_forgotten", key=stream_key(run_id), error=why[:200])
 
@@ -104,7 +104,7 @@ class Live:
                 forget_stream(self._client, run_id, str(error))
                 self._write(run_id, entry)
         except (redis.RedisError, OSError):
-            return  # a preview that nobody gets to see; the row will tell
+            return  # the preview is lost to readers; the row follows
 
     def _write(self, run_id: str, entry: LiveEntry) -> None:
         key = stream_key(run_id)
@@ -122,13 +122,13 @@ class Live:
         pipe.execute()
 
     def nudge(self, run_id: str) -> None:
-        """Rows of this run were committed: whoever waits on the stream should read them."""
+        """Announce that rows of this run were committed: readers of the stream should read them."""
         self.append(run_id, LiveEntry(kind="row", text="", iteration=0, attempt=0, offset=0))
 
 
 def text_of_reply(client: redis.Redis, run_id: str) -> str:
-    """What the newest model call of a run has written until now, as far as somebody looked; empty where nothing can be
-    had. Never raises for a broker that is away."""
+    """Read what the newest model call of a run has written until now, as far as it was sent to readers; empty where
+    there is nothing. Never raises for a broker that is away."""
     try:
         found: Any = client.xrevrange(stream_key(run_id), count=_KEPT_ENTRIES)
     except (redis.RedisError, OSError):
@@ -175,7 +175,8 @@ class DeltaBuffer:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is pending, if anybody looks. Whoever begins to look in the middle gets it from the beginning."""
+        """Send what is pending, if the run has readers. A reader that comes in the middle gets it from the
+        beginning."""
         if self._is_watched():
             for kind, pieces in self._pending.items():
                 if pieces:

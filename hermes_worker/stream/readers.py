@@ -1,4 +1,4 @@
-"""How many may read at a time, as far as all kinds of streams have it in common."""
+"""Limits of readers that all kinds of streams share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ReadersOf(StrEnum):
-    """Who has as many readers as it may have."""
+    """What has as many readers as it may have."""
 
     RUN = "run"
     TENANT = "tenant"

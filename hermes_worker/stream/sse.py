@@ -1,19 +1,31 @@
 """One reader's view of a run's stream: rows and live entries in, events for the wire out. Pure.
 
 Theory of operation. A run's stream has two sources. *Rows* are numbered, complete and kept; *live entries* are pieces
-of the row that is being written, exist only while somebody looks and may be lost, repeated or late. A reader must
-get every row once and every character once, whichever of the two brings it first, and again so when it comes back
-after a broken connection.
+of the row that is being written, exist only while the run has readers, and may be lost, repeated or late. A reader must
+get every row once and every character once, whichever source brings it first, and again so when it comes back after a
+broken connection.
 
-So ``Merge`` keeps account of what the reader has been told: the number of its last row, and how much of the reply
-that is being written, as a length and a checksum. A live piece is passed on when it continues exactly that. When the
-row of the reply comes, what is missing of its text is told first and the row after it. If the text told is not the
-beginning of the row's text (the worker died in the middle and another asked again), nothing is appended: the row
-carries the whole text and is right. A reply can also be discarded and asked for anew; its row says so, the account of
-it is closed, and what is still on its way of it is void.
+So ``Merge`` keeps account of what the reader has got: the number of its last row, and how much of the reply that is
+being written, as a length and a checksum. A live piece is passed on when it continues exactly that. When the row of the
+reply comes, the part of its text that the reader lacks is sent first and the row after it:
 
-The account is the ``id`` of every event, so ``Last-Event-ID`` brings it back, to any replica, without memory here.
-With nothing told ahead of its row it is the plain number of the row.
+| what comes | the account before | what is sent |
+|---|---|---|
+| row 6, "iteration 2 completed" | row 5 | row 6 |
+| live, offset 0: "Hel" | row 6, nothing ahead | "Hel" |
+| live, offset 0: "Hello" (repeated) | row 6 + 3 characters | "lo" |
+| live, offset 8: "ld" (a piece was lost) | row 6 + 5 characters | nothing, and nothing more of this attempt |
+| row 7, the reply "Hello world" | row 6 + 5 characters | " world", then row 7 |
+
+If the text that was sent is not the beginning of the row's text (the worker died in the middle and another one asked
+again), nothing is appended: the row carries the whole text and is right. A reply can also be discarded and asked for
+anew; its row says so, the account of it is closed, and pieces of it that still come are void.
+
+A live entry may overtake the row that it depends on: a tool is announced as soon as the reply that asks for it is
+committed. Such an entry is kept back until that row was sent (``wants_rows``).
+
+The account is the ``id`` of every event, so ``Last-Event-ID`` brings it back, to any replica, without memory here. With
+nothing sent ahead of its row it is the plain number of the row.
 """
 
 from __future__ import annotations
@@ -51,7 +63,7 @@ from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 
 KEEPALIVE = b": keepalive\n\n"
 CLOSED = b": stream closed\n\n"
-"""Follows the last event of a run that has ended (docs/behaviour.md, "Runs over HTTP")."""
+"""A comment that follows the last event of a run (docs/behaviour.md, "Runs over HTTP")."""
 GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
 
 
@@ -70,23 +82,23 @@ _CURSOR = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """What a reader has been told. Its text form is the ``id`` of an event; clients need not understand it."""
+    """What a reader has got. Its text form is the ``id`` of an event; clients need not understand it."""
 
     seq: int = 0
     """Number of the last row."""
     iteration: int = 0
-    """The last iteration whose reply was complete when the rest was told."""
+    """The last iteration whose reply was complete when the rest was sent."""
     text: EventMark = _NOTHING
-    """Of the text of the reply after that."""
+    """How much of the text of the next reply was sent."""
     reasoning: EventMark = _NOTHING
     started: int = 0
-    """Bit n: that call n of ``iteration`` began was told, and its row was not."""
+    """Bit n: the start of call n of ``iteration`` was sent, and its row was not."""
     void: int = 0
-    """Number of the row that discarded an earlier reply of this iteration: what was asked for before it is void."""
+    """The number of the row that discarded an earlier reply of this iteration: pieces asked for before it are void."""
 
     @property
     def is_ahead(self) -> bool:
-        """There is more to say than the number of the last row."""
+        """Whether anything was sent ahead of its row."""
         return bool(self.text.chars or self.reasoning.chars or self.started or self.void)
 
     def __str__(self) -> str:
@@ -97,7 +109,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Raises ``ValueError`` for anything that ``str`` of a cursor does not give."""
+        """Parse a cursor. Raises ``ValueError`` for anything that ``str`` of a cursor does not give."""
         match = _CURSOR.fullmatch(text) if text.isascii() else None
         if match is None:
             raise ValueError("not the id of an event")
@@ -138,7 +150,7 @@ class WireEvent:
 
 
 def frame(run_id: str, event: WireEvent) -> bytes:
-    """An event in SSE form: its id, and one line of JSON (docs/behaviour.md, "Runs over HTTP")."""
+    """Write an event in SSE form: its id, and one line of JSON (docs/behaviour.md, "Runs over HTTP")."""
     document = {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
     # JSON writes every line break inside a string as an escape, so this is one line whatever the model wrote.
     line = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
@@ -146,8 +158,8 @@ def frame(run_id: str, event: WireEvent) -> bytes:
 
 
 def wire_usage(usage: Usage) -> UsageObject:
-    """Tokens as the original counts them: what was read from a cache is input too. What is not certain has names of
-    its own, which are left out when there is nothing to tell."""
+    """Count tokens as Hermes Agent does: those read from a cache are input too. What is not certain has names of its
+    own, which are left out when they are zero."""
     read = usage.input + usage.cache_read + usage.cache_write
     told = UsageObject(input_tokens=read, output_tokens=usage.output, total_tokens=read + usage.output)
     if usage.estimated:
@@ -164,7 +176,7 @@ def wire_usage(usage: Usage) -> UsageObject:
 
 
 def row_fields(row: StoredEvent, usage: Usage) -> Mapping[str, Any]:
-    """What clients get of a row. ``usage`` is that of its run, for the event that ends it."""
+    """Build the fields of a row's event. ``usage`` is that of its run, for the event that ends it."""
     data = row.data
     match row.name:
         case RunEventName.MESSAGE_COMPLETED:
@@ -195,7 +207,8 @@ def row_fields(row: StoredEvent, usage: Usage) -> Mapping[str, Any]:
 
 
 def _passed_on(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of a row that go out as they are. A row of a kind that this version does not know goes out whole."""
+    """Copy the fields of a row that go out as they are. A row of a kind that this version does not know goes out
+    whole."""
     known = names_of_fields(name)
     if known is None:
         return {field: value for field, value in data.items() if field != "message_seq"}
@@ -217,7 +230,7 @@ def _started_fields(data: Mapping[str, Any]) -> ToolStartedFields:
 
 
 def _announced(text: str) -> ToolStartedFields | None:
-    """The fields of a start that a worker announced; ``None`` when no worker wrote that."""
+    """Parse the fields of a start that a worker announced; ``None`` when no worker wrote it."""
     if len(text) > _ANNOUNCEMENT_CHARS_MAX:
         return None
     try:
@@ -229,13 +242,15 @@ def _announced(text: str) -> ToolStartedFields | None:
 
 
 def _later_position(data: Mapping[str, Any]) -> int:
-    """Which call of its reply it is, from 0; told of all but the first, which is most often the only one."""
+    """Read which call of its reply it is, from 0; it is sent for all but the first, which is most often the only
+    one."""
     position = data.get("position")
     return position if type(position) is int and position > 0 else 0
 
 
 def _completed_fields(data: Mapping[str, Any]) -> ToolCompletedFields:
-    # Nobody measured a call whose worker vanished; ``outcome`` says so, and the duration stays a number for clients.
+    # The duration of a call whose worker vanished is unknown; ``outcome`` says so, and the duration stays a number for
+    # clients.
     shown = ToolCompletedFields(tool=data["tool"], duration=data.get("duration", 0.0), error=bool(data.get("error")))
     if position := _later_position(data):
         shown["position"] = position
@@ -252,24 +267,25 @@ def _completed_fields(data: Mapping[str, Any]) -> ToolCompletedFields:
 _TOLD_LIVE = ("text", "reasoning", "tool", "tool_started", "tool_progress")
 _ANNOUNCEMENT_CHARS_MAX = 65_536
 _EARLY_MAX = 1_000
-"""Live entries kept back; the row tells what is in those that are not."""
+"""Most live entries that are kept back; rows tell what is in the others."""
 _CALLS_MAX = 256
-"""Positions that fit the account; a reply may ask for far fewer calls."""
+"""Positions that fit into the account; a reply may ask for far fewer calls."""
 
 
 @dataclass(slots=True)
 class _Pieces:
-    """Follows the pieces of one text as one try after the other sends them, and finds those that continue what was
-    told."""
+    """Follows the pieces of one text as one attempt after the other sends them, and finds those that continue what was
+    sent."""
 
     attempt: int = 0
     seen: EventMark = _NOTHING
-    """Of this try's text, without a gap from its beginning."""
+    """This attempt's text, without a gap from its beginning."""
     is_useless: bool = False
-    """A piece is missing, or this try says something else than what was told. The row will tell the rest."""
+    """Whether a piece is missing, or this attempt says something else than what was sent. The row will tell the
+    rest."""
 
     def new_of(self, entry: LiveEntry, told: EventMark) -> str:
-        """What of ``entry`` comes next after ``told``."""
+        """Find what in ``entry`` comes next after ``told``; empty for nothing."""
         # A worker that drains hands its call over, and the next one begins anew under the same number.
         if entry.attempt > self.attempt or (entry.attempt == self.attempt and entry.offset == 0):
             self.attempt, self.seen, self.is_useless = entry.attempt, _NOTHING, False
@@ -290,16 +306,16 @@ class _Pieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStart:
-    """Where a run stood when a reader came. Live entries about what was there already are old: its rows are there."""
+    """Where a run stood when a reader came. Live entries about anything before that are old: its rows are there."""
 
     seq: int
     """Number of the newest row."""
     iteration: int
-    """Replies committed. Read before ``seq``."""
+    """Replies that were committed. Read before ``seq``."""
     settled: Collection[int] = ()
     """Calls of that iteration that had ended. Read before ``seq``."""
     is_ended: bool = False
-    """The run had ended: the newest row is its last. Read before ``seq``."""
+    """Whether the run had ended: then the newest row is its last. Read before ``seq``."""
 
 
 class Merge:
@@ -307,8 +323,8 @@ class Merge:
 
     def __init__(self, told: Cursor, start: StreamStart) -> None:
         if told.seq > start.seq:
-            # No event of this run as it is now: the id was made up, or is of a day that a restored backup does not
-            # know. What comes is told from here on; to wait for that number would be to wait for ever.
+            # No event of this run as it is now: the id was made up, or is from after the backup that was restored. What
+            # comes is sent from here on; to wait for that number would be to wait for ever.
             told = Cursor(seq=start.seq)
         self._told = told
         self._rows_due = start.seq
@@ -318,11 +334,11 @@ class Merge:
         self._reasoning = _Pieces()
         self._early: list[tuple[LiveEntry, float]] = []
         self._shown: dict[int, ToolStartedFields] = {}
-        """What was told of calls whose row has not come, by position."""
+        """The starts that were sent of calls whose row has not come, by position."""
         self._discarded = 0
         """The iteration whose reply was discarded last; the next one may be asked for although it has no reply."""
         self.is_over = start.is_ended and told.seq >= start.seq
-        """The last event of the run was told, now or on an earlier connection."""
+        """Whether the last event of the run was sent, now or on an earlier connection."""
 
     @property
     def cursor(self) -> Cursor:
@@ -330,22 +346,23 @@ class Merge:
 
     @property
     def seq(self) -> int:
-        """Number of the last row that was told."""
+        """The number of the last row that was sent."""
         return self._told.seq
 
     @property
     def wants_rows(self) -> bool:
-        """Live entries are kept back until rows come that must be told before them, and that are there to be read."""
+        """Whether live entries are kept back until rows come that must be sent before them, and that can be read
+        now."""
         return bool(self._early)
 
     def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[WireEvent]:
-        """Events for the rows that are new. ``usage`` is what the run has spent, for its last event."""
+        """Make the events for the rows that are new. ``usage`` is what the run has spent, for its last event."""
         events = [event for row in rows if row.seq > self._told.seq for event in self._row(row, usage)]
         early, self._early = self._early, []
         return [*events, *(event for entry, at in early for event in self.live(entry, at))]
 
     def live(self, entry: LiveEntry, at: float) -> list[WireEvent]:
-        """Events for a live entry that was written at ``at``: one, or none."""
+        """Make the events for a live entry that was written at ``at``: one, or none."""
         if self.is_over or entry.kind not in _TOLD_LIVE:
             return []
         if self._is_early(entry):
@@ -378,10 +395,10 @@ class Merge:
         yield self._event(row.name, row.at, row_fields(row, usage))
 
     def _rest_of_reply(self, row: StoredEvent) -> Iterator[WireEvent]:
-        """What the reader has not been told of the reply that ``row`` completes."""
+        """Make the events for the part of the reply that the reader has not got when ``row`` completes it."""
         before = row.data["iteration"] - 1
         if self._told.iteration != before:
-            # What was told ahead, if anything, was not of this reply.
+            # What was sent ahead, if anything, was not of this reply.
             self._told = Cursor(seq=self._told.seq, iteration=before)
         reasoning = row.data.get("reasoning")
         if missing := self._told.reasoning.missing_of(reasoning if isinstance(reasoning, str) else ""):
@@ -392,7 +409,7 @@ class Merge:
             yield self._event(MESSAGE_DELTA, row.at, MessageDeltaFields(delta=missing))
 
     def _discard(self, row: StoredEvent) -> None:
-        """The reader forgets what it was told of a reply that will not be completed."""
+        """Forget what the reader got of a reply that will not be completed."""
         self._discarded = row.data["iteration"]
         self._told = Cursor(seq=row.seq, iteration=self._discarded - 1, void=row.seq)
         self._text, self._reasoning = _Pieces(), _Pieces()
@@ -405,7 +422,7 @@ class Merge:
             self._text, self._reasoning = _Pieces(), _Pieces()
 
     def _take_start(self, row: StoredEvent) -> bool:
-        """Note that the row of a call's start has come. True when the reader was told of it before."""
+        """Note that the row of a call's start has come. Returns whether the reader got the start before."""
         iteration, position = row.data["iteration"], row.data["position"]
         if iteration == self._iteration:
             self._settled.add(position)
@@ -413,18 +430,18 @@ class Merge:
         if iteration != self._told.iteration or not self._told.started >> position & 1:
             return False
         self._told = replace(self._told, started=self._told.started & ~(1 << position))
-        # What came over the broker was a preview. Where it said something else than the row does, the row is told too.
+        # What came over the broker was a preview. Where it differs from the row, the row is sent too.
         return shown is None or shown == _started_fields(row.data)
 
     # --- live entries ---
 
     def _is_early(self, entry: LiveEntry) -> bool:
-        """Whether rows are to be told before this entry. A worker announces a tool as soon as the reply that asks for
-        it is committed, often before anybody was told of that row."""
+        """Whether rows must be sent before this entry. A worker announces a tool as soon as the reply that asks for it
+        is committed, often before a reader got that row."""
         return self._told.seq < self._rows_due or _iterations_before(entry) > max(self._iteration, self._discarded)
 
     def _begin_account(self, entry: LiveEntry) -> None:
-        """All rows that ``entry`` may depend on were told: from here on the account is of the current reply."""
+        """Begin the account of the current reply: all rows that ``entry`` may depend on were sent."""
         self._begin_iteration(_iterations_before(entry))
         if self._told.iteration != self._iteration:
             self._told = Cursor(seq=self._told.seq, iteration=self._iteration)
@@ -455,7 +472,7 @@ class Merge:
         yield self._event(RunEventName.TOOL_STARTED, at, shown)
 
     def _progress(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
-        """A preview of nothing: no row will say it again."""
+        """Make the event of a tool's progress. It previews nothing: no row will say it again."""
         try:
             told = json.loads(entry.text)
         except (ValueError, RecursionError):
@@ -472,8 +489,8 @@ class Merge:
 
 
 class MergedView:
-    """One reader's view of a run in a dialect: what the dialect says of each event is its own, and where the reader
-    stands is what the merge knows."""
+    """One reader's view of a run in a dialect: the dialect writes the events, and the merge knows where the reader
+    stands."""
 
     def __init__(self, merge: Merge) -> None:
         self.merge = merge
@@ -492,5 +509,5 @@ class MergedView:
 
 
 def _iterations_before(entry: LiveEntry) -> int:
-    """How many iterations had their reply, or lost it, before this entry was written."""
+    """Count the iterations that had their reply, or lost it, before this entry was written."""
     return entry.iteration if entry.kind.startswith("tool_") else entry.iteration - 1

@@ -1,4 +1,4 @@
-"""What the tools of ``/mcp`` do: the same as the routes of the API, for the same callers, with the same scopes."""
+"""What the tools of ``/mcp`` do: the same as the API's routes, for the same callers and with the same scopes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting,
 from hermes_worker.stream.live import Live
 
 _KEY_META = "hermes-worker/idempotency-key"
-"""Of ``_meta``: the same key with the same arguments is the same run, as with the header of ``POST /v1/runs``."""
+"""A key of ``_meta``: the same idempotency key with the same arguments names the same run, as with the header of ``POST
+/v1/runs``."""
 _KEY = re.compile(schema.KEY_FORM)
 _RESPONSES_MAX = 100
 _DECLINED = "The person who was asked declined to answer."
@@ -53,7 +54,7 @@ _REFUSALS = (
     RunNotFound,
     RunDeleted,
 )
-"""What a caller can do something about; it is told in the result of the call."""
+"""Exceptions that a caller can do something about; the result of the call says what."""
 
 
 class _RunArguments(BaseModel):
@@ -79,13 +80,13 @@ class _SteerArguments(_RunArguments):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcCaller:
-    """Somebody who asks, with what it takes to answer."""
+    """A caller of ``/mcp``, with what it takes to answer it."""
 
     context: ApiContext
     principal: Principal
 
     async def call(self, asked: RpcRequest) -> dict[str, Any]:
-        """The result of ``tools/call``. Raises ``RpcRefusal``, ``UnavailableError``."""
+        """Run ``tools/call`` and build its result. Raises ``RpcRefusal``, ``UnavailableError``."""
         name, arguments = asked.params.get("name"), asked.params.get("arguments", {})
         if not isinstance(name, str) or name not in NAMES:
             raise asked.refusal(INVALID_PARAMS, f"Unknown tool: {str(name)[:80]!r}.")
@@ -107,7 +108,7 @@ class RpcCaller:
             return result(_reason(refused, arguments), is_error=True)
 
     async def task_method(self, asked: RpcRequest) -> dict[str, Any]:
-        """The result of ``tasks/get``, ``tasks/update`` or ``tasks/cancel``. Raises as ``call``."""
+        """Run ``tasks/get``, ``tasks/update`` or ``tasks/cancel`` and build its result. Raises as ``call``."""
         if not asked.takes_tasks:
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
             raise asked.refusal(MISSING_CAPABILITY, "This needs the extension Tasks.", needed)
@@ -192,7 +193,7 @@ class RpcCaller:
     # --- what they share ---------------------------------------------------------------------------------------------
 
     async def _own(self, run_id: str) -> str:
-        """Raises ``RunNotFound`` also for a run of another tenant."""
+        """Raise ``RunNotFound`` for an unknown run, and for a run of another tenant."""
         if not run_id.isprintable():
             raise RunNotFound(run_id)
         return await self.context.store(self.context.tenants.require_run, self.principal.tenant, run_id)
@@ -205,7 +206,7 @@ class RpcCaller:
         return view, await self.context.store(client.waits.open, run_id=run_id)
 
     async def _take_responses(self, asked: RpcRequest, run_id: str) -> None:
-        """Of each answer, as far as its question is open; the specification has the others passed over."""
+        """Give each answer to its question if the question is open; the specification has the others ignored."""
         given = asked.params.get("inputResponses")
         if not isinstance(given, dict) or len(given) > _RESPONSES_MAX:
             raise invalid("inputResponses", f"'inputResponses' must be an object of up to {_RESPONSES_MAX} answers.")
@@ -223,7 +224,7 @@ class RpcCaller:
                 else:
                     await self._reply(run_id, str(filled.get("text", _DECLINED)), wait.wait_id)
             except (NotWaiting, NothingAsked):
-                continue  # somebody else was first
+                continue  # another answer was first
 
     async def _reply(self, run_id: str, text: str, wait_id: int) -> None:
         require_scope(self.principal, KeyScope.RUNS_WRITE)

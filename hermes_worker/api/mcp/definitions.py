@@ -1,4 +1,4 @@
-"""What clients of ``/mcp`` are told: who we are, and which tools there are."""
+"""What ``/mcp`` says of itself to clients: the server, and its tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.mcp.envelope import OLDER, STATELESS, TASKS
 
 WAIT_S_MAX: Final = 25.0
-"""Shorter than the time-outs of usual clients and proxies."""
+"""Longest wait in seconds: shorter than the time-outs of usual clients and proxies."""
 _SERVER = {"name": "hermes-worker", "title": "Hermes worker", "version": schema.VERSION}
 _INSTRUCTIONS = (
     "Agents that work for you elsewhere. run_agent starts a run and does not wait for its end; a client that knows "
@@ -99,7 +99,7 @@ RUN_ARGUMENTS: Final = frozenset(_TOOLS[0]["inputSchema"]["properties"])
 
 
 def discovered() -> dict[str, Any]:
-    """The result of ``server/discover``."""
+    """Build the result of ``server/discover``."""
     return {
         "resultType": "complete",
         "supportedVersions": [STATELESS, *reversed(OLDER)],
@@ -112,7 +112,7 @@ def discovered() -> dict[str, Any]:
 
 
 def initialized(version: str) -> dict[str, Any]:
-    """The result of ``initialize``."""
+    """Build the result of ``initialize`` for a revision."""
     return {
         "protocolVersion": version,
         "capabilities": {"tools": {"listChanged": False}},
@@ -122,5 +122,5 @@ def initialized(version: str) -> dict[str, Any]:
 
 
 def listed() -> dict[str, Any]:
-    """The result of ``tools/list``: all of them on one page, the same for every key."""
+    """Build the result of ``tools/list``: all tools on one page, the same for every key."""
     return {"resultType": "complete", "tools": list(_TOOLS), "ttlMs": _TTL_MS, "cacheScope": "public"}

@@ -1,7 +1,7 @@
-"""One request of MCP over HTTP, read and answered, pure (modelcontextprotocol.io, "Transports").
+"""Read one MCP request over HTTP, and write its answer. Pure (modelcontextprotocol.io, "Transports").
 
 Every request stands by itself. The revision 2026-07-28 wants that. With an older one a client says ``initialize``
-first; it gets no session, so whatever it asks next may come to another server. Nothing of a request is kept.
+first; it gets no session, so its next request may come to another server. Nothing of a request is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 _META = "io.modelcontextprotocol/"
 _NAMED_BY = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
-"""Which parameter a request says again in the header ``Mcp-Name``."""
+"""Per method, the parameter that a request repeats in the header ``Mcp-Name``."""
 _ROUTING = ("mcp-protocol-version", "mcp-method", "mcp-name")
 
 
@@ -38,7 +38,7 @@ class RpcRefusal(Exception):
     """A request is answered with an error of JSON-RPC."""
 
     def __init__(self, code: int, message: str, *, asked: RpcRequest | None = None, data: Any = None) -> None:
-        """``asked`` is ``None`` for what could not be read as a request."""
+        """``asked`` is ``None`` for a body that could not be read as a request."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -52,7 +52,8 @@ class RpcRefusal(Exception):
 
     @property
     def status(self) -> int:
-        """Of the answer, over HTTP. A client of an older revision takes a 404 for the end of its session."""
+        """The HTTP status of the answer. A client of an older revision takes a 404 for the end of its session, so it
+        gets 200."""
         if self._asked is not None and not self._asked.is_stateless:
             return 200
         return 404 if self.code == UNKNOWN_METHOD else 400
@@ -60,7 +61,7 @@ class RpcRefusal(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcRequest:
-    """What a client asks."""
+    """A client's request."""
 
     request_id: str | int | None
     """``None`` for a notification, which gets no answer."""
@@ -68,7 +69,7 @@ class RpcRequest:
     params: Mapping[str, Any]
     is_stateless: bool
     capabilities: Mapping[str, Any] = field(default_factory=dict)
-    """Of the client; none are known of a client of an older revision."""
+    """Capabilities of the client; none are known of a client of an older revision."""
 
     @property
     def takes_tasks(self) -> bool:
@@ -90,12 +91,12 @@ class RpcRequest:
         return RpcRefusal(code, message, asked=self, data=data)
 
     def answered(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """The message with this result."""
+        """Build the response message with this result."""
         return {"jsonrpc": "2.0", "id": self.request_id, "result": result}
 
 
 def request_of(headers: Headers, body: bytes) -> RpcRequest:
-    """What a request asks. Raises ``RpcRefusal``."""
+    """Parse a request. Raises ``RpcRefusal``."""
     document = _document(body)
     request_id = document.get("id")
     if "id" in document and (isinstance(request_id, bool) or not isinstance(request_id, str | int)):
@@ -141,7 +142,8 @@ def _capabilities_in(params: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _check_stateless(asked: RpcRequest, headers: Headers) -> None:
-    """What the revision wants of a request: it says the same in its headers and in its body."""
+    """Check that the request says in its headers what it says in its body, as the revision requires. Raises
+    ``RpcRefusal``."""
     for name in _ROUTING:
         if len(headers.getlist(name)) > 1:
             raise asked.refusal(WRONG_HEADER, f"The header {name} is there more than once.")
@@ -151,7 +153,7 @@ def _check_stateless(asked: RpcRequest, headers: Headers) -> None:
         return
     version = _version_in(asked.params)
     if not isinstance(version, str) or _capabilities_in(asked.params) is None:
-        # A version that nobody knows is what such a client has to hear of first.
+        # An unknown version is what such a client has to hear of first.
         if isinstance(said, str) and said != STATELESS:
             _check_version(asked, said)
         missing = f"params._meta must have {_META}protocolVersion and {_META}clientCapabilities."
@@ -173,7 +175,7 @@ def _check_version(asked: RpcRequest, version: str | None) -> None:
 
 
 def _decoded(value: str | None) -> str | None:
-    """The value of a header that may be written ``=?base64?...?=``."""
+    """Decode a header's value that may be written ``=?base64?...?=``; ``None`` where the encoding is broken."""
     if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     try:
@@ -183,5 +185,5 @@ def _decoded(value: str | None) -> str | None:
 
 
 def version_for(wanted: object) -> str:
-    """What ``initialize`` is answered with."""
+    """Choose the revision that ``initialize`` is answered with."""
     return wanted if isinstance(wanted, str) and wanted in OLDER else OLDER[-1]

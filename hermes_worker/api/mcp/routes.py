@@ -1,4 +1,4 @@
-"""``POST /mcp``. There is no stream to be had with ``GET`` and no session to be ended with ``DELETE``."""
+"""``POST /mcp``. There is no stream to get with ``GET`` and no session to end with ``DELETE``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ async def _result(context: ApiContext, caller: Principal, asked: RpcRequest) -> 
 
 
 def _require_known_host(context: ApiContext, headers: Headers) -> None:
-    """A page whose own name leads to this machine names itself in ``Host``. Raises ``ApiError``."""
+    """Raise ``ApiError`` for a foreign name in ``Host``: a page whose own name resolves to this machine names itself
+    there."""
     server = context.client.settings.server
     known = {origin.partition("://")[2] for origin in server.cors_origins}
     if server.is_loopback and not is_for_loopback(headers) and headers.get("host") not in known:

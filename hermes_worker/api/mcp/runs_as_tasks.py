@@ -1,5 +1,7 @@
-"""A run as MCP shows it: as what ``get_run`` tells, and as a Task. The id of the task is that of the run, so any
-server of the installation answers for it, and none keeps anything of it. Pure."""
+"""A run as MCP shows it: as the JSON of ``get_run``, and as a Task. Pure.
+
+The task's id is the run's, so every server of the installation answers for it, and none keeps anything of it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _KEY_BEGINS = "wait-"
 
 
 def told(view: RunView, waits: Sequence[WaitView]) -> dict[str, Any]:
-    """What is told of a run, as JSON."""
+    """Describe a run and its open questions as JSON."""
     found: dict[str, Any] = {
         "run_id": view.run_id,
         "session_id": view.session.known_to("api"),
@@ -38,7 +40,7 @@ def told(view: RunView, waits: Sequence[WaitView]) -> dict[str, Any]:
 
 
 def in_words(view: RunView, waits: Sequence[WaitView]) -> str:
-    """The same for a model."""
+    """Describe a run and its open questions in sentences, for a model."""
     if view.status.is_terminal:
         return _end_of(view)
     lines = [f"The run {view.run_id} is {view.status.value.replace('_', ' ')} (model call {view.iteration})."]
@@ -51,7 +53,7 @@ def in_words(view: RunView, waits: Sequence[WaitView]) -> str:
 
 
 def task(view: RunView, waits: Sequence[WaitView], *, takes_questions: bool) -> dict[str, Any]:
-    """The run as a ``DetailedTask``. A client that cannot ask its person sees a run at work, and why it waits."""
+    """Build the run as a ``DetailedTask``. A client that cannot ask its person sees a run at work, and why it waits."""
     found: dict[str, Any] = {
         "taskId": view.run_id,
         "status": "working",
@@ -72,7 +74,7 @@ def task(view: RunView, waits: Sequence[WaitView], *, takes_questions: bool) -> 
 
 
 def result(text: str, document: Mapping[str, Any] | None = None, is_error: bool = False) -> dict[str, Any]:
-    """A ``CallToolResult``."""
+    """Build a ``CallToolResult``."""
     found: dict[str, Any] = {
         "resultType": "complete",
         "content": [{"type": "text", "text": text}],
@@ -82,7 +84,7 @@ def result(text: str, document: Mapping[str, Any] | None = None, is_error: bool 
 
 
 def wait_id_of(key: str) -> int | None:
-    """Which question the key of an input request is; ``None`` for no key of ours."""
+    """Read the wait's id from the key of an input request; ``None`` for a key that is not ours."""
     number = key.removeprefix(_KEY_BEGINS)
     is_ours = key.startswith(_KEY_BEGINS) and number.isascii() and number.isdigit() and len(number) < 16
     return int(number) if is_ours else None

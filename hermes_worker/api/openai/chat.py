@@ -81,7 +81,7 @@ _ANY_TOOL = "\N{GEAR}"
 class _ParsedChat:
     body: chat_schema.ChatRequest
     digest: str
-    """What an idempotency key stands for."""
+    """The digest of the request, which an idempotency key stands for."""
 
 
 async def _parsed_chat(request: Request) -> _ParsedChat:
@@ -97,15 +97,16 @@ _Session = Annotated[str, WithJsonSchema({"type": "string", "pattern": chat_sche
 
 @dataclass(frozen=True, slots=True)
 class _AskedChat:
-    """A request, and the run that was made for it, or that goes on with what it brings."""
+    """A request, and the run that was made for it or that continues with the results that it brings."""
 
     body: chat_schema.ChatRequest
     run_id: str
     headers: dict[str, str]
     stops_for: str | None
-    """Who leaves when the client does; ``None`` where the request may come again and ask for this run."""
+    """The principal's name to stop the run with when the client leaves; ``None`` where the request may come again and
+    ask for this run."""
     start: HandedReply | None = None
-    """What its part of the run begins behind; ``None`` from the beginning."""
+    """The reply behind which its part of the run begins; ``None`` for a run's first part."""
 
     @property
     def chat_id(self) -> str:
@@ -113,7 +114,7 @@ class _AskedChat:
 
     @property
     def model(self) -> str:
-        """What was asked for; which model works is ours to say."""
+        """The model that the request names; which model works is ours to say."""
         return self.body.model or DEFAULT_MODEL_ALIAS
 
 
@@ -173,7 +174,7 @@ def _submission(
 
 
 def _accept(context: ApiContext, submission: Submission, said: Conversation) -> Created:
-    """Commit a run of the session that is named, or of the one to which the conversation belongs."""
+    """Commit a run of the session that the request names, or of the one to which the conversation belongs."""
     if submission.session_id is None:
         return accept_conversation(context, submission, said)
     tools = submission.client_tools
@@ -189,7 +190,7 @@ async def _going_on(
     brought: Sequence[BroughtResult],
     leaver: str | None,
 ) -> _AskedChat:
-    """A request that brings what came of the client's tools."""
+    """Continue a run with the results of the client's tools that a request brings."""
     taken = await context.store(take_results, context, caller, brought)
     if taken.hints:
         context.spawn(context.tell_broker(tell_taken, context, taken))
@@ -225,7 +226,7 @@ async def _whole(context: ApiContext, request: Request, asked: _AskedChat) -> Re
         if asked.stops_for is not None:
             context.spawn(stop_abandoned(context, asked.run_id, by=asked.stops_for))
         if isinstance(error, ClientLeft):
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has left
         raise
     outcome = _outcome(view, teller.handover)
     headers = {**asked.headers, **outcome.headers}
@@ -239,17 +240,17 @@ def _outcome(view: RunView, handover: HandoverWatch) -> RunOutcome:
 
 
 def _usage(view: RunView, outcome: RunOutcome) -> Mapping[str, Any] | None:
-    """Told once, of the whole run, at its end: whoever adds up what its parts say has it right."""
+    """The usage of the whole run, given once at its end: a client that adds up the parts gets the right sum."""
     return None if outcome.finish_reason == "tool_calls" else chat_usage(view.usage)
 
 
 def _calls(asked: _AskedChat, handover: HandoverWatch) -> list[dict[str, Any]]:
-    """What the client is to do."""
+    """The calls that the client is to do."""
     return chat_calls(asked.run_id, handover.iteration, handover.handed) if handover.is_handed_over else []
 
 
 def incomplete(outcome: RunOutcome) -> dict[str, Any]:
-    """The error of a run that ended without an answer."""
+    """Describe the error of a run that ended without an answer."""
     error = ApiError(502, outcome.error or "The run ended without an answer.", code="agent_incomplete")
     told = {name: outcome.hermes[name] for name in ("completed", "partial", "failed")}
     return {"error": {**error.document["error"], "hermes": told}}
@@ -278,23 +279,23 @@ def _completion(
 
 @dataclass(frozen=True, slots=True)
 class ToolNote:
-    """What an agent does with a tool."""
+    """A tool that the agent started or finished."""
 
     fields: Mapping[str, Any]
 
 
 class ChatTeller(sse.MergedView):
-    """Makes texts and notes about tools of what happens to a run."""
+    """Makes texts and notes about tools from the events of a run."""
 
     def __init__(self, merge: sse.Merge, *, tells_texts: bool = True, of_client: Collection[str] = ()) -> None:
-        """Without ``tells_texts`` only tools are told of: what of a text fits its schema is known at the end.
-        ``of_client`` names tools of which the client is told otherwise."""
+        """Without ``tells_texts`` only tool notes are made: whether a text fits its schema is known at the end.
+        ``of_client`` names tools that the client learns of in another way."""
         super().__init__(merge)
         self.handover = HandoverWatch()
         self._tells_texts = tells_texts
         self._of_client = of_client
         self.has_said = False
-        """Some text went out."""
+        """Whether some text went out."""
         self._is_new_reply = False
 
     @property
@@ -328,7 +329,7 @@ class ChatTeller(sse.MergedView):
         return tool[:1] != "_" and tool not in self._of_client
 
     def _text(self, delta: str) -> str:
-        """Replies are kept apart: one sentence must not run into the next."""
+        """Keep replies apart: one sentence must not run into the next."""
         between = _BETWEEN_REPLIES if self._is_new_reply and self.has_said else ""
         self._is_new_reply, self.has_said = False, True
         return between + delta
@@ -383,7 +384,7 @@ async def _frames(
 
 
 class _ChatChunks:
-    """Writes one stream."""
+    """Writes the chunks of one stream."""
 
     def __init__(self, asked: _AskedChat, created: int) -> None:
         self._counts_apart = asked.body.counts_apart
@@ -397,7 +398,7 @@ class _ChatChunks:
     def told(self, one: str | ToolNote) -> bytes:
         if isinstance(one, str):
             return self.delta({"content": one})
-        # Whoever passes over the names of events takes it for a chunk in which nothing is said.
+        # A client that ignores the names of events takes it for a chunk in which nothing is said.
         return self.frame({**self._chunk({}), **one.fields}, event="hermes.tool.progress")
 
     def delta(self, delta: Mapping[str, Any]) -> bytes:

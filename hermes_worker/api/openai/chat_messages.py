@@ -1,8 +1,7 @@
-"""The messages of a chat completion, brought into the form in which we store them (docs/behaviour.md, "Messages of
-clients"). Pure.
+"""Parse the messages of a chat completion into the form that we store (docs/behaviour.md, "Messages of clients"). Pure.
 
-Clients send back what they were given, with whatever fields their SDK adds; fields that mean nothing here are passed
-over. What cannot be taken is refused with its place.
+Clients send back what they were given, with whatever fields their SDK adds; fields that mean nothing here are ignored.
+A message that cannot be taken is refused with its place.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _ROLES = frozenset({"user", "assistant", "tool"}) | _INSTRUCTING
 
 
 def rows_of(given: object, field: str = "messages") -> list[dict[str, Any]]:
-    """The messages in a field of a request. Raises ``ApiError``."""
+    """Parse the messages in a field of a request. Raises ``ApiError``."""
     if not isinstance(given, list):
         raise invalid(field, f"Invalid '{field}': it must be a list of messages.", "invalid_type")
     if not given:
@@ -30,7 +29,7 @@ def rows_of(given: object, field: str = "messages") -> list[dict[str, Any]]:
 
 
 def results_in(rows: Sequence[Mapping[str, Any]], field: str = "messages") -> list[BroughtResult]:
-    """The results of the client's tools, where they are what it says now."""
+    """Read the results of the client's tools at the end of the messages; empty where the user has the last word."""
     said = [row for row in rows if row["role"] not in _INSTRUCTING]
     if not said or said[-1]["role"] != "tool":
         return []
@@ -42,7 +41,7 @@ def results_in(rows: Sequence[Mapping[str, Any]], field: str = "messages") -> li
 
 
 def conversation_of(rows: Sequence[Mapping[str, Any]], field: str = "messages") -> Conversation:
-    """What a client said, which ends with what the user says now. Raises ``ApiError``."""
+    """Parse a conversation that ends with the user's message. Raises ``ApiError``."""
     said = [(row, number) for number, row in enumerate(rows) if row["role"] not in _INSTRUCTING]
     last, number = said[-1] if said else ({}, 0)
     if last.get("role") != "user":
@@ -88,7 +87,7 @@ def _content(item: Mapping[str, Any], role: str, where: str, *, may_be_missing: 
 
 
 def _without_refusals(given: object) -> object:
-    """A refusal is what the assistant said."""
+    """Read a refusal as text that the assistant said."""
     if not isinstance(given, list):
         return given
     return [
@@ -131,8 +130,8 @@ def _text(given: object, where: str) -> str:
 
 
 def is_told_by(history: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a client that sends this history means the conversation that we have these rows of. Of an answer it may
-    know the last text only, or all that was said on the way to it."""
+    """Whether a client that sends this history means the conversation of these stored rows. Of an answer it may know
+    only the last text, or all that was said on the way to it."""
     given, stored = _turns(history), _turns(rows)
     if len(given) != len(stored):
         return False
@@ -140,7 +139,7 @@ def is_told_by(history: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str,
 
 
 _Turn = tuple[list[Content], list[str]]
-"""What the user said, and what was answered."""
+"""One turn: what the user said, and the texts that answered it."""
 
 
 def _turns(rows: Sequence[Mapping[str, Any]]) -> list[_Turn]:

@@ -1,4 +1,4 @@
-"""What goes over the wire of chat completions: requests as they are checked, answers as they are documented."""
+"""Requests of chat completions as they are checked, and answers as they are documented."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hermes_worker.api.openai.structured import CHAT_FORMAT
 from hermes_worker.api.schema import IMAGE_PART, TEXT, TEXT_PART, WHOLE, Answers
 
 SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
-"""A name of a session: it can be a header and never looks like a path."""
+"""Pattern of a session's name: it fits into a header and never looks like a path."""
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def _said(value: object) -> object:
-    """As the original reads a flag."""
+    """Read a flag as Hermes Agent does, from a boolean or from one of its words."""
     if isinstance(value, str) and value.lower() in (*_YES, *_NO):
         return value.lower() in _YES
     return value
@@ -82,7 +82,7 @@ _MESSAGES = {
 
 
 class StreamOptions(BaseModel):
-    """How a stream is written."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -137,12 +137,12 @@ class ChatRequest(BaseModel):
 
     @property
     def counts_apart(self) -> bool:
-        """The usage has a chunk of its own."""
+        """Whether the usage has a chunk of its own."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
 def require_possible(body: ChatRequest) -> None:
-    """Raises ``ApiError`` for what would change the answer and cannot be done."""
+    """Raise ``ApiError`` for a field that would change the answer and is not supported."""
     if body.functions:
         raise invalid("functions", "'functions' is not supported: send them as 'tools'.", "unsupported_parameter")
     if body.functions is not None and not isinstance(body.functions, list):
@@ -150,7 +150,7 @@ def require_possible(body: ChatRequest) -> None:
 
 
 def require_session_name(header: str, given: str | None) -> None:
-    """Raises ``ApiError``."""
+    """Raise ``ApiError`` for a header that is no name of a session."""
     if given is not None and not re.fullmatch(SESSION, given):
         words = "1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'"
         raise ApiError(400, f"Invalid {header}: it must be {words}.", code="invalid_session_id", param=header)

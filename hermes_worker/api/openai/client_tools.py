@@ -43,7 +43,7 @@ TOOL_CHOICE: Final = {"description": "'auto', or 'none' for no tools of the clie
 
 
 def tools_of(given: object, choice: object, *, nested: bool) -> tuple[ClientTool, ...]:
-    """The tools that a request brings; ``nested`` as in chat completions. Raises ``ApiError``."""
+    """Parse the tools that a request brings; ``nested`` as in chat completions. Raises ``ApiError``."""
     if given is None:
         return ()
     if not isinstance(given, list):
@@ -78,7 +78,7 @@ def _tool(given: object, where: str, *, nested: bool) -> ClientTool:
 
 
 def other_tools(param: str) -> ApiError:
-    """For a session that is named and has other tools."""
+    """Make the error for a named session whose client tools are others."""
     message = (
         "The session has other tools of its client, and the tools of a session never change. "
         "Send the tools with which it began, or begin another session."
@@ -87,7 +87,7 @@ def other_tools(param: str) -> ApiError:
 
 
 def chat_calls(run_id: str, iteration: int, handed: Sequence[HandedCall]) -> list[dict[str, Any]]:
-    """Calls as chat completions tell them."""
+    """Write calls in the form of chat completions."""
     return [
         {
             "id": str(ClientCallId(run_id=run_id, iteration=iteration, position=call.position)),
@@ -103,7 +103,7 @@ def chat_calls(run_id: str, iteration: int, handed: Sequence[HandedCall]) -> lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroughtResult:
-    """What a client says came of a call."""
+    """The result of a call, as its client reports it."""
 
     call_id: str
     text: str
@@ -113,19 +113,19 @@ class BroughtResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenResults:
-    """The run that goes on with results."""
+    """The part of a run that begins with results of its client."""
 
     run_id: str
     session_id: str
     part: int
-    """The part that begins with them."""
+    """The number of the part that begins with them."""
     start: HandedReply
     hints: Sequence[Hint]
 
 
 def take_results(context: ApiContext, caller: Principal, brought: Sequence[BroughtResult]) -> TakenResults:
-    """Let a run go on with what its client did. Idempotent: the same results again name the same part of the run.
-    Raises ``ApiError``."""
+    """Continue a run with results of its client's tools. Idempotent: the same results again name the same part of the
+    run. Raises ``ApiError``."""
     named = _of_newest_reply(brought)
     (run_id, iteration) = next((call.run_id, call.iteration) for call in named)
     try:
@@ -138,7 +138,7 @@ def take_results(context: ApiContext, caller: Principal, brought: Sequence[Broug
         try:
             hints = calls.bring(run_id, due, by=caller.known_as)
         except (NothingAsked, NotWaiting):
-            continue  # somebody was faster; what they brought is looked at now
+            continue  # another request was faster; what it brought is looked at now
     done = calls.handovers(run_id).done
     part = next(number for number, one in enumerate(done, start=1) if one.iteration == iteration)
     session = context.client.views.run(run_id).session
@@ -154,7 +154,7 @@ def tell_taken(context: ApiContext, taken: TakenResults) -> None:
 
 
 def _of_newest_reply(brought: Sequence[BroughtResult]) -> Mapping[ClientCallId, BroughtResult]:
-    """Clients send earlier results again with the rest of the conversation."""
+    """Keep the results of the newest reply: clients send earlier ones again with the rest of the conversation."""
     found: dict[ClientCallId, BroughtResult] = {}
     for result in brought:
         try:
@@ -173,7 +173,8 @@ def _of_newest_reply(brought: Sequence[BroughtResult]) -> Mapping[ClientCallId, 
 def _still_due(
     calls: ClientCalls, run_id: str, iteration: int, named: Mapping[ClientCallId, BroughtResult]
 ) -> dict[int, str]:
-    """The waits that the results answer; nothing where all are answered, with the same. Raises ``ApiError``."""
+    """Match results with the waits that they answer; empty where all are answered with the same already. Raises
+    ``ApiError``."""
     asked = {call.position: call for call in calls.handovers(run_id).calls if call.iteration == iteration}
     for name, result in named.items():
         if name.position not in asked:
@@ -196,7 +197,7 @@ def _still_due(
 
 
 def refuse_unknown(result: BroughtResult) -> NoReturn:
-    """Raises ``ApiError``."""
+    """Raise ``ApiError`` for a result whose call is unknown."""
     message = f"'{result.where}' is the result of {result.call_id[:80]!r}, and no tool call of that id waits for one."
     raise invalid(result.where, message, "tool_call_not_found")
 

@@ -1,10 +1,10 @@
 """Which session a chat completion belongs to (docs/behaviour.md, "Chat completions").
 
 A client of this kind keeps the conversation itself and sends all of it each time. So that the agent has its workspace
-and its own memory of what it did, a request goes on with the session in which just that was said, if there is one. The
-name of such a session is made of how the conversation begins; conversations that begin alike are told apart by what was
-said in them. A session that is at work, or in which more was said meanwhile, is left alone: the request then begins
-anew from the history that it brought.
+and its own memory of what it did, a request continues the session in which exactly that was said, if there is one. The
+name of such a session is made from how the conversation begins; conversations that begin alike are told apart by what
+was said in them. A session that is at work, or in which more was said meanwhile, is left alone: the request then starts
+a new session from the history that it brought.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hermes_worker.store.runs.conversations import ConversationEnd, Conversation
 from hermes_worker.store.runs.runs import Created, SessionMoved
 
 ALIKE_MAX = 8
-"""Sessions of one caller that begin alike and are kept apart; further ones have no name and are not found again."""
+"""Most sessions of one caller that begin alike and are kept apart; further ones get no name and are not found again."""
 
 
 def accept_conversation(context: ApiContext, submission: Submission, said: Conversation) -> Created:
@@ -43,8 +43,8 @@ def accept_conversation(context: ApiContext, submission: Submission, said: Conve
 
 
 def _names(caller: Principal, said: Conversation, tools: Sequence[ClientTool]) -> list[str]:
-    """Callers have sessions of their own, so that two who begin alike do not meet; and with other tools it is another
-    session."""
+    """List the names that the conversation's session may have. Callers have sessions of their own, so that two who
+    begin alike do not meet; with other tools it is another session."""
     first = next((row["content"] for row in said.history if row["role"] == "user"), said.input)
     began = first if isinstance(first, str) else canonical_json(first)
     kept = [canonical_json(asdict(tool)) for tool in sorted(tools, key=lambda tool: tool.name)]

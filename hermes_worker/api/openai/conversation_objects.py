@@ -25,7 +25,7 @@ _ITEM_ID = re.compile(r"(?:msg|mcp|fc|fco)_(?P<session>[0-9a-f]{32})s(?P<seq>[0-
 
 
 def session_of(conversation: str) -> str:
-    """A session by its id, or by a name."""
+    """Read a session's name from a conversation's id, or from a name that a client gave."""
     return f"run_{conversation.removeprefix('conv_')}" if is_conversation_id(conversation) else conversation
 
 
@@ -56,7 +56,7 @@ class NewConversation(BaseModel):
 
 
 class ConversationChange(BaseModel):
-    """What a client keeps with a conversation from now on."""
+    """New metadata of a conversation."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -64,7 +64,7 @@ class ConversationChange(BaseModel):
 
 
 class NewItems(BaseModel):
-    """What is to stand behind what was said."""
+    """Items to add at the end of a conversation."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -86,7 +86,7 @@ class ConversationObject(BaseModel):
 
 
 class ConversationDeleted(BaseModel):
-    """It is not to be had any more."""
+    """A conversation that was deleted."""
 
     id: str
     object: Literal["conversation.deleted"] = "conversation.deleted"
@@ -132,12 +132,12 @@ class SessionTools:
     client: Collection[str]
 
     def is_of_client(self, name: str, row: ItemRow) -> bool:
-        """Whether a client did this call, whose result is ``row``."""
+        """Whether a client did the call whose result is ``row``."""
         return name in self.client or (not row.is_of_run and name not in self.agent)
 
 
 def seq_of(item: str, session_id: str) -> int | None:
-    """The number of an item's row; ``None`` for what is no item of this session."""
+    """Read the row number from an item's id; ``None`` for the id of no item of this session."""
     match = _ITEM_ID.fullmatch(item)
     if match is None or match["session"] != session_id.removeprefix("run_"):
         return None
@@ -148,8 +148,8 @@ def seq_of(item: str, session_id: str) -> int | None:
 def items_of(
     session_id: str, rows: Sequence[ItemRow], lead: ItemRow | None, tools: SessionTools
 ) -> list[dict[str, Any]]:
-    """The items of ``rows``, which follow each other. ``lead`` is the reply before them. A call stands where its result
-    does."""
+    """List the items of ``rows``, which follow each other. ``lead`` is the reply before them. A call stands where its
+    result does."""
     calls = {} if lead is None else _calls(lead)
     items: list[dict[str, Any]] = []
     for row in rows:

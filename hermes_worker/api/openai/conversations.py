@@ -72,7 +72,7 @@ _OwnConversation = Annotated[KeptConversation, Depends(_own_conversation)]
 
 
 async def _change(request: Request, kept: _OwnConversation) -> ConversationChange:
-    del kept  # what is not theirs is not there, whatever the body says
+    del kept  # another tenant's is answered with 404 before the body is read
     return fitted(await read_object(request), ConversationChange)
 
 
@@ -98,7 +98,7 @@ async def create_conversation(
 def _open(
     context: ApiContext, caller: Principal, rows: list[dict[str, Any]], metadata: dict[str, str]
 ) -> KeptConversation:
-    """What its first turn would open: the prompt is that of a run, which is not made."""
+    """Open a session as its first turn would: its prompt is built for a run, which is not created."""
     client = context.client
     new = _first_turn(context, caller, rows)
     sessions = Sessions(client.database, caller.tenant)
@@ -107,7 +107,7 @@ def _open(
 
 
 def _first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any]]) -> NewRun:
-    """The turn that such rows would come before. Raises ``ApiError`` where they cannot be stored."""
+    """Build the turn that such rows would come before. Raises ``ApiError`` where they cannot be stored."""
     client = context.client
     instructions = [str(row["content"]) for row in rows if row["role"] in _INSTRUCTING]
     first = Submission(
@@ -126,7 +126,7 @@ def _first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any
 
 @router.get("/{conversation_id}", response_model=ConversationObject, responses=schema.errors(404), dependencies=[READS])
 async def get_conversation(kept: _OwnConversation) -> ConversationObject:
-    """A conversation. Every session is one, whoever began it."""
+    """A conversation. Every session is one, however it began."""
     return conversation_object(kept)
 
 
@@ -183,7 +183,7 @@ async def list_conversation_items(
     after: Annotated[str | None, Query(max_length=64, description="The id of the last item seen.")] = None,
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
-    """What was said and done in a conversation; a call is listed when it has its result."""
+    """The items of a conversation, which are what was said and done in it; a call is listed when it has its result."""
     found = await context.store(_page, context, caller.tenant, kept, after, order == "asc", limit + 1)
     return _listed(found[:limit], has_more=len(found) > limit)
 
@@ -212,7 +212,7 @@ async def create_conversation_items(
     body: Annotated[NewItems, Depends(_items)],
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
-    """Add items behind what was said, while nothing is at work there. Answers with those that were kept."""
+    """Add items at the end of a conversation, while no run is active in it. Answers with the items that were stored."""
     return _listed(await context.store(_append, context, caller, kept, body.items), has_more=False)
 
 
@@ -267,7 +267,7 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 async def delete_conversation_item(
     context: Context, caller: Caller, kept: _OwnConversation, item_id: str
 ) -> ConversationObject:
-    """Take the last item back, if a client brought it and no model was told of it yet."""
+    """Delete the last item, if a client added it and no model has seen it yet."""
     await context.store(_take_back, context, caller.tenant, kept, item_id)
     return conversation_object(kept)
 
@@ -302,14 +302,15 @@ class _ItemReader:
         self._tools = SessionTools(agent=agent, client=client)
 
     def item(self, item_id: str) -> dict[str, Any] | None:
-        """``None`` where there is no such item."""
+        """Load an item; ``None`` where there is none of this id."""
         seq = seq_of(item_id, self._kept.session_id)
         rows = [] if seq is None else self._rows(seq, is_ascending=True, limit=1)
         found = [item for item in self._items(rows, is_ascending=True) if item["id"] == item_id]
         return found[0] if found else None
 
     def page(self, after: str | None, *, is_ascending: bool, wanted: int) -> list[dict[str, Any]]:
-        """At most ``wanted`` items behind ``after``. Raises ``ApiError``."""
+        """Load up to two items more than ``wanted`` behind ``after``; ``None`` begins at an end. Raises
+        ``ApiError``."""
         start = None if after is None else seq_of(after, self._kept.session_id)
         if after is not None and self.item(after) is None:
             raise _item_not_found(after, "after")
@@ -327,7 +328,7 @@ class _ItemReader:
         return self._conversations.rows(self._kept.session_pk, start=start, is_ascending=is_ascending, limit=limit)
 
     def _items(self, rows: Sequence[ItemRow], *, is_ascending: bool) -> list[dict[str, Any]]:
-        """Of rows that follow each other, in the order in which they are given."""
+        """List the items of rows that follow each other, in the order in which the rows are given."""
         ordered = rows if is_ascending else rows[::-1]
         lead = None
         if ordered and ordered[0].role is Role.TOOL:

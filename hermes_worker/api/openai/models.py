@@ -1,4 +1,4 @@
-"""The models that clients of OpenAI's API see: the one that is configured, and the name that stands for it."""
+"""The models that clients of OpenAI's API see: the configured one, and the alias that stands for it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ModelList(BaseModel):
 
 
 def served_as(context: ApiContext, asked_for: str | None) -> str | None:
-    """The model of a submission for what a client asked for. The name of a model that is not offered here is echoed and
-    changes nothing: quick-starts name models of somebody else."""
+    """Choose the model of a submission by the name that a client sent; ``None`` for the configured one. A name that is
+    not offered here is echoed and changes nothing: quick-starts of other vendors name their own models."""
     return asked_for if asked_for in offered(context) else None
 
 
 def offered(context: ApiContext) -> list[str]:
-    """The names under which a client may ask for a model."""
+    """List the names under which a client may ask for a model."""
     try:
         configured, _ = resolve_model(context.client.settings.model, None)
     except InvalidSubmission:
@@ -56,13 +56,13 @@ def _object(context: ApiContext, name: str) -> ModelObject:
 
 @router.get("", response_model=ModelList, dependencies=[READS])
 async def list_models(context: Context) -> ModelList:
-    """What may be named as ``model``. Any other name means the configured one, too."""
+    """The models that a request may name as ``model``. Any other name means the configured one, too."""
     return ModelList(data=[_object(context, name) for name in offered(context)])
 
 
 @router.get("/{model}", response_model=ModelObject, responses=schema.errors(404), dependencies=[READS])
 async def get_model(context: Context, model: Annotated[str, Path(max_length=256)]) -> ModelObject:
-    """One of them."""
+    """A model, by its name."""
     if model not in offered(context):
         raise ApiError(404, f"The model {model[:80]!r} does not exist.", code="model_not_found", param="model")
     return _object(context, model)

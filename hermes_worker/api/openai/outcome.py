@@ -1,4 +1,4 @@
-"""How a run ended, in OpenAI's words and in those that the original adds to them. Pure."""
+"""How a run ended, in OpenAI's words and in those that Hermes Agent adds to them. Pure."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.views import RunView
 
 _CUT = frozenset({ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED, ExitReason.BUDGET_EXHAUSTED})
-"""The answer is shorter than it would have been without a limit."""
+"""Exit reasons of answers that are shorter than they would have been without a limit."""
 _HEADER_CHARS_MAX = 200
 _ERROR_CHARS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The end of a run, for a client who asked for an answer."""
+    """The end of a run, for a client that asked for an answer."""
 
     text: str
     is_whole: bool
-    """The model came to an end by itself."""
+    """Whether the model came to an end by itself."""
     is_partial: bool
     is_failed: bool
     error: str | None
-    """What was the matter, without secrets."""
+    """What went wrong, without secrets."""
     finish_reason: str
     """``stop``, ``length``, ``content_filter``, ``tool_calls`` or ``error``."""
 
     @property
     def is_answer(self) -> bool:
-        """There is something to show."""
+        """Whether there is something to show."""
         return self.is_whole or bool(self.text)
 
     @property
     def hermes(self) -> dict[str, Any]:
-        """What the original adds to an answer that is not whole."""
+        """The fields that Hermes Agent adds to an answer that is not whole."""
         code = "output_truncated" if self.finish_reason == "length" else "agent_error"
         return {
             "completed": self.is_whole,
@@ -50,7 +50,7 @@ class RunOutcome:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The same for whoever looks at headers only."""
+        """Headers that say the same as ``hermes``, for clients that read only headers; empty for a whole answer."""
         if self.is_whole:
             return {}
         said = {"X-Hermes-Completed": "false", "X-Hermes-Partial": str(self.is_partial).lower()}
@@ -61,7 +61,7 @@ class RunOutcome:
 
 
 def outcome_of(view: RunView) -> RunOutcome:
-    """Of a run that has ended."""
+    """Build the outcome of a run that has ended."""
     text = view.output or ""
     is_whole = view.is_completed and view.exit_reason not in _CUT
     reason = "stop" if is_whole else "length" if view.exit_reason in _CUT else "error"
@@ -78,7 +78,8 @@ def outcome_of(view: RunView) -> RunOutcome:
 
 
 def handed_over(text: str) -> RunOutcome:
-    """Of a part of a run that ends with calls of its client's tools, beside which the model said ``text``."""
+    """Build the outcome of a part of a run that ends with calls of its client's tools, beside which the model said
+    ``text``."""
     return RunOutcome(
         text=text, is_whole=True, is_partial=False, is_failed=False, error=None, finish_reason="tool_calls"
     )
@@ -93,7 +94,7 @@ def _error(view: RunView) -> str:
 
 
 def chat_usage(usage: Usage) -> Mapping[str, Any]:
-    """Tokens as chat completions count them."""
+    """Count tokens as chat completions do."""
     read = usage.input + usage.cache_read + usage.cache_write
     return {
         "prompt_tokens": read,

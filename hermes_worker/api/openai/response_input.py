@@ -1,4 +1,4 @@
-"""The input of a response, brought into the form in which we store messages (docs/behaviour.md, "Responses"). Pure."""
+"""Parse the input of a response into the form in which we store messages (docs/behaviour.md, "Responses"). Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hermes_worker.api.messages import ITEMS_MAX, Conversation, bounded
 from hermes_worker.api.openai.chat_messages import conversation_of, rows_of
 
 _OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference", "compaction"})
-"""Items that a server made and that say nothing to an agent: it has its own memory of them."""
+"""Items that a server made and that tell an agent nothing new: it has its own memory of them."""
 
 
 def input_rows(given: object, history: object) -> list[dict[str, Any]]:
-    """Messages from the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
+    """Parse messages from the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
     earlier = _messages(history, "conversation_history") if history is not None else []
     if isinstance(given, str):
         if not given.strip():
@@ -24,13 +24,13 @@ def input_rows(given: object, history: object) -> list[dict[str, Any]]:
 
 
 def item_rows(given: object, where: str) -> list[dict[str, Any]]:
-    """Messages from a list of items, which may be empty. Raises ``ApiError``."""
+    """Parse messages from a list of items, which may be empty. Raises ``ApiError``."""
     messages = _messages(given, where)
     return rows_of(messages, where) if messages else []
 
 
 def spoken(rows: Sequence[Mapping[str, Any]]) -> Conversation:
-    """What a client said, which ends with what the user says now. Raises ``ApiError``."""
+    """Parse a conversation that ends with the user's message. Raises ``ApiError``."""
     return conversation_of(rows, "input")
 
 

@@ -1,8 +1,8 @@
 """A run as an object of OpenAI's Responses API (docs/behaviour.md, "Responses"). Pure.
 
 Items stand in the order in which they were said. A call of one of the agent's tools is an ``mcp_call``: a client shows
-it and does nothing; a ``function_call`` would be its to execute. Ids are made of the run's id and of places in the
-output, so they are the same whoever is asked.
+it and does nothing; it would have to execute a ``function_call``. Ids are made from the run's id and from places in the
+output, so every replica gives the same ones.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hermes_worker.store.runs.responses import TurnRecord
 from hermes_worker.store.runs.views import RunView
 
 SHOWN_CHARS_MAX = 1_000
-"""Of a tool's arguments and output; ``GET /v1/runs/{run_id}/result`` has all of it."""
+"""Most characters shown of a tool's arguments and output; ``GET /v1/runs/{run_id}/result`` has all of them."""
 _WORKING = {RunStatus.QUEUED: "queued", RunStatus.STOPPING: "cancelled"}
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def response_id(run_id: str, part: int = 0) -> str:
-    """Of a part of a run (``core.client_tools``)."""
+    """Make the id of a part of a run (``core.client_tools``)."""
     return f"resp_{run_id.removeprefix('run_')}{f'p{part}' if part else ''}"
 
 
 def response_object(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = False) -> dict[str, Any]:
-    """The whole object of a part, as far as the run has come. ``is_handed_over``: its reader has seen that it ended
-    with calls for the client, whatever happened since."""
+    """Build the whole object of a part, as far as the run has come. ``is_handed_over``: the reader has seen the part
+    end with calls for the client, whatever happened since."""
     view, echo = turn.view, turn.spec.echo
     outcome = _part_outcome(turn, part, is_handed_over=is_handed_over)
     return {
@@ -69,13 +69,13 @@ def response_object(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = F
 
 
 def _tool(tool: ClientTool) -> dict[str, Any]:
-    """Its arguments are judged by the schema, and are not made to fit it."""
+    """Describe a client's tool. Its arguments are judged by the schema, and are not made to fit it."""
     named = {"type": "function", "name": tool.name, "description": tool.description or None}
     return {**named, "parameters": dict(tool.parameters), "strict": False}
 
 
 def _part_outcome(turn: TurnRecord, part: int, *, is_handed_over: bool) -> RunOutcome | None:
-    """``None`` while it is at work."""
+    """Build the outcome of a part; ``None`` while it is at work."""
     is_waiting = turn.handovers.is_waiting and turn.view.status is RunStatus.WAITING_FOR_INPUT
     if is_handed_over or part < turn.handovers.newest or is_waiting:
         return handed_over("")
@@ -93,7 +93,7 @@ def _format(schema: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def status_of(view: RunView, outcome: RunOutcome | None) -> str:
-    """In OpenAI's words."""
+    """Name the status of a part in OpenAI's words."""
     if outcome is None:
         return _WORKING.get(view.status, "in_progress")
     if outcome.is_whole:
@@ -136,7 +136,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def output_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
-    """What the agent said and did in a part, in order, and what it left to its client."""
+    """List what the agent said and did in a part, in order, and what it left to its client."""
     of = PartName(run_id=turn.view.run_id, part=part)
     results = {row.seq: json.loads(row.body) for row in turn.said if row.role is Role.TOOL}
     items: list[dict[str, Any]] = []
@@ -163,13 +163,13 @@ def _handed_call(of_client: ClientCall, call: Mapping[str, Any]) -> HandedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartName:
-    """A part of a run, of which its items have their ids."""
+    """A part of a run. Its items get their ids from it."""
 
     run_id: str
     part: int
 
     def item_id(self, kind: str, index: int) -> str:
-        """Of the item at a place of the output."""
+        """Make the id of the item at a place of the output."""
         return f"{kind}_{self.run_id.removeprefix('run_')}{f'{self.part:06x}' if self.part else ''}{index:06x}"
 
 
@@ -179,7 +179,7 @@ def text_of(body: Mapping[str, Any]) -> str:
 
 
 def message_item(of: PartName, index: int, text: str | None) -> dict[str, Any]:
-    """At a place of the output. ``None`` for a message that is being written."""
+    """Build the message at a place of the output; ``text`` is ``None`` for a message that is being written."""
     part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
         "id": of.item_id("msg", index),
@@ -193,7 +193,8 @@ def message_item(of: PartName, index: int, text: str | None) -> dict[str, Any]:
 def function_item(
     of: PartName, index: int, call: HandedCall, iteration: int, *, is_told: bool = True
 ) -> dict[str, Any]:
-    """A call that the client does, at a place of the output. Without ``is_told`` its arguments are to come."""
+    """Build the item for a call that the client does, at a place of the output. Without ``is_told`` its arguments are
+    still to come."""
     return {
         "id": of.item_id("fc", index),
         "type": "function_call",
@@ -205,7 +206,8 @@ def function_item(
 
 
 def call_item(of: PartName, index: int, call: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """At a place of the output. ``result`` is ``None`` for a call that has not ended."""
+    """Build the item for a call of the agent's tool, at a place of the output. ``result`` is ``None`` for a call that
+    has not ended."""
     function = call.get("function") or {}
     return {
         "id": of.item_id("mcp", index),
@@ -225,7 +227,7 @@ def _shown(text: str) -> str:
 
 
 def input_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
-    """What the request brought."""
+    """List the items that the request brought."""
     if (before := turn.handovers.before(part)) is not None:
         return _brought_items(turn, before.iteration)
     said = [*turn.spec.history, {"role": "user", "content": turn.spec.input}]
@@ -262,7 +264,7 @@ def _input_item(run_id: str, number: int, row: Mapping[str, Any]) -> dict[str, A
 
 
 def input_part(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a stored message in OpenAI's words; ``kind`` is that of its texts."""
+    """Write a part of a stored message in OpenAI's form; ``kind`` is the type of its texts."""
     if part.get("type") == "image_url":
         image = part["image_url"]
         return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}

@@ -1,4 +1,4 @@
-"""What goes over the wire of responses: requests as they are checked, answers as they are documented."""
+"""Requests of responses as they are checked, and answers as they are documented."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CONVERSATION_ID = re.compile(r"conv_[0-9a-f]{32}")
 
 
 def run_and_part(response: str) -> tuple[str, int] | None:
-    """The run of a response, and which part of it; ``None`` for what is no id of one."""
+    """Read a run's id and the part's number from a response's id; ``None`` for a text that is none."""
     match = _RESPONSE_ID.fullmatch(response)
     return None if match is None else (f"run_{match['run']}", int(match["part"] or 0))
 
 
 def is_conversation_id(text: str) -> bool:
-    """Whether it names a session that nobody named."""
+    """Whether the text is the id of a session that has no name of its own."""
     return _CONVERSATION_ID.fullmatch(text) is not None
 
 
@@ -48,7 +48,8 @@ def _item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _items(*texts_of: str) -> dict[str, Any]:
-    """The user's messages, those of these roles, and what is passed over."""
+    """Describe a list of items: the user's messages, messages with the roles ``texts_of``, and items that are
+    ignored."""
     passed_over = {"type": "object", "properties": {"type": {"enum": ["reasoning", "mcp_call"]}}, "required": ["type"]}
     kinds = [_item(["user"], [TEXT_PART, IMAGE_PART]), _item([*texts_of], [TEXT_PART]), passed_over]
     return {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": kinds}}
@@ -56,7 +57,7 @@ def _items(*texts_of: str) -> dict[str, Any]:
 
 INPUT_ITEMS = _items("assistant", "system", "developer")
 ADDED_ITEMS = _items("assistant")
-"""Behind what was said: a prompt that there is does not change."""
+"""Items that a request may add to a conversation: no system messages, because a stored prompt does not change."""
 _INPUT = {
     "anyOf": [{**TEXT, "pattern": NOT_BLANK}, {**INPUT_ITEMS, "minItems": 1}],
     "description": "The user's message, or items, the last of which is the user's message.",
@@ -81,7 +82,7 @@ _TEXT_OPTIONS = {
 
 
 class ResponseRequest(BaseModel):
-    """What the agent is asked. Fields that are not named here are passed over: the agent decides how its model is
+    """A request for a response. Fields that are not named here are ignored: the agent decides how its model is
     asked."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -125,7 +126,7 @@ class ResponseRequest(BaseModel):
 
 
 def require_possible(body: ResponseRequest) -> None:
-    """Raises ``ApiError`` for what contradicts itself and for what cannot be done."""
+    """Raise ``ApiError`` for fields that contradict each other, and for what is not supported."""
     if body.text is not None and not isinstance(body.text, dict):
         raise invalid("text", "Invalid 'text': it must be an object.", "invalid_type")
     if body.background and not body.is_stored:
@@ -151,7 +152,7 @@ BODY = {
 
 
 class Deleted(BaseModel):
-    """It is not to be had any more."""
+    """A response that was deleted."""
 
     id: str
     object: Literal["response"] = "response"

@@ -1,14 +1,23 @@
-"""A run as the stream of a response: rows and live entries in, OpenAI's events out. Pure.
+"""Turn a run into the stream of a response: rows and live entries in, OpenAI's events out. Pure.
 
 Theory of operation. A client that comes back says the last ``sequence_number`` that it has seen, to any replica, and
-must be told the rest. So numbers are made of what stands in rows, and of nothing else: each event takes one, and a
-piece of text takes as many as it has characters. However the text was cut on its way, the same place in it has the same
-number. Whoever comes back makes all events anew from the first row, and passes over those up to that number; of a piece
-that was told in part, the rest is told.
+must get the rest. So numbers are made from what stands in rows, and from nothing else: each event takes one number, and
+a piece of text takes as many as it has characters. However a text was cut on its way, the same place in it has the same
+number. For a client that comes back, all events are made again from the first row, and those up to its number are
+dropped; of a piece that was sent in part, the rest is sent.
 
-Two things are not in rows. A reply that was told in part and then discarded, or asked for again, is told no further;
-its item ends with the right text, and numbers go on behind the longer of the two. And a run that ended is told to have
-ended even to a client whose number lies behind that end.
+| a run says "Hello" in two pieces | event | numbers |
+|---|---|---|
+| the run begins | ``response.created``, ``response.in_progress`` | 0, 1 |
+| the message begins | ``response.output_item.added``, ``response.content_part.added`` | 2, 3 |
+| "Hel" | ``response.output_text.delta`` | 4 to 6, sent as 6 |
+| "lo" | ``response.output_text.delta`` | 7 to 8, sent as 8 |
+
+A client that returns with 5 gets "l" as 6, and then "lo".
+
+Two things are not in rows. A reply that was sent in part and then discarded, or asked for again, is sent no further;
+its item ends with the right text, and numbers go on behind the longer of the two. And a client whose number lies behind
+the end of a run still learns that the run has ended.
 """
 
 from __future__ import annotations
@@ -26,22 +35,22 @@ from hermes_worker.stream.events import MESSAGE_DELTA
 from hermes_worker.stream.live import LiveEntry
 
 LAST = "response.end"
-"""Stands for the last event, whose name says how the response ended."""
+"""A placeholder for the last event, whose name says how the response ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseEvent:
-    """One event, but for what has to be read first."""
+    """One event, without what has to be read from the database first."""
 
     kind: str
     number: int
     fields: Mapping[str, Any]
     wants_response: bool = False
-    """The response as it is goes with it."""
+    """Whether the response goes with it, as it is when the event is sent."""
     item_index: int | None = None
-    """The place of the item that goes with it, as it is."""
+    """The place of the item that goes with it, as it is when the event is sent."""
     is_handover: bool = False
-    """The part ended because the rest is its client's to do."""
+    """Whether the part ended because the rest is left to its client."""
 
 
 @dataclass(slots=True)
@@ -52,11 +61,11 @@ class _OpenText:
     began_at: int
     """The number of the event before its first character."""
     is_void: bool = False
-    """What was told of it is not what it will be."""
+    """Whether the text that was sent will not be the text of the message."""
 
 
 class ResponseTeller(sse.MergedView):
-    """Makes events of one part of a run for one reader, of which it passes over those up to ``seen``."""
+    """Makes the events of one part of a run for one reader, without those up to the number ``seen``."""
 
     def __init__(
         self,
@@ -67,7 +76,7 @@ class ResponseTeller(sse.MergedView):
         of_client: Collection[str] = (),
         seen: int = -1,
     ) -> None:
-        """``before`` is what the part begins behind; ``of_client`` names the tools of the client."""
+        """``before`` is the reply behind which the part begins; ``of_client`` names the tools of the client."""
         self._of = of
         told = sse.Cursor(seq=before.event_seq, iteration=before.iteration) if before else sse.Cursor()
         super().__init__(sse.Merge(told, start))
@@ -81,7 +90,7 @@ class ResponseTeller(sse.MergedView):
         """The places of the items of calls, by iteration and position."""
 
     def begin(self) -> Sequence[ResponseEvent]:
-        """What every stream begins with."""
+        """Make the events with which every stream begins."""
         kinds = ("response.created", "response.in_progress")
         return [event for kind in kinds for event in self._event(kind, {}, wants_response=True)]
 
@@ -94,7 +103,7 @@ class ResponseTeller(sse.MergedView):
 
     def live(self, entry: LiveEntry, at: float) -> Sequence[ResponseEvent]:
         if entry.kind != "text" or self.is_over:
-            return ()  # what is told of tools is in rows
+            return ()  # events about tools come from rows
         return [event for told in self.merge.live(entry, at) for event in self._told(told)]
 
     def _row(self, row: StoredEvent, usage: Usage) -> Iterator[ResponseEvent]:
@@ -144,7 +153,7 @@ class ResponseTeller(sse.MergedView):
             yield ResponseEvent(kind="response.output_text.delta", number=self._number, fields=fields)
 
     def _complete(self, row: StoredEvent) -> Iterator[ResponseEvent]:
-        """The reply stands as a row: what was told of it ends as that says, and its calls are known."""
+        """Make the events for a reply that became a row: its text ends as the row says, and its calls are known."""
         whole = row.data.get("text")
         whole = whole if isinstance(whole, str) else ""
         text = self._text
@@ -181,7 +190,7 @@ class ResponseTeller(sse.MergedView):
         return function_item(self._of, index, told, self.handover.iteration, is_told=False)
 
     def _left(self, row: StoredEvent) -> Iterator[ResponseEvent]:
-        """A call is its client's to do; its arguments are told in one piece."""
+        """Make the events for a call that is left to the client; its arguments are sent in one piece."""
         index = self._calls.pop((row.data["iteration"], row.data["position"]), None)
         if index is None:
             return

@@ -69,7 +69,7 @@ _PassedOver = Query(description="Passed over.")
 class _ParsedResponse:
     body: response_schema.ResponseRequest
     digest: str
-    """What an idempotency key stands for."""
+    """The digest of the request, which an idempotency key stands for."""
 
 
 async def _parsed_response(request: Request) -> _ParsedResponse:
@@ -82,14 +82,14 @@ async def _parsed_response(request: Request) -> _ParsedResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AskedPart:
-    """What a request is answered with: a part of a run."""
+    """The part of a run that answers a request."""
 
     of: PartName
     headers: Mapping[str, str] = field(default_factory=dict)
     stops_for: str | None = None
-    """Who leaves when the client does; ``None`` where the run goes on."""
+    """The principal's name to stop the run with when the client leaves; ``None`` where the run goes on."""
     before: HandedReply | None = None
-    """What the part begins behind; ``None`` for the first."""
+    """The reply behind which the part begins; ``None`` for a run's first part."""
 
 
 @router.post(
@@ -138,7 +138,7 @@ async def _whole(context: ApiContext, request: Request, asked: _AskedPart, *, is
             if asked.stops_for is not None:
                 context.spawn(stop_abandoned(context, run_id, by=asked.stops_for))
             if isinstance(error, ClientLeft):
-                return Response(status_code=499)  # nobody reads it
+                return Response(status_code=499)  # the client has left
             raise
     turn = await context.store(Responses(context.client.database).turn, run_id)
     document = response_object(turn, asked.of.part, is_handed_over=teller.handover.is_handed_over)
@@ -152,7 +152,7 @@ async def _going_on(
     brought: Sequence[BroughtResult],
     leaver: str | None,
 ) -> _AskedPart:
-    """A request that brings what came of the client's tools."""
+    """Continue a run with the results of the client's tools that a request brings."""
     taken = await context.store(_take, context, caller, body, brought)
     if taken.hints:
         context.spawn(context.tell_broker(tell_taken, context, taken))
@@ -200,8 +200,8 @@ def _submission(
 
 
 def _accept(context: ApiContext, submission: Submission, body: response_schema.ResponseRequest) -> Created:
-    """Commit a run. One that follows a response goes on with its session while that response is the newest there; else
-    it begins a session of its own, with what was said up to that response. Raises as ``accept``, and ``ApiError``."""
+    """Commit a run. One that follows a response continues its session while that response is the newest there; else it
+    begins a session of its own, with what was said up to that response. Raises as ``accept``, and ``ApiError``."""
     tools = submission.client_tools
     if body.previous_response_id is None:
         named = submission.session_id
@@ -242,14 +242,14 @@ def _headers(created: Created) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptResponse:
-    """A part of a run, and the rows of the run."""
+    """A response that exists: a part of a run, and the rows of the run."""
 
     of: PartName
     turn: TurnRecord
 
 
 def _kept(context: ApiContext, tenant: str, response: str) -> _KeptResponse:
-    """Raises ``ApiError`` for what is not there, not theirs, not stored or deleted: in the same words."""
+    """Load a response. One that is unknown, another tenant's, not stored or deleted raises the same ``ApiError``."""
     responses = Responses(context.client.database)
     named = response_schema.run_and_part(response)
     if named is None:
@@ -291,7 +291,7 @@ async def get_response(
     include: Annotated[list[str] | None, _PassedOver] = None,
     include_obfuscation: Annotated[bool | None, _PassedOver] = None,
 ) -> Response:
-    """A response, as far as it has come; any run is one. With ``stream``, everything that happened and happens."""
+    """A response, as far as it has come; every run is one. With ``stream``, everything that happened and happens."""
     if stream:
         before = kept.turn.handovers.before(kept.of.part)
         seen = -1 if starting_after is None else starting_after
@@ -338,7 +338,7 @@ async def list_input_items(
     after: Annotated[str | None, Query(max_length=64, description="The id of the last item seen.")] = None,
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
-    """What the request of a response brought."""
+    """The items that the request of a response brought."""
     items = input_items(kept.turn, kept.of.part)
     if order == "desc":
         items.reverse()
@@ -403,7 +403,7 @@ _BEGUN: Mapping[str, Any] = {
     "incomplete_details": None,
     "completed_at": None,
 }
-"""However late somebody comes, the stream begins as it began."""
+"""A response in its first state: the stream begins with it, however late a reader comes."""
 
 
 def _last_kind(status: str) -> str:

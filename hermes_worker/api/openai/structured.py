@@ -1,4 +1,4 @@
-"""Answers as JSON: ``response_format`` of chat completions and ``text.format`` of responses become a schema."""
+"""JSON answers: ``response_format`` of chat completions and ``text.format`` of responses become a schema."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ RESPONSE_FORMAT: Final = {
 
 
 def chat_schema_of(given: object) -> Mapping[str, Any] | None:
-    """What ``response_format`` asks for; ``None`` for text. Raises ``ApiError``."""
+    """Read the schema from ``response_format``; ``None`` for a text. Raises ``ApiError``."""
     inner = given.get("json_schema") if isinstance(given, dict) else None
     return _schema_of(given, inner, "response_format", "response_format.json_schema")
 
 
 def response_schema_of(text: object) -> Mapping[str, Any] | None:
-    """What ``text.format`` asks for, likewise."""
+    """Read the schema from ``text.format``; ``None`` for a text. Raises ``ApiError``."""
     given = text.get("format") if isinstance(text, dict) else None
     return _schema_of(given, given, "text.format", "text.format")
 

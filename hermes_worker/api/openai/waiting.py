@@ -1,4 +1,4 @@
-"""Wait for the end of a run, for as long as its client waits."""
+"""Wait for the end of a run, for as long as the client waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ASK_FOR_S = 30.0
 
 
 class EndTeller:
-    """A reader who only wants to know that a run has ended."""
+    """A reader of a run's events that only looks for the end of the run."""
 
     def __init__(self, seq: int = 0) -> None:
         self.seq = seq
@@ -45,7 +45,7 @@ class EndTeller:
 
 
 class AnswerTeller(EndTeller):
-    """The same of a run that may be handed over to its client, which is an end as well."""
+    """A reader that also ends when the run is handed over to its client."""
 
     def __init__(self, seq: int = 0) -> None:
         super().__init__(seq)
@@ -61,12 +61,12 @@ class AnswerTeller(EndTeller):
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the answer any more."""
+    """The client closed its connection before the answer was ready."""
 
 
 async def wait_for_end(context: ApiContext, request: Request, run_id: str, teller: EndTeller | None = None) -> RunView:
-    """The run when it has ended, for ``teller``. Raises ``ClientLeft``, ``TooManyReaders``, and ``ApiError`` when the
-    server goes away."""
+    """Wait until ``teller`` has seen the end of the run, and load the run. Raises ``ClientLeft``, ``TooManyReaders``,
+    and ``ApiError`` when the server stops."""
     teller = teller or EndTeller()
     with context.followers.follow(run_id) as feed:
         waiting = asyncio.ensure_future(_end(context, run_id, teller, feed))
@@ -92,7 +92,7 @@ async def _end(context: ApiContext, run_id: str, teller: EndTeller, feed: Feed) 
 
 
 async def ended(context: ApiContext, run_id: str) -> RunView:
-    """A run whose last event was read. A database that is away for a moment is asked again. Raises
+    """Load a run whose last event was read, trying again while the database is away for a moment. Raises
     ``UnavailableError``."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + _ASK_FOR_S
@@ -106,13 +106,13 @@ async def ended(context: ApiContext, run_id: str) -> RunView:
 
 
 def going_away() -> ApiError:
-    """The server stops before the run has ended."""
+    """Make the error for a server that stops before the run has ended."""
     message = "The server is going away before the run has ended. Send the request again."
     return ApiError(503, message, code="gateway_draining", headers={"Retry-After": "1"})
 
 
 class AnswerStream(EventStream):
-    """A run as the answer to the request that made it. Where nobody could ask for it again, it is stopped when its
+    """Streams a run as the answer to the request that made it. A run that cannot be asked for again is stopped when its
     reader leaves."""
 
     def __init__(
@@ -125,7 +125,8 @@ class AnswerStream(EventStream):
         stops_for: str | None,
         is_over: Callable[[], bool],
     ) -> None:
-        """``stops_for`` is who leaves when the reader does; ``None`` lets the run go on."""
+        """``stops_for`` is the principal's name to stop the run with when the reader leaves; ``None`` lets the run go
+        on."""
         super().__init__(context, run_id, frames)
         self.headers.update(headers)
         self._context = context
@@ -142,6 +143,6 @@ class AnswerStream(EventStream):
 
 
 def has_room(context: ApiContext) -> None:
-    """Looked at before a run is made for somebody who will follow it. Raises ``TooManyReaders``."""
+    """Raise ``TooManyReaders`` before a run is made for a client that wants to follow it."""
     if context.followers.count >= context.policy.readers_max:
         raise TooManyReaders(ReadersOf.SERVER)

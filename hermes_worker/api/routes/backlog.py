@@ -1,4 +1,4 @@
-"""How much work waits, by queue: what a scaler asks for."""
+"""The backlog: how much work waits, by queue. Scalers read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1/backlog", tags=["health"], responses=schema.error
 
 @router.get("", response_model=schema.BacklogObject, dependencies=[FOR_SCALERS])
 async def show_backlog(context: Context) -> schema.BacklogObject:
-    """What waits and what is at work in the whole installation, as the view ``hermes_backlog`` says."""
+    """The steps that wait and the steps at work in the whole installation, as in the view ``hermes_backlog``."""
     found = await context.store(read_backlog, context.client.database)
     return schema.BacklogObject(
         queues={

@@ -1,4 +1,4 @@
-"""What this server can do, and which toolsets and skills there are (docs/behaviour.md, "Sessions over HTTP")."""
+"""The capabilities of this server, and its toolsets and skills (docs/behaviour.md, "Sessions over HTTP")."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENDPOINTS: Mapping[str, tuple[str, str]] = {
     "session_chat_stream": ("POST", "/api/sessions/{session_id}/chat/stream"),
     "jobs": ("GET", "/api/jobs"),
 }
-"""The original's names of its operations. Those that this server has are told."""
+"""Hermes Agent's names of its operations. Those that this server has are told."""
 _FEATURES: Mapping[str, str] = {
     "chat_completions": "chat_completions",
     "chat_completions_streaming": "chat_completions",
@@ -64,7 +64,7 @@ _FEATURES: Mapping[str, str] = {
     "toolsets_api": "toolsets",
     "jobs_api": "jobs",
 }
-"""What clients ask for, and the operation without which there is none of it."""
+"""Features that clients ask for, and the operation without which a feature is missing."""
 
 
 class AuthObject(BaseModel):
@@ -86,7 +86,7 @@ class EndpointObject(BaseModel):
 
 
 class CapabilitiesObject(BaseModel):
-    """What this server can do."""
+    """The capabilities of this server."""
 
     object: Literal["hermes.api_server.capabilities"] = "hermes.api_server.capabilities"
     platform: Literal["hermes-agent"] = "hermes-agent"
@@ -105,9 +105,9 @@ class ToolsetObject(BaseModel):
     label: str
     description: str
     enabled: bool
-    """A run that names no toolsets has it."""
+    """Whether a run that names no toolsets has it."""
     configured: bool
-    """It has tools here."""
+    """Whether it has tools here."""
     tools: list[str]
 
 
@@ -131,7 +131,7 @@ class SkillList(BaseModel):
 
 @router.get("/capabilities", response_model=CapabilitiesObject, dependencies=[READS])
 async def show_capabilities(context: Context, request: Request) -> CapabilitiesObject:
-    """What this server can do, and where."""
+    """The capabilities of this server, and where each is."""
     paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
     there = {name: at for name, at in ENDPOINTS.items() if at[0].lower() in paths.get(at[1], {})}
     features: dict[str, bool | str] = {name: needed in there for name, needed in _FEATURES.items()}

@@ -1,5 +1,5 @@
-"""Which lists change, as it happens, as server-sent events: whoever shows a list reads it again when it is told to, and
-not all the time."""
+"""Which lists change, as it happens, as server-sent events: a client that shows a list reads it again when an event
+says so, and need not poll."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hermes_worker.stream.events import LISTS_CHANGED, item_schema
 router = APIRouter(prefix="/v1/changes", tags=["runs"])
 
 _AGAIN = b"retry: 500\n\n"
-"""Milliseconds until a browser connects again."""
+"""The field that says after how many milliseconds a browser connects again."""
 _ChangesId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{ID_FORM}"})]
 _STREAMED: schema.Answers = {
     200: {
@@ -44,7 +44,8 @@ def _told(
     after: Annotated[_ChangesId | None, Query(description="Id of the last event seen.")] = None,
     last_event_id: Annotated[_ChangesId | None, Header()] = None,
 ) -> Marks:
-    """A browser that reconnects sends its first address again, so the header is the newer of the two."""
+    """Read the last event that the client has seen. A browser that reconnects sends its first address again, so the
+    header is the newer of the two."""
     told: Marks = {}
     for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
         try:
@@ -55,7 +56,7 @@ def _told(
 
 
 class ChangeStream(StreamingResponse):
-    """The changes of somebody's lists."""
+    """The stream of changes of one reader's lists."""
 
     media_type = "text/event-stream"
 
@@ -91,15 +92,15 @@ async def watch_changes(
     """Which of the caller's lists changed: runs, approvals, sessions, deliveries, and jobs, fleet, audit and gateway
     where the key allows to read these. The first event names the lists that differ from what ``after`` says, all of
     them without it. Then an event comes when a list changes, at most once a second, and twice for approvals. Its id
-    says how all lists stood, so a reader that comes back with it, to whichever server, is told of what changed
+    says how all lists stood, so a reader that comes back with it, to whichever server, gets what changed
     meanwhile. The server ends a stream after five minutes."""
     tenant = for_all_or_own(caller, all_tenants=all_tenants)
-    await context.store(context.client.database.now)  # or whoever comes while the database is away heard nothing at all
+    await context.store(context.client.database.now)  # 503 while the database is away, instead of a silent stream
     return ChangeStream(context, tenant, _frames(context, tenant, _readable(caller), told))
 
 
 def _readable(caller: Principal) -> Collection[ListKind]:
-    """The lists that a key may read."""
+    """List the kinds of lists that a key may read."""
     kinds = {ListKind.RUNS, ListKind.APPROVALS, ListKind.SESSIONS, ListKind.DELIVERIES}
     if caller.may(KeyScope.JOBS):
         kinds.add(ListKind.JOBS)

@@ -1,4 +1,4 @@
-"""Pause a run, let it go on, say something to it at work."""
+"""Pause a run, resume it, steer it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Steer(BaseModel):
 
 
 class Controlled(BaseModel):
-    """What became of the run."""
+    """The run's status after the request."""
 
     run_id: str
     status: str

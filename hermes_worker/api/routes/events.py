@@ -32,7 +32,7 @@ EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{sse.
 
 
 def streamed(name: str, id_form: str) -> schema.Answers:
-    """The answers of a route that streams events, each of which ``name`` describes in the document."""
+    """Describe the answers of a route that streams events; ``name`` names the schema of one event in the document."""
     described = {"content": {"text/event-stream": {"itemSchema": item_schema(name, id_form)}}}
     return {
         200: {**described, "description": "What happened, and then what happens."},
@@ -41,8 +41,8 @@ def streamed(name: str, id_form: str) -> schema.Answers:
 
 
 class EventStream(StreamingResponse):
-    """The events of a run, which ``frames`` makes of what its feed brings. Ends the generator when the reader leaves,
-    not when the garbage collector comes by."""
+    """Streams the events of a run, which ``frames`` makes from what its feed brings. Closes the generator when the
+    reader leaves, not when the garbage collector finds it."""
 
     media_type = "text/event-stream"
 
@@ -89,7 +89,8 @@ async def run_events(
 
 
 def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
-    """A browser that reconnects sends its first address again, so the header is the newer of the two."""
+    """Read where a reader goes on. A browser that reconnects sends its first address again, so the header is the newer
+    of the two."""
     newest = sse.Cursor()
     for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
         try:

@@ -1,4 +1,4 @@
-"""Accounts that people write to, and who may speak to the agent there. For operators."""
+"""Accounts to which people write, and who may speak to the agent there. For operators."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _Person = Annotated[str, Query(min_length=1, max_length=200, pattern=NO_NUL)]
 
 
 class ChatPersonObject(BaseModel):
-    """Somebody who was let in with a code."""
+    """A person who was let in with a code."""
 
     person: str
     """Their id on the platform."""
     tenant: str
-    """Whose chats they were let into."""
+    """The tenant into whose chats they were let."""
     role: ChatRole
     paired_at: float
     """Epoch seconds."""
 
 
 class ChatAskerObject(BaseModel):
-    """A stranger who was given a code that is still good. Only they know it."""
+    """A stranger who has a code that is still valid. Only the stranger knows it."""
 
     person: str
     tenant: str
-    """In whose chats they asked."""
+    """The tenant in whose chats they asked."""
     asked_at: float
     expires_at: float
     """Epoch seconds, as all times here."""
 
 
 class GatewayAccountObject(BaseModel):
-    """An account that is or was listened to. Who is allowed by settings is not told here."""
+    """An account that a gateway listens to, or listened to. People whom settings allow are not listed here."""
 
     object: Literal["hermes.gateway_account"] = "hermes.gateway_account"
     account: str
@@ -62,10 +62,10 @@ class GatewayAccountObject(BaseModel):
     """The gateway that listens now."""
     looked_at: float | None
     error: str | None
-    """What was wrong with the last look."""
+    """What was wrong with the last poll."""
     error_at: float | None
     codes_locked_until: float | None
-    """Too many wrong codes were tried: none is taken before that."""
+    """When codes are accepted again, after too many wrong ones."""
     people: list[ChatPersonObject]
     asking: list[ChatAskerObject]
 
@@ -78,7 +78,7 @@ class GatewayAccountList(BaseModel):
 
 
 class PairPerson(BaseModel):
-    """A code that somebody was given in a chat."""
+    """A code that a person was given in a chat."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -88,7 +88,7 @@ class PairPerson(BaseModel):
 
 
 class PairedPerson(BaseModel):
-    """Who was let in."""
+    """A person who was let in."""
 
     object: Literal["hermes.paired_person"] = "hermes.paired_person"
     account: str
@@ -97,7 +97,7 @@ class PairedPerson(BaseModel):
 
 
 class RemovedCodes(BaseModel):
-    """Codes that are good no longer."""
+    """Codes that are no longer valid."""
 
     object: Literal["hermes.removed_codes"] = "hermes.removed_codes"
     account: str
@@ -106,7 +106,8 @@ class RemovedCodes(BaseModel):
 
 @router.get("/accounts", response_model=GatewayAccountList)
 async def list_gateway_accounts(context: Context) -> GatewayAccountList:
-    """Which accounts are listened to, by whom, what was wrong with the last look, who was let in and who asks to be."""
+    """The accounts that gateways listen to: by which gateway, what was wrong with the last poll, who was let in, and
+    who asks to be."""
     return await context.store(_accounts, GatewayRows(context.client.database))
 
 
@@ -140,7 +141,8 @@ def _accounts(rows: GatewayRows) -> GatewayAccountList:
 
 @router.post("/pairings", response_model=PairedPerson, responses=schema.errors(408, 409))
 async def pair_person(context: Context, body: PairPerson) -> PairedPerson:
-    """Let in whoever was given this code. After five wrong ones every code of the account is refused for an hour."""
+    """Let in the person who was given this code. After five wrong codes every code of the account is refused for an
+    hour."""
     rows = GatewayRows(context.client.database)
     try:
         person = await context.store(rows.pair, body.account, body.code, body.role)
@@ -151,8 +153,8 @@ async def pair_person(context: Context, body: PairPerson) -> PairedPerson:
 
 @router.delete("/people", status_code=204, responses=schema.errors(404))
 async def remove_chat_person(context: Context, account: _Account, person: _Person) -> None:
-    """Let somebody who was let in speak no more, or refuse somebody who asks: their code is good no longer, and they
-    get another one no sooner than before."""
+    """Remove a person who was let in, or refuse one who asks: their code is no longer valid, and they get another one
+    no sooner than before."""
     if not await context.store(_turned_away, GatewayRows(context.client.database), account, person):
         message = f"Nobody called {person[:80]!r} was let in on {account[:80]!r}, and nobody so called asks to be."
         raise ApiError(404, message, code="person_not_found", param="person")
@@ -160,7 +162,7 @@ async def remove_chat_person(context: Context, account: _Account, person: _Perso
 
 @router.delete("/codes", response_model=RemovedCodes)
 async def remove_gateway_codes(context: Context, account: _Account) -> RemovedCodes:
-    """Take back all codes of an account that nobody used. Whoever had one may ask again at once."""
+    """Remove all unused codes of an account. A person who had one may ask again at once."""
     gone = await context.store(GatewayRows(context.client.database).forget_askers, account)
     return RemovedCodes(account=account, removed=gone)
 

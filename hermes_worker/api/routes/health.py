@@ -1,4 +1,4 @@
-"""Is this process there, and does the installation work (docs/behaviour.md, "HTTP API")."""
+"""Whether this process answers, and whether the installation works (docs/behaviour.md, "HTTP API")."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from hermes_worker.wiring import Client
 router = APIRouter(tags=["health"])
 
 _PATIENCE_S = 5.0
-"""How long one check may take."""
+"""Seconds that one check may take."""
 _READY_AGE_S = 2.0
-"""Whoever may ask without a key causes one look in so many seconds."""
+"""Seconds for which an answer about readiness is kept: so often at most a caller without a key causes a check."""
 _FREE_BYTES_MIN = 1_000_000
-"""A step writes some kilobytes, and several are written at once."""
+"""Free bytes below which a database counts as full: a step writes some kilobytes, and several are written at once."""
 _DISK_PERCENT_MAX = 90
-"""From here on a disk counts as nearly full (docs/behaviour.md, "HTTP API")."""
+"""Percent of a disk from which on it counts as nearly full (docs/behaviour.md, "HTTP API")."""
 
 
 class Readiness(StrEnum):
@@ -61,7 +61,7 @@ class Check:
 @router.get("/health", response_model=schema.Health)
 @router.get("/v1/health", response_model=schema.Health)
 async def health() -> schema.Health:
-    """This process answers. Needs no key and asks nobody."""
+    """Whether this process answers. Needs no key, and asks no other server."""
     return schema.Health()
 
 
@@ -74,7 +74,7 @@ async def health() -> schema.Health:
 async def health_ready(context: Context, response: Response) -> schema.Ready:
     """Whether requests should be sent to this process: not once it was told to stop, although it still takes them for
     `server.drain_s`, and not while the database is away, full or read-only, because then nothing can be accepted.
-    `reasons` names what is wrong; a broker that takes no messages is named and stops nobody, since runs are accepted
+    `reasons` names what is wrong; a broker that takes no messages is named and does not matter here: runs are accepted
     and wait for it. Needs no key, and looks at most every two seconds however often it is asked."""
     if context.leaving.is_set():
         response.status_code = 503
@@ -87,7 +87,7 @@ async def health_ready(context: Context, response: Response) -> schema.Ready:
 
 
 async def _troubles(context: ApiContext) -> tuple[str | None, str | None]:
-    """What is wrong with the database, and what with the broker, each as a sentence; ``None`` for nothing."""
+    """Find what is wrong with the database and with the broker, each as a sentence; ``None`` for nothing."""
     return await asyncio.gather(
         _trouble(context.probe(_database_trouble, context.client), "the database"),
         _trouble(context.probe(_broker_trouble, context.client), "the broker"),
@@ -169,7 +169,7 @@ def _worst(verdicts: Sequence[Readiness]) -> Readiness:
 
 
 async def _within_patience(check: Awaitable[Check], otherwise: Readiness) -> Check:
-    """The check, or ``otherwise`` when its server does not answer."""
+    """Wait for a check; ``otherwise`` is its verdict when its server does not answer in time."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await check

@@ -1,4 +1,4 @@
-"""Jobs as the command line shows them: for ``hermes-worker --server``, which has no database."""
+"""Jobs with all that their rows say, for ``hermes-worker --server``, which has no database."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def list_job_sheets(context: Context, caller: Caller) -> JobSheetList:
 async def get_job_sheet(
     context: Context, caller: Caller, job_id: str, slots: Annotated[int, Query(ge=0, le=100), schema.WHOLE] = 0
 ) -> FullJobSheet:
-    """One job, with why its last delivery failed, and its next slots."""
+    """One job, with the reason why its last delivery failed, and its next slots."""
     try:
         return await context.store(_sheet, Jobs(context.client.database, caller.tenant), job_id, slots)
     except JobNotFound:
@@ -80,7 +80,7 @@ async def get_job_sheet(
 
 
 def _sheet(jobs: Jobs, job_id: str, slots: int) -> FullJobSheet:
-    """Raises ``JobNotFound``, also for what is the name of a job."""
+    """Build the sheet of a job by its id. Raises ``JobNotFound``, also for the name of a job."""
     row = jobs.get(job_id)
     if row.job_id != job_id:
         raise JobNotFound(f"there is no job {job_id!r}")

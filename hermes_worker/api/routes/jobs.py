@@ -118,7 +118,7 @@ async def create_job(context: Context, caller: Caller, request: Request) -> JSON
 
 
 def _seen(request: Request) -> dict[str, str]:
-    """Who asks for a job, as the original notes it. Nothing is sent there."""
+    """Describe the caller that creates a job, as Hermes Agent notes it. Nothing is sent to this origin."""
     headers = (("forwarded_for", "x-forwarded-for"), ("real_ip", "x-real-ip"), ("user_agent", "user-agent"))
     peer = request.client.host if request.client else ""
     facts = {"source_ip": peer, "peer_ip": peer, **{name: request.headers.get(header, "") for name, header in headers}}
@@ -186,7 +186,7 @@ async def run_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse
 async def job_history(
     context: Context, caller: Caller, job_id: _Id, limit: _Limit = 50, before: float | None = None
 ) -> JSONResponse:
-    """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
+    """The settled slots of a job, newest first; ``before`` is the slot that ended the page before."""
     if not 1 <= limit <= _HISTORY_MAX:
         return _error(400, f"limit must be from 1 to {_HISTORY_MAX}")
 
@@ -207,5 +207,5 @@ def _with_latest(jobs: Jobs, row: JobRow) -> dict[str, Any]:
 
 
 def job_object(row: JobRow) -> dict[str, Any]:
-    """A job under the original's names."""
+    """Write a job under Hermes Agent's names."""
     return work.job_document(row)

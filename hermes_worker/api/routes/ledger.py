@@ -45,7 +45,7 @@ class LedgerEntryObject(BaseModel):
     claimed_at: float | None
     settled_at: float | None
     worker: str | None
-    """Who holds it now."""
+    """The worker that holds it now."""
 
 
 class CallList(BaseModel):
@@ -60,13 +60,13 @@ class CallDetailObject(LedgerEntryObject):
     """A tool call with its texts, in which secrets are hidden."""
 
     tool_call_id: str
-    """As the model calls it."""
+    """The call's id in the model's reply."""
     arguments: str
     """JSON, as the model wrote it."""
     changed_arguments: str | None
     """JSON that it ran with instead, because a person or a rewriter changed it."""
     result: str | None
-    """What the model was told; ``null`` before it is settled."""
+    """The result as the model got it; ``null`` before it is settled."""
 
 
 class TreeRunObject(BaseModel):

@@ -1,4 +1,4 @@
-"""Let a browser into the page in exchange for a key (docs/page.md). The page keeps no key: it gets a cookie that no
+"""Log a browser in to the page in exchange for a key (docs/page.md). The page keeps no key: it gets a cookie that no
 script can read."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Path = Annotated[str, Field(max_length=500, pattern=r"^/([A-Za-z0-9._~-]+/)*$")
 
 
 class LogIn(BaseModel):
-    """Where the page is."""
+    """The path of the page, for the cookie."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -33,15 +33,15 @@ class LogIn(BaseModel):
 
 
 class PageLoginObject(BaseModel):
-    """Who uses the page, and what they may do."""
+    """The user of the page, and what the key allows."""
 
     object: str = "hermes.page_login"
     tenant: str
     name: str
-    """As it is recorded beside what they do."""
+    """The name that is recorded beside what they do."""
     scopes: list[KeyScope]
     is_operator: bool
-    """What concerns the whole installation is theirs to see, as far as the scopes go."""
+    """Whether they may see the whole installation, as far as the scopes go."""
     expires_at: float | None = None
     """When the login is over, in epoch seconds; ``null`` for a caller that sent a key."""
 
@@ -68,13 +68,13 @@ async def open_page_login(
 
 
 def _is_https(request: Request) -> bool:
-    """Also behind a proxy that speaks TLS for us: then the browser says so."""
+    """Whether the browser used https, also behind a proxy that ends TLS: then ``Origin`` says so."""
     return request.url.scheme == "https" or urlsplit(request.headers.get("origin", "")).scheme == "https"
 
 
 @router.get("", response_model=PageLoginObject, dependencies=[READS])
 async def get_page_login(context: Context, caller: Caller, request: Request) -> PageLoginObject:
-    """Who the caller is, and what they may do."""
+    """The caller, and what the key allows."""
     token = login_of(request.headers) if bearer_of(request.headers) is None else None
     return _object(caller, await context.store(context.page_logins.expires_at, token) if token else None)
 

@@ -1,4 +1,4 @@
-"""What the model of a run was shown."""
+"""The prompt of a run's model call."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def get_prompt(
         Query(description="The prompt that led to this reply of the run; default: the newest."),
     ] = None,
 ) -> PromptObject:
-    """What the model was shown for one of its replies, or is shown for the one that is due: the system prompt, the
-    tools and the messages, long conversations as they were compacted."""
+    """The prompt of one of the run's model calls: the system prompt, the tools and the messages, long conversations as
+    they were compacted. By default that of the newest reply, or of the call that is due."""
     try:
         found = await context.store(prompt_of, context.client.database, run_id, reply)
     except ReplyNotFound:

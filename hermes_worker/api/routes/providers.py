@@ -1,4 +1,4 @@
-"""Which keys of providers may be used: a fleet-wide state of each key that ever failed."""
+"""The state of provider keys: the whole fleet shares one for each key that ever failed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ router = APIRouter(prefix="/v1/providers", tags=["health"], responses=schema.err
 
 @router.get("/states", response_model=schema.KeyStateList, dependencies=[FOR_SCALERS])
 async def list_key_states(context: Context) -> schema.KeyStateList:
-    """The keys of the whole installation of which something is known, closed ones first. While a key is closed no model
-    call is begun with it, but for one at a time that tries it."""
+    """The keys of the whole installation that failed at least once, closed ones first. While a key is closed no model
+    call begins with it, but for one at a time that tries it."""
     found = await context.store(KeyStates(context.client.database).all)
     return schema.KeyStateList(data=[_state_object(row) for row in found])
 

@@ -1,4 +1,4 @@
-"""Submit runs, list them, look at one, stop one (docs/behaviour.md, "Runs over HTTP")."""
+"""Submit runs, list them, read one, stop one (docs/behaviour.md, "Runs over HTTP")."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _create_run(request: Request) -> schema.CreateRun:
 
 
 def require_enabled(context: ApiContext, caller: Principal) -> None:
-    """Nothing new begins for a tenant that is disabled, whoever acts for it. Raises ``ApiError``."""
+    """Raise ``ApiError`` when the caller's tenant is disabled: nothing new begins for it, even for an operator."""
     try:
         context.tenants.require_enabled(caller.tenant)
     except TenantDisabled as error:
@@ -53,7 +53,7 @@ def require_enabled(context: ApiContext, caller: Principal) -> None:
 
 
 def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
-    """What the body of a request asks for. Raises ``ApiError``."""
+    """Build the submission that the body of a request asks for. Raises ``ApiError``."""
     if body.previous_response_id is not None:
         message = "'previous_response_id' is not supported here yet; continue a conversation with 'session_id'."
         raise invalid("previous_response_id", message, "unsupported_parameter")
@@ -139,7 +139,7 @@ async def create_run(
 
 
 def started(created: Created) -> schema.StartedRun:
-    """What a caller is told of an accepted run."""
+    """Build the answer for an accepted run."""
     if created.was_steered:
         return schema.StartedRun(run_id=created.run_id, status="steered")
     if created.not_before is not None:
@@ -178,7 +178,7 @@ async def list_runs(
 
 
 def _shortened(run: schema.RunObject, chars_max: int | None) -> schema.RunObject:
-    """Cut behind what was hidden, so that no part of a secret is left."""
+    """Cut a run's texts to ``chars_max``, after secrets were redacted, so that no part of one is left."""
     if chars_max is not None:
         run.output = run.output and run.output[:chars_max]
         run.error = run.error and run.error[:chars_max]
@@ -186,7 +186,7 @@ def _shortened(run: schema.RunObject, chars_max: int | None) -> schema.RunObject
 
 
 def run_filter(wanted: schema.ListRuns, tenant: str, source: str) -> RunFilter:
-    """What the parameters of a list of a tenant's runs say."""
+    """Build the filter from the parameters of a list of a tenant's runs."""
     return RunFilter(
         tenant=tenant,
         source=source,
@@ -224,7 +224,7 @@ async def get_run(context: Context, caller: Caller, run_id: OwnRun) -> schema.Ru
     dependencies=[READS],
 )
 async def get_result(context: Context, caller: Caller, run_id: OwnRun) -> TurnResult:
-    """What a run left so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
+    """The result of a run so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
     return await context.store(turn_result, context.client.views, run_id, caller.source)
 
 
@@ -283,8 +283,8 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
 
 
 def run_object(view: RunView, calls: schema.CallSummary | None = None, *, source: str = "api") -> schema.RunObject:
-    """A run as it is listed, with its session as a caller from ``source`` names it; with ``calls``, as it is shown
-    alone."""
+    """Build a run as lists show it, with its session as a caller from ``source`` names it; with ``calls``, as it is
+    shown alone."""
     has_ended = view.status.is_terminal
     return schema.RunObject(
         run_id=view.run_id,

@@ -1,4 +1,4 @@
-"""Filters of the page's list of runs that the holder of a key gave names to."""
+"""Named filters that the holder of a key saved for the page's list of runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SavedFilterList(BaseModel):
 
 @router.get("", response_model=SavedFilterList, dependencies=[READS])
 async def list_saved_filters(context: Context, caller: Caller) -> SavedFilterList:
-    """The filters that the caller saved. They are the holder's, whichever key was sent, and nobody else's."""
+    """The filters that the caller saved. They belong to the holder, whichever of the holder's keys was sent."""
     return await context.store(_read, SavedFilters(context.client.database), caller)
 
 

@@ -1,4 +1,4 @@
-"""Find sessions by what was said in them, and by what they come from (docs/sessions.md)."""
+"""Search the messages of sessions, and read the lineage of a session (docs/sessions.md)."""
 
 from __future__ import annotations
 

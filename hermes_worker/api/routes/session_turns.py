@@ -1,6 +1,6 @@
 """Take a turn in a session: wait for its end, or follow it (docs/behaviour.md, "Sessions over HTTP").
 
-A client that leaves stops nothing: the turn goes on, and the same request with the same ``Idempotency-Key`` finds it.
+A client that leaves stops nothing: the turn continues, and the same request with the same ``Idempotency-Key`` finds it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def chat(
     try:
         view = await wait_for_end(context, request, created.run_id)
     except ClientLeft:
-        raise going_away() from None  # nobody reads it
+        raise going_away() from None  # the client has left
     if view.is_failed:
         message = redact(view.error) if view.error else f"The run ended without an answer: {view.exit_text}."
         raise ApiError(502, message, code="agent_incomplete", headers={"X-Hermes-Run-Id": created.run_id})
@@ -195,7 +195,7 @@ def _tell_who(response: Response, session_id: str, created: Created) -> None:
 async def _begun(
     context: ApiContext, caller: Principal, session_id: str, body: ChatTurn, key: str | None
 ) -> tuple[SessionView, Created]:
-    """The session, and the run that was made in it. Raises ``ApiError``, ``TooManyReaders``, and as ``accept``."""
+    """Accept a run in the session, and load the session. Raises ``ApiError``, ``TooManyReaders``, and as ``accept``."""
     has_room(context)
     said = _instructed(_said(body), body.system_message or body.instructions or "")
     return await context.store(_accept, context.client, caller, session_id, said, key)
@@ -219,7 +219,8 @@ def _said(body: ChatTurn) -> str | Sequence[Mapping[str, Any]]:
 
 
 def _instructed(said: str | Sequence[Mapping[str, Any]], instructions: str) -> str | Sequence[Mapping[str, Any]]:
-    """The prompt of a session never changes (I7), so what is to hold for one turn is said in it."""
+    """Put instructions in front of the user's message: the prompt of a session never changes (I7), so what holds for
+    one turn is said in the turn."""
     if not instructions.strip():
         return said
     if isinstance(said, str):

@@ -51,11 +51,11 @@ from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.errors(503))
 _CODES = {"id": "invalid_session_id", "session_id": "invalid_session_id"}
-"""Of the original; other fields have codes of their own name."""
+"""Hermes Agent's error codes of two fields; an error about another field has the field's own name in its code."""
 
 
 async def read_body(request: Request, kind: type[BodyModel]) -> BodyModel:
-    """The body, or that of an empty object where there is none. Raises ``ApiError``, with the original's codes."""
+    """Validate the body, or an empty object where there is none. Raises ``ApiError``, with Hermes Agent's codes."""
     document = await read_object(request, without_body={})
     try:
         return fitted(document, kind)
@@ -79,13 +79,13 @@ async def _fork(request: Request) -> ForkSession:
 
 
 def described(kind: type[BaseModel], *, is_required: bool = False) -> dict[str, object]:
-    """The body of a route that reads it itself, for the document."""
+    """Describe in the document the body of a route that reads it itself."""
     content = {"application/json": {"schema": kind.model_json_schema()}}
     return {"requestBody": {"required": is_required, "content": content}}
 
 
 def new_name() -> str:
-    """What a session is called that nobody named, in the original's form."""
+    """Make a name for a session that was given none, in Hermes Agent's form."""
     return f"api_{int(time.time())}_{secrets.token_hex(4)}"
 
 
@@ -142,7 +142,7 @@ async def create_session(
 
 @contextmanager
 def _titles_told() -> Iterator[None]:
-    """Raises ``ApiError``, with the original's code, for a title that another session has."""
+    """Turn the error for a title that another session has into ``ApiError`` with Hermes Agent's code."""
     try:
         yield
     except TitleTaken as error:
@@ -150,7 +150,7 @@ def _titles_told() -> Iterator[None]:
 
 
 def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> SessionView:
-    """What its first turn would open: the prompt is that of a run, which is not made."""
+    """Open a session as its first turn would: its prompt is built for a run, which is not created."""
     first = Submission(
         input="-",
         session_id=name,

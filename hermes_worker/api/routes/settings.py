@@ -1,4 +1,4 @@
-"""What this installation is configured as, setting by setting, and who said so; and what is said for a session."""
+"""The settings of this installation, one by one, with the layer that set each; and the overrides of a session."""
 
 from __future__ import annotations
 
@@ -43,26 +43,27 @@ class ListSettings(BaseModel):
 
 
 class SettingObject(BaseModel):
-    """What one setting says, and where that comes from."""
+    """A setting, with its value and the layer that set it."""
 
     key: str
     """Its name in ``config.yaml``."""
     variable: str
     """Its name in the environment."""
     value: str | None
-    """As it is written in the environment; ``null`` for one that is not set, and for every secret."""
+    """The value as the environment would have it; ``null`` for one that is not set, and for every secret."""
     is_secret: bool
     is_set: bool
-    """Of a secret: whether there is one. One that only other processes have is not told here."""
+    """Whether a secret is set in this process. One that only other processes have counts as not set."""
     layer: _Layer
-    """Who said so; ``derived`` for what follows from other settings, ``default`` for what nobody said."""
+    """The layer that set it; ``derived`` for a value that follows from other settings, ``default`` where no layer sets
+    it."""
     origin: str
     """The layer in words, such as ``HERMES_MODEL in the environment``."""
     is_live: bool
     """Whether a change is taken up while processes run, by runs that are accepted afterwards; otherwise when processes
     are started again."""
     overridable_for: list[OverrideLevel]
-    """For what it may be overridden."""
+    """The levels at which it may be overridden."""
     description: str
 
 
@@ -71,7 +72,7 @@ class SettingList(BaseModel):
 
     object: Literal["list"] = "list"
     configuration: str
-    """The same for two processes that shape runs alike; runs record it."""
+    """A hash of the settings: equal for two processes that shape runs alike; runs record it."""
     layers: dict[str, str]
     """Which version of the configuration of the ``fleet`` and of the ``tenant`` counts, and which ``file``."""
     problems: dict[str, str]
@@ -80,7 +81,7 @@ class SettingList(BaseModel):
 
 
 class SessionSettingsBody(BaseModel):
-    """What to say for a session; ``null`` takes a setting back, and what is not named stays."""
+    """Overrides to set for a session; ``null`` removes one, and settings that are not named stay."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -94,8 +95,8 @@ class SessionSettingsBody(BaseModel):
 
 
 class SessionSettingsObject(BaseModel):
-    """What is said for a session, by key. Its next run is accepted with it, as far as that allows no more than what
-    stands above by then."""
+    """The overrides of a session, by key. Its next run is accepted with each that does not allow more than the levels
+    above do at that time."""
 
     object: Literal["hermes.session_settings"] = "hermes.session_settings"
     session_id: str
@@ -116,7 +117,7 @@ async def list_settings(context: Context, question: Annotated[ListSettings, Quer
 
 @router.get("/sessions/{session_id}/settings", dependencies=[READS], responses=schema.errors(404))
 async def show_session_settings(context: Context, caller: Caller, session_id: str) -> SessionSettingsObject:
-    """What was said for a session."""
+    """The overrides of a session."""
     rows = Configurations(context.client.database)
     said = await context.store(rows.require_of_session, caller.tenant, session_id, caller.source)
     return SessionSettingsObject(session_id=session_id, settings=said)
@@ -126,8 +127,8 @@ async def show_session_settings(context: Context, caller: Caller, session_id: st
 async def change_session_settings(
     context: Context, caller: Caller, session_id: str, body: SessionSettingsBody
 ) -> SessionSettingsObject:
-    """Override settings for the runs of a session that are accepted from now on. Nothing may allow more than what
-    stands above: the process, the fleet and the tenant."""
+    """Override settings for the runs of a session that are accepted from now on. An override may not allow more than
+    the levels above it: the process, the fleet and the tenant."""
     try:
         asked = (context.client, caller.tenant, session_id, body.settings, caller.source)
         said = await context.store(say_for_session, *asked)

@@ -1,4 +1,4 @@
-"""Runs as the command line shows them: for ``hermes-worker --server``, which has no database."""
+"""Runs with all that their rows say, for ``hermes-worker --server``, which has no database."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SheetList(BaseModel):
 
 
 class HookCallList(BaseModel):
-    """What hooks were told of a run, the newest first."""
+    """The hook calls of a run, newest first."""
 
     object: Literal["list"] = "list"
     data: Sequence[HookCallView]
@@ -81,7 +81,7 @@ async def get_sheet(context: Context, caller: Caller, run_id: OwnRun) -> Any:
 
 @router.get("/{run_id}/news", response_model=RunNews, responses=schema.errors(404, 410), dependencies=[READS])
 async def get_news(context: Context, run_id: OwnRun) -> RunNews:
-    """What somebody who follows a run is told beside its events."""
+    """What a follower of a run learns beside its events."""
     return await context.store(news_of, context.client.database, run_id)
 
 
@@ -89,7 +89,7 @@ async def get_news(context: Context, run_id: OwnRun) -> RunNews:
 async def list_hook_calls(
     context: Context, run_id: OwnRun, limit: Annotated[int, Query(ge=1, le=1_000), schema.WHOLE] = 100
 ) -> HookCallList:
-    """What hooks were told of one run and what came of it."""
+    """The calls of hooks for one run, and their results."""
     found = await context.store(HookCalls(context.client.database).list, run_id=run_id, limit=limit)
     return HookCallList(data=[replace(call, reason=redact(call.reason) if call.reason else None) for call in found])
 
@@ -98,5 +98,5 @@ async def list_hook_calls(
     "/{run_id}/trajectory", response_model=TrajectoryObject, responses=schema.errors(404, 410), dependencies=[READS]
 )
 async def get_trajectory(context: Context, run_id: OwnRun) -> Any:
-    """What was said in one run, as a training sample."""
+    """One run as a training sample."""
     return await context.store(training_sample, context.client.views, run_id)

@@ -1,4 +1,4 @@
-"""Ids that people write short: the beginning of an id stands for it as long as only one begins so."""
+"""Look up ids by their beginning: it stands for the id as long as it is the only one that begins so."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ class ListSlots(BaseModel):
 
 
 class SlotObject(BaseModel):
-    """A slot that nothing has become of yet."""
+    """A slot that is not settled yet."""
 
     object: Literal["hermes.slot"] = "hermes.slot"
     at: float
     """Epoch seconds; one that is overdue lies in the past."""
     job_id: str
     name: str
-    """Of the job."""
+    """The job's name."""
 
 
 class SlotList(BaseModel):

@@ -37,7 +37,7 @@ def _seq(
     after: Annotated[_EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
     last_event_id: Annotated[_EventId | None, Header()] = None,
 ) -> int:
-    """Judged before the run is looked for, as every other parameter is."""
+    """Read where the reader goes on. Checked before the run is looked for, as every other parameter is."""
     for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
         if text and not _ID.fullmatch(text):
             raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.")
@@ -65,8 +65,8 @@ _Page = tuple[list[tuple[TreeEvent, Usage]], bool]
 
 
 def _read(client: Client, run_id: str, seq: int) -> _Page:
-    """The next events and whether they are the last. Raises ``RunNotFound``, ``UnavailableError``."""
-    # Asked before the events are read: what a run's end writes is there once it has ended.
+    """Read the next events, and whether they are the last. Raises ``RunNotFound``, ``UnavailableError``."""
+    # Read before the events are: what a run's end writes is there once it has ended.
     is_over = client.trees.is_over(run_id)
     found = client.trees.events_after(run_id, seq, limit=_PAGE)
     return [(event, _usage(client, event)) for event in found], is_over and len(found) < _PAGE
@@ -90,7 +90,7 @@ async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed:
             yield sse.CLOSED
             return
         if len(found) < _PAGE:
-            # News of one of the runs, if it is the one that was asked for; the others are looked at in time.
+            # The feed has news of the requested run only; rows of the others are looked for when the time is over.
             await _announced(feed, context.policy.rows_every_without_broker_s)
         if loop.time() >= silent_since + context.policy.keepalive_s:
             yield sse.KEEPALIVE

@@ -1,4 +1,4 @@
-"""The worker processes of the installation: what they hold, and a request to leave."""
+"""The worker processes of the installation: what they hold, and how to drain one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HeldStepObject(BaseModel):
     tenant: str
     iteration: int
     position: int | None
-    """Of a tool call in its reply."""
+    """The place of a tool call in its reply."""
     tool: str | None
     claimed_at: float
     """Epoch seconds."""
@@ -42,13 +42,13 @@ class WorkerObject(BaseModel):
     expires_at: float
     """When its claims lapse, unless it renews them."""
     version: str | None
-    """Of its code, with the revision of the schema that it is written for."""
+    """The version of its code, with the revision of the schema that it is written for."""
     slots: int | None
     """How many model calls it makes at once; ``null`` for one that makes none."""
     draining_at: float | None
     """When it began to leave, or was asked to; ``null`` while it takes work."""
     sandbox: str | None
-    """What confines its commands; ``null`` while it has run none."""
+    """The sandbox of its commands; ``null`` while it has run none."""
     held: dict[StepKind, int]
     """Claims by kind."""
     steps: list[HeldStepObject]
@@ -84,8 +84,8 @@ async def list_workers(context: Context) -> WorkerList:
     dependencies=[FOR_OPERATORS],
 )
 async def drain_worker(context: Context, worker_id: Annotated[str, Path(max_length=40)]) -> Draining:
-    """Ask a worker to leave in order, as SIGTERM does: it takes nothing new, finishes what it can, hands the rest over
-    and ends. It hears of it with its next heartbeat; a process of a pool takes its whole pool along. Whatever keeps it
+    """Drain a worker, as SIGTERM does: it takes nothing new, finishes what it can, hands the rest over and ends. It
+    learns of it with its next heartbeat; a process of a pool takes its whole pool along. The supervisor that keeps it
     running starts another. Idempotent."""
     try:
         await context.store(context.client.workers.drain, worker_id)

@@ -1,2 +1,2 @@
-"""The original's wire beyond its runs: sessions, their turns, and what it says of itself. Requests become submissions,
-rows and events become the original's objects; nothing here is kept."""
+"""Hermes Agent's wire beyond its runs: sessions, their turns, and the server's capabilities. Requests become
+submissions, rows and events become Hermes Agent's objects; nothing is stored here."""

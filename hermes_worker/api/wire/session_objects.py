@@ -26,7 +26,7 @@ _OFFSET_MAX = 1_000_000
 _PROMPT_CHARS_MAX = 200_000
 _REASON_CHARS_MAX = 40
 NEW_NAME = rf"^(?!run_[0-9a-f]{{32}}$){SESSION_FORM[1:]}"
-"""A name must not look like an id of ours."""
+"""Pattern of a new name: it must not look like an id of ours."""
 
 
 def _named(name: str) -> str:
@@ -62,7 +62,7 @@ _Said = Annotated[
         }
     ),
 ]
-"""Checked by ``api.messages``."""
+"""A message's content. Checked by ``api.messages``."""
 _Model = Annotated[str, WithJsonSchema({"type": "string", "pattern": MODEL_FORM})]
 _IDS = "What its owner calls it. Default: api_, the time in seconds, and eight digits."
 
@@ -95,7 +95,7 @@ class ListSessions(BaseModel):
 
 
 class SearchMessages(BaseModel):
-    """What to look for in sessions."""
+    """The words to search for, and in which messages."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -136,7 +136,7 @@ class CreateSession(BaseModel):
 
 
 class PatchSession(BaseModel):
-    """What to change of a session."""
+    """The fields of a session to change."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -201,7 +201,7 @@ class ListMessages(BaseModel):
 
 
 class ChatTurn(BaseModel):
-    """What a user says in a session."""
+    """A user's message in a session."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -221,7 +221,7 @@ class ChatTurn(BaseModel):
 
 
 class CompressSession(BaseModel):
-    """What a summary of a session should keep."""
+    """The topic that a session's summary should keep."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -269,7 +269,7 @@ class SessionObject(BaseModel):
     is_at_work: bool
     """A run is at work in it."""
     archived_at: float | None
-    """Since when it is put away."""
+    """When it was archived."""
 
 
 class OneSession(BaseModel):
@@ -303,7 +303,7 @@ class FoundObject(BaseModel):
     role: Literal["system", "user", "assistant", "tool"]
     timestamp: float
     title: str | None
-    """Of its session."""
+    """The title of its session."""
     source: str | None
     model: str | None
     hits: int
@@ -312,13 +312,14 @@ class FoundObject(BaseModel):
 
 
 class FoundMessages(BaseModel):
-    """What a search found, in the order that was asked for."""
+    """The messages that a search found, in the order that was asked for."""
 
     object: Literal["list"] = "list"
     query: str
     data: list[FoundObject]
     is_complete: bool
-    """Whether nothing was left out: neither older matches of a very common word, nor what is not indexed yet."""
+    """Whether the search was exhaustive: it left out neither older matches of a very common word, nor messages that are
+    not indexed yet."""
 
 
 class MessageObject(BaseModel):
@@ -374,7 +375,7 @@ class ChatCompletion(BaseModel):
 
 
 def session_object(view: SessionView, source: str = "api") -> SessionObject:
-    """As a caller from ``source`` names it."""
+    """Build a session's object, named as a caller from ``source`` names it."""
     known_as = view.label.known_to(source)
     return SessionObject(
         id=known_as,
@@ -404,7 +405,7 @@ def session_object(view: SessionView, source: str = "api") -> SessionObject:
 
 
 def found_object(found: FoundMessage, source: str = "api") -> FoundObject:
-    """As a caller from ``source`` names its session."""
+    """Build a found message's object; its session is named as a caller from ``source`` names it."""
     return FoundObject(
         session_id=found.session.known_to(source),
         message_id=found.seq,

@@ -1,8 +1,8 @@
-"""A turn of a session as the original streams it: named events, told by one reader's view of the run. Pure.
+"""A turn of a session as Hermes Agent streams it: named events, made from one reader's view of the run. Pure.
 
-An event's ``id`` says how many were told, how many of those that the end of the run makes are among them, and what the
-reader of the run has been told (``stream.sse``). So a client that comes back to any replica with its ``Last-Event-ID``
-goes on with the next event, under the next ``seq``.
+An event's ``id`` says how many events the reader has got, how many of those that the end of the run makes are among
+them, and where the reader stands in the run (``stream.sse``). So a client that comes back to any replica with its
+``Last-Event-ID`` goes on with the next event, under the next ``seq``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL
 from hermes_worker.stream.live import LiveEntry
 
 THINKING = "_thinking"
-"""The name under which thinking is told as progress, as in the original."""
+"""The tool name under which thinking is sent as progress, as in Hermes Agent."""
 _OPENING = 2
-"""Events before the first of the run itself."""
+"""How many events come before the first one of the run itself."""
 TURN_CURSOR_FORM = rf"^[0-9]{{1,10}}~[0-9]~{sse.CURSOR_FORM[1:-1]}$"
 _TURN_CURSOR = re.compile(r"(?P<told>[0-9]{1,10})~(?P<part>[0-9])~(?P<run>.+)")
 EVENT_NAMES = (
@@ -38,16 +38,16 @@ EVENT_NAMES = (
     "error",
     "done",
 )
-"""The original's; events of a run that it does not have keep the names that they have in the run's own stream."""
+"""Hermes Agent's names of events; events that it does not have keep the names of the run's own stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCursor:
-    """What a reader has been told of a turn."""
+    """The position of a reader in a turn's stream."""
 
     told: int = 0
     part: int = 0
-    """Events of the run's end among them, while they are not all told."""
+    """How many events of the run's end the reader has got, while some are still to come."""
     run: sse.Cursor = field(default_factory=sse.Cursor)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class TurnCursor:
 
     @classmethod
     def parse(cls, text: str) -> TurnCursor:
-        """Raises ``ValueError`` for anything that ``str`` of a cursor does not give."""
+        """Read a cursor from text. Raises ``ValueError`` for anything that ``str`` of a cursor does not give."""
         match = _TURN_CURSOR.fullmatch(text) if text.isascii() else None
         if match is None:
             raise ValueError("not the id of an event")
@@ -64,7 +64,7 @@ class TurnCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldTurn:
-    """What every event of a turn says."""
+    """The fields that every event of a turn has."""
 
     session_id: str
     run_id: str
@@ -73,13 +73,13 @@ class ToldTurn:
 
     @property
     def message_id(self) -> str:
-        """One for all that the assistant says in a turn."""
+        """One id for all that the assistant says in a turn."""
         return f"msg_{self.run_id.removeprefix('run_')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnd:
-    """How a turn ended."""
+    """The end of a turn."""
 
     at: float
     content: str
@@ -90,12 +90,12 @@ class TurnEnd:
     """Why there is no answer; ``None`` where there is one, or the turn was stopped."""
     code: str | None
     messages: Sequence[Mapping[str, Any]]
-    """What the turn added to the transcript."""
+    """The messages that the turn added to the transcript."""
     usage: UsageObject
 
 
 class TurnTeller(sse.MergedView):
-    """One reader's view of a turn, as frames. The end is told last, by ``closing``: it needs rows."""
+    """One reader's view of a turn, as frames. ``closing`` makes the last ones: they need rows."""
 
     def __init__(self, turn: ToldTurn, told: TurnCursor, start: sse.StreamStart) -> None:
         super().__init__(sse.Merge(told.run, start))
@@ -105,7 +105,7 @@ class TurnTeller(sse.MergedView):
         self._last: sse.WireEvent | None = None
 
     def opening(self) -> list[bytes]:
-        """What comes before the run's own events."""
+        """Make the frames that come before the run's own events."""
         turn = self._turn
         fields: list[tuple[str, Mapping[str, Any]]] = [
             ("run.started", {"user_message": {"role": "user", "content": turn.user_content}}),
@@ -120,7 +120,7 @@ class TurnTeller(sse.MergedView):
         return self._frames(self.merge.live(entry, at))
 
     def closing(self, end: TurnEnd) -> list[bytes]:
-        """The last events; none where they were told on an earlier connection."""
+        """Make the last frames; none where they were sent on an earlier connection."""
         if self._last is None:
             return []
         told = _closing(self._turn, end)
@@ -180,7 +180,7 @@ def _of_tool(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(preview: str) -> Mapping[str, Any]:
-    """The arguments of a call, where the preview is all of them."""
+    """Parse the arguments of a call, where the preview is all of them."""
     try:
         found = json.loads(preview)
     except (ValueError, RecursionError):
@@ -201,7 +201,7 @@ def _closing(turn: ToldTurn, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]
 
 
 def item_schema() -> dict[str, Any]:
-    """What one event of the stream looks like (OpenAPI 3.2, section 4.14.4)."""
+    """Describe one event of the stream (OpenAPI 3.2, section 4.14.4)."""
     data = {
         "type": "object",
         "properties": {

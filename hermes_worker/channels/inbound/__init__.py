@@ -1,1 +1,1 @@
-"""How messages of people come in: one module per platform, pure, and the declarations that name them."""
+"""Messages from people: one pure module per platform, and the declarations that name them."""

@@ -1,8 +1,8 @@
-"""Any other platform, coming in: a program of the operator's brings what people write, as JSON that it signed.
+"""Inbound messages of any other platform: a program of the operator's brings them as JSON that it signed.
 
-The signature is that of our own webhooks (``channels.signature``, scheme V2): the time is signed with the body. Where
-in the JSON things stand is a setting each. Answers leave through ``platforms.chat_webhook``, under another secret: what
-we signed must not be good enough to come in again.
+The signature is that of our own webhooks (``channels.signature``, scheme V2): the time is signed with the body.
+Settings say where in the JSON each value stands. Answers leave through ``platforms.chat_webhook``, under another
+secret: what we signed must not be good enough to come in again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+=-]{0,127}")
 class Credentials:
     secret: str = field(default="", repr=False)
     text_path: str = "text"
-    """Where things stand in the JSON: names of objects and numbers of lists, with dots between them."""
+    """Paths in the JSON: names of objects and numbers of lists, with dots between them."""
     id_path: str = "id"
     chat_path: str = "chat"
     sender_path: str = "sender"
@@ -36,7 +36,7 @@ class Credentials:
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """A message that the operator's program signed."""
+    """Verify and read a message that the operator's program signed."""
     secret = secret_bytes(credentials.secret, "CHAT_WEBHOOK_SECRET")
     given, stamp = request.header(SIGNATURE_HEADER.lower()), request.header(TIMESTAMP_HEADER.lower())
     check_fresh(stamp, at)
@@ -45,8 +45,8 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
-    """What a message says; without a chat it was written to us alone. Raises ``UnreadableInbound`` for one without an
-    id or a sender, so that whoever brings it is told."""
+    """Read a message; without a chat it was written to us alone. Raises ``UnreadableInbound`` for one without an id or
+    a sender, so that the program that brings it gets an error."""
     number, sender = (id_of(at_path(payload, path)) for path in (credentials.id_path, credentials.sender_path))
     chat = id_of(at_path(payload, credentials.chat_path)) or sender
     if not number or not sender:

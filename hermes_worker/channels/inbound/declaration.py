@@ -1,5 +1,5 @@
-"""How a platform is listened to, as declarations: the mirror of ``catalog.Sending``. What the references name is
-described in ``receiving``."""
+"""Declare how a platform is listened to: the counterpart of ``catalog.Sending``. ``receiving`` describes what the
+references name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_worker.extension import Reference
 
 
 class InboundMode(StrEnum):
-    """How an account is listened to."""
+    """How messages of an account reach us."""
 
     WEBHOOK = "webhook"
     POLL = "poll"
@@ -21,19 +21,20 @@ class InboundMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiving:
-    """How messages come in from a platform. The references are loaded by the process that listens."""
+    """How messages come in from a platform. The process that listens loads the references."""
 
     modes: tuple[InboundMode, ...]
     """The first is used where the operator names none."""
     credentials: Reference
     variables: Mapping[str, str]
-    """Fields of the credentials and the environment variables they are read from."""
+    """Maps fields of the credentials to the environment variables that they are read from."""
     required: Mapping[InboundMode, tuple[str, ...]]
-    """The fields without which a mode cannot be used. The account is listened to when those of one mode are set."""
+    """Per mode, the fields without which it cannot be used. The account is listened to when those of one mode are set.
+    """
     secrets: tuple[str, ...] = ()
     """The fields that hold secrets. Their variables are given to the gateway role."""
     webhook_secrets: tuple[str, ...] = ()
-    """Those of them that ``receive``, ``answer`` and ``signing_keys`` need: the API gets these, and no others."""
+    """The secrets that ``receive``, ``answer`` and ``signing_keys`` need: the API gets these, and no others."""
     receive: Reference | None = None
     answer: Reference | None = None
     poll: Reference | None = None
@@ -45,25 +46,27 @@ class Receiving:
     acknowledge: Reference | None = None
     identify: Reference | None = None
     presses: tuple[str, ...] = ()
-    """The fields that, when they are set, let presses of buttons come to a webhook, although the account is listened to
-    otherwise. Then there is a ``receive`` that reads nothing else."""
+    """Fields that, when set, let presses of buttons come to a webhook although messages come in another way. Then there
+    is a ``receive`` that reads nothing else."""
     poll_s: float = 0.0
-    """Seconds between two looks; 0 where the platform itself holds a look until there is something."""
+    """Seconds between two polls; 0 where the platform itself holds a poll until there is something."""
     is_unverified: bool = False
-    """It was tried only with a stand-in made from the vendor's documentation; ``doctor`` and docs/gateway.md say so."""
+    """Whether it was tried only against a stand-in made from the vendor's documentation; ``doctor`` and docs/gateway.md
+    say so."""
     asks_by_get: bool = False
-    """The platform asks with a GET whether the address of a webhook is ours, and ``receive`` knows such a request."""
+    """Whether the platform asks with a GET if the address of a webhook is ours, and ``receive`` knows such a request.
+    """
     pairs: bool = True
-    """A stranger who writes directly is given a pairing code; false where that would answer spam (mail)."""
+    """Whether a stranger who writes directly gets a pairing code; false where that would answer spam (mail)."""
 
     @property
     def gives_files(self) -> bool:
-        """Whether the files that people send can be had."""
+        """Whether files that people send can be downloaded."""
         return self.download is not None or self.read_file is not None
 
 
 _OPTIONAL = ("answer", "fetch", "download", "read_file", "signing_keys", "acknowledge", "identify")
-"""What not every platform has; fields of ``Receiving``."""
+"""Fields of ``Receiving`` that not every platform has."""
 
 
 def receiving_by(
@@ -82,10 +85,13 @@ def receiving_by(
     pairs: bool = True,
     elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> Receiving:
-    """By a module that has ``Credentials`` and what its modes need by the usual names: ``receive`` for webhooks,
-    ``poll`` for polling, ``Socket`` for sockets; ``also`` names of ``answer``, ``fetch`` (then there is no ``poll``),
-    ``download`` or ``read_file``, ``signing_keys``, ``acknowledge`` and ``identify`` those that it has. ``elsewhere``
-    are the modules of those that stand in another one; with ``presses`` there is a ``receive`` as well."""
+    """Declare a platform by a module that has ``Credentials`` and the usual names for its modes: ``receive`` for
+    webhooks, ``poll`` for polling, ``Socket`` for sockets.
+
+    ``also`` lists further names that it has: ``answer``, ``fetch`` (then there is no ``poll``), ``download`` or
+    ``read_file``, ``signing_keys``, ``acknowledge`` and ``identify``. ``elsewhere`` maps names to the modules they
+    stand in; with ``presses`` there is a ``receive`` as well.
+    """
     has = frozenset(also)
 
     def named(name: str, is_there: bool) -> Reference | None:

@@ -1,9 +1,9 @@
-"""DingTalk, coming in: what a robot of a group is told over HTTP (open.dingtalk.com, "Receive messages of a robot",
-2026-11).
+"""Inbound messages of DingTalk: what people say to a group's robot, over HTTP (open.dingtalk.com, "Receive messages of
+a robot", 2026-11).
 
-DingTalk signs the time and not the message, so a request that somebody got hold of is as good as new for five minutes;
-its id makes it cause nothing twice. Answers leave through the address of one robot, which stands for one group: only
-what is written in that group is taken, so nobody's answer stands in another chat.
+DingTalk signs the time and not the message, so a request that a stranger got hold of is valid for five minutes; its id
+keeps it from taking effect twice. Answers leave through the address of one robot, which stands for one group: only what
+is written in that group is taken, so that no answer stands in another chat.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _FILES = {"picture": MediaKind.IMAGE, "audio": MediaKind.VOICE, "video": MediaKi
 class Credentials:
     app_secret: str = field(default="", repr=False)
     conversation_id: str = ""
-    """Of the group whose robot sends our answers."""
+    """The id of the group whose robot sends our answers."""
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """A message that DingTalk brought with the app's secret."""
+    """Verify and read a message that DingTalk signed with the app's secret."""
     secret = secret_bytes(credentials.app_secret, "DINGTALK_APP_SECRET")
     given, stamp = request.header("sign"), request.header("timestamp")
     if not _MILLISECONDS.fullmatch(stamp):
@@ -51,7 +51,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def read(message: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
-    """What a message says; nothing for one of another group, or between two. Total."""
+    """Read a message; empty for one of another group, or of a direct chat. Total."""
     number, conversation = id_of(message.get("msgId")), id_of(message.get("conversationId"))
     is_ours = bool(conversation) and conversation == credentials.conversation_id
     if not number or not is_ours or id_of(message.get("conversationType")) != _GROUP:
@@ -85,12 +85,12 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Those of a text with pictures in it."""
+    """List the parts of a text with pictures in it."""
     return [mapping_of(part) for part in list_of(mapping_of(message.get("content")).get("richText"))]
 
 
 def _files(message: Mapping[str, Any]) -> list[MediaRef]:
-    """What has a code to download it with."""
+    """List the files that have a code to download them with."""
     whole = {"type": message.get("msgtype"), **mapping_of(message.get("content"))}
     return [
         MediaRef(
@@ -102,5 +102,5 @@ def _files(message: Mapping[str, Any]) -> list[MediaRef]:
 
 
 def chat_of(conversation: str) -> str:
-    """A conversation as a target names it: letters, digits, ``_`` and ``-``."""
+    """Write a conversation's id as a target can name it: letters, digits, ``_`` and ``-``."""
     return re.sub(r"[^A-Za-z0-9_-]", "", conversation.replace("/", "_").replace("+", "-"))[:64]

@@ -1,8 +1,7 @@
-"""Discord, coming in: interactions over HTTP (docs.discord.com/developers/interactions, 2026-11).
+"""Inbound interactions of Discord over HTTP (docs.discord.com/developers/interactions, 2026-11).
 
-Discord sends no messages of people this way, only commands and presses of buttons; for messages there is its gateway
-(``discord_gateway``). The command ``/ask`` is what a
-person says; each other one is a command of ours.
+Discord brings no messages of people this way, only commands and presses of buttons; messages come over its gateway
+(``discord_gateway``). The command ``/ask`` carries what a person says; every other one is a command of ours.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ _ONLY_FOR_THEM = 64
 _EPOCH_MS = 1_420_070_400_000
 _ASK = "ask"
 _KINDS = {1: ChatKind.DIRECT, 3: ChatKind.GROUP, 10: ChatKind.THREAD, 11: ChatKind.THREAD, 12: ChatKind.THREAD}
-"""By the type of a channel; all others are channels of a server."""
+"""By the type of a channel; all other types are channels of a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     public_key: str = ""
-    """Of the application, in hex. It is no secret."""
+    """The public key of the application, in hex. It is no secret."""
     token: str = field(default="", repr=False)
-    """Of the bot, for the gateway."""
+    """The token of the bot, for the gateway."""
     base_url: str = "https://discord.com/api/v10"
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """An interaction that Discord signed with the key of the application."""
+    """Verify and read an interaction that Discord signed with the key of the application."""
     timestamp, signature = request.header("x-signature-timestamp"), request.header("x-signature-ed25519")
     check_fresh(timestamp, at)
     try:
@@ -60,21 +59,22 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """A pong for Discord's ping. A command is confirmed to whoever gave it; what comes of it is a message of ours."""
+    """Answer Discord's ping with a pong. A command is confirmed to the person who gave it; its result is a message of
+    ours."""
     interaction = json_of(request.body)
     told = {"type": _PONG} if interaction.get("type") == _PING else confirmation(interaction)
     return WebhookAnswer(body=json.dumps(told).encode())
 
 
 def confirmation(interaction: Mapping[str, Any]) -> dict[str, Any]:
-    """What a command or a press is confirmed with."""
+    """Build the confirmation of a command or a press."""
     if interaction.get("type") == _COMPONENT:
         return {"type": _UPDATED_LATER}
     return {"type": _SAID, "data": {"content": "Taken.", "flags": _ONLY_FOR_THEM}}
 
 
 def read(interaction: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    """What an interaction says. Total."""
+    """Read an interaction. Total."""
     number = id_of(interaction.get("id"))
     channel = mapping_of(interaction.get("channel"))
     chat_id = id_of(interaction.get("channel_id")) or id_of(channel.get("id"))
@@ -104,7 +104,7 @@ def read(interaction: Mapping[str, Any]) -> tuple[Inbound, ...]:
 
 
 def sender_of(user: Mapping[str, Any], member: Mapping[str, Any]) -> InboundSender:
-    """A user, and what they are called in a server."""
+    """Build the sender from a user, with the name that they have in the server."""
     names = (text_of(who.get(name)) for who, name in ((member, "nick"), (user, "global_name"), (user, "username")))
     return InboundSender(
         id=id_of(user.get("id")),
@@ -115,20 +115,20 @@ def sender_of(user: Mapping[str, Any], member: Mapping[str, Any]) -> InboundSend
 
 
 def kind_of_channel(channel_type: object, *, is_of_server: bool) -> ChatKind:
-    """Who can write there, where the type of the channel says it or not."""
+    """Judge who can write in a channel, also where its type is unknown."""
     if isinstance(channel_type, int) and channel_type in _KINDS:
         return _KINDS[channel_type]
     return ChatKind.CHANNEL if is_of_server else ChatKind.DIRECT
 
 
 def _said(options: object) -> str:
-    """The values of the options of a command, in order."""
+    """Join the values of a command's options, in order."""
     values = (mapping_of(option).get("value") for option in list_of(options))
     return " ".join(filter(None, (id_of(value) for value in values)))
 
 
 def made_at(snowflake: str) -> float | None:
-    """The time within an id of Discord's, in epoch seconds."""
+    """Read the time in an id of Discord's, in epoch seconds; ``None`` for what is no such id."""
     if not (snowflake.isascii() and snowflake.isdigit() and len(snowflake) <= 20):
         return None
     return ((int(snowflake) >> 22) + _EPOCH_MS) / 1000

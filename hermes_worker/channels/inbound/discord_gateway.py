@@ -1,9 +1,9 @@
-"""Discord's gateway, coming in: messages and presses of buttons over a websocket (docs.discord.com/developers/events/
-gateway, API 10, 2026-11).
+"""Inbound messages and presses of buttons over Discord's gateway, a websocket
+(docs.discord.com/developers/events/gateway, API 10, 2026-11).
 
-The cursor is the session and the number of the last event in it. With it a new connection, of whichever process, goes
-on where the last one ended, for as long as Discord keeps the session (a few minutes). What was written while there was
-no session is not asked for.
+The cursor is the session and the number of the last event in it. With it a new connection, of any process, continues
+where the last one ended, for as long as Discord keeps the session (a few minutes). Messages written while there was no
+session are not fetched.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of
 from hermes_worker.net.http import HttpRequest
 
 INTENTS = (1 << 9) | (1 << 12) | (1 << 15)
-"""Messages of servers, direct messages, and what they say; the last one is turned on in the settings of the app."""
+"""Messages of servers, direct messages, and their content; the last one is turned on in the settings of the app."""
 _HEARTBEAT, _IDENTIFY, _RESUME = 1, 2, 6
 _PEOPLE = frozenset({0, 19})
-"""Types of messages that somebody wrote; the others tell of the channel."""
+"""Types of messages that people wrote; the others tell of the channel."""
 _BEAT_S = (1.0, 120.0)
 _IDENTIFY_EVERY_S = 5.0
 _SESSION_IS_OVER = frozenset({4003, 4007, 4009})
@@ -63,12 +63,12 @@ _IS_WRONG: Mapping[int, str] = {
     4013: "Discord refuses what it is asked to send",
     4014: "turn on the Message Content Intent in the settings of the app",
 }
-"""Codes with which nothing gets better by itself."""
+"""Close codes of errors that do not pass by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Session:
-    """What can be gone on with."""
+    """A session that can be resumed."""
 
     id: str = ""
     url: str = field(default="", repr=False)
@@ -104,7 +104,7 @@ class Socket(SocketTalk):
         self._is_acknowledged = True
 
     def address(self, cursor: str, at: datetime) -> Addressing:
-        """A session that is open has an address of its own; else Discord is asked."""
+        """Begin the exchange for the address: an open session has one of its own; else Discord is asked."""
         self._session = _session_in(cursor)
         if self._session.is_open:
             return SocketAddress(url=_with_version(self._session.url))
@@ -144,7 +144,7 @@ class Socket(SocketTalk):
         return HeardFrame()
 
     def beat(self, at: datetime) -> HeardFrame:
-        """A connection on which the last heartbeat was not acknowledged is dead."""
+        """Send a heartbeat. A connection on which the last one was not acknowledged is dead."""
         if not self._is_acknowledged:
             return HeardFrame(is_over=True)
         self._is_acknowledged = False
@@ -171,7 +171,7 @@ class Socket(SocketTalk):
         return HeardFrame(replies=(json.dumps({"op": _IDENTIFY, "d": asked}),), beat_s=beat_s)
 
     def _invalid(self, *, is_resumable: bool) -> HeardFrame:
-        """The session cannot be gone on with, or not now."""
+        """Handle a session that cannot be resumed, or not now."""
         said = "Discord ended the session"
         error = DeliveryError(kind=SendErrorKind.RATE_LIMITED, message=said, retry_after_s=_IDENTIFY_EVERY_S)
         return HeardFrame(is_over=True, error=error, cursor=None if is_resumable else "")
@@ -198,7 +198,7 @@ class Socket(SocketTalk):
         return heard
 
     def _confirmed(self, interaction: Mapping[str, Any]) -> Following:
-        """An interaction is confirmed within three seconds, or whoever gave it is told that nobody is there."""
+        """Confirm an interaction: without that within three seconds, Discord shows the person a failure."""
         number, token = id_of(interaction.get("id")), id_of(interaction.get("token"))
         if token:
             path = f"interactions/{path_segment(number)}/{path_segment(token)}/callback"
@@ -209,7 +209,7 @@ class Socket(SocketTalk):
 
 
 def read_message(message: Mapping[str, Any], me: str, *, is_edit: bool = False) -> tuple[Inbound, ...]:
-    """A message that somebody wrote or changed. Total. Nothing for our own, and for what tells of the channel."""
+    """Read a message that a person wrote or changed. Total. Empty for our own, and for messages about the channel."""
     number, chat = id_of(message.get("id")), id_of(message.get("channel_id"))
     author, member = mapping_of(message.get("author")), mapping_of(message.get("member"))
     is_ours = bool(me) and id_of(author.get("id")) == me
@@ -230,7 +230,7 @@ def read_message(message: Mapping[str, Any], me: str, *, is_edit: bool = False) 
     text = text_of(message.get("content"))
     if is_edit:
         changed = text_of(message.get("edited_timestamp"))
-        # A link that is shown with a picture changes a message, and its text not.
+        # A link that is shown with a picture changes a message, but not its text.
         return (InboundEdit(event_key=event_key(number, "edit", changed), text=text, **common),) if changed else ()
     answered = mapping_of(message.get("referenced_message"))
     named = [id_of(mapping_of(user).get("id")) for user in list_of(message.get("mentions"))]

@@ -1,8 +1,8 @@
-"""Mail, coming in: what a mail that a mailbox has says (RFC 5322, RFC 3834). Connecting is ``channels.imap``.
+"""Inbound mail: read what a mail in a mailbox says (RFC 5322, RFC 3834). ``channels.imap`` connects.
 
-A mail is a direct message of its sender, and a thread of mails is a conversation: it goes by the first mail that the
-others refer to. What a program sent is marked so, and so nobody answers it; what the receiving server did not check is
-from nobody (``mail_origin``).
+A mail is a direct message of its sender, and a thread of mails is a conversation, named by the first mail that the
+others refer to. Mail from a program is marked so and not answered; mail that the receiving server did not check has no
+sender (``mail_origin``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hermes_worker.channels.platforms.email import MailThread, is_own_id, thread
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
 
 FILES_MAX = 20
-"""Of a mail that are taken."""
+"""Most files that are taken of one mail."""
 _FILE = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-9.]{1,200}):(.*)", re.DOTALL)
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 _REPLY = re.compile(r"\A(?:(?:re|aw|sv|antw|fwd?|wg)\s*(?:\[\d{1,3}\])?\s*:\s*)+", re.IGNORECASE)
@@ -34,10 +34,10 @@ _REPLY = re.compile(r"\A(?:(?:re|aw|sv|antw|fwd?|wg)\s*(?:\[\d{1,3}\])?\s*:\s*)+
 class Credentials:
     host: str
     address: str
-    """Our own: what is from it is not answered."""
+    """Our own address: mail from it is not answered."""
     password: str = field(repr=False)
     authserv_id: str
-    """The name under which the server that receives our mail says what it checked."""
+    """The name under which the server that receives our mail reports what it checked."""
     username: str = ""
     port: str = "993"
     tls: str = "implicit"
@@ -51,7 +51,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A mail as far as it was looked at."""
+    """A mail, as far as it was read from the server."""
 
     validity: int
     """With ``uid`` it names the mail in its mailbox."""
@@ -63,7 +63,7 @@ class Letter:
 
     @property
     def text_part(self) -> MailPart | None:
-        """The part that says what was written."""
+        """The part that holds the written text."""
         texts = [part for part in self.parts if not part.is_file]
         plain = [part for part in texts if part.media_type == "text/plain"]
         return next(iter(plain or [part for part in texts if part.media_type == "text/html"]), None)
@@ -71,7 +71,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class MailFile:
-    """Where a file of a mail is."""
+    """The place of a file in a mail."""
 
     validity: int
     uid: int
@@ -89,7 +89,7 @@ class MailFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterHead:
-    """Who a mail is from, and whether anything follows from it."""
+    """The sender of a mail, and whether the mail may have an effect."""
 
     mail: Message = field(repr=False)
     address: str
@@ -117,7 +117,7 @@ def head_of(letter: Letter, credentials: Credentials) -> LetterHead:
 
 
 def read(letter: Letter, head: LetterHead, content: bytes) -> InboundMessage:
-    """What a mail says. ``content`` is its ``text_part``, as it is encoded; it may be cut."""
+    """Read a mail. ``content`` is its ``text_part``, as it is encoded; it may be cut."""
     mail, part = head.mail, letter.text_part
     written = _written(part, content) if part is not None and head.is_heard else ""
     own = _id_of(mail, "message-id")
@@ -143,13 +143,13 @@ def read(letter: Letter, head: LetterHead, content: bytes) -> InboundMessage:
 
 
 def unreadable(letter: Letter) -> InboundMessage:
-    """For a mail that nobody can read: it is written down, and those behind it are heard."""
+    """Make the message for a mail that cannot be read: it is recorded, and the mails behind it are taken."""
     key = f"mail:{hashlib.sha256(letter.header).hexdigest()}"
     return InboundMessage(event_key=key, chat=InboundChat(id=""), sender=InboundSender(id=""), sent_at=letter.came_at)
 
 
 def decoded_pieces(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """A part that comes in pieces, as it was before it was encoded for transport. Total."""
+    """Decode a part that comes in pieces from its transfer encoding. Total."""
     left = b""
     for piece in pieces:
         whole = left + (re.sub(rb"[^A-Za-z0-9+/=]", b"", piece) if encoding == "base64" else piece)
@@ -164,7 +164,7 @@ def decoded_pieces(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def part_bytes(content: bytes, encoding: str) -> bytes:
-    """A part as it was before it was encoded for transport; one that was cut up to where that is possible. Total."""
+    """Decode a part from its transfer encoding; a part that was cut, up to where that is possible. Total."""
     match encoding:
         case "base64":
             signs = re.sub(rb"[^A-Za-z0-9+/]", b"", content.partition(b"=")[0])
@@ -185,8 +185,8 @@ def _written(part: MailPart, content: bytes) -> str:
 
 
 def _key(letter: Letter, mail: Message, content: bytes) -> str:
-    """The same for a mail that comes twice, or stands in a mailbox that was made anew. A mail without an id of its own
-    is known by all that the servers on its way wrote."""
+    """Make the key of a mail: the same when it comes twice, or the mailbox was made anew. A mail without an id of its
+    own is known by everything that the servers on its way wrote."""
     if own := _id_of(mail, "message-id"):
         known = [own, *(value for name in ("from", "date", "subject") for value in headers_of(mail, name))]
         told = "\0".join(known).encode("utf-8", "replace") + b"\0" + content

@@ -1,8 +1,8 @@
-"""Feishu (Lark), coming in: event subscriptions and presses of buttons over HTTP (open.feishu.cn, "Configure event
-subscription" and "Card callback", 2026-11).
+"""Inbound messages of Feishu (Lark): event subscriptions and presses of buttons over HTTP (open.feishu.cn, "Configure
+event subscription" and "Card callback", 2026-11).
 
-Events are encrypted with the Encrypt Key (AES-256-CBC) and signed with it. The question whether the address is ours
-is encrypted and bears the Verification Token, and no signature.
+Events are encrypted with the Encrypt Key (AES-256-CBC) and signed with it. The question whether the address is ours is
+encrypted and carries the Verification Token, and no signature.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Credentials:
     encrypt_key: str = field(default="", repr=False)
     verification_token: str = field(default="", repr=False)
     bot_open_id: str = ""
-    """Of the app's bot: in groups a message that names it is addressed to it."""
+    """The id of the app's bot: in groups a message that names it is addressed to it."""
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """An event that Feishu signed and encrypted with the app's key."""
+    """Verify and read an event that Feishu signed and encrypted with the app's key."""
     key = secret_bytes(credentials.encrypt_key, "FEISHU_ENCRYPT_KEY")
     if not any(name == _SIGNATURE for name, _ in request.headers):
         _challenge(request, credentials)
@@ -68,14 +68,14 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """The challenge, for the question whether the address is ours."""
+    """Answer the question whether the address is ours with its challenge."""
     if any(name == _SIGNATURE for name, _ in request.headers):
         return WebhookAnswer(body=b"{}")
     return WebhookAnswer(body=json.dumps({"challenge": _challenge(request, credentials)}).encode())
 
 
 def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
-    """What an event says. Total."""
+    """Read an event. Total."""
     header, event = mapping_of(payload.get("header")), mapping_of(payload.get("event"))
     message, writer = mapping_of(event.get("message")), mapping_of(event.get("sender"))
     number, chat = id_of(message.get("message_id")), id_of(message.get("chat_id"))
@@ -107,7 +107,7 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
 
 
 def _pressed(header: Mapping[str, Any], event: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    """A button of a card (open.feishu.cn, "Card callback"). It does not say what kind of chat it is in."""
+    """Read a press of a card's button (open.feishu.cn, "Card callback"). It does not say what kind of chat it is in."""
     who, place = mapping_of(event.get("operator")), mapping_of(event.get("context"))
     key, chat = id_of(header.get("event_id")), id_of(place.get("open_chat_id"))
     stamp = id_of(header.get("create_time"))
@@ -133,7 +133,7 @@ def _is_of(mention: Mapping[str, Any], open_id: str) -> bool:
 
 
 def _named(found: re.Match[str], names: Mapping[str, Mapping[str, Any]]) -> str:
-    """Somebody's name instead of the place that Feishu holds for it."""
+    """Replace Feishu's placeholder by the name of the person."""
     return f"@{text_of(mapping_of(names.get(found[1])).get('name')) or found[1][1:]}{found[2]}"
 
 
@@ -145,12 +145,12 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _lines(content: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    """Those of a post, which is text with pictures in it."""
+    """List the lines of a post, which is text with pictures in it."""
     return [[mapping_of(part) for part in list_of(line)] for line in list_of(content.get("content"))]
 
 
 def _files(message: Mapping[str, Any], number: str) -> list[MediaRef]:
-    """A file is known by its message, its kind and its key. Stickers cannot be had."""
+    """List the files. A file is known by its message, its kind and its key. Stickers cannot be downloaded."""
     content, kind = object_in(text_of(message.get("content"))), text_of(message.get("message_type"))
     if kind == "post":
         pictures = [id_of(part.get("image_key")) for line in _lines(content) for part in line]
@@ -163,7 +163,7 @@ def _files(message: Mapping[str, Any], number: str) -> list[MediaRef]:
 
 
 def _challenge(request: WebhookRequest, credentials: Credentials) -> str:
-    """Raises ``Forged`` for whatever is not Feishu's question."""
+    """Read the challenge. Raises ``Forged`` for a request that is not Feishu's question."""
     token = credentials.verification_token
     secret_bytes(token, "FEISHU_VERIFICATION_TOKEN")
     try:
@@ -177,7 +177,7 @@ def _challenge(request: WebhookRequest, credentials: Credentials) -> str:
 
 
 def _opened(body: bytes, key: bytes) -> Mapping[str, Any]:
-    """What is in an encrypted body. Raises ``UnreadableInbound``."""
+    """Decrypt a body. Raises ``UnreadableInbound``."""
     try:
         sealed = base64.b64decode(text_of(json_of(body).get("encrypt")), validate=True)
         decryptor = Cipher(algorithms.AES256(hashlib.sha256(key).digest()), modes.CBC(sealed[:_BLOCK])).decryptor()

@@ -1,6 +1,6 @@
-"""Comments on GitHub's issues and pull requests, coming in (docs.github.com/webhooks, ``issue_comment``, 2026-11).
+"""Inbound comments on GitHub's issues and pull requests (docs.github.com/webhooks, ``issue_comment``, 2026-11).
 
-Headers name the event and are not signed, so the body alone says what happened.
+The headers that name the event are not signed, so only the body says what happened.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Credentials:
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """An event that GitHub signed with the webhook's secret."""
+    """Verify and read an event that GitHub signed with the webhook's secret."""
     check_hub_signature(request, credentials.webhook_secret, "GITHUB_COMMENT_WEBHOOK_SECRET")
     return read(json_of(request.body), credentials)
 
 
 def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
-    """What an event says: a comment that was written or changed, or nothing. Total."""
+    """Read an event: a comment that was written or changed; empty for anything else. Total."""
     issue, comment = mapping_of(payload.get("issue")), mapping_of(payload.get("comment"))
     repository = text_of(mapping_of(payload.get("repository")).get("full_name"))
     action, comment_id, number = payload.get("action"), id_of(comment.get("id")), id_of(issue.get("number"))
@@ -63,7 +63,7 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
 
 
 def _without_name(text: str, bot_name: str) -> str:
-    """A comment without the name of the account, wherever it stands."""
+    """Remove the name of the account from a comment, wherever it stands."""
     name = re.escape(bot_name.removeprefix("@"))
     if not name:
         return text.strip()

@@ -1,7 +1,8 @@
-"""Google Chat, coming in: events of an app with an HTTP endpoint (developers.google.com/workspace/chat, 2026-11).
+"""Inbound messages of Google Chat: events of an app with an HTTP endpoint (developers.google.com/workspace/chat,
+2026-11).
 
-In spaces an app is sent only what names it. An app is proven either by its project's number or by its endpoint's
-address, as it is configured at Google.
+In spaces an app only gets messages that name it. A token proves the app either by its project's number or by its
+endpoint's address, as Google's console is configured.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _DIRECT = ("DIRECT_MESSAGE", "DM")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     audience: str = ""
-    """The number of the project, or the address of the endpoint: whatever the app's configuration says."""
+    """The number of the project, or the address of the endpoint, as the app's configuration says."""
     keys_url: str = ""
-    """Of Google's, unless it is set."""
+    """The address of the keys; empty for Google's."""
 
     @property
     def is_by_project(self) -> bool:
@@ -50,7 +51,7 @@ def signing_keys(credentials: Credentials) -> KeysExchange:
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """An event with a token of Google Chat for our app."""
+    """Verify and read an event that has a token of Google Chat for our app."""
     issuers = (CHAT,) if credentials.is_by_project else _GOOGLE
     claims = verified_claims(request, issuers=issuers, audience=credentials.audience, at=at)
     if not credentials.is_by_project:
@@ -59,12 +60,12 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """Nothing is said at once: the reply is a message of ours."""
+    """Answer with an empty object: the reply is a message of ours."""
     return WebhookAnswer(body=b"{}")
 
 
 def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    """What an event says. Total."""
+    """Read an event. Total."""
     message = mapping_of(event.get("message"))
     space = mapping_of(event.get("space")) or mapping_of(message.get("space"))
     name, chat, kind = id_of(message.get("name")), id_of(space.get("name")), event.get("type")
@@ -100,7 +101,7 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
 
 
 def _files(message: Mapping[str, Any]) -> list[MediaRef]:
-    """What was uploaded. A file on Drive has no resource."""
+    """List the files that were uploaded. A file on Drive has no resource."""
     return [
         MediaRef.told(resource, media_type=file.get("contentType"), name=file.get("contentName"), size=None)
         for file in map(mapping_of, list_of(message.get("attachment")))

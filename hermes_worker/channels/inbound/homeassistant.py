@@ -1,7 +1,8 @@
-"""Home Assistant, coming in: events over its websocket (developers.home-assistant.io/docs/api/websocket, 2026-11).
+"""Inbound messages of Home Assistant: events over its websocket (developers.home-assistant.io/docs/api/websocket,
+2026-11).
 
-Nothing of a house is a message by itself, so an automation says what is: it fires the event ``hermes_worker_message``
-with what somebody said, and where they are answered. Only administrators and automations fire events.
+No event of a house is a message by itself, so an automation decides: it fires the event ``hermes_worker_message`` with
+what a person said, and where the answer is shown. Only administrators and automations fire events.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ class Socket(SocketTalk):
         if said.get("success") is True:
             return HeardFrame(beat_s=BEAT_S)
         why = text_of(mapping_of(said.get("error")).get("message"))
-        # Whoever is no administrator may not hear such events.
+        # Only administrators may subscribe to such events.
         return _ended(SendErrorKind.FORBIDDEN, f"HASS_TOKEN may not hear the event {EVENT}: {why}")
 
 
 def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    """What an event says. Total. Nothing without a text or a person; ``chat`` is where the answer is shown, as
-    deliveries name it, and ``file`` the path of a file."""
+    """Read an event. Total. Empty without a text or a person; ``chat`` is where the answer is shown, as deliveries name
+    it, and ``file`` the path of a file."""
     data, context = mapping_of(event.get("data")), mapping_of(event.get("context"))
     person = id_of(data.get("user")) or id_of(context.get("user_id"))
     chat = id_of(data.get("chat")) or PERSISTENT
@@ -93,7 +94,8 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
 
 
 def _files(place: str) -> tuple[MediaRef, ...]:
-    """A path of Home Assistant's, such as ``/api/camera_proxy/camera.door``, or ``/local/`` and a name."""
+    """List the file at a path of Home Assistant's, such as ``/api/camera_proxy/camera.door``, or ``/local/`` and a
+    name."""
     name = place.partition("?")[0].rpartition("/")[2]
     return (MediaRef.told(place, media_type=type_of_name(name), name=name, size=None),) if place else ()
 

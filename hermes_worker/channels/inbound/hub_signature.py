@@ -1,4 +1,4 @@
-"""The signature that Meta and GitHub put on what they send: the hex HMAC-SHA256 of the body."""
+"""The signature of Meta's and GitHub's requests: the hex HMAC-SHA256 of the body."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from hermes_worker.channels.inbound.receiving import WebhookRequest
 
 
 def check_hub_signature(request: WebhookRequest, secret: str, variable: str) -> None:
-    """Raises ``Forged``."""
+    """Raise ``Forged`` for a request whose signature does not fit."""
     given = request.header("x-hub-signature-256")
     check_same(given, f"sha256={hex_hmac(secret_bytes(secret, variable), request.body)}")

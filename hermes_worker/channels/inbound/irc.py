@@ -1,8 +1,8 @@
-"""IRC, coming in: one connection that is in the configured channels and hears what people say there and to it.
+"""Inbound messages of IRC: one connection that is in the configured channels and gets what people say there and to it.
 
-A network keeps nothing: what is said while nobody is connected is lost, so there is no cursor. People are known by the
-account that the network says they logged in to (``account-tag``), and where a network tells none, by nothing, unless
-the operator says that nicks are people there.
+A network keeps nothing: what is said while nothing is connected is lost, so there is no cursor. People are known by the
+account that the network says they logged in to (``account-tag``). Where a network tells none, people are unknown,
+unless the operator says that a nick is a person there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Socket(SocketTalk):
         return HeardFrame(replies=(*replies, *self._marked_as_program(line)))
 
     def beat(self, at: datetime) -> HeardFrame:
-        """Is anybody there? And again to what is missing: channels, and our own nick."""
+        """Ping the server, and try again what is missing: channels, and our own nick."""
         if (end := self._silence.beat()) is not None:
             return end
         wanted = self._credentials.nick
@@ -71,7 +71,7 @@ class Socket(SocketTalk):
         return tuple(f"JOIN {name}" for name in self._credentials.joined if name not in self._inside)
 
     def _note(self, line: IrcLine) -> None:
-        """Where we are, and what we are called."""
+        """Note which channels we are in, and our nick."""
         is_ours, place = self._is_me(line.nick), line.word(0).lower()
         if line.command == "JOIN" and is_ours:
             self._inside.add(place)
@@ -93,7 +93,7 @@ class Socket(SocketTalk):
         return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(f"the IRC server: {line.word(0)}"))
 
     def _said(self, line: IrcLine, at: datetime) -> HeardFrame:
-        """A message to a channel that we are in, or to us. What clients ask of each other (CTCP) is left aside."""
+        """Read a message to a channel that we are in, or to us. Requests between clients (CTCP) are ignored."""
         place, text = line.word(0).lower(), line.word(1)
         is_direct = self._is_me(place)
         is_somewhere = is_direct or is_channel(place)
@@ -120,7 +120,8 @@ class Socket(SocketTalk):
         return HeardFrame(inbound=(message,))
 
     def _key(self, line: IrcLine, at: datetime) -> str:
-        """Nothing comes twice, so the time tells messages apart, and a number those of one time."""
+        """Make the key of a message. Nothing comes twice, so the time tells messages apart, and a number those of one
+        time."""
         said = "\n".join((at.isoformat(), str(self._heard), line.nick, *line.words))
         return f"sha256:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()}"
 
@@ -132,5 +133,6 @@ class Socket(SocketTalk):
         return nick.lower() == self._registration.nick.lower()
 
     def _is_ours(self, nick: str) -> bool:
-        """Answers are sent over connections of their own, whose nick has ``_`` at its end while ours is taken."""
+        """Whether a nick is ours: answers are sent over connections of their own, whose nick has ``_`` at its end while
+        ours is taken."""
         return nick.lower().rstrip("_") == self._credentials.nick.lower().rstrip("_")

@@ -1,4 +1,5 @@
-"""LINE Messaging API, coming in (developers.line.biz/en/reference/messaging-api, webhook events, 2026-11)."""
+"""Inbound messages of the LINE Messaging API (developers.line.biz/en/reference/messaging-api, webhook events,
+2026-11)."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Credentials:
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """Events that LINE signed with the channel's secret. One that it sends again has the id of the first."""
+    """Verify and read events that LINE signed with the channel's secret. A repeated one has the id of the first."""
     given = request.header("x-line-signature")
     secret = secret_bytes(credentials.channel_secret, "LINE_CHANNEL_SECRET")
     check_same(given, base64_hmac(secret, request.body))
@@ -44,11 +45,11 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def read(event: Mapping[str, Any]) -> Inbound | None:
-    """What an event says; ``None`` for what nobody wrote. Total."""
+    """Read an event; ``None`` for one that is no message of a person. Total."""
     message, kind = mapping_of(event.get("message")), event.get("type")
     key = id_of(event.get("webhookEventId")) or id_of(message.get("id"))
     chat = _chat(mapping_of(event.get("source")))
-    # A channel whose module is on standby is told of events that another one answers.
+    # A channel whose module is on standby gets events that another one answers.
     if not key or not chat.id or event.get("mode") == "standby":
         return None
     stamp = number_of(event.get("timestamp"))

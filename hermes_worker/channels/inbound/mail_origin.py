@@ -1,8 +1,8 @@
-"""Who a mail is from, as far as that is proven, and whether a program wrote it. Pure.
+"""Who sent a mail, as far as that is proven, and whether a program wrote it. Pure.
 
-Anybody can write any address into ``From``. It counts only where the server that received the mail says that it checked
-it: in ``Authentication-Results`` (RFC 8601) under the name that the operator configured, in the topmost of these
-headers, since everything below may be the sender's. That server has to take away headers of strangers with its name.
+Anybody can write any address into ``From``. It counts only where the server that received the mail reports that it
+checked it: in ``Authentication-Results`` (RFC 8601) under the name that the operator configured, in the topmost of
+these headers, since everything below may be the sender's. That server must remove foreign headers with its name.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from email.utils import getaddresses
 from hermes_worker.channels.inbound.mail_structure import words
 
 HEADER_CHARS_MAX = 4_000
-"""Of one header that is looked at."""
+"""Most characters of one header that are looked at."""
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
 _AUTOMATIC = re.compile(
     r"list-(?:id|post|unsubscribe(?:-post)?|owner|help)|x-(?:mail-)?auto-?(?:repl|respon|generat|notif|forward).*"
     r"|x-(?:cron-env|failed-recipients)|feedback-id",
     re.IGNORECASE,
 )
-"""Headers that programs and lists write, whatever they say."""
+"""Headers that only programs and lists write, whatever their values."""
 _BULK = frozenset({"bulk", "list", "junk", "auto_reply"})
 _NOBODY = re.compile(
     r"(?:.*[._+=-])?(?:mailer[._-]?daemon|no[._-]?(?:return[._-]?)?reply|do[._-]?not[._-]?reply"
@@ -30,22 +30,21 @@ _NOBODY = re.compile(
     r"|(?:postmaster|bounces?|notifications?|automated|mailer)(?:[._+=-].*)?",
     re.IGNORECASE,
 )
-"""Local parts of addresses that nobody reads, in whatever way their words are joined."""
+"""Local parts of addresses that no person reads, however their words are joined."""
 
 
 def header_of(mail: Message, name: str) -> str:
-    """The first header of this name; empty for none."""
+    """Find the first header of this name; empty for none."""
     return next(iter(headers_of(mail, name)), "")
 
 
 def headers_of(mail: Message, name: str) -> list[str]:
-    """All headers of a name, the topmost first, each as one line."""
+    """List all headers of a name, the topmost first, each as one line."""
     return [" ".join(str(value)[:HEADER_CHARS_MAX].split()) for value in mail.get_all(name) or ()]
 
 
 def sender_of(mail: Message) -> tuple[str, str]:
-    """The address, in lower case, and the name of the one who is said to have written; empty where that is not exactly
-    one."""
+    """Read the address of the named sender, in lower case, and the name; both empty unless there is exactly one."""
     written = headers_of(mail, "from")
     addresses = getaddresses(written) if len(written) == 1 else []
     if len(addresses) != 1 or not _ADDRESS.fullmatch(addresses[0][1]):
@@ -54,7 +53,7 @@ def sender_of(mail: Message) -> tuple[str, str]:
 
 
 def is_automatic(mail: Message, address: str) -> bool:
-    """Whether a program wrote it, or it came over a list: an answer could begin a loop (RFC 3834)."""
+    """Whether a program wrote the mail, or it came over a list: an answer could begin a loop (RFC 3834)."""
     submitted = header_of(mail, "auto-submitted").partition(";")[0].strip().lower()
     return (
         submitted not in ("", "no")
@@ -67,8 +66,8 @@ def is_automatic(mail: Message, address: str) -> bool:
 
 
 def is_proven(mail: Message, address: str, authserv_id: str) -> bool:
-    """Whether the server that received the mail says that ``address`` is really its sender's: DMARC passed for its
-    domain, or, where nothing is said of that, SPF or DKIM did. Total."""
+    """Whether the server that received the mail reports that ``address`` is really its sender's: DMARC passed for its
+    domain, or, where nothing is reported of DMARC, SPF or DKIM did. Total."""
     domain = address.rpartition("@")[2]
     for header in headers_of(mail, "authentication-results"):
         statements = _statements(header)
@@ -104,13 +103,13 @@ def _passed(statements: list[str], domain: str) -> bool:
 
 
 def _statements(header: str) -> list[str]:
-    """A header's parts between semicolons, without comments; empty where it does not hold together."""
+    """Split a header into its parts between semicolons, without comments; empty where it is malformed."""
     parts = [""]
     depth, is_quoted, is_escaped = 0, False, False
     for sign in header:
         if is_escaped:
             is_escaped = False
-            sign = "_"  # whatever it is, it means nothing
+            sign = "_"  # a quoted or commented character has no meaning
         elif sign == "\\" and (is_quoted or depth):
             is_escaped = True
             continue

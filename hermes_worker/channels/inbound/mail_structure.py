@@ -1,4 +1,5 @@
-"""What an IMAP server says of mails: the lists of ``FETCH`` (RFC 9051, 7.5.2), and the parts of a mail in them. Pure.
+"""Parse what an IMAP server says of mails: the lists of ``FETCH`` (RFC 9051, 7.5.2), and the parts of a mail in them.
+Pure.
 
 The server writes ``BODYSTRUCTURE`` of a mail that a stranger made: names, types and depth are hostile.
 """
@@ -16,9 +17,9 @@ from urllib.parse import unquote_to_bytes
 
 DEPTH_MAX = 40
 PARTS_MAX = 100
-"""Of a mail that are looked at."""
+"""Most parts of a mail that are looked at."""
 WORDS_CHARS_MAX = 1_000
-"""Of an encoded name or subject that is decoded."""
+"""Most characters of an encoded name or subject that are decoded."""
 _TOKEN = re.compile(
     rb'[ \r\n]*(?:(?P<sign>[()])|"(?P<quoted>(?:[^"\\]|\\.)*)"|\{(?P<octets>\d{1,10})\+?\}\r\n|(?P<atom>[^ ()"\r\n]+))',
     re.S,
@@ -28,7 +29,7 @@ _REST = re.compile(rb"\s*\S")
 
 
 class UnreadableAnswer(ValueError):
-    """A server answered what IMAP does not."""
+    """A server answered what IMAP does not allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +37,26 @@ class MailPart:
     """A part of a mail that has no parts itself."""
 
     section: str
-    """Its number, as ``BODY[...]`` takes it."""
+    """The part's number, as ``BODY[...]`` takes it."""
     media_type: str
     charset: str = ""
     encoding: str = ""
     """``base64``, ``quoted-printable`` or another transfer encoding, in lower case."""
     size_bytes: int | None = None
-    """As it is encoded."""
+    """The size as it is encoded."""
     name: str = ""
     is_attachment: bool = False
 
     @property
     def is_file(self) -> bool:
-        """Whether people would call it a file of the mail, and not its text."""
+        """Whether people would call it a file of the mail, rather than its text."""
         if self.media_type in ("application/pgp-signature", "application/pkcs7-signature"):
             return False
         return self.is_attachment or not self.media_type.startswith("text/")
 
 
 def fetched(pieces: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """The items of each mail by their names in upper case, of what ``imaplib`` gives for ``FETCH``. Raises
+    """Yield the items of each mail, by names in upper case, from what ``imaplib`` returns for ``FETCH``. Raises
     ``UnreadableAnswer``."""
     text = b"".join(b"\r\n".join(piece) if isinstance(piece, tuple) else piece or b"" for piece in pieces)
     place = 0
@@ -69,7 +70,7 @@ def fetched(pieces: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def parts_of(structure: Any) -> list[MailPart]:
-    """The parts of a ``BODYSTRUCTURE`` that have no parts, in their order. Total."""
+    """List the parts of a ``BODYSTRUCTURE`` that have no parts themselves, in order. Total."""
     found: list[MailPart] = []
     waiting: list[tuple[str, Any]] = [("", structure)]
     looked_at = 0
@@ -90,7 +91,7 @@ def parts_of(structure: Any) -> list[MailPart]:
 
 
 def words(text: str) -> str:
-    """A header's words, decoded (RFC 2047), on one line. Total."""
+    """Decode the words of a header (RFC 2047) into one line. Total."""
     cut = text[:WORDS_CHARS_MAX]
     try:
         decoded = str(make_header(decode_header(cut)))
@@ -100,7 +101,7 @@ def words(text: str) -> str:
 
 
 def _value(text: bytes, place: int) -> tuple[Any, int]:
-    """The value that begins at ``place``, and where it ends."""
+    """Parse the value that begins at ``place``. Returns the value and the place behind it."""
     open_lists: list[list[Any]] = []
     while True:
         token = _TOKEN.match(text, place)
@@ -128,7 +129,7 @@ def _value(text: bytes, place: int) -> tuple[Any, int]:
 
 
 def _children(node: list[Any]) -> int:
-    """How many of the lists at the beginning of a multipart are its parts."""
+    """Count the lists at the beginning of a multipart that are its parts."""
     return next((number for number, child in enumerate(node) if not isinstance(child, list)), len(node))
 
 
@@ -152,7 +153,7 @@ def _leaf(section: str, node: list[Any]) -> MailPart:
 
 
 def _name(parameters: dict[str, str], key: str) -> str:
-    """A file's name, whether it is plain, encoded (RFC 2231), in pieces, or in words (RFC 2047)."""
+    """Read a file's name, whether it is plain, encoded (RFC 2231), in pieces, or in words (RFC 2047)."""
     if plain := parameters.get(key):
         return words(plain)
     pieces = [parameters.get(f"{key}*{number}*", parameters.get(f"{key}*{number}", "")) for number in range(10)]
@@ -164,11 +165,11 @@ def _name(parameters: dict[str, str], key: str) -> str:
 
 
 NOT_CHARSETS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"})
-"""Codecs of Python that no mail means, some of which take very long."""
+"""Codecs of Python that no mail means; some take very long."""
 
 
 def decoded_text(content: bytes, charset: str) -> str:
-    """Bytes as a text. Total: what cannot be decoded is marked."""
+    """Decode bytes into a text. Total: what cannot be decoded is marked."""
     name = charset.strip().lower().replace("_", "-")
     try:
         return content.decode("utf-8" if name in NOT_CHARSETS or not name else name, "replace")

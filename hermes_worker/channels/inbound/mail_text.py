@@ -1,4 +1,4 @@
-"""What somebody wrote in a mail, without what they quote. Pure, total, and linear in its length."""
+"""Extract what a person wrote in a mail, without what they quote. Pure, total, and linear in its length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import unescape
 
 HTML_CHARS_MAX = 200_000
 _TAG_CHARS_MAX = 1_000
-"""Of a tag that are looked at."""
+"""Most characters of a tag that are looked at."""
 _TAG = re.compile(r"(?P<end>/?)(?P<name>[A-Za-z][A-Za-z0-9]*)(?P<rest>.*)", re.S)
 _CUTS = re.compile(
     r"-{2,}\s*(?:original message|ursprüngliche nachricht|message d'origine|mensaje original|forwarded message)\s*-{2,}"
@@ -19,15 +19,15 @@ _SAYS = re.compile(
     r"(?:wrote|schrieb|a écrit|escribió|ha scritto|schreef|napisał\(?a?\)?|skrev)\b.{0,40}:\s*$", re.IGNORECASE
 )
 _LINE_CHARS_MAX = 400
-"""Of a line that may say who wrote what follows."""
+"""Longest line that may say who wrote what follows."""
 _HIDDEN = frozenset({"script", "style", "head", "title", "template", "blockquote"})
 _ROWS = frozenset({"p", "div", "br", "tr", "li", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "ol", "hr"})
 _WITHOUT_END = frozenset({"br", "hr", "img", "meta", "link", "input", "col", "area", "base", "wbr", "source"})
 
 
 def unquoted(text: str) -> str:
-    """``text`` without the mail that it answers below it, and without a signature. A quotation that something was
-    written beneath stays, since what is written is about it."""
+    """Remove from ``text`` the mail below it that it answers, and a signature. A quotation with text beneath it stays,
+    since that text is about it."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     end = _written_end(lines)
     is_cut = end < len(lines)
@@ -43,7 +43,7 @@ def unquoted(text: str) -> str:
 
 
 def text_of_html(html: str) -> str:
-    """What an HTML mail says, without what it quotes."""
+    """Extract the text of an HTML mail, without what it quotes."""
     reader = _ShownText()
     reader.feed(html[:HTML_CHARS_MAX])
     lines = (" ".join(line.split()) for line in unescape("".join(reader.pieces)).split("\n"))
@@ -51,7 +51,7 @@ def text_of_html(html: str) -> str:
 
 
 def _written_end(lines: list[str]) -> int:
-    """The line at which a signature or another mail begins."""
+    """Find the line at which a signature or another mail begins."""
     for number, line in enumerate(lines):
         if line == "-- " or _CUTS.fullmatch(line.strip()[:_LINE_CHARS_MAX]):
             return number
@@ -64,7 +64,7 @@ def _drop_blank(lines: list[str]) -> None:
 
 
 def _drop_attribution(lines: list[str]) -> None:
-    """Take away the one to three lines that say who wrote what followed."""
+    """Remove the one to three lines that say who wrote what followed."""
     for count in (1, 2, 3):
         said = " ".join(line.strip() for line in lines[-count:])
         if len(lines) >= count and len(said) <= _LINE_CHARS_MAX and _SAYS.search(said):
@@ -78,12 +78,12 @@ def _is_quoted(line: str) -> bool:
 
 @dataclass(slots=True)
 class _ShownText:
-    """The texts of a document that are shown and not quoted. Python's own reader takes time that grows with the square
-    of what strangers leave open."""
+    """Collects the texts of a document that are shown and not quoted. Python's own parser takes time that grows with
+    the square of the tags that a stranger leaves open."""
 
     pieces: list[str] = field(default_factory=list)
     _hidden: list[str] = field(default_factory=list)
-    """The elements that are open within one that is not shown."""
+    """The open elements inside one that is not shown."""
 
     def feed(self, html: str) -> None:
         place = 0

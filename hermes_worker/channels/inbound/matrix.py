@@ -1,8 +1,8 @@
-"""Matrix, coming in: ``/sync`` of the client-server API (spec.matrix.org/v1.16/client-server-api, 2026-11).
+"""Inbound messages of Matrix: ``/sync`` of the client-server API (spec.matrix.org/v1.16/client-server-api, 2026-11).
 
-The cursor is ``next_batch``. The first look only learns where we are: what was said before is not answered. When a room
-had more events than a look shows, the rest is asked for, back to where the last look ended. Invitations are accepted;
-who may speak is decided elsewhere. Rooms that are encrypted cannot be read.
+The cursor is ``next_batch``. The first poll only learns where the account stands: what was said before is not answered.
+When a room had more events than a poll shows, the rest is fetched, back to where the last poll ended. Invitations are
+accepted; who may speak is decided elsewhere. Encrypted rooms cannot be read.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 HOLD_S_MAX = 20
-"""How long the server is asked to hold a look without events, at most."""
+"""Most seconds that the server is asked to hold a poll without events."""
 EVENTS_MAX = 50
-"""Events of a room in one look."""
+"""Most events of a room in one poll."""
 PAGES_MAX = 10
-"""Of events that one look left out, in a room."""
+"""Most pages of events, in a room, that are fetched where a poll left events out."""
 JOINS_MAX = 10
 _FILES = {
     "m.image": MediaKind.IMAGE,
@@ -73,7 +73,7 @@ class Credentials:
 
 
 def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> Polling:
-    """One look, and what is asked about the rooms in which somebody wrote."""
+    """Poll once, and ask about the rooms in which somebody wrote."""
     hold_ms = int(min(hold_s, HOLD_S_MAX) * 1000) if cursor else 0
     fields = {"timeout": str(hold_ms), "filter": json.dumps(_FILTER)}
     response = yield _get("v3/sync", fields | ({"since": cursor} if cursor else {}), credentials)
@@ -84,7 +84,7 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
     rooms = mapping_of(answer.get("rooms"))
     for room in list(mapping_of(rooms.get("invite")))[:JOINS_MAX]:
         response = yield _request("POST", f"v3/rooms/{path_segment(room)}/join", credentials)
-        # A look shows an invitation once. One that was taken back meanwhile is nothing to wait for.
+        # A poll shows an invitation once. One that was withdrawn meanwhile is nothing to wait for.
         if response.status == 429 or response.status >= 500:
             return _failed(response)
     found: list[Inbound] = []
@@ -104,14 +104,14 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
         messages = _messages(_since_joined(events, me))
         if messages:
             response = yield _get(f"v3/rooms/{path_segment(room)}/joined_members", {}, credentials)
-            # Who left the room meanwhile may not ask: then it counts as a group, where little is taken.
+            # After we left the room meanwhile we may not ask: then it counts as a group, where little is taken.
             members = mapping_of(json_object(response).get("joined"))
             found += [one for event in messages for one in read(event, room, members, me)]
     return Polled(inbound=tuple(found), cursor=following)
 
 
 def read(event: Mapping[str, Any], room: str, members: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
-    """What a message says; nothing for one of ours. Total."""
+    """Read a message; empty for one of ours. Total."""
     key, writer = text_of(event.get("event_id")), text_of(event.get("sender"))
     content = mapping_of(event.get("content"))
     relation = mapping_of(content.get("m.relates_to"))
@@ -157,7 +157,7 @@ def read(event: Mapping[str, Any], room: str, members: Mapping[str, Any], me: st
 
 
 def _media(content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
-    """The file of a message. One that is encrypted has no ``url``, and is none to us."""
+    """List the file of a message. An encrypted one has no ``url``, and counts as none."""
     kind, place = _FILES.get(text_of(content.get("msgtype"))), text_of(content.get("url"))
     if kind is None or not MXC.fullmatch(place):
         return ()
@@ -171,7 +171,7 @@ def _media(content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
 def _events(
     room: str, timeline: Mapping[str, Any], since: str, credentials: Credentials
 ) -> Generator[HttpRequest, HttpResponse, list[Any] | HttpResponse]:
-    """The events of a room since the last look, the oldest first; the answer of a server that does not tell them."""
+    """Read the events of a room since the last poll, the oldest first; the server's answer where it refuses."""
     events = list(list_of(timeline.get("events")))
     page = text_of(timeline.get("prev_batch"))
     if timeline.get("limited") is not True:
@@ -191,7 +191,7 @@ def _events(
 
 
 def _since_joined(events: list[Any], me: str) -> list[Any]:
-    """Without what was said before we came."""
+    """Drop what was said before we joined."""
     for place in range(len(events) - 1, -1, -1):
         event = mapping_of(events[place])
         before = mapping_of(mapping_of(event.get("unsigned")).get("prev_content")).get("membership")
@@ -206,7 +206,7 @@ def _messages(events: Any) -> list[Mapping[str, Any]]:
 
 
 def _without_quote(body: str) -> str:
-    """Older clients put what they answer before the text, each line behind ``>``."""
+    """Remove the quote that older clients put before the text, each line behind ``>``."""
     return re.sub(r"\A(?:> .*\n)+\n?", "", body)
 
 
@@ -216,7 +216,7 @@ def _names(body: str, me: str) -> bool:
 
 
 def identify(credentials: Credentials) -> Identifying:
-    """whoami: it disturbs no look."""
+    """Ask whoami; it takes nothing from a poll."""
     response = yield _get("v3/account/whoami", {}, credentials)
     me = text_of(json_object(response).get("user_id"))
     return me or _failed(response)

@@ -1,13 +1,13 @@
-"""Mattermost, coming in: its websocket, and posts over REST for what was written while nobody was connected
+"""Inbound messages of Mattermost: its websocket, and posts over REST for what was written while nothing was connected
 (developers.mattermost.com/api-documentation, "WebSocket", 2026-11).
 
-The cursor is the time of the newest post, in milliseconds of the server's clock. Once a connection is open, posts
-since then are asked for, with an overlap, because servers of a cluster have clocks of their own; what comes twice has
+The cursor is the time of the newest post, in milliseconds of the server's clock. Once a connection is open, posts since
+then are fetched, with an overlap, because servers of a cluster have clocks of their own; a post that comes twice has
 the same key. Events of a connection are numbered: where a number is missing, the server dropped events, and the
 connection is replaced.
 
-Presses of buttons come to the API instead (``receive``): the server brings what ``platforms.mattermost`` gave it with
-the button, and with that the proof that we made it for this chat.
+Presses of buttons come to the API instead (``receive``): the server brings what ``platforms.mattermost`` put into the
+button, and with it the proof that we made it for this chat.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 OVERLAP_MS = 10_000
-"""By so much the posts that are asked for go back behind the cursor."""
+"""Milliseconds by which the fetched posts go back behind the cursor."""
 CHANNELS_MAX = 200
-"""That are caught up with after one connection, those that were written in last first."""
+"""Most channels that are caught up with after one connection; those with the newest posts come first."""
 _USERS_MAX = 100
 _KINDS = {"D": ChatKind.DIRECT, "G": ChatKind.GROUP, "P": ChatKind.GROUP}
 
@@ -67,20 +67,20 @@ class Credentials:
     base_url: str = ""
     token: str = field(default="", repr=False)
     actions_secret: str = field(default="", repr=False)
-    """What our buttons are signed with."""
+    """The key that signs our buttons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Account:
-    """Who we are."""
+    """Our own account."""
 
     id: str
     name: str
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """A press of a button (developers.mattermost.com, "Interactive messages"). The proof is in the JSON, so that is
-    taken apart first. Whose press it is says the server, which alone knows the context of a button."""
+    """Verify and read a press of a button (developers.mattermost.com, "Interactive messages"). The proof is in the
+    JSON, so that is parsed first. The server, which alone knows the context of a button, says whose press it is."""
     secret_bytes(credentials.actions_secret, "MATTERMOST_ACTIONS_SECRET")
     said = object_in(request.body)
     context, chat = mapping_of(said.get("context")), id_of(said.get("channel_id"))
@@ -103,7 +103,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """Nothing is said at once, and the post is left as it is."""
+    """Answer with an empty object: the reply is a message of ours, and the post is left as it is."""
     return WebhookAnswer(body=b"{}")
 
 
@@ -159,7 +159,7 @@ class Socket(SocketTalk):
         return HeardFrame(inbound=_read(post, channel, name, self._me, mentioned), cursor=self._later(post))
 
     def _later(self, post: Mapping[str, Any]) -> str | None:
-        """The cursor behind a post; ``None`` where it goes no further."""
+        """Move the cursor behind a post; ``None`` where it does not move."""
         made = size_of(post.get("create_at"))
         if made is None or made <= _milliseconds(self._cursor) or not id_of(post.get("id")):
             return None
@@ -211,7 +211,7 @@ def _read(
     is_mentioned: bool,
     is_bot: bool = False,
 ) -> tuple[Inbound, ...]:
-    """A post that somebody wrote. Nothing for our own, and for what tells of the channel."""
+    """Read a post that a person wrote. Empty for our own, and for posts about the channel."""
     number = id_of(post.get("id"))
     if not _is_of_people(post, me):
         return ()
@@ -281,7 +281,7 @@ def _metadata(post: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _posts_since(answer: Mapping[str, Any], since: int) -> list[Mapping[str, Any]]:
-    """Those that were made since; what was changed since is there as well."""
+    """List the posts that were made since; the answer also holds those that were changed since."""
     posts = map(mapping_of, mapping_of(answer.get("posts")).values())
     return [post for post in posts if (size_of(post.get("create_at")) or 0) > since]
 
@@ -289,7 +289,7 @@ def _posts_since(answer: Mapping[str, Any], since: int) -> list[Mapping[str, Any
 def _users(
     numbers: Iterable[str], credentials: Credentials
 ) -> Generator[HttpRequest, HttpResponse, dict[str, Mapping[str, Any]] | DeliveryError]:
-    """Who wrote, by id: their names, and whether they are programs."""
+    """Look up who wrote, by id: their names, and whether they are programs."""
     found: dict[str, Mapping[str, Any]] = {}
     wanted = sorted(filter(None, numbers))
     for start in range(0, len(wanted), _USERS_MAX):

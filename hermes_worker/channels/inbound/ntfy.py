@@ -1,8 +1,8 @@
-"""ntfy, coming in: a subscription to topics as a stream of JSON lines (docs.ntfy.sh/subscribe/api, 2026-11).
+"""Inbound messages of ntfy: a subscription to topics as a stream of JSON lines (docs.ntfy.sh/subscribe/api, 2026-11).
 
-ntfy does not say who published, so a topic is both the chat and whoever writes in it: who may publish there is ntfy's
-business. What this product published bears a tag, by which it is known again. The cursor is the time of the newest
-message, in seconds of the server's clock; messages of that second come twice and have the same keys.
+ntfy does not say who published, so a topic is both the chat and its only person: ntfy decides who may publish there.
+What this product published carries a tag, by which it is recognised. The cursor is the time of the newest message, in
+seconds of the server's clock; messages of that second come twice and have the same keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of
 
 TOPICS_MAX = 20
 SILENCE_S = 150.0
-"""A server says every 45 seconds that it is there; a connection that said nothing for so long is dead."""
+"""Seconds of silence after which a connection is dead: a server sends a sign of life every 45 seconds."""
 _TOPIC = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -61,7 +61,7 @@ class Socket(SocketTalk):
         time = size_of(said.get("time")) or 0
         match said.get("event"):
             case "open":
-                # It comes before what was missed, so it is a beginning only where there is none yet.
+                # It comes before the missed messages, so it sets the cursor only where there is none yet.
                 begins = bool(time) and not self._read_to
                 self._read_to = time if begins else self._read_to
                 return HeardFrame(cursor=str(time) if begins else None, beat_s=SILENCE_S)

@@ -1,6 +1,6 @@
-"""What proves that a request is a platform's: signatures and times. Pure; each raises ``Forged``.
+"""Verify that a request is a platform's: signatures and times. Pure; each check raises ``Forged``.
 
-Nothing here tells a sender why: the sentences are for the log. Bytes are compared as they came, in constant time.
+A sender never learns why: the sentences are for the log. Bytes are compared as they came, in constant time.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _FORM_FIELDS_MAX = 200
 
 
 def check_same(given: str, expected: str) -> None:
-    """Raises ``Forged`` for two different texts; takes the same time wherever they differ."""
+    """Raise ``Forged`` for two different texts; takes the same time wherever they differ."""
     if not hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode("utf-8", "replace")):
         raise Forged("the signature is wrong")
 
 
 def secret_bytes(secret: str, variable: str) -> bytes:
-    """The bytes of a secret. An empty one would prove nothing. Raises ``Forged``."""
+    """Encode a secret. An empty one would prove nothing. Raises ``Forged``."""
     if not secret:
         raise Forged(f"{variable} is not set")
     return secret.encode()
 
 
 def check_fresh(seconds: str, at: datetime) -> None:
-    """Raises ``Forged`` for what is no Unix time in seconds, or more than ``TOLERANCE_S`` away from ``at``."""
+    """Raise ``Forged`` for what is no Unix time in seconds, or is more than ``TOLERANCE_S`` away from ``at``."""
     if not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
         raise Forged("the time is no number of seconds")
     if abs(at.timestamp() - int(seconds)) > TOLERANCE_S:
@@ -51,7 +51,7 @@ def base64_hmac(secret: bytes, message: bytes, digest: str = "sha256") -> str:
 
 
 def json_of(body: bytes) -> Mapping[str, Any]:
-    """A JSON object that was found to be the platform's. Raises ``UnreadableInbound``."""
+    """Parse a JSON object that was verified to be the platform's. Raises ``UnreadableInbound``."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -62,7 +62,7 @@ def json_of(body: bytes) -> Mapping[str, Any]:
 
 
 def form_of(body: bytes) -> list[tuple[str, str]]:
-    """The fields of a form, in order. Raises ``UnreadableInbound``."""
+    """Parse the fields of a form, in order. Raises ``UnreadableInbound``."""
     try:
         return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX)
     except ValueError:
@@ -70,7 +70,8 @@ def form_of(body: bytes) -> list[tuple[str, str]]:
 
 
 def event_key(*parts: str) -> str:
-    """A key of an event by the ids that tell it from others; a digest where they are longer than a key may be."""
+    """Make the key of an event from the ids that tell it from others; a digest where they are longer than a key may
+    be."""
     key = ":".join(parts)
     if len(key) <= EVENT_KEY_CHARS_MAX:
         return key

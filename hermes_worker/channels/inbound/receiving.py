@@ -1,32 +1,32 @@
-"""What a platform that is listened to gives and takes, as values: the mirror of ``channels.exchange``.
+"""What a platform that is listened to gives and takes, as values: the counterpart of ``channels.exchange``.
 
 An account is listened to in one of three modes. In ``webhook`` the platform sends requests to any replica of the API.
 In ``poll`` the gateway asks again and again, with a *cursor*, the platform's own word for how far we have read. In
 ``socket`` the gateway holds a connection. Nothing here opens a connection: a module of this package reads bytes and
-makes requests as values, and whoever drives it commits what came in together with the cursor before it goes on.
+makes requests as values, and its driver commits what came in together with the cursor before it goes on.
 
-What a platform's module has, by the names in its ``Receiving`` (``declaration``):
+The names that a platform's module may have, as its ``Receiving`` refers to them (``declaration``):
 
 * ``Credentials``: a frozen dataclass. A field that only one mode needs has a default.
-* ``receive(request, credentials, at) -> tuple[Inbound, ...]``: checks that a request is the platform's and reads it.
+* ``receive(request, credentials, at) -> tuple[Inbound, ...]``: verifies that a request is the platform's and reads it.
   Raises ``Forged`` before it parses anything, ``UnreadableInbound`` for what is signed and makes no sense. An event
   that says nothing to us is an empty tuple.
-* ``answer(request, credentials, at) -> WebhookAnswer | None``: what the platform wants to hear, where that is more than
-  an empty 200: a handshake's echo, an interaction's first reply. Called after ``receive`` (whose checks it may rely on)
+* ``answer(request, credentials, at) -> WebhookAnswer | None``: what the platform expects, where that is more than an
+  empty 200: a handshake's echo, an interaction's first reply. Called after ``receive`` (whose checks it may rely on)
   and after the commit. It needs no check of its own.
 * ``poll(cursor, credentials, at, hold_s) -> Polling``: an exchange that asks once, from a cursor on; ``""`` is the
   first. The platform may hold the answer back for ``hold_s`` seconds while there is nothing.
-* ``fetch(cursor, credentials, at, hold_s) -> Polled | DeliveryError``: the same for what is not HTTP (IMAP); it opens
-  its own connection, closes it, and keeps its own time.
+* ``fetch(cursor, credentials, at, hold_s) -> Polled | DeliveryError``: polls a platform that is not HTTP (IMAP); it
+  opens its own connection, closes it, and keeps its own time.
 * ``Socket(credentials)``: one connection's conversation, a ``SocketTalk``.
-* ``download(media, credentials) -> Downloading``: an exchange that ends with where a file is (``file_addresses``). A
-  worker for deliveries makes it, so the credentials are those that the platform's ``Sending`` names.
-* ``read_file(media, credentials, sink) -> None | DeliveryError``: the same for what is not HTTP (IMAP), with the
-  credentials of this module: writes the file to ``sink``, which says when that is enough.
+* ``download(media, credentials) -> Downloading``: an exchange that ends with the source of a file
+  (``file_addresses``). A delivery worker drives it, with the credentials that the platform's ``Sending`` names.
+* ``read_file(media, credentials, sink) -> None | DeliveryError``: downloads from a platform that is not HTTP (IMAP),
+  with the credentials of this module: writes the file to ``sink``, which says when that is enough.
 * ``acknowledge(press, credentials) -> Acknowledging``: an exchange that tells the platform that a press of a button was
   taken, where a gateway has to do that by itself. Best effort, after the commit.
-* ``identify(credentials) -> Identifying``: an exchange that asks the platform whose credentials these are, and takes
-  nothing from whoever listens.
+* ``identify(credentials) -> Identifying``: an exchange that asks the platform whose credentials these are, and takes no
+  event away from the process that listens.
 * ``signing_keys(credentials) -> KeysExchange``: public keys of the platform that ``receive`` needs (JWKS), by id. They
   are kept for an hour and handed to ``receive`` in ``request.keys``.
 """
@@ -45,7 +45,7 @@ from hermes_worker.core.inbound import Inbound
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 WEBHOOK_BYTES_MAX = 1_048_576
-"""Of a request to a webhook. A longer one is refused before ``receive`` sees it."""
+"""Longest body of a request to a webhook, in bytes. A longer one is refused before ``receive`` sees it."""
 
 
 class Forged(HermesError):
@@ -58,32 +58,33 @@ class UnreadableInbound(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRequest:
-    """What came to the webhook of an account."""
+    """A request to the webhook of an account."""
 
     method: str
     url: str
-    """As the platform called it, with its query: the public address, not ours behind a proxy."""
+    """The address as the platform called it, with its query: the public one, not ours behind a proxy."""
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     """Names in lower case, in order; a name may stand twice."""
     body: bytes = field(repr=False, default=b"")
     keys: Mapping[str, Mapping[str, object]] = field(repr=False, default_factory=lambda: MappingProxyType({}))
-    """What ``signing_keys`` gave: by key id, each as a JWK."""
+    """The keys that ``signing_keys`` gave: by key id, each as a JWK."""
 
     def header(self, name: str) -> str:
-        """The one value of a header that proves something. Raises ``Forged`` when it is missing or stands twice."""
+        """Read the single value of a header that proves something. Raises ``Forged`` when it is missing or stands
+        twice."""
         found = [value for known, value in self.headers if known == name]
         if len(found) != 1:
             raise Forged(f"the header {name!r} is there {len(found)} times")
         return found[0].strip()
 
     def optional(self, name: str) -> str:
-        """The value of a header that proves nothing; the first of several, and empty for none."""
+        """Read the value of a header that proves nothing; the first of several, and empty for none."""
         return next((value.strip() for known, value in self.headers if known == name), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookAnswer:
-    """What a platform is told."""
+    """The answer to a platform's request."""
 
     body: bytes = b""
     media_type: str = "application/json"
@@ -92,13 +93,13 @@ class WebhookAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """What one look brought. Committed together with ``cursor``, in this order."""
+    """What one poll brought. Committed together with ``cursor``, in this order."""
 
     inbound: tuple[Inbound, ...]
     cursor: str
-    """From where to ask next; the one that was asked from when there was nothing."""
+    """Where to ask next; the cursor that was asked from when there was nothing."""
     has_more: bool = False
-    """There was more than one look takes: the next one comes at once."""
+    """Whether there was more than one poll takes: the next one comes at once."""
 
 
 Polling = Generator[HttpRequest, HttpResponse, Polled | DeliveryError]
@@ -106,7 +107,7 @@ Polling = Generator[HttpRequest, HttpResponse, Polled | DeliveryError]
 
 Acknowledging = Generator[HttpRequest, HttpResponse, None]
 Identifying = Generator[HttpRequest, HttpResponse, str | DeliveryError]
-"""Ends with what the platform calls the account."""
+"""Ends with the name that the platform has for the account."""
 KeysExchange = Generator[HttpRequest, HttpResponse, Mapping[str, Mapping[str, object]] | DeliveryError]
 
 
@@ -122,7 +123,7 @@ class SocketAddress:
 
 
 def websocket_at(url: str, platform: str) -> SocketAddress | DeliveryError:
-    """The address that a platform named for a websocket, if it is one."""
+    """Build the address that a platform named for a websocket; an error where it is none."""
     if url.startswith(("wss://", "ws://")):
         return SocketAddress(url=url)
     return DeliveryError(kind=SendErrorKind.TRANSIENT, message=f"{platform} named no address of a websocket")
@@ -134,28 +135,28 @@ Following = Generator[HttpRequest, HttpResponse, "HeardFrame | DeliveryError"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeardFrame:
-    """What a frame means."""
+    """What follows from a frame."""
 
     inbound: tuple[Inbound, ...] = ()
     cursor: str | None = None
-    """Committed with ``inbound``; ``None`` leaves it as it is."""
+    """Committed with ``inbound``; ``None`` leaves the cursor as it is."""
     replies: tuple[str, ...] = field(repr=False, default=())
     """Frames to send at once (a pong, an identification)."""
     acknowledgements: tuple[str, ...] = field(repr=False, default=())
     """Frames to send after the commit."""
     beat_s: float | None = None
-    """From now on ``beat`` is asked this often, in seconds; ``None`` leaves it as it is."""
+    """Seconds after which ``on_beat`` is called from now on, again and again; ``None`` leaves that as it is."""
     then: Following | None = None
-    """An exchange to make after the commit and before anything else is heard: for what was written while nobody was
-    connected. Its end is treated like another frame, and its failure ends the connection."""
+    """An exchange to make after the commit and before the next frame: for what was written while nothing was connected.
+    Its end is treated like another frame, and its failure ends the connection."""
     is_over: bool = False
     """Close, and connect again."""
     error: DeliveryError | None = None
-    """Why it is over, where the platform said so. One that is ``auth`` is not tried again quickly."""
+    """Why it is over, where the platform said so. After an ``auth`` error the next try is not quick."""
 
 
 class SilentBeats:
-    """How long the other side of a connection has said nothing, in beats of ours. Not thread-safe."""
+    """Counts our beats since the other side of a connection last sent something. Not thread-safe."""
 
     def __init__(self, who: str, beats_max: int) -> None:
         self._who = who
@@ -163,11 +164,11 @@ class SilentBeats:
         self._beats = 0
 
     def broken(self) -> None:
-        """Something was heard."""
+        """Start counting anew: something came."""
         self._beats = 0
 
     def beat(self) -> HeardFrame | None:
-        """Called with each beat: the end of a connection on which nothing was heard for more than so many; ``None``
+        """Count a beat. Returns the end of a connection that was silent for more than ``beats_max`` beats; ``None``
         while it is good."""
         self._beats += 1
         if self._beats <= self._beats_max:
@@ -177,22 +178,22 @@ class SilentBeats:
 
 
 class SocketTalk(Protocol):
-    """One connection's conversation, made anew for each connection. Not thread-safe; opens nothing. Whoever inherits it
-    has nothing to say beyond what it hears, until it says otherwise."""
+    """One connection's conversation, made anew for each connection. Not thread-safe; it opens nothing. The methods of
+    this base do nothing; a platform overrides those that it needs."""
 
     def address(self, cursor: str, at: datetime) -> Addressing:
-        """An exchange that ends with where to connect; one without requests simply returns."""
+        """Begin an exchange that ends with where to connect; one without requests simply returns."""
         ...
 
     def hear(self, frame: str, at: datetime) -> HeardFrame:
-        """Total: a frame that makes no sense is an empty ``HeardFrame``."""
+        """Read a frame. Total: one that makes no sense is an empty ``HeardFrame``."""
         ...
 
     def beat(self, at: datetime) -> HeardFrame:
-        """What is due after ``beat_s`` seconds."""
+        """Do what is due after ``beat_s`` seconds."""
         return HeardFrame()
 
     def closed(self, code: int) -> HeardFrame:
-        """What it means that the platform closed the websocket with ``code``: a failure, or another cursor. Empty where
-        it just ended."""
+        """Judge the platform's close of the websocket with ``code``: a failure, or another cursor. Empty where it just
+        ended."""
         return HeardFrame()

@@ -1,4 +1,4 @@
-"""The platforms that are listened to, as data: what each brings in, and what is needed for that. One row each."""
+"""The platforms that are listened to, as data: one row each, with what it brings in and what it needs for that."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _by_webhook(
     asks_by_get: bool = False,
     **variables: str,
 ) -> Receiving:
-    """A platform that brings events to the API and proves them by ``secrets``. These and ``needs`` have to be set. All
-    of them follow the vendor's documentation, and no account was at hand."""
+    """Declare a platform that brings events to the API and proves them by ``secrets``. These and ``needs`` have to be
+    set. All of these follow the vendor's documentation, without an account at hand."""
     return receiving_by(
         f"{_FOLDER}.{module}",
         modes=(InboundMode.WEBHOOK,),
@@ -44,8 +44,8 @@ def _by_socket(
     pairs: bool = True,
     **variables: str,
 ) -> Receiving:
-    """A platform that is listened to over a connection which stays open, when ``needs`` are set. All of them follow the
-    documentation, and no server of the real kind was at hand."""
+    """Declare a platform that is listened to over a lasting connection, when ``needs`` are set. All of these follow the
+    documentation, without a real server at hand."""
     return receiving_by(
         f"{_FOLDER}.{module}",
         modes=(InboundMode.SOCKET,),
@@ -60,7 +60,7 @@ def _by_socket(
 
 
 def _files_of(module: str) -> Mapping[str, str]:
-    """Where ``download`` is: beside what sends, whose credentials it takes."""
+    """Name the module of ``download``: it stands beside what sends, whose credentials it takes."""
     return {"download": f"{_SENDING}.{module}"}
 
 
@@ -75,7 +75,7 @@ IRC_VARIABLES: Mapping[str, str] = MappingProxyType(
         "account_password": "IRC_SASL_PASSWORD",
     }
 )
-"""What logs in to a network: whoever listens, and whoever sends."""
+"""The variables with which both the listener and the sender log in to a network."""
 IRC_SECRETS = ("password", "account_password")
 
 RECEIVING: Mapping[str, Receiving] = MappingProxyType(
@@ -175,7 +175,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "password",
             needs=("topics",),  # a public one needs no secret
             also=("download",),
-            pairs=False,  # the code would be shown to whoever reads the topic
+            pairs=False,  # every reader of the topic would see the code
             topics="NTFY_TOPICS",
             base_url="NTFY_SERVER_URL",
             token="NTFY_TOKEN",
@@ -194,7 +194,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             "token",
             needs=("base_url", "token"),
             also=("download",),
-            pairs=False,  # an automation says who somebody is
+            pairs=False,  # the automation names the person
             base_url="HASS_URL",
             token="HASS_TOKEN",
         ),

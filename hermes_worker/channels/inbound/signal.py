@@ -1,7 +1,7 @@
-"""Signal, coming in: server-sent events of a signal-cli daemon (signal-cli-jsonrpc(5), "HTTP", 2026-11).
+"""Inbound messages of Signal: server-sent events of a signal-cli daemon (signal-cli-jsonrpc(5), "HTTP", 2026-11).
 
-The daemon keeps nothing that nobody heard: what comes while no gateway is connected is lost, unless it was started with
-``--receive-mode on-connection``, and then Signal keeps it. So there is no cursor.
+The daemon keeps no message that it could not send on: what comes while no gateway is connected is lost, unless it was
+started with ``--receive-mode on-connection``; then Signal keeps it. So there is no cursor.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from hermes_worker.core.inbound import (
 from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
 
 _NAMED = "\ufffc"
-"""Stands in a text where somebody is named."""
+"""Stands in a text in the place of a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     base_url: str
-    """Of the daemon, such as ``http://signal:8080``."""
+    """The address of the daemon, such as ``http://signal:8080``."""
     account: str
-    """The number that messages come to."""
+    """The phone number that messages come to."""
 
 
 class Socket(SocketTalk):
@@ -57,7 +57,7 @@ class Socket(SocketTalk):
 
 
 def read(envelope: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
-    """What an envelope says. Total. Nothing for receipts, for signs of typing, and for what we sent."""
+    """Read an envelope. Total. Empty for receipts, for signs of typing, and for what we sent."""
     number, lasting = id_of(envelope.get("sourceNumber")), id_of(envelope.get("sourceUuid"))
     edited = mapping_of(envelope.get("editMessage"))
     said = mapping_of(edited.get("dataMessage")) or mapping_of(envelope.get("dataMessage"))
@@ -98,7 +98,8 @@ def read(envelope: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
 
 
 def _plain(text: str, mentions: list[Mapping[str, Any]], me: str) -> str:
-    """With names where people are named; our own at the beginning is not part of what we are asked."""
+    """Write names in place of their placeholders; our own name at the beginning is removed, since it is not part of the
+    question."""
     for one in sorted(mentions, key=lambda one: size_of(one.get("start")) or 0):
         is_first = text.lstrip().startswith(_NAMED)
         name = "" if is_first and _is_me(one, me) else f"@{text_of(one.get('name')) or id_of(one.get('number'))}"

@@ -1,5 +1,5 @@
-"""Slack, coming in: events, slash commands and buttons (docs.slack.dev/apis/events-api, 2026-11), which Slack brings to
-a webhook or, in Socket Mode, over a websocket (docs.slack.dev/apis/events-api/using-socket-mode).
+"""Inbound events, slash commands and buttons of Slack (docs.slack.dev/apis/events-api, 2026-11), over a webhook or, in
+Socket Mode, over a websocket (docs.slack.dev/apis/events-api/using-socket-mode).
 
 A message that names the app comes as two events, ``message`` and ``app_mention``, with ids of their own. So the key of
 an event is that of its message: the channel and the time, which Slack promises to be unique together.
@@ -50,7 +50,7 @@ from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in
 from hermes_worker.core.media_kinds import MediaKind
 
 _PEOPLE = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
-"""Subtypes of messages that somebody wrote; the others tell of the channel."""
+"""Subtypes of messages that people wrote; the others tell of the channel."""
 _KINDS = {"im": ChatKind.DIRECT, "mpim": ChatKind.GROUP, "group": ChatKind.GROUP, "channel": ChatKind.CHANNEL}
 _ENTITY = re.compile(r"<([^<>|]{1,3000})(?:\|([^<>]{0,3000}))?>")
 
@@ -59,12 +59,12 @@ _ENTITY = re.compile(r"<([^<>|]{1,3000})(?:\|([^<>]{0,3000}))?>")
 class Credentials:
     signing_secret: str = field(default="", repr=False)
     app_token: str = field(default="", repr=False)
-    """Of the app (``xapp-``), for Socket Mode."""
+    """The token of the app (``xapp-``), for Socket Mode."""
     base_url: str = "https://slack.com/api"
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """A request that Slack signed: an event, a slash command or a button."""
+    """Verify and read a request that Slack signed: an event, a slash command or a button."""
     timestamp, given = request.header("x-slack-request-timestamp"), request.header("x-slack-signature")
     secret = secret_bytes(credentials.signing_secret, "SLACK_SIGNING_SECRET")
     check_fresh(timestamp, at)
@@ -73,8 +73,8 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """The challenge by which Slack asks whether the address is ours. What answers a command or a press would be shown
-    to people, so that is empty."""
+    """Answer the challenge by which Slack asks whether the address is ours. The answer to a command or a press would be
+    shown to people, so it is empty."""
     if _is_form(request):
         return WebhookAnswer()
     payload = json_of(request.body)
@@ -84,7 +84,7 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
 
 
 def read(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    """What a payload says. Total."""
+    """Read a payload. Total."""
     if text_of(payload.get("command")):
         return _command(payload)
     if payload.get("type") == "block_actions":
@@ -124,7 +124,7 @@ class Socket(SocketTalk):
         number = id_of(envelope.get("envelope_id"))
         if not number:
             return HeardFrame()
-        # An envelope that says nothing to us is acknowledged as well, or it would come again.
+        # An envelope that has no message for us is acknowledged as well, or it would come again.
         return HeardFrame(
             inbound=read(mapping_of(envelope.get("payload"))),
             acknowledgements=(json.dumps({"envelope_id": number}),),
@@ -132,7 +132,7 @@ class Socket(SocketTalk):
 
     @staticmethod
     def _disconnected(reason: str) -> HeardFrame:
-        """Slack replaces connections every few hours, and says so before."""
+        """Judge the end of a connection: Slack replaces each every few hours, and says so before."""
         if reason != "link_disabled":
             return HeardFrame(is_over=True)
         said = "Socket Mode is turned off in the settings of the app"
@@ -156,7 +156,7 @@ def _message(event: Mapping[str, Any], team: str, me: str) -> Inbound:
 def _edit(event: Mapping[str, Any], team: str, me: str) -> tuple[Inbound, ...]:
     message = mapping_of(event.get("message"))
     before = text_of(mapping_of(event.get("previous_message")).get("text"))
-    # An unfurled link changes a message, and its text not.
+    # An unfurled link changes a message, but not its text.
     if not id_of(message.get("ts")) or text_of(message.get("text")) == before:
         return ()
     key = event_key(id_of(event.get("channel")), id_of(message.get("ts")), "edit", id_of(event.get("ts")))
@@ -245,8 +245,8 @@ def _files(event: Mapping[str, Any]) -> list[MediaRef]:
 
 
 def _plain(text: str, me: str) -> str:
-    """As people read it: Slack escapes three characters and writes links and names between angle brackets. The app's
-    own name at the beginning is not part of what it is asked."""
+    """Write a text as people read it: Slack escapes three characters and writes links and names between angle brackets.
+    The app's own name at the beginning is removed, since it is not part of the question."""
     if me:
         text = re.sub(rf"\A\s*<@{re.escape(me)}(?:\|[^<>]*)?>[\s:,]*", "", text)
     return html.unescape(_ENTITY.sub(_entity, text))

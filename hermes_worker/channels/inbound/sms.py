@@ -1,4 +1,4 @@
-"""SMS over Twilio, coming in (twilio.com/docs/usage/webhooks/webhooks-security, 2026-11)."""
+"""Inbound SMS over Twilio (twilio.com/docs/usage/webhooks/webhooks-security, 2026-11)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Credentials:
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """A message that Twilio signed with the account's token: the signature is one of the fields of the form."""
+    """Verify and read a message that Twilio signed with the account's token: the signature covers the fields of the
+    form."""
     given = request.header("x-twilio-signature")
     token = secret_bytes(credentials.auth_token, "TWILIO_AUTH_TOKEN")
     if not credentials.webhook_url:
@@ -41,12 +42,12 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """Twilio wants instructions, and has none to follow: the reply is a message of ours."""
+    """Answer with an empty list of instructions, which Twilio wants: the reply is a message of ours."""
     return WebhookAnswer(body=b"<Response/>", media_type="text/xml")
 
 
 def read(fields: Mapping[str, str]) -> tuple[Inbound, ...]:
-    """What a message says. Total."""
+    """Read a message. Total."""
     sid, writer = fields.get("MessageSid") or fields.get("SmsSid", ""), fields.get("From", "")
     if not sid or not writer:
         return ()

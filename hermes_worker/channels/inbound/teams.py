@@ -1,6 +1,7 @@
-"""Microsoft Teams, coming in: activities of the Bot Connector (learn.microsoft.com, "Bot Connector API", 2026-11).
+"""Inbound messages of Microsoft Teams: activities of the Bot Connector (learn.microsoft.com, "Bot Connector API",
+2026-11).
 
-The token is the connector's, for our app, and names the service that the activity says it came through.
+The connector's token is made out to our app, and names the service through which the activity says it came.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def signing_keys(credentials: Credentials) -> KeysExchange:
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """An activity with a token of the connector for our app."""
+    """Verify and read an activity that has a token of the connector for our app."""
     claims = verified_claims(request, issuers=(ISSUER,), audience=credentials.app_id, at=at)
     activity = json_of(request.body)
     check_same(text_of(activity.get("serviceUrl")), text_of(claims.get("serviceurl")))
@@ -52,7 +53,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    """What an activity says. Total."""
+    """Read an activity. Total."""
     conversation, writer = mapping_of(activity.get("conversation")), mapping_of(activity.get("from"))
     number, chat, kind = id_of(activity.get("id")), id_of(conversation.get("id")), activity.get("type")
     me = id_of(mapping_of(activity.get("recipient")).get("id"))
@@ -74,7 +75,7 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
         "sent_at": epoch_of(activity.get("timestamp")),
     }
     if kind == "message" and (pressed := text_of(mapping_of(activity.get("value")).get(ANSWER))):
-        # What is pressed on a card is a message without a text, which names the card.
+        # A press on a card is a message without a text, which names the card.
         common |= {"message_id": id_of(activity.get("replyToId"))}
         return (InboundButton(event_key=event_key(chat, number), value=pressed, **common),)
     text = _MENTION.sub(r"\1 ", text_of(activity.get("text"))).strip()
@@ -96,7 +97,7 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
 
 
 def _files(activity: Mapping[str, Any]) -> list[MediaRef]:
-    """What was sent as a file, and pictures. Text with formatting comes as an attachment too, and is none."""
+    """List pictures, and what was sent as a file. Formatted text comes as an attachment too, and is none."""
     found = []
     for file in map(mapping_of, list_of(activity.get("attachments"))):
         kind, name = text_of(file.get("contentType")), text_of(file.get("name"))

@@ -1,4 +1,4 @@
-"""Telegram Bot API, coming in: webhooks and getUpdates (core.telegram.org/bots/api, 2026-11)."""
+"""Inbound messages of the Telegram Bot API: webhooks and getUpdates (core.telegram.org/bots/api, 2026-11)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpResponse
 
 POLL_HOLD_S_MAX = 45
-"""How long Telegram is asked to hold a look without updates, at most."""
+"""Most seconds that Telegram is asked to hold a poll without updates."""
 UPDATES_MAX = 100
 _ALLOWED = ("message", "edited_message", "channel_post", "callback_query")
 _KINDS = {
@@ -67,7 +67,7 @@ _FILES = {
     "sticker": MediaKind.IMAGE,
 }
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
-"""What setWebhook takes as ``secret_token``."""
+"""The form that setWebhook requires of ``secret_token``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +76,16 @@ class Credentials:
     base_url: str = "https://api.telegram.org"
     webhook_secret: str = field(default="", repr=False)
     bot_name: str = ""
-    """Its user name. In groups a message that names it is addressed to it."""
+    """The bot's user name. In groups a message that names it is addressed to it."""
 
     @property
     def bot_id(self) -> str:
-        """The part of the token before the colon is the bot's own id."""
+        """The bot's own id, which is the part of the token before the colon."""
         return self.token.partition(":")[0] if ":" in self.token else ""
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """An update that Telegram sends with the secret of ``setWebhook`` in a header."""
+    """Verify and read an update that Telegram sends with the secret of ``setWebhook`` in a header."""
     given = request.header("x-telegram-bot-api-secret-token")
     if not _SECRET.fullmatch(credentials.webhook_secret):
         raise Forged("TELEGRAM_WEBHOOK_SECRET is not 1 to 256 letters, digits, '_' and '-'")
@@ -101,7 +101,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> Polling:
-    """One getUpdates. The cursor is the offset: what it leaves behind Telegram forgets."""
+    """Poll with getUpdates. The cursor is the offset: Telegram forgets the updates behind it."""
     fields: dict[str, object] = {
         "timeout": min(int(hold_s), POLL_HOLD_S_MAX),
         "limit": UPDATES_MAX,
@@ -126,7 +126,7 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """A press is acknowledged in the answer to the webhook, as a method call; the API does not have the token."""
+    """Acknowledge a press in the answer to the webhook, as a method call; the API does not have the token."""
     press = id_of(mapping_of(object_in(request.body).get("callback_query")).get("id"))
     if not press:
         return None
@@ -135,12 +135,12 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
 
 
 def acknowledge(press: InboundButton, credentials: Credentials) -> Acknowledging:
-    """Until this comes, people see that the button is still being pressed."""
+    """Acknowledge a press: until then people see the button as still pressed."""
     yield json_request("POST", _method_url("answerCallbackQuery", credentials), {"callback_query_id": press.press_id})
 
 
 def identify(credentials: Credentials) -> Identifying:
-    """getMe: it disturbs no look."""
+    """Ask getMe; it takes nothing from a poll."""
     response = yield json_request("POST", _method_url("getMe", credentials), {})
     answer = json_object(response)
     if not is_success(response) or answer.get("ok") is not True:
@@ -150,7 +150,7 @@ def identify(credentials: Credentials) -> Identifying:
 
 
 def read(update: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
-    """What an update says. Total."""
+    """Read an update. Total."""
     key = id_of(update.get("update_id"))
     if not key:
         return ()
@@ -215,7 +215,7 @@ def _sender(writer: Mapping[str, Any]) -> InboundSender:
         id=id_of(writer.get("id")),
         alt_id=text_of(writer.get("username")),
         name=_name(writer) or stripped_of(writer.get("title")) or text_of(writer.get("username")),
-        # A channel or an anonymous administrator writes as a chat: nobody can tell who that is.
+        # A channel or an anonymous administrator writes as a chat: the person is unknown.
         is_bot=writer.get("is_bot") is True,
     )
 
@@ -247,7 +247,7 @@ def _file(kind: MediaKind, file: Mapping[str, Any], *, media_type: str) -> Media
 
 
 def _is_bot(writer: Mapping[str, Any], credentials: Credentials) -> bool:
-    """Whether somebody is this bot: by its id, or by its name where the token is not known (at the API)."""
+    """Whether a user is this bot: by its id, or by its name where the token is not known (at the API)."""
     name = credentials.bot_name.removeprefix("@").casefold()
     is_named = bool(name) and text_of(writer.get("username")).casefold() == name
     return is_named or (bool(credentials.bot_id) and id_of(writer.get("id")) == credentials.bot_id)

@@ -2,7 +2,7 @@
 
 The algorithm is ours and not the token's, so neither ``none`` nor HS256 with a public key is looked at. The key id of a
 token only chooses among the keys that are there: it never becomes a path or an address. Keys come from one address that
-the operator or the vendor's documentation names; whatever redirects elsewhere brings none.
+the operator or the vendor's documentation names; an address that redirects elsewhere gives none.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _KEY_ID_CHARS_MAX = 200
 def verified_claims(
     request: WebhookRequest, *, issuers: Collection[str], audience: str, at: datetime
 ) -> Mapping[str, Any]:
-    """What the bearer token of a request says: signed by a key of ``request.keys``, from one of ``issuers``, for
-    ``audience``, and valid at ``at``, give or take five minutes. Raises ``Forged``."""
+    """Verify the bearer token of a request and return its claims: it must be signed by a key of ``request.keys``, from
+    one of ``issuers``, for ``audience``, and valid at ``at``, give or take five minutes. Raises ``Forged``."""
     scheme, _, token = request.header("authorization").partition(" ")
     if scheme.lower() != "bearer" or not token or len(token) > _TOKEN_CHARS_MAX:
         raise Forged("there is no bearer token")
@@ -46,7 +46,7 @@ def verified_claims(
             audience=audience,
             options={
                 "require": ["exp", "iss", "aud"],
-                # These look at the clock of this process; ``at`` is looked at below.
+                # These look at the clock of this process; ``at`` is checked below.
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
@@ -81,7 +81,7 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
 
 
 def keys_at(url: str) -> KeysExchange:
-    """The keys of a key set (RFC 7517), by id."""
+    """Begin the exchange that fetches the keys of a key set (RFC 7517), by id."""
     response = yield _get(url)
     document = json_object(response)
     if not is_success(response) or not list_of(document.get("keys")):
@@ -91,8 +91,8 @@ def keys_at(url: str) -> KeysExchange:
 
 
 def keys_named_by(url: str) -> KeysExchange:
-    """The keys of an issuer whose metadata (OpenID Connect Discovery) is at ``url``. They are asked for at the same
-    host only."""
+    """Begin the exchange that fetches the keys of an issuer whose metadata (OpenID Connect Discovery) is at ``url``.
+    They are fetched from the same host only."""
     response = yield _get(url)
     address = text_of(json_object(response).get("jwks_uri"))
     if not is_success(response):

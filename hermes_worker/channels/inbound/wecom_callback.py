@@ -1,8 +1,8 @@
-"""WeCom, coming in: the callback of a self-built app (developer.work.weixin.qq.com, "Callback configuration" and
-"Message formats", 2026-11).
+"""Inbound messages of WeCom: the callback of a self-built app (developer.work.weixin.qq.com, "Callback configuration"
+and "Message formats", 2026-11).
 
-What comes is XML with an encrypted message in it. WeCom signs that, its time and a nonce with the callback's token; the
-message bears the company's id. Nothing else of the body is signed, so nothing else of it is read.
+A request is XML with an encrypted message in it. WeCom signs that message, its time and a nonce with the callback's
+token; the message carries the company's id. Nothing else of the body is signed, so nothing else of it is read.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ class Credentials:
     encoding_aes_key: str = field(default="", repr=False)
     corp_id: str = ""
     agent_id: str = ""
-    """Of the app. Where it is set, what was said to another app of the company is left aside."""
+    """The app's id. Where it is set, messages to another app of the company are ignored."""
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """A message that WeCom signed and encrypted for the company's app; a GET asks whether the address is ours."""
+    """Verify and read a message that WeCom signed and encrypted for the company's app; a GET asks whether the address
+    is ours."""
     content = _opened(request, credentials, at)
     return () if request.method == "GET" else read(_fields_of(content), credentials)
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """What a GET brought, decrypted; nothing for a message, since answers are sent by themselves."""
+    """Answer a GET with what it brought, decrypted; a message with an empty body, since answers are sent by
+    themselves."""
     content = _opened(request, credentials, at) if request.method == "GET" else b""
     return WebhookAnswer(body=content, media_type="text/plain")
 
 
 def read(message: Mapping[str, str], credentials: Credentials) -> tuple[Inbound, ...]:
-    """What a message says. Total. Nothing for events, which are no messages."""
+    """Read a message. Total. Empty for events, which are no messages."""
     number, writer, kind = message.get("MsgId", ""), message.get("FromUserName", ""), message.get("MsgType", "")
     is_ours = not credentials.agent_id or message.get("AgentID") == credentials.agent_id
     if not (number and writer and is_ours) or kind == "event":
@@ -81,7 +83,7 @@ def read(message: Mapping[str, str], credentials: Credentials) -> tuple[Inbound,
 
 
 def _opened(request: WebhookRequest, credentials: Credentials, at: datetime) -> bytes:
-    """The message that is in a request. Raises ``Forged``, ``UnreadableInbound``."""
+    """Verify a request and decrypt its message. Raises ``Forged``, ``UnreadableInbound``."""
     token = secret_bytes(credentials.token, "WECOM_CALLBACK_TOKEN").decode()
     given, stamp, nonce = (_queried(request, name) for name in ("msg_signature", "timestamp", "nonce"))
     check_fresh(stamp, at)
@@ -92,7 +94,7 @@ def _opened(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def _sealed_in(body: bytes) -> str:
-    """The encrypted message, without reading the XML around it. Raises ``Forged``."""
+    """Find the encrypted message, without parsing the XML around it. Raises ``Forged``."""
     found = _ENCRYPTED.findall(body)
     if len(found) != 1:
         raise Forged(f"there are {len(found)} encrypted messages")
@@ -101,8 +103,8 @@ def _sealed_in(body: bytes) -> str:
 
 
 def _decrypted(sealed: str, credentials: Credentials) -> bytes:
-    """AES-256-CBC; 16 random bytes, the length, the message and the company's id, padded to 32 bytes. Raises
-    ``Forged`` for a message to another company."""
+    """Decrypt a message: AES-256-CBC over 16 random bytes, the length, the message and the company's id, padded to 32
+    bytes. Raises ``Forged`` for a message to another company, and ``UnreadableInbound``."""
     try:
         key = base64.b64decode(f"{credentials.encoding_aes_key}=", validate=True)
         decryptor = Cipher(algorithms.AES256(key), modes.CBC(key[:16])).decryptor()
@@ -118,7 +120,7 @@ def _decrypted(sealed: str, credentials: Credentials) -> bytes:
 
 
 def _queried(request: WebhookRequest, name: str) -> str:
-    """The one value of a parameter. Raises ``Forged``."""
+    """Read the single value of a parameter of the query. Raises ``Forged``."""
     try:
         values = parse_qs(urlsplit(request.url).query, keep_blank_values=True, max_num_fields=20).get(name, [])
     except ValueError:
@@ -133,7 +135,7 @@ class _Entities(Exception):
 
 
 def _fields_of(content: bytes) -> dict[str, str]:
-    """The texts of the elements right below the root, by their names. Raises ``UnreadableInbound``."""
+    """Parse the texts of the elements right below the root, by name. Raises ``UnreadableInbound``."""
     found: dict[str, str] = {}
     path: list[str] = []
 

@@ -1,4 +1,5 @@
-"""WhatsApp Cloud API, coming in (developers.facebook.com/docs/whatsapp/cloud-api/webhooks, v23.0, 2026-11)."""
+"""Inbound messages of the WhatsApp Cloud API (developers.facebook.com/docs/whatsapp/cloud-api/webhooks, v23.0,
+2026-11)."""
 
 from __future__ import annotations
 
@@ -38,11 +39,12 @@ class Credentials:
     app_secret: str = field(default="", repr=False)
     verify_token: str = field(default="", repr=False)
     phone_number_id: str = ""
-    """Where it is set, what was sent to another number of the app is left aside."""
+    """Our phone number's id. Where it is set, messages to another number of the app are ignored."""
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
-    """Messages that Meta signed with the app's secret; a GET asks with the verify token whether the address is ours."""
+    """Verify and read messages that Meta signed with the app's secret; a GET asks with the verify token whether the
+    address is ours."""
     if request.method == "GET":
         secret_bytes(credentials.verify_token, "WHATSAPP_CLOUD_VERIFY_TOKEN")
         check_same(_queried(request, "hub.verify_token"), credentials.verify_token)
@@ -52,7 +54,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
-    """The challenge of a GET."""
+    """Answer a GET with its challenge."""
     if request.method != "GET":
         return None
     challenge = _queried(request, "hub.challenge")[:_CHALLENGE_CHARS_MAX]
@@ -60,7 +62,7 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
 
 
 def read(payload: Mapping[str, Any], credentials: Credentials) -> Iterator[Inbound]:
-    """What a notification says. Total."""
+    """Read a notification. Total."""
     changes = (
         mapping_of(mapping_of(change).get("value"))
         for entry in list_of(payload.get("entry"))
@@ -112,7 +114,7 @@ def _media(kind: str, content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
 
 
 def _queried(request: WebhookRequest, name: str) -> str:
-    """The one value of a parameter. Raises ``Forged``."""
+    """Read the single value of a parameter of the query. Raises ``Forged``."""
     try:
         values = parse_qs(urlsplit(request.url).query, keep_blank_values=True, max_num_fields=20).get(name, [])
     except ValueError:

@@ -1,2 +1,2 @@
-"""One module per platform. Each has ``Credentials``, ``build`` (a part to its request), ``classify`` (a response to its
-meaning) and ``send``, the exchange of the two; where a platform needs several requests, ``send`` is the whole."""
+"""One module per platform. Each has ``Credentials``, ``build`` (makes the request for a part), ``classify`` (judges a
+response) and ``send``, the exchange of the two; where a platform needs several requests, ``send`` makes them all."""

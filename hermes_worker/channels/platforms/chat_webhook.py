@@ -24,8 +24,8 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
-    """``at`` is the time that is signed. Raises ``Unsendable`` for a file that is too large, or a setting that cannot
-    be used."""
+    """Build the signed POST; ``at`` is the time that is signed. Raises ``Unsendable`` for a file that is too large, or
+    a setting that cannot be used."""
     if not credentials.answer_url.startswith(("https://", "http://")):
         raise Unsendable("CHAT_WEBHOOK_ANSWER_URL is an address that begins with https://")
     payload = {**webhook.payload_of(part), "event": "answer", "chat": target.chat}

@@ -43,7 +43,7 @@ _KINDS: Mapping[int, SendErrorKind] = {
     90030: SendErrorKind.RATE_LIMITED,
     130101: SendErrorKind.RATE_LIMITED,
     410100: SendErrorKind.RATE_LIMITED,
-    # 310000: keyword, signature or source address do not match what the robot asks for.
+    # 310000: keyword, signature or source address do not match what the robot requires.
     310000: SendErrorKind.AUTH,
     300001: SendErrorKind.AUTH,
     40014: SendErrorKind.AUTH,
@@ -55,17 +55,18 @@ _KINDS: Mapping[int, SendErrorKind] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     webhook_url: str = field(repr=False)
-    """With its access token."""
+    """The robot's address, with its access token."""
     secret: str | None = field(default=None, repr=False)
     """Signs the request when the robot asks for signatures (``SEC...``)."""
     app_key: str = ""
-    """With ``app_secret`` of the app whose robot is spoken to: what files that people send are fetched with."""
+    """The app whose robot it is, with ``app_secret``: files that people send are fetched with them."""
     app_secret: str = field(default="", repr=False)
     api_url: str = "https://api.dingtalk.com"
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
-    """``at`` is the time that is signed. Files cannot be sent to a robot and are left out. Raises ``Unsendable``."""
+    """Build the request; ``at`` is the time that is signed. Files cannot be sent to a robot and are left out. Raises
+    ``Unsendable``."""
     title = " ".join((part.title or part.text).split())[:TITLE_CHARS_MAX] or "Hermes"
     payload: dict[str, object] = {"msgtype": "markdown", "markdown": {"title": title, "text": part.text}}
     if part.is_plain:
@@ -100,7 +101,7 @@ def _signed_url(credentials: Credentials, at: datetime) -> str:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """A code buys an address that is signed ("Download the content of a message that a robot received")."""
+    """Get the signed address of a file for its code ("Download the content of a message that a robot received")."""
     if not credentials.app_key or not credentials.app_secret:
         raise Unsendable("DingTalk gives files for DINGTALK_APP_KEY and DINGTALK_APP_SECRET; set them.")
     identity = {"appKey": credentials.app_key, "appSecret": credentials.app_secret}

@@ -31,7 +31,7 @@ from hermes_worker.net.http import HttpRequest, HttpResponse
 NONCE_CHARS_MAX = 25
 _ROWS_MAX, _ROW_BUTTONS_MAX, _BUTTON_CHARS_MAX = 5, 5, 80
 _ACTION_ROW, _BUTTON, _SECONDARY = 1, 2, 2
-"""Types of components, and the style of a button (docs.discord.com/developers/components/reference)."""
+"""The types of the components used, and the style of a button (docs.discord.com/developers/components/reference)."""
 THREAD_NAME_CHARS_MAX = 100
 
 _USER_AGENT = "DiscordBot (https://hermes-worker.invalid, 1)"
@@ -61,7 +61,7 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request for a part. Raises ``Unsendable`` for a setting that cannot be used."""
     channel = path_segment(target.thread or target.chat)
     url = service_url(credentials.base_url, f"channels/{channel}/messages")
     payload = _message(part) | {"nonce": key_token(part.idempotency_key, NONCE_CHARS_MAX), "enforce_nonce": True}
@@ -85,7 +85,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """A forum takes no messages, only threads: when a channel turns out to be one, a thread is opened."""
+    """Send a part. A forum takes no messages, only threads: when a channel turns out to be one, a thread is opened."""
     response = yield build(part, target, credentials)
     is_forum = target.thread is None and json_object(response).get("code") == _NOT_A_TEXT_CHANNEL
     if not is_forum or part.attachment is not None:
@@ -101,7 +101,7 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
-    """A message that is gone already (10008) is removed."""
+    """Delete a message. One that is gone already (10008) counts as deleted."""
     url = _message_url(message_id, target, credentials)
     response = yield HttpRequest(method="DELETE", url=url, headers=api_headers(credentials.token))
     is_gone = json_object(response).get("code") == _UNKNOWN_MESSAGE
@@ -123,14 +123,14 @@ def _message_url(message_id: str, target: Target, credentials: Credentials) -> s
 def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     url = service_url(credentials.base_url, f"channels/{path_segment(target.chat)}/threads")
     name = " ".join((part.title or part.text).split())[:THREAD_NAME_CHARS_MAX] or "Hermes"
-    # A new thread has no nonce: nothing but words can tell that it is the second.
+    # A new thread has no nonce: only words can tell that it is the second.
     if part.may_be_duplicate:
         part = replace(part, text=f"{DUPLICATE_REMARK}\n\n{part.text}")
     return json_request("POST", url, {"name": name, "message": _message(part)}, headers=api_headers(credentials.token))
 
 
 def _message(part: Part) -> dict[str, object]:
-    # Discord renders Markdown itself. Nobody is notified by what a model writes: no @everyone, no roles, no users.
+    # Discord renders Markdown itself. What a model writes notifies no person: no @everyone, no roles, no users.
     message: dict[str, object] = {"content": part.text, "allowed_mentions": {"parse": []}}
     buttons = [
         {"type": _BUTTON, "style": _SECONDARY, "label": button.label, "custom_id": button.value}
@@ -141,11 +141,12 @@ def _message(part: Part) -> dict[str, object]:
 
 
 def api_headers(token: str) -> dict[str, str]:
-    """What every request has. Raises ``Unsendable``."""
+    """Build the headers of every request. Raises ``Unsendable``."""
     return {"Authorization": f"Bot {header_value(token)}", "User-Agent": _USER_AGENT}
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """An attachment has a signed address of Discord's CDN, which is good for a day ("Signed Attachment CDN URLs")."""
+    """Download an attachment at its signed address of Discord's CDN, which is valid for a day ("Signed Attachment CDN
+    URLs")."""
     yield from ()
     return file_at(media.id, own="", hosts=_CDN)

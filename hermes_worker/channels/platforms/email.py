@@ -1,4 +1,4 @@
-"""Mail: the message, and what an SMTP server's answers mean. Connecting is the caller's."""
+"""Build a mail, and judge the answers of an SMTP server. The caller connects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADDRESS = re.compile(
 )
 
 _OWN = "hermes-"
-"""How the ids of our mails begin."""
+"""The beginning of the ids of our mails."""
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,250}>")
 
 
@@ -34,7 +34,7 @@ _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,250}>")
 class Credentials:
     host: str
     sender: str
-    """The address that mails come from."""
+    """The address from which mails come."""
     port: int = 587
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -43,29 +43,29 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailThread:
-    """The mails that an answer belongs to."""
+    """The thread of mails that an answer belongs to."""
 
     root: str
-    """The id of the first of them, with its brackets."""
+    """The id of its first mail, with brackets."""
     answers: str
-    """That of the mail that is answered."""
+    """The id of the mail that is answered."""
     subject: str
-    """Without ``Re:``."""
+    """The subject without ``Re:``."""
 
 
 THREAD_CHARS_MAX = 1_000
-"""Of a thread as a target names it."""
+"""Longest token of a thread in a target."""
 
 
 def thread_token(thread: MailThread) -> str:
-    """A thread as a target names it; empty for one that is too long to be named."""
+    """Write a thread as a target names it; empty for one that is too long."""
     said = "\n".join((thread.root, thread.answers, thread.subject[:SUBJECT_CHARS_MAX]))
     token = base64.urlsafe_b64encode(said.encode("utf-8", "replace")).decode().rstrip("=")
     return token if len(token) <= THREAD_CHARS_MAX else ""
 
 
 def thread_of(token: str) -> MailThread | None:
-    """What ``thread_token`` named; ``None`` for anything else."""
+    """Read a thread from its ``thread_token``; ``None`` for anything else."""
     try:
         said = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     except (binascii.Error, ValueError):
@@ -92,7 +92,7 @@ class Mail:
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Mail:
-    """The mail for a part. Raises ``Unsendable`` for an address that is none: nothing is sent."""
+    """Build the mail for a part. Raises ``Unsendable`` for a malformed address."""
     sender, recipient = _address(credentials.sender), _address(target.chat)
     message = EmailMessage(policy=SMTP)
     message["From"] = Address(display_name=one_line(credentials.sender_name), addr_spec=sender)
@@ -121,8 +121,8 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
 
 
 def classify_reply(code: int, text: str, *, command: str) -> DeliveryError:
-    """What a refusal means. ``command`` is what was refused: ``AUTH``, ``MAIL``, ``RCPT``, ``DATA`` (RFC 5321,
-    enhanced codes of RFC 3463)."""
+    """Judge a refusal. ``command`` is what was refused: ``AUTH``, ``MAIL``, ``RCPT``, ``DATA`` (RFC 5321, enhanced
+    codes of RFC 3463)."""
     enhanced = re.match(r"\s*([245])\.(\d{1,3})\.(\d{1,3})\b", text)
     subject, detail = (enhanced[2], enhanced[3]) if enhanced else ("", "")
     return DeliveryError(
@@ -131,7 +131,7 @@ def classify_reply(code: int, text: str, *, command: str) -> DeliveryError:
 
 
 def classify_lost(reason: str, *, was_data_sent: bool) -> DeliveryError:
-    """The connection ended without an answer. Once the content is out the server may have taken the mail."""
+    """Judge a connection that ended without an answer. Once the content is out the server may have taken the mail."""
     kind = SendErrorKind.AMBIGUOUS if was_data_sent else SendErrorKind.TRANSIENT
     return DeliveryError(kind=kind, message=one_line(reason))
 

@@ -36,9 +36,9 @@ from hermes_worker.net.http import HttpRequest, HttpResponse
 UUID_CHARS_MAX = 50
 
 ANSWER = "hermes_answer"
-"""What a press says is the field of this name."""
+"""The field in which a press brings its value."""
 _GONE = frozenset({230011, 230019, 230050, 231003})
-"""The message that is to be answered was withdrawn, or cannot be seen (any more)."""
+"""Codes for a question message that was withdrawn, or cannot be seen (any more)."""
 
 _ID_TYPES = {"ou": "open_id", "on": "union_id"}
 
@@ -72,7 +72,8 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
-    """The request for a text, with the token of the tenant. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request for a text, with the token of the tenant. Raises ``Unsendable`` for a setting that cannot be
+    used."""
     kind, content = _content(part)
     return _build_message(kind, content, part, target, credentials, token=token)
 
@@ -85,7 +86,7 @@ def _content(part: Part) -> tuple[str, Mapping[str, object]]:
 
 
 def _card(text: str, *below: Mapping[str, object]) -> Mapping[str, object]:
-    """A message card that can be changed later (open.feishu.cn, "Message card structure")."""
+    """Build a message card that can be changed later (open.feishu.cn, "Message card structure")."""
     said = {"tag": "div", "text": {"tag": "plain_text", "content": text}}
     return {"config": {"wide_screen_mode": True, "update_multi": True}, "elements": [said, *below]}
 
@@ -103,8 +104,8 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """Gets the tenant's token, uploads a file if there is one, sends. Where the message that was asked is not there any
-    more, it is answered without it."""
+    """Get the tenant's token, upload a file if there is one, and send. Where the message to reply to is gone, the part
+    is sent without the reference."""
     token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
@@ -122,7 +123,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
-    """Update the card that a question with buttons is (open.feishu.cn, "Update message card")."""
+    """Update the card of a question with buttons (open.feishu.cn, "Update message card")."""
     token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
@@ -171,7 +172,7 @@ def _build_message(
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """The message, the kind and the key of a file ("Obtain resource files in messages", im-v1/message-resource)."""
+    """Download a file by its message, kind and key ("Obtain resource files in messages", im-v1/message-resource)."""
     message, _, rest = media.id.partition(":")
     kind, _, key = rest.partition(":")
     path = f"im/v1/messages/{path_segment(message)}/resources/{path_segment(key)}?type={path_segment(kind)}"

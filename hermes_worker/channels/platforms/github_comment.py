@@ -26,12 +26,13 @@ from hermes_worker.net.http import HttpRequest, HttpResponse
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     token: str = field(repr=False)
-    """May write issues of the repositories."""
+    """A token that may write issues of the repositories."""
     base_url: str = "https://api.github.com"
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """GitHub renders Markdown itself. Raises ``Unsendable`` for a setting or a target that cannot be used."""
+    """Build the request; GitHub renders Markdown itself. Raises ``Unsendable`` for a setting or a target that cannot be
+    used."""
     repository, _, number = target.chat.partition("#")
     if not number:
         raise Unsendable(f"{target.shown!r} names no issue; write github_comment:OWNER/REPOSITORY#NUMBER.")

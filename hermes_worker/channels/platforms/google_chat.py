@@ -56,7 +56,7 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """Files are left out: uploading needs the token of a person. Raises ``Unsendable``."""
+    """Build the request. Files are left out: uploading needs the token of a person. Raises ``Unsendable``."""
     query = {"requestId": key_token(part.idempotency_key, 40)}
     payload: dict[str, object] = {"text": part.text}
     if cards := _cards(part):
@@ -77,7 +77,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 
 
 def _cards(part: Part) -> list[dict[str, object]]:
-    """A card with buttons below the text (developers.google.com/workspace/chat/api/reference/rest/v1/cards)."""
+    """Build a card with buttons below the text (developers.google.com/workspace/chat/api/reference/rest/v1/cards)."""
     buttons = [
         {
             "text": one.label,
@@ -102,7 +102,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """``media.download`` of what was uploaded to the chat; a file on Drive is not the app's to read."""
+    """Download a file that was uploaded to the chat, with ``media.download``; the app may not read a file on Drive."""
     yield from ()
     if not credentials.access_token:
         raise Unsendable("Google Chat gives files for an access token; none is set.")
@@ -113,7 +113,7 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
 
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
-    """``spaces.messages.patch``: only with the app's token, and only of messages of the app."""
+    """Edit a message with ``spaces.messages.patch``: only with the app's token, and only messages of the app."""
     if not credentials.access_token or not _MESSAGE.fullmatch(message_id):
         raise Unsendable("A message of Google Chat is changed with GOOGLE_CHAT_ACCESS_TOKEN, by its name.")
     url = service_url(credentials.base_url, f"v1/{message_id}?updateMask=text,cardsV2")

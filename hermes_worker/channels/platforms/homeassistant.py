@@ -35,7 +35,8 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """A service of ``notify``, or a persistent notification. Files are left out. Raises ``Unsendable``."""
+    """Build the call of a ``notify`` service, or a persistent notification. Files are left out. Raises
+    ``Unsendable``."""
     payload: dict[str, object] = {"message": part.text}
     if part.title:
         payload["title"] = " ".join(part.title.split())
@@ -63,7 +64,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """What an automation names: a path of Home Assistant's, such as that of a camera's picture."""
+    """Download what an automation names: a path of Home Assistant's, such as that of a camera's picture."""
     yield from ()
     url = media.id if "://" in media.id else service_url(credentials.base_url, media.id)
     return file_at(url, own=credentials.base_url, headers=bearer(credentials.token))

@@ -35,11 +35,12 @@ class Credentials:
     token: str = field(repr=False)
     base_url: str = "https://api.line.me"
     data_url: str = "https://api-data.line.me"
-    """Where files are."""
+    """The address of the server that has the files."""
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """Files have to be on a public server and are left out. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request. Files have to be on a public server and are left out. Raises ``Unsendable`` for a setting that
+    cannot be used."""
     message: dict[str, object] = {"type": "text", "text": part.text}
     if part.reply_to:
         message["quoteToken"] = part.reply_to
@@ -58,13 +59,14 @@ def classify(response: HttpResponse) -> Outcome:
     if is_success(response) or was_accepted_before:
         return Receipt(message_id=id_of(mapping_of(sent[0]).get("id")) or None if sent else None)
     said = id_of(answer.get("message"))
-    # A person who blocked the account or an id that never was one: LINE says no more than this.
+    # A person who blocked the account, or an id that never was one: LINE says no more than this.
     kind = SendErrorKind.NOT_FOUND if response.status == 400 and "'to'" in said else None
     return failure(response, said, kind=kind)
 
 
 def _quick_replies(part: Part) -> list[dict[str, object]]:
-    """They stand below the newest message only, so they go by themselves. What was pressed is shown as said."""
+    """Build quick replies. They stand only below the newest message, so they disappear by themselves. A pressed one is
+    shown as the person's words."""
     return [
         {
             "type": "action",
@@ -75,7 +77,7 @@ def _quick_replies(part: Part) -> list[dict[str, object]]:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """A message that cannot be quoted any more is answered without that."""
+    """Send a part. A message that cannot be quoted any more is answered without the quotation."""
     response = yield build(part, target, credentials)
     if response.status == 400 and part.reply_to and b"quote" in response.body.lower():
         response = yield build(replace(part, reply_to=""), target, credentials)
@@ -83,7 +85,8 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """The content of a message ("Get content"). LINE answers 202 while it still prepares a video or a sound."""
+    """Download the content of a message ("Get content"). LINE answers 202 while it still prepares a video or a
+    sound."""
     yield from ()
     url = service_url(credentials.data_url, f"v2/bot/message/{path_segment(media.id)}/content")
     return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(credentials.token), delivers=False))

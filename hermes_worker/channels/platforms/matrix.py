@@ -1,4 +1,4 @@
-"""Matrix client-server API v3 (spec.matrix.org). Rooms are written to unencrypted."""
+"""Matrix client-server API v3 (spec.matrix.org). Messages are sent unencrypted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from hermes_worker.core.media_kinds import MediaKind, type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 FORMATTED_BYTES_MAX = 40_000
-"""An event has at most 65,536 bytes; without the formatted text the plain one always fits."""
+"""Longest formatted text, in bytes: an event has at most 65,536 bytes; without the formatted text the plain one always
+fits."""
 
 _MESSAGE_TYPES = {
     MediaKind.IMAGE: "m.image",
@@ -68,7 +69,7 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     content: dict[str, object] = {"msgtype": "m.text", "body": part.text}
     formatted = matrix_html(part.text)
     if not part.is_plain and len(formatted.encode("utf-8", "replace")) <= FORMATTED_BYTES_MAX:
@@ -91,7 +92,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """To a person: finds the direct room or opens one. A file: uploads it first."""
+    """Send a part. To a person: find the direct room or open one. A file: upload it first."""
     if target.form is ChatForm.USER:
         room = yield from _direct_room(target.chat, credentials)
         if not isinstance(room, str):
@@ -128,7 +129,7 @@ def _build_event(content: dict[str, object], part: Part, target: Target, credent
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
-    """``m.typing`` of the account, which the server says who it is."""
+    """Send ``m.typing`` for the account, whose id is asked of the server first."""
     me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
     own_id = id_of(json_object(me).get("user_id"))
     if not own_id:
@@ -149,8 +150,8 @@ def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpReque
 
 
 def _direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | HttpResponse]:
-    """The id of the direct room with ``user``, or the response that failed. A room that is opened is noted in the
-    account's ``m.direct``, so that the next message finds it."""
+    """Find the id of the direct room with ``user``, or open one; the response where the server refuses. An opened room
+    is noted in the account's ``m.direct``, so that the next message finds it."""
     me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
     own_id = id_of(json_object(me).get("user_id"))
     if not own_id:
@@ -182,7 +183,8 @@ MXC = re.compile(r"mxc://([^/?#\s]{1,255})/([A-Za-z0-9_-]{1,255})")
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """``GET /_matrix/client/v1/media/download/{serverName}/{mediaId}``, which needs the token since v1.11."""
+    """Download with ``GET /_matrix/client/v1/media/download/{serverName}/{mediaId}``, which needs the token since
+    v1.11."""
     yield from ()
     found = MXC.fullmatch(media.id)
     if found is None:

@@ -34,13 +34,15 @@ class Credentials:
     base_url: str
     token: str = field(repr=False)
     actions_url: str = ""
-    """Where the server brings presses of buttons: ``/inbound/mattermost`` of the API, as the server reaches it."""
+    """Where the server brings presses of buttons: ``/inbound/mattermost`` of the API, at an address that the server
+    reaches."""
     actions_secret: str = field(default="", repr=False)
-    """What buttons are signed with. Without both there are no buttons."""
+    """The key that signs buttons. Without both settings there are no buttons."""
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, file_ids: tuple[str, ...] = ()) -> HttpRequest:
-    """Mattermost renders Markdown itself. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request; Mattermost renders Markdown itself. Raises ``Unsendable`` for a setting that cannot be
+    used."""
     payload: dict[str, object] = {"channel_id": target.chat, "message": part.text}
     if target.thread is not None:
         payload["root_id"] = target.thread
@@ -64,7 +66,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """A file is uploaded first and then named in the post."""
+    """Send a part. A file is uploaded first and then named in the post."""
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
     url, fields = _url("files", credentials), {"channel_id": target.chat}
@@ -78,9 +80,9 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def _actions(part: Part, target: Target, credentials: Credentials) -> list[dict[str, object]]:
-    """Interactive message buttons (developers.mattermost.com/integrate/plugins/interactive-messages). The server keeps
-    ``integration`` to itself and brings the context with a press: it says which chat the button stands in, because a
-    press does not say it all, and bears the proof that we made it."""
+    """Build interactive message buttons (developers.mattermost.com/integrate/plugins/interactive-messages). The server
+    keeps ``integration`` to itself and brings the context with a press: it names the button's chat, because a press
+    alone does not fully, and carries the proof that we made the button."""
     if not (credentials.actions_url and credentials.actions_secret):
         return []
     url = service_url(credentials.actions_url, "").rstrip("/")

@@ -30,7 +30,7 @@ from hermes_worker.net.http import HttpRequest, HttpResponse
 
 TITLE_CHARS_MAX = 200
 OWN_TAG = "hermes-worker"
-"""By which whoever listens to a topic knows what we published there."""
+"""The tag by which a listener of a topic recognises what we published there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request. Raises ``Unsendable`` for a setting that cannot be used."""
     if part.attachment is not None:
         return _build_file(part, part.attachment, target, credentials)
     payload: dict[str, object] = {
@@ -85,7 +85,7 @@ def _headers(credentials: Credentials) -> dict[str, str]:
 
 
 def authorization(token: str | None, username: str | None, password: str | None) -> dict[str, str]:
-    """The header of whichever is there; none for a public topic. Raises ``Unsendable``."""
+    """Build the header from the credentials that are set; none for a public topic. Raises ``Unsendable``."""
     if token:
         return bearer(token)
     if username and password:
@@ -95,12 +95,13 @@ def authorization(token: str | None, username: str | None, password: str | None)
 
 
 def _encoded(text: str) -> str:
-    """RFC 2047, which ntfy reads in its headers; on one line."""
+    """Encode a text for a header in RFC 2047, which ntfy reads, on one line."""
     printable = "".join(character for character in text if character.isprintable())
     return printable if printable.isascii() else Header(printable, "utf-8").encode(maxlinelen=0)
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """What was attached is at the server itself ("Attachments"); elsewhere it is nobody's but the publisher's."""
+    """Download an attachment from the server itself ("Attachments"); one that is elsewhere belongs to its publisher and
+    is refused."""
     yield from ()
     return file_at(media.id, own=credentials.base_url, headers=_headers(credentials))

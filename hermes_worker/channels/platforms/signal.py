@@ -46,13 +46,13 @@ _ERROR_KINDS: Mapping[int, SendErrorKind] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     base_url: str
-    """Of the daemon, such as ``http://signal:8080``."""
+    """The address of the daemon, such as ``http://signal:8080``."""
     account: str
-    """The number that messages come from."""
+    """The phone number that messages come from."""
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request. Raises ``Unsendable`` for a setting that cannot be used."""
     params: dict[str, object] = {"account": credentials.account, "message": part.text} | _chat_of(target)
     params |= _quote(part.reply_to)
     if part.attachment is not None:
@@ -62,7 +62,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 
 
 def quoted_as(stamp: str, author: str) -> str:
-    """How an answer names the message that it quotes: signal-cli wants to know who wrote it as well."""
+    """Write the reference to a quoted message: signal-cli also needs its author."""
     return f"{stamp}@{author}"
 
 
@@ -83,7 +83,7 @@ def classify(response: HttpResponse) -> Outcome:
         return failure(response, said, kind=kind)
     result = mapping_of(answer.get("result"))
     outcomes = [id_of(mapping_of(item).get("type")) for item in list_of(result.get("results"))]
-    # A group message that reached somebody was delivered; the rest will see it when they can.
+    # A group message that reached at least one person was delivered; the rest will see it when they can.
     if result and (not outcomes or "SUCCESS" in outcomes):
         return Receipt(message_id=id_of(result.get("timestamp")) or None)
     said = outcomes[0] if outcomes else "no answer of signal-cli's"
@@ -95,7 +95,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
-    """``sendTyping`` of signal-cli: it is shown for some fifteen seconds."""
+    """Send ``sendTyping`` of signal-cli: it is shown for some fifteen seconds."""
     params = {"account": credentials.account} | _chat_of(target)
     call = {"jsonrpc": "2.0", "method": "sendTyping", "id": "typing", "params": params}
     return classify((yield json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call)))
@@ -113,7 +113,7 @@ def _data_uri(attachment: Attachment) -> str:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """``getAttachment`` of signal-cli, which gives a file as base64 in its JSON."""
+    """Download with ``getAttachment`` of signal-cli, which gives a file as base64 in its JSON."""
     yield from ()
     params = {"account": credentials.account, "id": media.id}
     call = {"jsonrpc": "2.0", "method": "getAttachment", "id": "attachment", "params": params}
@@ -122,7 +122,7 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
 
 
 def _attachment_in(body: bytes) -> bytes | None:
-    """Versions of signal-cli differ in whether the data has a name."""
+    """Find the file in the answer: versions of signal-cli differ in whether the data has a name."""
     result = object_in(body).get("result")
     data = result if isinstance(result, str) else mapping_of(result).get("data")
     try:

@@ -68,9 +68,9 @@ _KINDS: Mapping[str, SendErrorKind] = {
 
 _SECTION_CHARS_MAX = 3_000
 _SECTION_ROOM = 1_500
-"""Room is left for what markup adds."""
+"""Longest text of a section. Room is left for what markup adds."""
 _BUTTON_CHARS_MAX, _BUTTONS_MAX = 75, 25
-"""Of the text of a button, and in a block (docs.slack.dev/reference/block-kit)."""
+"""Longest text of a button, and most buttons in a block (docs.slack.dev/reference/block-kit)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     payload: dict[str, object] = {
         "channel": target.chat,
         "text": part.text if part.is_plain else slack_mrkdwn(part.text),
@@ -96,8 +96,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 
 
 def _blocks(part: Part) -> list[dict[str, object]]:
-    """The text, and buttons below it; none for a message without buttons. Where there are blocks, people are shown them
-    and not the text of the message."""
+    """Build the text and the buttons below it as blocks; none for a message without buttons. Where there are blocks,
+    Slack shows them and not the text of the message."""
     shown = fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
     texts = cut_pieces(part.text, _SECTION_ROOM)
     kind = "plain_text" if part.is_plain else "mrkdwn"
@@ -125,7 +125,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """To a person: opens the conversation first. A file: asks for an address, uploads, publishes."""
+    """Send a part. To a person: open the conversation first. A file: ask for an address, upload, publish."""
     if target.form is ChatForm.USER:
         opened = yield preparing(_call("conversations.open", {"users": target.chat}, credentials))
         channel = id_of(mapping_of(json_object(opened).get("channel")).get("id"))
@@ -138,7 +138,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
-    """chat.update, by the message's ``ts``. A channel is named by its id."""
+    """Edit a message with chat.update, by its ``ts``. A channel is named by its id."""
     payload: dict[str, object] = {
         "channel": target.chat,
         "ts": message_id,
@@ -149,7 +149,7 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
-    """chat.delete. One that is gone already is removed."""
+    """Delete a message with chat.delete. One that is gone already counts as deleted."""
     response = yield _call("chat.delete", {"channel": target.chat, "ts": message_id}, credentials)
     is_gone = id_of(json_object(response).get("error")) == "message_not_found"
     return Receipt(message_id=message_id) if is_gone else classify(response)
@@ -199,8 +199,9 @@ def _call(method: str, payload: Mapping[str, object], credentials: Credentials) 
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """``url_private_download`` with the bot's token (docs.slack.dev/reference/objects/file-object). A file of a channel
-    that is shared with others has no address in its event (``file_access: check_file_info``): it is asked for."""
+    """Download ``url_private_download`` with the bot's token (docs.slack.dev/reference/objects/file-object). A file of
+    a channel that is shared with others has no address in its event (``file_access: check_file_info``): the address is
+    asked for."""
     url = media.id
     if not url.startswith("https:") and not url.startswith("http:"):
         asked = service_url(credentials.base_url, "files.info")
@@ -211,7 +212,7 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
             return _refusal(response)
 
     def refusal(head: HttpResponse) -> DeliveryError | None:
-        """Whoever may not read files is shown a page on which people log in."""
+        """Find a refusal in an answer: a token that may not read files gets a page on which people log in."""
         is_page = "text/html" in head.headers.get("content-type", "") and "html" not in media.media_type
         said = "the token has no scope files:read"
         return DeliveryError(kind=SendErrorKind.AUTH, message=said, status=head.status) if is_page else None

@@ -53,7 +53,8 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """Files cannot be sent and are left out. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request. Files cannot be sent and are left out. Raises ``Unsendable`` for a setting that cannot be
+    used."""
     sender_field = "MessagingServiceSid" if credentials.sender.startswith("MG") else "From"
     fields = {"To": target.chat, sender_field: credentials.sender, "Body": part.text}
     path = f"2010-04-01/Accounts/{path_segment(credentials.account_sid)}/Messages.json"
@@ -72,7 +73,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """A file of an MMS is at the API, which redirects to where Twilio keeps it ("Media resource")."""
+    """Download a file of an MMS from the API, which redirects to where Twilio keeps it ("Media resource")."""
     yield from ()
     source = file_at(media.id, own=credentials.base_url, hosts=_API, headers=_authorization(credentials))
     return replace(source, moves_to=_KEPT)

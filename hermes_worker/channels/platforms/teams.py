@@ -42,7 +42,7 @@ _KINDS = {
 
 _ACTIONS_MAX, _TITLE_CHARS_MAX = 6, 60
 ANSWER = "hermes_answer"
-"""What a press says is the field of this name."""
+"""The field in which a press brings its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,13 @@ class Credentials:
     app_id: str
     app_password: str = field(repr=False)
     tenant: str = "botframework.com"
-    """The id of the tenant for a bot of one tenant."""
+    """For a bot of a single tenant: the id of the tenant."""
     service_url: str = "https://smba.trafficmanager.net/teams"
     login_url: str = "https://login.microsoftonline.com"
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
-    """Files are left out: Teams asks the person to agree first. Raises ``Unsendable``."""
+    """Build the request. Files are left out: Teams asks the person to agree first. Raises ``Unsendable``."""
     path = f"v3/conversations/{path_segment(target.chat)}/activities"
     activity = _activity(part)
     if part.reply_to:
@@ -88,7 +88,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """Gets a token, then sends. Where the message that was asked is not there any more, it is answered without it."""
+    """Get a token, then send. Where the message to reply to is gone, the part is sent without the reference."""
     token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
@@ -109,8 +109,8 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """A file that was put on SharePoint has an address that is signed ("Receive files in personal chat"); a picture is
-    at the connector, which wants the bot's token ("Receive attachments")."""
+    """Download a file. One on SharePoint has a signed address ("Receive files in personal chat"); a picture is at the
+    connector, which wants the bot's token ("Receive attachments")."""
     if allowed_host(media.id, _SHARED):
         return file_at(media.id, own="", hosts=_SHARED)
     at_connector = file_at(media.id, own=credentials.service_url, hosts=_CONNECTORS)

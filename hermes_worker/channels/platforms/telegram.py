@@ -33,7 +33,7 @@ from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 CAPTION_SIZE_MAX = 1024
-"""UTF-16 units."""
+"""Longest caption, in UTF-16 units."""
 PHOTO_BYTES_MAX = 10_000_000
 GENERAL_TOPIC = "1"
 """The general topic of a forum: sending to it by its number is an error (tdlib/telegram-bot-api issue 798)."""
@@ -54,12 +54,12 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request. Raises ``Unsendable`` for a setting that cannot be used."""
     fields: dict[str, object] = {"chat_id": target.chat}
     if target.thread is not None and target.thread != GENERAL_TOPIC:
         fields["message_thread_id"] = _topic(target.thread)
     if part.reply_to.isascii() and part.reply_to.isdigit():
-        # Whoever asked may have deleted the question meanwhile.
+        # The person who asked may have deleted the question meanwhile.
         fields["reply_parameters"] = {"message_id": int(part.reply_to), "allow_sending_without_reply": True}
     if part.attachment is not None:
         return _build_file(part.attachment, part, fields, credentials)
@@ -83,7 +83,7 @@ def classify(response: HttpResponse) -> Outcome:
     return failure(
         response,
         said,
-        # "Unauthorized" is the token; "Not Found" without more is a token that is not one.
+        # "Unauthorized" means the token is wrong; "Not Found" without more, that it is no token.
         kind=SendErrorKind.AUTH if said in ("Unauthorized", "Not Found") else _known(kind),
         retry_after_s=number_of(parameters.get("retry_after")),
         is_thread_missing="thread not found" in said.lower() or "topic_closed" in said.lower(),
@@ -95,7 +95,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
-    """editMessageText. A text that stands there already is an error to Telegram, and none to us."""
+    """Edit a message with editMessageText. A text that stands there already is an error to Telegram, and none to us."""
     fields = _message_fields(message_id, target)
     fields |= _said("text", part)
     outcome = classify((yield json_request("POST", _method_url("editMessageText", credentials), fields)))
@@ -105,7 +105,7 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
-    """deleteMessage. One that is gone already is removed."""
+    """Delete a message with deleteMessage. One that is gone already counts as deleted."""
     fields = _message_fields(message_id, target)
     response = yield json_request("POST", _method_url("deleteMessage", credentials), fields)
     outcome = classify(response)
@@ -114,7 +114,7 @@ def remove(message_id: str, target: Target, credentials: Credentials) -> Exchang
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
-    """sendChatAction: it is shown for five seconds, or until a message comes."""
+    """Send sendChatAction: it is shown for five seconds, or until a message comes."""
     fields: dict[str, object] = {"chat_id": target.chat, "action": "typing"}
     if target.thread is not None and target.thread != GENERAL_TOPIC:
         fields["message_thread_id"] = _topic(target.thread)
@@ -159,7 +159,7 @@ def _known(kind: SendErrorKind) -> SendErrorKind | None:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """getFile, and where the bytes are. Telegram gives bots files of at most 20 MB."""
+    """Ask getFile for the address of a file. Telegram gives bots files of at most 20 MB."""
     response = yield json_request("POST", _method_url("getFile", credentials), {"file_id": media.id})
     path = id_of(mapping_of(json_object(response).get("result")).get("file_path"))
     if not is_success(response) or not path:

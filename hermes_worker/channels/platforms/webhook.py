@@ -1,4 +1,5 @@
-"""A plain HTTP POST to an address of the user's: JSON, signed, with an idempotency key. Ours; the original has none.
+"""Deliver by a plain HTTP POST to an address of the user's: JSON, signed, with an idempotency key. Hermes Agent has no
+such target.
 
     {"event": "delivery", "id": "<idempotency key>", "title": "...", "text": "...",
      "run": {"id": "...", "status": "completed", "session_id": "..."}}
@@ -42,13 +43,13 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
-    """``at`` is the time that is signed. The address was checked when the target was read and is checked again, with
-    what it resolves to, by whoever connects. Raises ``Unsendable`` for a file that is too large."""
+    """Build the signed request; ``at`` is the time that is signed. The address was checked when the target was parsed,
+    and the connection checks it again, with what it resolves to. Raises ``Unsendable`` for a file that is too large."""
     return signed(payload_of(part), part, target.chat, credentials.secret, at)
 
 
 def payload_of(part: Part) -> dict[str, object]:
-    """Raises ``Unsendable`` for a file that is too large."""
+    """Build the JSON payload of a part. Raises ``Unsendable`` for a file that is too large."""
     payload: dict[str, object] = {"event": "delivery", "id": part.idempotency_key, "text": part.text}
     if part.title:
         payload["title"] = part.title
@@ -66,7 +67,7 @@ def payload_of(part: Part) -> dict[str, object]:
 
 
 def signed(payload: Mapping[str, object], part: Part, url: str, secret: str | None, at: datetime) -> HttpRequest:
-    """The request with its key and, where there is a secret, its signature."""
+    """Build the request with its key and, where there is a secret, its signature."""
     request = json_request("POST", url, payload, headers={"Idempotency-Key": header_value(part.idempotency_key)})
     if not secret:
         return request
@@ -78,7 +79,7 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
         return Receipt(message_id=id_of(answer.get("id")) or None)
-    # What a foreign server says is not repeated: it may be anything, to anybody.
+    # A foreign server's words are not repeated: they may be anything, addressed to anyone.
     return failure(response)
 
 

@@ -43,7 +43,7 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     kind = "text" if part.is_plain else "markdown"
     return json_request("POST", _url("send", credentials), {"msgtype": kind, kind: {"content": part.text}})
 
@@ -57,7 +57,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """A file is uploaded first and sent by its id."""
+    """Send a part. A file is uploaded first and sent by its id."""
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
     url = _url("upload_media", credentials) + "&type=file"

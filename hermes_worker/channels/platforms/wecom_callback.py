@@ -51,19 +51,19 @@ _KINDS: Mapping[int, SendErrorKind] = {
 class Credentials:
     corp_id: str
     corp_secret: str = field(repr=False)
-    """Of the app."""
+    """The secret of the app."""
     agent_id: str
     base_url: str = "https://qyapi.weixin.qq.com"
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
-    """The request for a text, with a token. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request for a text, with a token. Raises ``Unsendable`` for a setting that cannot be used."""
     kind = "text" if part.is_plain else "markdown"
     return _message(kind, {"content": part.text}, target, credentials, token)
 
 
 def classify(response: HttpResponse) -> Outcome:
-    """A person who cannot be reached is named in an answer that is otherwise a success."""
+    """Judge a response: a person who cannot be reached is named in an answer that is otherwise a success."""
     answer = json_object(response)
     code = answer.get("errcode")
     if not is_success(response) or code != 0:
@@ -76,7 +76,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """Gets a token, uploads a file if there is one, sends."""
+    """Get a token, upload a file if there is one, and send."""
     token = yield from _granted(credentials)
     if not isinstance(token, str):
         return token
@@ -91,8 +91,8 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """WeCom keeps a file for three days ("Get temporary material"). What has no name in its head is JSON about a
-    failure."""
+    """Download a file, which WeCom keeps for three days ("Get temporary material"). An answer without a file name in
+    its head is JSON about a failure."""
     token = yield from _granted(credentials)
     if not isinstance(token, str):
         said = "no token was granted"
@@ -108,7 +108,7 @@ def _not_given(head: HttpResponse) -> DeliveryError | None:
 
 
 def _granted(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | Outcome]:
-    """The token of the app."""
+    """Get the token of the app."""
     identity = f"corpid={quote(credentials.corp_id, safe='')}&corpsecret={quote(credentials.corp_secret, safe='')}"
     granted = yield preparing(
         HttpRequest(method="GET", url=service_url(credentials.base_url, f"cgi-bin/gettoken?{identity}"))

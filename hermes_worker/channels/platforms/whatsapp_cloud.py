@@ -34,7 +34,7 @@ CAPTION_CHARS_MAX = 1024
 _FILES = ("lookaside.fbsbx.com",)
 _BUTTONS_MAX, _BUTTON_CHARS_MAX, _BUTTON_TEXT_CHARS_MAX = 3, 20, 1024
 _ROWS_MAX, _ROW_CHARS_MAX = 10, 24
-"""Of reply buttons and the text above them, and of a list, whose text is as long as any."""
+"""Most rows of a list, and longest text of one, in characters."""
 
 _KINDS: Mapping[int, SendErrorKind] = {
     0: SendErrorKind.AUTH,
@@ -67,7 +67,7 @@ class Credentials:
 
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
+    """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     content: dict[str, object] = {"type": "text", "text": {"body": part.text, "preview_url": False}}
     if part.buttons and (choices := _choices(part)):
         content = {"type": "interactive", "interactive": {"body": {"text": part.text}, **choices}}
@@ -77,8 +77,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 
 
 def _choices(part: Part) -> dict[str, object]:
-    """Reply buttons, or a list where they are too many or the text is too long for them; empty where that has not
-    enough room either."""
+    """Build reply buttons, or a list where the buttons are too many or the text is too long for them; empty where a
+    list has no room either."""
     buttons = fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
     if buttons and len(part.text) <= _BUTTON_TEXT_CHARS_MAX:
         replies = [{"type": "reply", "reply": {"id": one.value, "title": one.label}} for one in buttons]
@@ -101,7 +101,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
-    """A file is uploaded first and sent by its id."""
+    """Send a part. A file is uploaded first and sent by its id."""
     attachment = part.attachment
     if attachment is None:
         return classify((yield build(part, target, credentials)))
@@ -134,7 +134,8 @@ def _url(method: str, credentials: Credentials) -> str:
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
-    """Where a file is for five minutes, and that with the same token (cloud-api/reference/media)."""
+    """Ask for a file's address, which is valid for five minutes and needs the same token
+    (cloud-api/reference/media)."""
     headers = bearer(credentials.token)
     url = service_url(credentials.base_url, path_segment(media.id))
     response = yield HttpRequest(method="GET", url=url, headers=headers, delivers=False)

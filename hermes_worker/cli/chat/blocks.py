@@ -1,8 +1,8 @@
-"""Markdown that comes in pieces, as the blocks that can be shown already. Pure.
+"""Split Markdown that comes in pieces into blocks that can be shown already. Pure.
 
 A block is a paragraph, a list, a table, a fence with its code. It is whole when something follows that cannot belong to
 it: after an empty line a line that is not indented, or anything after the end of a fence. A block that gets too long is
-cut, and what follows of it is shown as plain text. Which blocks come out does not depend on how the text was cut into
+cut, and the rest of it is shown as plain text. Which blocks come out does not depend on how the text was cut into
 pieces.
 """
 
@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass, replace
 
 BLOCK_CHARS_MAX = 16_000
-"""Of a block; more of it is plain text. A renderer of Markdown takes time that grows faster than its text."""
+"""Longest block, in characters; the rest is plain text. A renderer of Markdown takes time that grows faster than its
+text."""
 _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})(?P<rest>.*)")
 _LIST_ITEM = re.compile(r" {0,3}([-*+]|\d{1,9}[.)])[ \t]")
 
@@ -23,26 +24,26 @@ class MarkdownBlock:
 
     text: str
     is_plain: bool = False
-    """Part of a block that was too long: to be shown as it is."""
+    """Whether it is a part of a block that was too long: to be shown as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """Text of which no whole block could be made yet."""
+    """Text that is not a whole block yet."""
 
     text: str = ""
     is_cut: bool = False
-    """It goes on with a block whose beginning was given out."""
+    """Whether it continues a block whose beginning was shown."""
     fence: str = ""
     """The fence that the cut block had open; it says where that block ends."""
 
 
 def taken(before: Unfinished, more: str) -> tuple[Unfinished, list[MarkdownBlock]]:
-    """What is unfinished after ``more``, and the blocks that became whole."""
+    """Add ``more`` to the unfinished text. Returns what is unfinished then, and the blocks that became whole."""
     now, blocks = replace(before, text=before.text + more), []
     while now.text:
-        # No more is looked at than what a block may have and one character. What stands behind that may be there or
-        # not yet, and must decide nothing.
+        # No more is looked at than the longest block and one character. What stands behind that may be there or not
+        # yet, and must decide nothing.
         end, fence = _end_of_block(replace(now, text=now.text[: BLOCK_CHARS_MAX + 1]))
         if end is None or end > BLOCK_CHARS_MAX:
             if len(now.text) <= BLOCK_CHARS_MAX:
@@ -57,12 +58,13 @@ def taken(before: Unfinished, more: str) -> tuple[Unfinished, list[MarkdownBlock
 
 
 def flushed(before: Unfinished) -> list[MarkdownBlock]:
-    """What is there at the end of the text."""
+    """Make the last block of the text; empty where nothing is unfinished."""
     return [MarkdownBlock(text=before.text, is_plain=before.is_cut)] if before.text else []
 
 
 def _end_of_block(now: Unfinished) -> tuple[int | None, str]:
-    """Where the first block ends; ``None`` when more text may belong to it. The fence that is open there is none."""
+    """Find where the first block ends, and the fence that is open there; ``None`` when more text may belong to the
+    block."""
     fence, at, is_list = now.fence, 0, False
     has_text = is_after_gap = False
     while at < len(now.text):
@@ -85,7 +87,7 @@ def _end_of_block(now: Unfinished) -> tuple[int | None, str]:
 
 
 def _fence_of(line: str, is_open: str) -> str:
-    """The fence that is open after ``line``."""
+    """Find the fence that is open after ``line``."""
     found = _FENCE.fullmatch(line)
     if found is None:
         return is_open

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 20.0
 _GIVES_UP_AFTER_S = 300.0
-"""Of a question in a pipe: how long a server may be away."""
+"""Seconds that a server may be away, for a question in a pipe."""
 
 
 @click.command(epilog="Example: git diff | hermes-worker chat -q 'Review this change'")
@@ -73,7 +73,7 @@ def chat(
 
 @dataclass(frozen=True, slots=True)
 class _ChatStart:
-    """What both kinds of chat need."""
+    """The parts that both kinds of chat need."""
 
     client: HermesClient
     streams: HermesClient
@@ -82,7 +82,7 @@ class _ChatStart:
     folder: ChatFolder
     place: str
     is_plain: bool
-    """Whole lines, and nothing is drawn again."""
+    """Whether only whole lines are written, and nothing is drawn again."""
 
     def talk(self, painter: Painter) -> Talk:
         from hermes_worker.cli.chat.talk import Talk
@@ -94,7 +94,7 @@ class _ChatStart:
 
 
 def _asked(query: str | None) -> str | None:
-    """What is to be asked; ``None`` for a conversation at a terminal. Raises ``ConfigurationError``."""
+    """Read the question; ``None`` for a conversation at a terminal. Raises ``ConfigurationError``."""
     if query is not None and not query.strip():
         raise ConfigurationError("--query is empty; say what is to be done")
     if sys.stdin is None or sys.stdin.isatty():
@@ -130,7 +130,7 @@ def _painter(*, tells_of_begun_calls: bool, is_plain: bool) -> Painter:
 
 
 def _ask(begun: _ChatStart, text: str) -> int:
-    """One thing: returns the exit code. Ctrl-C stops the run."""
+    """Ask a single question. Returns the exit code. Ctrl-C stops the run."""
     talk = begun.talk(_painter(tells_of_begun_calls=True, is_plain=begun.is_plain))
     talk.session_id = begun.session_id
     run_id = talk.say(text)
@@ -150,7 +150,7 @@ def _converse(begun: _ChatStart) -> int:
     from hermes_worker.client import RefusedError
 
     talk = begun.talk(_painter(tells_of_begun_calls=False, is_plain=begun.is_plain))
-    health = begun.client.health()  # before a line is typed for nobody
+    health = begun.client.health()  # fails before a line is typed in vain
     first_run = None
     if begun.session_id is not None:
         try:

@@ -1,4 +1,4 @@
-"""What is shown of a conversation, written: for a terminal with rich, for a pipe as plain text."""
+"""Write what is shown of a conversation: for a terminal with rich, for a pipe as plain text."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _SIGNS = {CallVerdict.DONE: "✓", CallVerdict.FAILED: "✗", CallVerdict.REFUSED: "✗", CallVerdict.IN_DOUBT: "!"}
 _STYLES = {Tone.PLAIN: "dim", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "red"}
 _CODE_LANGUAGE = "text"
-"""Code is not coloured by its language: the name is the model's choice, and some highlighters take time that grows with
-the square of the text."""
+"""Code is not coloured by its language: the model chooses the name, and some highlighters take time that grows with the
+square of the text."""
 
 
 class Painter(Protocol):
-    """Shows what ``turn`` and the shell decide. Everything it is given is clean."""
+    """Shows what ``turn`` and the shell decide. All text that it gets is clean."""
 
     def show(self, shown: Shown) -> None: ...
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Facts that were asked for."""
+        """Show facts that the person asked for."""
 
 
 class PlainPainter:
-    """For a program that reads the answer: nothing but the answer goes to stdout, once it is there. Questions and what
-    went wrong go to stderr."""
+    """For a program that reads the answer: only the answer goes to stdout, once it is complete. Questions and errors go
+    to stderr."""
 
     def show(self, shown: Shown) -> None:
         match shown:
@@ -65,10 +65,10 @@ class PlainPainter:
 
 
 class TerminalPainter:
-    """For people: Markdown as it gets whole, one line for each call."""
+    """For people: Markdown block by block, and one line for each call."""
 
     def __init__(self, *, tells_of_begun_calls: bool, has_colour: bool) -> None:
-        """Without ``tells_of_begun_calls`` something else says what is at work."""
+        """Without ``tells_of_begun_calls`` another part of the screen shows the calls at work."""
         self._tells_of_begun_calls = tells_of_begun_calls
         self._has_colour = has_colour
         self._console = _console(has_colour=has_colour)
@@ -126,7 +126,7 @@ class TerminalPainter:
 
 
 class LinePainter(TerminalPainter):
-    """For people whose terminal or screen reader wants whole lines: nothing is rendered, coloured or drawn again."""
+    """For people whose terminal or screen reader needs whole lines: nothing is rendered, coloured or drawn again."""
 
     def __init__(self) -> None:
         super().__init__(tells_of_begun_calls=True, has_colour=False)
@@ -140,7 +140,7 @@ class LinePainter(TerminalPainter):
 
 
 def question_lines(question: PendingQuestion) -> list[str]:
-    """What the run asks."""
+    """Render a question of the run."""
     until = f" ({question.until})" if question.until else ""
     if question.is_approval:
         why = f" ({question.why})" if question.why else ""
@@ -167,7 +167,8 @@ def _console(*, has_colour: bool) -> Console:
 
 
 def markdown(text: str) -> RenderableType:
-    """Markdown in which everything stays visible: HTML and pictures as they were written, and of links the address."""
+    """Render Markdown in which everything stays visible: HTML and pictures as they were written, and of links the
+    address."""
     from markdown_it import MarkdownIt
 
     shown = _visible_markdown()("", code_theme="ansi_dark", hyperlinks=False)
@@ -178,7 +179,7 @@ def markdown(text: str) -> RenderableType:
 
 @cache
 def _visible_markdown() -> type[Markdown]:
-    """A class of its own, made when something is painted: rich takes a tenth of a second to import."""
+    """Define the class when something is painted: rich takes a tenth of a second to import."""
     from rich.console import ConsoleOptions, RenderResult
     from rich.markdown import CodeBlock, Markdown
     from rich.segment import Segment
@@ -194,7 +195,7 @@ def _visible_markdown() -> type[Markdown]:
         elements = {**Markdown.elements, "fence": CodeAsText, "code_block": CodeAsText}  # noqa: RUF012 - as rich has it
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            """Cleaned once more: Markdown has escapes of its own, which could write what was taken out before."""
+            """Clean the text once more: Markdown has escapes of its own, which could write what was removed before."""
             for piece in console.render(_Parsed(self), options):
                 yield Segment(clean(piece.text), piece.style)
 

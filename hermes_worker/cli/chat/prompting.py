@@ -1,4 +1,4 @@
-"""The chat at a terminal: lines are read while runs are followed, and what comes of them is written above the line."""
+"""The chat at a terminal: lines are read while runs are followed, and their output is written above the line."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TOOLBAR_CHARS_MAX = 400
 
 
 class PlainLines:
-    """Lines as the terminal itself lets them be written; nothing is drawn."""
+    """Lines as the terminal itself edits them; nothing is drawn."""
 
     def prompt(self) -> str:
-        """Raises ``EOFError`` when the person leaves."""
+        """Read a line. Raises ``EOFError`` when the person leaves."""
         line = sys.stdin.readline()
         if not line:
             raise EOFError
@@ -47,8 +47,8 @@ class ChatPrompt:
     def __init__(
         self, talk: Talk, history: Path | None, on_session: Callable[[str], None], plain: PlainLines | None
     ) -> None:
-        """``on_session`` is told the id of each conversation that is talked in. With ``plain`` lines are read from
-        there, and there is no line that is edited and drawn."""
+        """``on_session`` is called with the id of each conversation that is talked in. With ``plain`` lines are read
+        from it, without editing and drawing."""
         self._plain = plain
         self._talk = talk
         self._history = history
@@ -56,10 +56,11 @@ class ChatPrompt:
         self._runs: SimpleQueue[str | None] = SimpleQueue()
         self._began_at = time.monotonic()
         self._asked_before: tuple[PendingQuestion, ...] | None = None
-        """What was asked when the line was begun; ``None`` for one that nobody has begun, or where that is not seen."""
+        """The questions of the run when the person began to write the line; ``None`` where no line was begun, or that
+        is not seen."""
 
     def run(self, first_run: str | None) -> None:
-        """``first_run`` is a run that is at work already."""
+        """Run the chat. ``first_run`` is a run that is at work already."""
         from prompt_toolkit.patch_stdout import patch_stdout
 
         follower = threading.Thread(target=self._follow, name="chat-follower", daemon=True)
@@ -81,7 +82,7 @@ class ChatPrompt:
             self._leave(follower)
 
     def _take(self, meant: Meaning) -> bool:
-        """Whether the chat goes on."""
+        """Do what the line means. Returns whether the chat continues."""
         if isinstance(meant, Do) and meant.verb is SlashVerb.QUIT:
             return False
         try:
@@ -100,7 +101,7 @@ class ChatPrompt:
         self._runs.put(run_id)
 
     def _interrupted(self) -> None:
-        """Ctrl-C: for the run at work; without one it clears the line."""
+        """Handle Ctrl-C: stop the run at work; without one, say how to leave."""
         if self._talk.at_work is None:
             self._talk.note("Ctrl-D leaves")
             return
@@ -119,7 +120,7 @@ class ChatPrompt:
         follower.join(_LEAVE_WITHIN_S)
 
     def _follow(self) -> None:
-        """The other thread: one run after the other."""
+        """Follow one run after the other, in a thread of its own."""
         while (run_id := self._runs.get()) is not None:
             try:
                 self._talk.follow(run_id)
@@ -181,7 +182,7 @@ class ChatPrompt:
 
 
 def _at_work(followed: Followed, for_s: float) -> str:
-    """What the run is at, on one line."""
+    """Describe on one line what the run is doing."""
     state = followed.state
     if not followed.is_connected:
         return f"not connected, trying again ({for_s:.0f} s)"

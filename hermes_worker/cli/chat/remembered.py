@@ -1,4 +1,4 @@
-"""What a chat keeps on the machine of the person: which conversation was the last, by server, and the lines typed."""
+"""What a chat keeps on the person's machine: the last conversation, by server, and the lines typed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ _PLACES_MAX = 100
 
 
 class ChatFolder:
-    """A directory in the home, for its owner alone. Nothing of it is needed: what cannot be read or written is gone
-    without."""
+    """A directory in the home, for its owner alone. A file that cannot be read or written is done without."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "chat"
 
     def last_session(self, place: str) -> str | None:
-        """The conversation that was talked in last at a server."""
+        """Read the last conversation at a server; ``None`` where it is unknown."""
         found = self._sessions().get(place)
         return found if isinstance(found, str) else None
 
     def note_session(self, place: str, session_id: str) -> None:
-        """Idempotent."""
+        """Note the last conversation at a server. Idempotent."""
         sessions = self._sessions()
         if sessions.get(place) == session_id:
             return

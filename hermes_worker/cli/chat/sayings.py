@@ -1,4 +1,4 @@
-"""What a person means by a line of a chat: a table of commands, and how a line is read. Pure."""
+"""Parse a line of a chat: a table of commands, and the meaning of a line. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SlashVerb(StrEnum):
 class SlashCommand:
     verb: SlashVerb
     argument: str
-    """As the help shows it; in brackets where it may be left out, empty where there is none."""
+    """The argument as the help shows it; in brackets where it may be left out, empty where there is none."""
     summary: str
 
     @property
@@ -67,7 +67,7 @@ _NO = ("n", "no", "deny")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Say:
-    """Something for the agent."""
+    """Text for the agent."""
 
     text: str
     kind: Literal["say"] = "say"
@@ -103,7 +103,7 @@ class Respond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misread:
-    """Nothing is done; ``why`` says what to write instead."""
+    """A line that nothing is done for; ``why`` says what to write instead."""
 
     why: str
     kind: Literal["misread"] = "misread"
@@ -115,10 +115,10 @@ Meaning = Say | Do | Decide | Respond | Misread | None
 def meaning(
     line: str, asking: Sequence[PendingQuestion] = (), asked_before: Sequence[PendingQuestion] | None = None
 ) -> Meaning:
-    """What a line means while the run asks ``asking``, the oldest first; ``None`` for an empty one.
+    """Parse a line while the run asks ``asking``, the oldest first; ``None`` for an empty one.
 
-    A line that begins with a blank is never a command. ``asked_before`` is what the run asked when the person began to
-    write the line, where that is known: no question is answered by a line that was begun before it was there.
+    A line that begins with a blank is never a command. ``asked_before`` are the questions of the run when the person
+    began to write the line, where that is known: a line that was begun before a question came does not answer it.
     """
     meant = _read_line(line, asking)
     if asked_before is None or not isinstance(meant, Decide | Respond) or meant.question in asked_before:
@@ -143,7 +143,8 @@ def _read_line(line: str, asking: Sequence[PendingQuestion]) -> Meaning:
 
 
 def _take_code(text: str, asking: Sequence[PendingQuestion]) -> tuple[PendingQuestion | None, str]:
-    """The question whose code stands in front of a text or at its end, and the text without it; ``None`` for none."""
+    """Find the question whose code stands in front of a text or at its end, and the text without the code; ``None`` for
+    none."""
     first, _, behind = text.partition(" ")
     before, _, last = text.rpartition(" ")
     for question in asking:
@@ -155,7 +156,7 @@ def _take_code(text: str, asking: Sequence[PendingQuestion]) -> tuple[PendingQue
 
 
 def _several(question: PendingQuestion, asking: Sequence[PendingQuestion]) -> Misread | None:
-    """What to write where other questions of the same kind are open as well."""
+    """Say what to write where other questions of the same kind are open as well; ``None`` where none are."""
     alike = [each.code for each in asking if each.is_approval is question.is_approval]
     if len(alike) < 2:
         return None
@@ -163,14 +164,15 @@ def _several(question: PendingQuestion, asking: Sequence[PendingQuestion]) -> Mi
 
 
 def _unknown_code(text: str) -> Misread | None:
-    """What to write instead of the code of a question that is not asked any more."""
+    """Say what to write instead of the code of a question that is not open any more; ``None`` for a text without such a
+    code."""
     words = text.split()
     code = next((found for word in (words[:1] if len(words) > 2 else words) if (found := code_in(word))), None)
     return Misread(why=f"no question with the code {code} is open") if code else None
 
 
 def _is_path(line: str) -> bool:
-    """``/etc/hosts is broken`` is something to say."""
+    """Whether the line begins with a path: ``/etc/hosts is broken`` is text for the agent."""
     return "/" in line[1:].split(maxsplit=1)[0] if line[1:].strip() else False
 
 
@@ -220,7 +222,7 @@ def _decision(question: PendingQuestion, text: str) -> Meaning:
 
 
 def help_lines() -> list[str]:
-    """The commands, for people."""
+    """Render the list of commands."""
     shown = [(f"/{command.verb.value} {command.argument}".rstrip(), command.summary) for command in COMMANDS]
     width = max(len(name) for name, _ in shown)
     return [
@@ -231,7 +233,7 @@ def help_lines() -> list[str]:
 
 
 def completions(text: str, asking: Sequence[PendingQuestion], sessions: Sequence[str]) -> list[tuple[str, str]]:
-    """What ``text`` may become, each with what it means: commands, what an approval is answered with, and sessions."""
+    """List what ``text`` may become, each with its meaning: commands, answers to an approval, and sessions."""
     if text.startswith("/resume "):
         begun = text.removeprefix("/resume ")
         return [(f"/resume {name}", "") for name in sessions if name.startswith(begun)]

@@ -1,5 +1,4 @@
-"""What a chat asks the API: one conversation, and the runs of it, followed to their end over any number of
-connections."""
+"""A chat's calls of the API: one conversation, and its runs, followed to their end over any number of connections."""
 
 from __future__ import annotations
 
@@ -25,20 +24,21 @@ _OPEN = [status.value for status in RunStatus if not status.is_terminal]
 _ASKING = "clarify"
 """The toolset with which agents ask people."""
 _SHOWN_MESSAGES = 6
-"""Of a conversation that is gone on with."""
+"""Messages that are shown of a resumed conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TalkOptions:
-    """What the command line says of runs."""
+    """The options of the command line for runs."""
 
     model: str | None = None
     toolsets: Sequence[str] | None = None
-    """Of a new conversation; ``None`` for the usual ones of the server."""
+    """The toolsets of a new conversation; ``None`` for the server's default."""
     answers_questions: bool = False
-    """Somebody is there whom the agent may ask: a new conversation has the toolset for it beside the usual ones."""
+    """Whether a person is there whom the agent may ask: a new conversation then has the toolset for it beside the
+    default ones."""
     gives_up_after_s: float | None = None
-    """For how long a stream that broke is asked for again; ``None`` for ever."""
+    """Seconds for which a broken stream is resumed; ``None`` for ever."""
 
 
 @dataclass(slots=True)
@@ -54,26 +54,27 @@ class Talk:
     """A conversation. ``take`` may be called while another thread follows."""
 
     def __init__(self, client: HermesClient, streams: HermesClient, painter: Painter, options: TalkOptions) -> None:
-        """``streams`` does not ask again by itself: then it is seen here that a connection broke."""
+        """``streams`` does not retry by itself: then this class sees that a connection broke."""
         self._client = client
         self._streams = streams
         self._painter = painter
         self._options = options
         self.session_id: str | None = None
         self.is_new = True
-        """The next run opens the conversation."""
+        """Whether the next run opens the conversation."""
         self.model = options.model
         self.at_work: Followed | None = None
         self.last_run_id: str | None = None
-        """Of the conversation."""
+        """The id of the last run of the conversation."""
         self.known_sessions: list[str] = []
-        """Of the last list, for completion."""
+        """Sessions of the last list, for completion."""
         self._left = threading.Event()
 
     # ------------------------------------------------------------------------------------------------ what is asked for
 
     def say(self, text: str) -> str:
-        """Begin a run of the conversation, or of a new one; its id. Raises ``RefusedError``, ``UnavailableError``."""
+        """Begin a run of the conversation, or of a new one. Returns its id. Raises ``RefusedError``,
+        ``UnavailableError``."""
         fields: dict[str, Any] = {"tags": ["chat"]}
         if self.session_id is not None:
             fields["session_id"] = self.session_id
@@ -88,7 +89,7 @@ class Talk:
         return run_id
 
     def _toolsets(self) -> list[str] | None:
-        """Those of a new conversation; ``None`` to leave it to the server."""
+        """Choose the toolsets of a new conversation; ``None`` to leave it to the server."""
         if self._options.toolsets is not None:
             return list(self._options.toolsets)
         if not self._options.answers_questions:
@@ -96,7 +97,8 @@ class Talk:
         return with_questions(self._client.toolsets())
 
     def take(self, meant: Meaning) -> str | None:
-        """Do what a person means; the id of the run that this began. Raises ``RefusedError``, ``UnavailableError``."""
+        """Do what a person's line means. Returns the id of the run that this began, if any. Raises ``RefusedError``,
+        ``UnavailableError``."""
         match meant:
             case None:
                 return None
@@ -129,7 +131,7 @@ class Talk:
         return self.at_work.state.asking if self.at_work is not None else ()
 
     def go_on_with(self, session_id: str) -> str | None:
-        """Make a conversation the one that is talked in, and show its end; its open run. Raises as ``take``."""
+        """Switch to a conversation, and show its end. Returns its open run, if there is one. Raises as ``take``."""
         session = self._client.session(session_id)
         self.session_id, self.is_new = session["id"], False
         newest = next(iter(self._client.runs(session_id=self.session_id, limit=1)), None)
@@ -213,7 +215,7 @@ class Talk:
 
     def follow(self, run_id: str) -> ChatEnd | None:
         """Show a run until it ends; ``None`` when ``leave`` was called before. Raises ``RefusedError``, and
-        ``UnavailableError`` when there is a limit to how long a stream is asked for."""
+        ``UnavailableError`` when there is a limit to how long a stream is resumed."""
         followed = self.begin(run_id)
         try:
             for document in self._events(followed):
@@ -227,17 +229,17 @@ class Talk:
             self.at_work = None
 
     def begin(self, run_id: str) -> Followed:
-        """From now on this run is the one at work: a stop is meant for it, even before its first event."""
+        """Make this run the one at work: a stop applies to it, even before its first event."""
         if self.at_work is None or self.at_work.run_id != run_id:
             self.at_work, self.last_run_id = Followed(run_id=run_id), run_id
         return self.at_work
 
     def leave(self) -> None:
-        """Follow nothing any more; runs go on."""
+        """Stop following; runs continue."""
         self._left.set()
 
     def _events(self, followed: Followed) -> Iterator[dict[str, Any]]:
-        """The events of a run, each once, over as many connections as it takes."""
+        """Iterate over the events of a run, each once, over as many connections as it takes."""
         last_id, silent_for_s = "0", 0.0
         while not self._left.is_set():
             try:
@@ -266,8 +268,8 @@ class Talk:
 
 
 def with_questions(toolsets: Sequence[ToolsetDocument]) -> list[str] | None:
-    """The toolsets that a run of the server has, and the one with which agents ask people; ``None`` where the server
-    has no such."""
+    """Add the toolset with which agents ask people to those of the server; ``None`` where the server has no such
+    toolset."""
     if all(each["name"] != _ASKING for each in toolsets):
         return None
     return [each["name"] for each in toolsets if each["enabled"] or each["name"] == _ASKING]
@@ -291,6 +293,6 @@ def _usage_lines(session: SessionDocument) -> list[str]:
 
 
 def _tail(messages: Sequence[MessageDocument]) -> list[str]:
-    """The last things that were said."""
+    """Render the last messages of a conversation."""
     said = [each for each in messages if each["role"] in ("user", "assistant") and each.get("content")]
     return [f"{each['role']}: {one_line(str(each['content']), 400)}" for each in said[-_SHOWN_MESSAGES:]]

@@ -1,7 +1,7 @@
-"""What a person is shown of a run, decided from its events. Pure: an event in, things to show out.
+"""Decide what a person is shown of a run, from its events. Pure: an event in, things to show out.
 
-Everything that is shown is cleaned here (``cli.wording``), so whoever paints it can trust it to be text. Events may
-miss fields or have others: they come from a server that may be of another version.
+All text that is shown is cleaned here (``cli.wording``), so painters can trust it to be text. Events may miss fields or
+have others: they come from a server that may be of another version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DOING_CHARS_MAX = 100
 
 
 class CallVerdict(StrEnum):
-    """How a call ended."""
+    """The verdict about a call that ended."""
 
     DONE = "done"
     FAILED = "failed"
@@ -44,7 +44,7 @@ class CallVerdict(StrEnum):
 
 
 class Tone(StrEnum):
-    """How a notice is meant."""
+    """The tone of a notice."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -64,7 +64,7 @@ class Prose:
 class CallBegun:
     name: str
     about: str
-    """Its arguments, on one line."""
+    """The arguments, on one line."""
     kind: Literal["call_begun"] = "call_begun"
 
 
@@ -76,7 +76,7 @@ class CallFolded:
     about: str
     verdict: CallVerdict
     why: str
-    """Of what went wrong; empty where nothing did."""
+    """What went wrong; empty where nothing did."""
     took_s: float
     kind: Literal["call_folded"] = "call_folded"
 
@@ -90,7 +90,7 @@ class ChatNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuestion:
-    """Something that the run waits to be answered."""
+    """A question that the run waits to be answered."""
 
     wait_id: int
     is_approval: bool
@@ -108,7 +108,7 @@ class PendingQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatEnd:
-    """How the run ended."""
+    """The end of the run."""
 
     name: str
     output: str = ""
@@ -131,9 +131,9 @@ class ReplySoFar:
     """The reply that is being written."""
 
     told: EventMark = field(default_factory=EventMark)
-    """Of its text without white space at either end, which is how it is stored."""
+    """Its text so far, without white space at either end, which is how it is stored."""
     held: str = ""
-    """White space behind that."""
+    """White space behind that text."""
     unfinished: Unfinished = field(default_factory=Unfinished)
 
     @property
@@ -143,16 +143,16 @@ class ReplySoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnState:
-    """What is known of one run from its events."""
+    """The state of one run, from its events."""
 
     reply: ReplySoFar = field(default_factory=ReplySoFar)
     last_reply: str = ""
     """The text of the last reply that is complete."""
     calls: Mapping[str, CallBegun] = field(default_factory=dict)
-    """Those at work."""
+    """The calls at work."""
     asking: tuple[PendingQuestion, ...] = ()
     doing: str = ""
-    """What a tool or the model is at, for a line that comes and goes."""
+    """What a tool or the model is doing, for a line that comes and goes."""
     end: ChatEnd | None = None
 
 
@@ -160,7 +160,7 @@ Step = tuple[TurnState, Sequence[Shown]]
 
 
 def step(state: TurnState, event: Mapping[str, Any]) -> Step:
-    """What is known after an event of the run's stream, and what it shows. An event that is not known shows nothing."""
+    """Apply an event of the run's stream. Returns the next state, and what to show. An unknown event shows nothing."""
     if state.end is not None:
         return state, ()
     name = str(event.get("event", ""))
@@ -196,8 +196,8 @@ def _longer(reply: ReplySoFar, more: str) -> tuple[ReplySoFar, list[MarkdownBloc
 
 
 def _completed(state: TurnState, event: Mapping[str, Any]) -> Step:
-    """The reply is stored. What was told is its beginning, unless another attempt wrote it: then the stored one is
-    right."""
+    """Show the rest of a reply that was stored. The shown text is its beginning, unless another attempt wrote that:
+    then the stored text is right."""
     whole = _text(event, "text").strip()
     reply = state.reply
     shown: list[Shown] = []

@@ -1,5 +1,5 @@
-"""``hermes-worker top``: the fleet at a glance and what can be done about it, over the HTTP API alone.
+"""``hermes-worker top``: the fleet at a glance and keys to act on it, over the HTTP API alone.
 
-``fleet`` makes of the API's documents what is shown, ``view`` lays it out and decides what a key means; they do no I/O.
-``watching`` asks the API again and again, ``full_screen`` draws and reads keys.
+``fleet`` turns the API's documents into facts, ``view`` lays them out and decides what a key means; they do no I/O.
+``watching`` calls the API again and again, ``full_screen`` draws and reads keys.
 """

@@ -1,4 +1,5 @@
-"""What the API says of a fleet, as the facts that ``top`` shows. Pure; every text in them is clean and on one line."""
+"""The facts about a fleet that ``top`` shows, from the API's documents. Pure; every text in them is clean and on one
+line."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class FleetWorker:
     held: str
     """Claims by kind."""
     oldest: str
-    """What it has held longest."""
+    """The step that it has held longest."""
     is_leaving: bool
 
 
@@ -44,7 +45,7 @@ class FleetRun:
     model: str
     about: str
     depth: int = 0
-    """Below the run that delegated to it."""
+    """How many runs stand above it in its tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +54,15 @@ class FleetQuestion:
     run_id: str
     is_approval: bool
     text: str
-    """On one line; where it began another stands a sign."""
+    """On one line; a sign stands where a line began."""
     is_whole: bool = True
-    """Nothing of the text was cut off."""
+    """Whether nothing of the text was cut off."""
     age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetKey:
-    """A provider's key of which something is known, such as that it is closed."""
+    """A provider's key that failed at least once."""
 
     key: str
     condition: str
@@ -80,17 +81,17 @@ class FleetFacts:
     queues: Sequence[FleetQueue] = ()
     workers: Sequence[FleetWorker] = ()
     runs: Sequence[FleetRun] = ()
-    """Those that are open, each below the one that delegated to it."""
+    """The open runs, each below the one that delegated to it."""
     questions: Sequence[FleetQuestion] = ()
     keys: Sequence[FleetKey] = ()
     spent_usd: float | None = None
-    """Of the runs that were accepted today (UTC)."""
+    """The cost of the runs that were accepted today (UTC)."""
     usd_per_minute: float | None = None
     """``None`` until two looks are a while apart."""
     untold: Mapping[str, str] = field(default_factory=dict)
-    """What the API did not say, by section, and why."""
+    """Sections that the API did not give, and why."""
     lost_because: str = ""
-    """Why the server does not answer, while it does not."""
+    """Why the server does not answer; empty while it does."""
 
 
 def text_of(value: object, width: int = _TEXT_CHARS_MAX) -> str:
@@ -130,12 +131,13 @@ def _worker(document: Mapping[str, Any], now: float) -> FleetWorker:
 
 
 def _seconds(now: float, since: float) -> float:
-    """Clocks of two machines differ; nothing has lasted less than no time."""
+    """Compute how long something has lasted, at least 0: clocks of two machines differ."""
     return max(0.0, now - float(since))
 
 
 def runs_of(documents: Sequence[Mapping[str, Any]], parents: Mapping[str, str], now: float) -> list[FleetRun]:
-    """Open runs, newest first, each behind the one that delegated to it. ``parents`` may name runs that have ended."""
+    """List open runs, newest first, each behind the one that delegated to it. ``parents`` may name runs that have
+    ended."""
     by_id = {str(each["run_id"]): each for each in documents}
     placed = in_tree_order({run_id: parents.get(run_id) for run_id in by_id})
     return [_run(by_id[run_id], depth, now) for run_id, depth in placed]
@@ -156,13 +158,13 @@ def _run(document: Mapping[str, Any], depth: int, now: float) -> FleetRun:
 
 
 def parents_of(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Who delegated to whom, from the document of a tree."""
+    """Find who delegated to whom, from the document of a tree."""
     links = ((each["run"]["run_id"], each["parent_run_id"]) for each in tree["data"])
     return {str(run_id): str(parent) for run_id, parent in links if parent is not None}
 
 
 def questions_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetQuestion]:
-    """The oldest first."""
+    """List questions, the oldest first."""
     return [_question(each, now) for each in documents]
 
 
@@ -193,13 +195,15 @@ def keys_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetKey
 
 
 def spent_of(documents: Sequence[Mapping[str, Any]]) -> float | None:
-    """What groups cost together, as far as it is known; nothing where there are no groups, because nothing ran."""
+    """Sum up what groups cost, as far as it is known; ``None`` where nothing is known of them, 0 where there are none,
+    because nothing ran."""
     known = [float(each["cost_usd"]) for each in documents if each.get("cost_usd") is not None]
     return sum(known) if known or not documents else None
 
 
 def usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
-    """How fast money is spent, from sums at times (seconds), the oldest first: over the last five minutes of them."""
+    """Compute how fast money is spent, from sums at times (seconds), the oldest first: over the last five minutes of
+    them."""
     recent = [sample for sample in samples if sample[0] >= samples[-1][0] - _RATE_OVER_S]
     if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
         return None
@@ -208,7 +212,7 @@ def usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
 
 
 def tree_lines(tree: Mapping[str, Any]) -> list[str]:
-    """A tree of runs for people, one line for each."""
+    """Render a tree of runs, one line for each."""
     lines = []
     by_id = {str(each["run"]["run_id"]): each["run"] for each in tree["data"]}
     parents = {str(each["run"]["run_id"]): each["parent_run_id"] for each in tree["data"]}
@@ -224,7 +228,7 @@ def tree_lines(tree: Mapping[str, Any]) -> list[str]:
 
 
 def call_lines(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Tool calls of a run, one line for each."""
+    """Render tool calls of a run, one line for each."""
     lines = []
     for each in documents:
         parts = [text_of(each["call"], 20), text_of(each["tool"], 60), text_of(each["status"], 40), each["effect"]]

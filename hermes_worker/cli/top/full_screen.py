@@ -1,4 +1,4 @@
-"""``top`` on a whole terminal: it draws what ``view`` lays out, and hands keys to it."""
+"""``top`` on a whole terminal: draws what ``view`` lays out, and passes it the keys."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 _STYLES = {"": "", "bold": "bold", "dim": "ansibrightblack", "warning": "ansiyellow", "chosen": "reverse"}
 _FOOT_LINES = 2
 _SILENT_S = 8.0
-"""So long after a look was due, what is shown is no longer how it is."""
+"""Seconds after a look was due from which on the facts are shown as old."""
 _SURE_CHARS = 100
-"""Of the foot, beside what is to be confirmed."""
+"""Room in the foot beside what is to be confirmed."""
 _KEYS = ("up", "down", "enter", "escape")
 
 
@@ -48,9 +48,9 @@ class FullScreen:
         self._every_s = every_s
         self._state = TopState()
         self._done = ""
-        """What came of an action, until a look that began after it is shown: a key means what stands there."""
+        """The result of an action, until a look that began after it is shown: a key means the row that stands there."""
         self._lock = threading.Lock()
-        """Of the state and of what was done: the one thread looks, the other hears keys."""
+        """Guards the state and the last result: one thread looks, another handles keys."""
         self._left = threading.Event()
         self._look_now = threading.Event()
         self._application = self._made()
@@ -124,7 +124,7 @@ class FullScreen:
         return _drawn(window(shown, max(1, size.rows - self._foot_height())))
 
     def _foot_height(self) -> int:
-        """A question is shown to its end, whatever room it takes."""
+        """Compute the height of the foot: a question is shown to its end, whatever room it takes."""
         size = self._application.output.get_size()
         with self._lock:
             shown = foot(self._state)

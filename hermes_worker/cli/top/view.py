@@ -1,4 +1,4 @@
-"""What ``top`` shows and what a key means. Pure: facts and a state in, lines and actions out."""
+"""Lay out ``top``, and decide what a key does. Pure: facts and a state in, lines and actions out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AnswerApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """Ask for all of one run."""
+    """Load everything about one run."""
 
     run_id: str
     kind: Literal["open"] = "open"
@@ -59,7 +59,7 @@ TopAction = StopRun | PauseRun | ResumeRun | AnswerApproval | OpenRun | LeaveTop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedRun:
-    """All of one run, as lines."""
+    """Everything about one run, as lines."""
 
     run_id: str
     lines: Sequence[str]
@@ -69,18 +69,18 @@ class OpenedRun:
 class TopState:
     fleet: FleetFacts = field(default_factory=FleetFacts)
     chosen: str = ""
-    """The row that keys are meant for, by its name: it stays chosen however the rows move."""
+    """The name of the row to which keys apply: it stays chosen however the rows move."""
     confirming: TopAction | None = None
     """What the next ``y`` does."""
     sure: str = ""
     """What is to be confirmed, in words."""
     opened: OpenedRun | None = None
     scrolled: int = 0
-    """How many lines of the opened run have gone up."""
+    """How many lines of the opened run have been scrolled past."""
     room: int = 1_000
     """How many characters of what is to be confirmed can be shown."""
     said: str = ""
-    """What came of the last action."""
+    """The result of the last action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +100,12 @@ def row_of_run(run: FleetRun) -> str:
 
 
 def rows_of(fleet: FleetFacts) -> list[str]:
-    """The rows that can be chosen, in order."""
+    """List the rows that can be chosen, in order."""
     return [*map(row_of_question, fleet.questions), *map(row_of_run, fleet.runs)]
 
 
 def with_fleet(state: TopState, fleet: FleetFacts) -> TopState:
-    """After another look. A row that is gone gives its place to the one that stands there now."""
+    """Update the state after another look. A row that is gone leaves the choice to the row at its place."""
     rows, before = rows_of(fleet), rows_of(state.fleet)
     chosen = state.chosen
     if chosen not in rows:
@@ -115,7 +115,7 @@ def with_fleet(state: TopState, fleet: FleetFacts) -> TopState:
 
 
 def aged(fleet: FleetFacts, now: float, patience_s: float) -> FleetFacts:
-    """The same at ``now``: what is older than ``patience_s`` is told to be how it was."""
+    """Mark the facts as old at ``now`` if they are older than ``patience_s``."""
     silent_s = now - fleet.at
     if fleet.lost_because or not fleet.at or silent_s <= patience_s:
         return fleet
@@ -123,7 +123,7 @@ def aged(fleet: FleetFacts, now: float, patience_s: float) -> FleetFacts:
 
 
 def pressed(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
-    """What a key does: ``up``, ``down``, ``enter``, ``escape`` or a character."""
+    """Decide what a key does: ``up``, ``down``, ``enter``, ``escape`` or a character."""
     if state.confirming is not None:
         asked = replace(state, confirming=None, sure="", said="" if key == "y" else "nothing was done")
         return asked, state.confirming if key == "y" else None
@@ -153,7 +153,7 @@ def _scrolled(state: TopState, by: int) -> TopState:
 
 
 def _chosen_run(state: TopState) -> str | None:
-    """The run that the chosen row is about."""
+    """Find the run of the chosen row; ``None`` for none."""
     for question in state.fleet.questions:
         if row_of_question(question) == state.chosen:
             return question.run_id
@@ -161,7 +161,7 @@ def _chosen_run(state: TopState) -> str | None:
 
 
 def _chosen_approval(state: TopState) -> FleetQuestion | None:
-    """The approval that the chosen row is, or the oldest of the run that it is."""
+    """Find the approval of the chosen row, or the oldest of its run; ``None`` for none."""
     run_id = _chosen_run(state)
     approvals = [each for each in state.fleet.questions if each.is_approval]
     chosen = next((each for each in approvals if row_of_question(each) == state.chosen), None)
@@ -205,7 +205,7 @@ def _answer(state: TopState, choice: str, word: str) -> tuple[TopState, TopActio
             state, said="nothing here waits to be allowed; 'hermes-worker approvals answer' answers questions"
         ), None
     if choice != "deny" and not (question.is_whole and columns_of(question.text) <= state.room):
-        # Nobody allows what they cannot read to its end.
+        # A person allows nothing that they cannot read to its end.
         return replace(
             state, said=f"it is too long to be read here; see 'hermes-worker approvals show {question.wait_id}'"
         ), None
@@ -217,7 +217,7 @@ def _answer(state: TopState, choice: str, word: str) -> tuple[TopState, TopActio
 
 
 def lines(state: TopState) -> list[TopLine]:
-    """Everything, the chosen row marked."""
+    """Render all rows, the chosen one marked."""
     fleet = state.fleet
     if not fleet.at:
         return [TopLine(text=fleet.lost_because or "asking the server", style="dim")]
@@ -226,7 +226,7 @@ def lines(state: TopState) -> list[TopLine]:
 
 
 def foot(state: TopState) -> list[TopLine]:
-    """What stands below, whatever is shown above."""
+    """Render the lines at the foot."""
     if state.confirming is not None:
         return [TopLine(text=f"{state.sure} y does it, any other key does not", style="warning")]
     if state.opened is not None:
@@ -235,7 +235,7 @@ def foot(state: TopState) -> list[TopLine]:
 
 
 def opened_lines(state: TopState, columns: int) -> list[TopLine]:
-    """What is shown of the opened run, its lines broken to ``columns``."""
+    """Render the opened run, its lines folded to ``columns``."""
     if state.opened is None:
         return []
     broken = [TopLine(text=part) for line in state.opened.lines for part in folded(line, columns)]
@@ -243,7 +243,7 @@ def opened_lines(state: TopState, columns: int) -> list[TopLine]:
 
 
 def window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
-    """As many lines as there is room for, with the chosen one among them."""
+    """Choose as many lines as there is room for, with the chosen one among them."""
     if len(shown) <= height:
         return shown
     at = next((number for number, line in enumerate(shown) if line.style == "chosen"), 0)
@@ -329,7 +329,7 @@ def _keys(fleet: FleetFacts) -> list[TopLine]:
 
 
 def short(seconds: float) -> str:
-    """A length of time in few characters: ``8s``, ``5m``, ``3h``, ``2d``."""
+    """Format a length of time in few characters: ``8s``, ``5m``, ``3h``, ``2d``."""
     for size, sign in _SIZES.items():
         if seconds >= size:
             return f"{int(seconds // size)}{sign}"

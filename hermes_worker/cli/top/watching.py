@@ -1,4 +1,4 @@
-"""What ``top`` asks the API: a look at everything, again and again, and what keys ask for."""
+"""``top``'s calls of the API: a look at everything, again and again, and the actions of keys."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class FleetWatch:
         self._client = client
         self._parents: dict[str, str] = {}
         self._treed: set[str] = set()
-        """Runs whose tree was asked for; who delegated to whom does not change."""
+        """Runs whose tree was loaded; who delegated to whom does not change."""
         self._spent: deque[tuple[float, float]] = deque(maxlen=_SAMPLES_MAX)
         self._last = FleetFacts()
 
     def look(self) -> FleetFacts:
-        """What is so now. A section that the key may not see, or the server does not have, is told as such; of a server
-        that is away, how it was."""
+        """Look at the fleet once. A section that the key may not see, or the server does not have, is reported as such;
+        of a server that is away, the last facts are returned."""
         now = time.time()
         untold: dict[str, str] = {}
 
@@ -95,7 +95,7 @@ class FleetWatch:
         return self._last
 
     def do(self, action: TopAction) -> str:
-        """Returns what came of it, in words. Raises ``HermesError``."""
+        """Do an action. Returns its result in words. Raises ``HermesError``."""
         match action:
             case StopRun():
                 self._client.stop(action.run_id)
@@ -113,7 +113,7 @@ class FleetWatch:
                 assert_never(action)
 
     def opened(self, run_id: str) -> OpenedRun:
-        """All of one run: why it is where it is, its tree, its calls. Raises ``HermesError``."""
+        """Load everything about one run: why it is where it is, its tree, its calls. Raises ``HermesError``."""
         try:
             return OpenedRun(run_id=run_id, lines=self._all_of(run_id))
         except _MALFORMED:
@@ -146,12 +146,12 @@ class FleetWatch:
         return runs_of(found, self._parents, now)
 
     def _forget(self, is_open: set[str]) -> None:
-        """What has ended is not shown any more."""
+        """Forget runs that have ended."""
         self._treed &= is_open
         self._parents = {run_id: parent for run_id, parent in self._parents.items() if run_id in is_open}
 
     def _money(self, now: float) -> float | None:
-        """What was spent today; ``None`` where that is not known, or not told: then there is no rate, either."""
+        """Load what was spent today; ``None`` where that is not known, or not given: then there is no rate, either."""
         try:
             spent = spent_of(self._client.spend(by="day", created_after=now - now % _DAY_S))
         except RefusedError:
@@ -164,5 +164,5 @@ class FleetWatch:
 
 
 def sentence(error: HermesError) -> str:
-    """What went wrong, on one line."""
+    """Write what went wrong, on one line."""
     return text_of(error, 300)

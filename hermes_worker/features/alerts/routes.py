@@ -1,4 +1,4 @@
-"""What operators were told is wrong, and where tenants are told."""
+"""Alerts that operators got, and the targets of a tenant's alerts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class AlertTargetsBody(BaseModel):
 
 
 class AlertTargetsObject(BaseModel):
-    """Where a tenant is told of alerts about itself, in the order of the alphabet."""
+    """The targets of a tenant's alerts about itself, in alphabetical order."""
 
     tenant: str
     targets: list[str]
@@ -80,7 +80,7 @@ class AlertTargetsObject(BaseModel):
 
 @router.get("/targets", dependencies=[_ADMIN], responses=schema.errors(404, 409))
 async def show_alert_targets(context: Context, tenant: ActsFor) -> AlertTargetsObject:
-    """Where a tenant is told of alerts about its limits of spending and the budgets of its runs."""
+    """The targets of a tenant's alerts about its limits of spending and the budgets of its runs."""
     _require_own(tenant)
     return AlertTargetsObject(
         tenant=tenant, targets=await context.store(stored_alert_targets, context.client.database, tenant)
@@ -100,7 +100,7 @@ async def replace_alert_targets(context: Context, tenant: ActsFor, body: AlertTa
 
 
 def _require_own(tenant: str) -> None:
-    """Raises ``ApiError`` for the default tenant, whose targets are those of the installation."""
+    """Raise ``ApiError`` for the default tenant, whose targets are those of the installation."""
     if tenant == DEFAULT_TENANT:
         message = "The targets of the installation are alerts.targets (HERMES_ALERT_TARGETS); name another tenant."
         raise ApiError(409, message, code="targets_in_settings", param="tenant")

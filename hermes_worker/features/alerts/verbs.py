@@ -1,4 +1,4 @@
-"""``hermes-worker alerts``: what operators were told is wrong, and whether they are reached."""
+"""``hermes-worker alerts``: the newest alerts, and a test of their targets."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from hermes_worker.stream.live import Live
 
 router = APIRouter(prefix="/v1", tags=["approvals"], route_class=JsonRoute, responses=schema.errors(503))
 _ID_MAX = 2**53 - 1
-"""Larger numbers are not the same in every JSON."""
+"""The largest number that is the same in every JSON reader."""
 _WAITS_MAX = 500
 _WAIT_ID = (
     "Which question was seen: its 'id' in the list, 'wait_id' in its event. An answer that comes late is then refused "
@@ -49,7 +49,7 @@ _ONLY_ONCE: list[JsonValue] = [
     {"properties": {"arguments": {"type": "null"}}},
     {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if choice_of(word) is Choice.ONCE]}}},
 ]
-"""Changed arguments are for this call."""
+"""Schemas: changed arguments are for a single call."""
 _IS_ALL: dict[str, JsonValue] = {
     "anyOf": [{"properties": {name: {"const": True}}, "required": [name]} for name in ("all", "resolve_all")]
 }
@@ -66,7 +66,7 @@ _OF_ALL: list[JsonValue] = [
         "required": ["wait_ids"],
     },
 ]
-"""Either one approval is named, or a list of them."""
+"""Schemas: either one approval is named, or a list of them."""
 WaitId = Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE]
 
 
@@ -100,13 +100,13 @@ class Answer(BaseModel):
 
 
 class AnsweredQuestion(BaseModel):
-    """The answer counted: it was the first."""
+    """The answer was accepted: it was the first."""
 
     object: str
     run_id: str
     choice: str | None = None
     by: str
-    """Who answered, as it is recorded: the key that was sent."""
+    """The recorded name of who answered: the key that was sent."""
     resolved: int = 1
 
 
@@ -115,7 +115,7 @@ class WaitObject(BaseModel):
 
     id: int
     code: str
-    """What people call it by in chats: no other question has the same code."""
+    """The code by which people name it in chats: no other question has the same code."""
     run_id: str
     tenant: str
     session_id: str
@@ -126,9 +126,9 @@ class WaitObject(BaseModel):
     command: str | None = None
     description: str | None = None
     pattern_key: str | None = None
-    """The first of its dangers."""
+    """The first of its danger patterns."""
     pattern_keys: list[str] = []
-    """All its dangers; what is chosen counts for all of them."""
+    """All its danger patterns; what is chosen counts for all of them."""
     question: str | None = None
     choices: list[str]
     created_at: float
@@ -136,7 +136,7 @@ class WaitObject(BaseModel):
 
 
 class WaitList(BaseModel):
-    """What waits for an answer, oldest first."""
+    """Open approvals and questions, oldest first."""
 
     object: str = "list"
     data: list[WaitObject]
@@ -173,10 +173,10 @@ class DecisionObject(BaseModel):
     outcome: str
     """``once``, ``session``, ``always`` or ``deny``; ``answered``; ``expired``; or what else closed it."""
     by: str | None
-    """Who answered; ``null`` where nobody did."""
+    """Who answered; ``null`` where nothing did."""
     reason: str | None
     permits: str | None
-    """The patterns of commands that nobody is asked about any more, separated by ``;``: in its session after
+    """The patterns of commands that are not asked about any more, separated by ``;``: in its session after
     ``session``, in its tenant after ``always``; ``null`` where nothing follows."""
 
 
@@ -196,7 +196,7 @@ async def list_waits(
     kind: WaitKind | None = None,
     all_tenants: Annotated[bool, Query(description="Those of all tenants; for operators.")] = False,
 ) -> WaitList:
-    """The inbox: every approval and question that nobody has answered."""
+    """The inbox: every approval and question that is open."""
     tenant = for_all_or_own(caller, all_tenants=all_tenants)
     found = await context.store(context.client.waits.open, tenant=tenant, limit=limit, kind=kind)
     return WaitList(data=[_object(view, caller.source) for view in found])
@@ -204,7 +204,7 @@ async def list_waits(
 
 @router.get("/approvals/history", response_model=DecisionList, dependencies=[READS])
 async def list_decisions(context: Context, caller: Caller, wanted: Annotated[ListDecisions, Query()]) -> DecisionList:
-    """What was asked and is closed, who answered, and what that permits from now on."""
+    """Closed approvals and questions: what was asked, who answered, and what that permits from now on."""
     tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
     found = await context.store(
         read_decisions,
@@ -232,7 +232,7 @@ async def answer_approval(
 ) -> AnsweredQuestion:
     """Allow or deny a command that a run waits for. The first answer counts."""
     if body.arguments is not None:
-        # Whoever says what a call does runs commands of their own; ``approve`` is about those of others.
+        # A caller that replaces a call's arguments runs commands of its own; ``approve`` is about the agent's.
         require_scope(caller, KeyScope.RUNS_WRITE, why=", which replacing the arguments of a call needs as well")
     try:
         choice = choice_of(body.choice)
@@ -260,8 +260,8 @@ async def answer_approval(
 
 
 def _approve(waits: Waits, run_id: str, choice: Choice, body: Approval, by: str) -> tuple[int, list[Hint]]:
-    """How many approvals were answered, and what to send. Raises as ``answering.approve``, and ``ApiError`` where the
-    body does not say which questions were seen."""
+    """Answer approvals. Returns how many were answered, and the hints to send. Raises as ``answering.approve``, and
+    ``ApiError`` where the body does not say which questions were seen."""
     if not (body.all or body.resolve_all):
         if body.wait_id is None:
             raise invalid("wait_id", _NO_WAIT_ID.format(event="approval.request"), "missing_wait_id")

@@ -1,4 +1,4 @@
-"""``hermes-worker approvals``: what waits for a person, and what people said."""
+"""``hermes-worker approvals``: list what waits for a person, answer it, and list past answers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def history(
 
 
 def _choice(text: str) -> str:
-    """Raises ``ConfigurationError``."""
+    """Read a choice from its word. Raises ``ConfigurationError``."""
     try:
         return choice_of(text).value
     except ValueError:
@@ -144,12 +144,12 @@ def _open_question(backend: RunBackend, named: str) -> OpenLine:
 
 
 def summarise_question(line: OpenLine | ClosedLine) -> str:
-    """What is asked, or was, on one line for a list; what is left out is counted."""
+    """Write a question on one line for a list; what is left out is counted."""
     return summarise(*_asks(line))[0]
 
 
 def _asks(line: OpenLine | ClosedLine) -> tuple[str, int]:
-    """What is asked, and how much of it a list shows."""
+    """Find the text of a question, and how many of its characters a list shows."""
     return clean(show_marks(line.command or line.question or line.description or line.tool)), _ASKED_CHARS
 
 
@@ -169,7 +169,7 @@ def _open_row(line: OpenLine) -> tuple[str, ...]:
 
 
 def _whole(line: OpenLine) -> str:
-    """All of a question. What comes from a model is set off, so that it cannot look like the line above it."""
+    """Render a question whole. Text of a model is set off, so that it cannot look like the line above it."""
     number, code, run_id, tenant, waits, until, _, choices = _open_row(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
     said = (f"    {clean(part)}" for text in texts for part in render_lines(text))

@@ -1,4 +1,4 @@
-"""The files that runs left: a list for who holds a key, and each file for who holds its signed address."""
+"""The files that runs left: a list for the holder of a key, and each file for the holder of its signed address."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class ArtifactObject(BaseModel):
     """Bytes."""
     sha256: str
     media_type: str
-    """By the extension; octets for what is not known and for all that a browser would run."""
+    """By the extension; ``application/octet-stream`` for unknown ones and for all that a browser would run."""
     modified_at: float
     """By the clock of the file system; 0 where that is not known."""
     created_at: float
     url: str
-    """Relative to the server. Whoever has it reads the file until ``url_expires_at``."""
+    """Relative to the server. A client that has it can read the file until ``url_expires_at``."""
     url_expires_at: int
 
 
@@ -54,7 +54,7 @@ class LeftOutObject(BaseModel):
 
 
 class ArtifactList(BaseModel):
-    """What a run left."""
+    """The artifacts of a run."""
 
     object: Literal["list"] = "list"
     run_id: str
@@ -108,7 +108,7 @@ def _artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -
 
 
 def _signed(view: ArtifactView, expires_at: int) -> str:
-    """What the signature of an address stands for. No part of it can hold a line break."""
+    """Build the text that the signature of an address covers. No part of it can hold a line break."""
     return f"artifact\n{view.tenant}\n{view.artifact_id}\n{view.sha256}\n{expires_at}"
 
 
@@ -148,8 +148,8 @@ async def read_artifact(
     ] = None,
     if_range: Annotated[str | None, Header(description="The ETag of the file of which there is a part.")] = None,
 ) -> Response:
-    """A file, or a part of it, for whoever has the address that its list gave. A signature that does not fit is as good
-    as no file."""
+    """A file, or a part of it, at the signed address that its list gave. A signature that does not fit is answered as
+    if there were no file."""
     reading = Artifacts(context.client.database)
     try:
         view = await context.store(reading.find, artifact_id)
@@ -182,7 +182,8 @@ def _behind_the_end(part: UnsatisfiableRange) -> ApiError:
 
 
 def _headers(view: ArtifactView) -> dict[str, str]:
-    """A browser saves the file and does not show it; that it must not guess its type is said in every answer."""
+    """Build the headers: a browser saves the file and does not show it, and every answer tells it not to guess the
+    type."""
     name = shown_name(view.path)
     plain = name.encode("ascii", "replace").decode().replace("?", "_")
     return {

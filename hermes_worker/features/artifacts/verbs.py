@@ -1,4 +1,4 @@
-"""``hermes-worker runs artifacts``: the files that a run left."""
+"""``hermes-worker runs artifacts``: list and fetch the files that a run left."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _show(found: RunArtifacts) -> None:
 
 
 def _write(directory: Path, view: ArtifactView, content: bytes) -> None:
-    """Below ``directory``, through no link. An agent chose the path. Raises ``ConfigurationError``."""
+    """Write a file below ``directory``, through no link: an agent chose the path. Raises ``ConfigurationError``."""
     parts = PurePosixPath(view.path).parts
     if not parts or view.path.startswith("/") or any(part in (".", "..") or "\0" in part for part in parts):
         raise ConfigurationError(f"the artifact {view.artifact_id} has a path that is not below a directory")
@@ -110,7 +110,7 @@ def _write(directory: Path, view: ArtifactView, content: bytes) -> None:
 
 
 def _entered(folder: int, name: str) -> int:
-    """The folder within, made if it is not there; ``folder`` is closed when that went well."""
+    """Open the folder within, creating it if needed; ``folder`` is closed when that succeeds."""
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:

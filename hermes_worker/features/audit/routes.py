@@ -40,7 +40,7 @@ class ListAudit(BaseModel):
 
 
 class DeedObject(BaseModel):
-    """What somebody did. ``before`` and ``after`` hold no text of people or models."""
+    """An act that was recorded in the audit log. ``before`` and ``after`` hold no text of people or models."""
 
     object: Literal["hermes.deed"] = "hermes.deed"
     number: int
@@ -49,7 +49,7 @@ class DeedObject(BaseModel):
     tenant: str
     actor: str
     address: str | None = None
-    """Where the request came from; none for who works at the machine itself."""
+    """The address the request came from; ``null`` for a person who works at the machine itself."""
     act: str
     subject: str
     before: Mapping[str, Any]
@@ -66,7 +66,7 @@ class DeedList(BaseModel):
 
 @router.get("", response_model=DeedList, response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
 async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
-    """Who did what for the caller's tenant, oldest first unless asked otherwise. Numbers grow with time; a deed of the
+    """The audit log of the caller's tenant, oldest first unless asked otherwise. Numbers grow with time; a deed of the
     last seconds may appear late, behind a greater number."""
     tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
     until = wanted.until

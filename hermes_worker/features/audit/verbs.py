@@ -1,4 +1,4 @@
-"""``hermes-worker audit``: who did what."""
+"""``hermes-worker audit``: list and export the audit log."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def list_deeds(
 
 
 def _told(deed: DeedDocument) -> AuditRow:
-    """By a server."""
+    """Build the row from a server's document."""
     return AuditRow(
         number=deed["number"],
         at=deed["at"],

@@ -1,4 +1,4 @@
-"""Many runs in one request: submit them, stop them, wait for them. And one that ended, once more."""
+"""Many runs in one request: submit them, stop them, wait for them. And retry a run that ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute, responses
 
 WAIT_S_MAX = 60.0
 _PAGES_MAX = 10
-"""Pages of the list that one request looks at (``store.runs.listing`` bounds each)."""
+"""Most pages of the list that one request reads (``store.runs.listing`` bounds each)."""
 _RunId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=NO_NUL)]
 
 
@@ -54,7 +54,7 @@ class SubmitBatch(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """What became of one run of a batch."""
+    """The result for one run of a batch."""
 
     index: int
     run_id: str | None = None
@@ -66,7 +66,7 @@ class BatchResult(BaseModel):
 
 
 class BatchResults(BaseModel):
-    """In the order of the request."""
+    """The results of a batch, in the order of the request."""
 
     object: Literal["list"] = "list"
     data: list[BatchResult]
@@ -101,7 +101,7 @@ async def submit_batch(context: Context, caller: Caller, body: SubmitBatch) -> B
 
 
 def read_item(document: Any, caller: Principal) -> Submission | ApiError:
-    """One submission of many, or what is wrong with it."""
+    """Read one submission of several, or the error that refuses it."""
     if not isinstance(document, dict):
         return ApiError(400, "A run must be a JSON object.", code="invalid_type", param="body")
     try:
@@ -183,7 +183,8 @@ async def stop_matching(context: Context, caller: Caller, body: StopMatching) ->
 
 
 def _newest(listing: Listing, wanted: RunFilter, limit: int, below: int | None) -> tuple[list[str], int | None]:
-    """The newest so many runs below a number, and the number to go on below; ``None`` at the end."""
+    """List the newest runs below a row number, at most ``limit``, and the number to go on below; ``None`` at the
+    end."""
     found: list[str] = []
     for _ in range(_PAGES_MAX):
         page = listing.page(wanted, limit=limit - len(found), below=below)
@@ -203,7 +204,7 @@ class WaitedRun(BaseModel):
     run_id: str
     ended: bool
     status: RunStatus | None = None
-    """Told when it has ended."""
+    """``null`` while the run is open."""
     exit_reason: str | None = None
 
 
@@ -218,7 +219,7 @@ class JoinRuns(BaseModel):
 
 
 class JoinedRuns(BaseModel):
-    """What was seen when the waiting ended."""
+    """The runs that had ended when the waiting did."""
 
     done: bool
     """All of them have ended; with the mode ``any``, one of them."""

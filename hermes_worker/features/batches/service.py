@@ -1,4 +1,4 @@
-"""Many submissions at once, and one that was made before once more."""
+"""Accept many submissions at once, and retry a run that ended."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from hermes_worker.wiring import Client
 
 BATCH_MAX = 1_000
 _CHUNK = 100
-"""Runs that one transaction writes: few statements for each, and nobody waits long for its locks."""
+"""Most runs that one transaction writes: few statements for each run, and its locks are short."""
 
 Outcome = Created | HermesError
-"""What became of one submission of a batch."""
+"""The result for one submission of a batch."""
 
 
 def accept_all(client: Client, submissions: Sequence[Submission]) -> list[Outcome]:
-    """Commit runs without announcing them; what became of each, in their order. Those that open a conversation of
-    their own share transactions; what may be refused for the sake of a conversation or a key stands by itself.
+    """Commit runs without announcing them. Returns the result of each, in their order. Submissions that open a
+    conversation of their own share transactions; one that may be refused because of its conversation or its key has its
+    own.
 
     Raises ``UnavailableError``: it is then not known which of them were accepted.
     """
@@ -54,7 +55,7 @@ def accept_all(client: Client, submissions: Sequence[Submission]) -> list[Outcom
         chunk = plain[start : start + _CHUNK]
         with client.database.write() as connection, reading_once():
             written = insert_runs(connection, [new for _, new in chunk])
-        if any(created.is_held for _, created in written):  # whoever got a place by this is told with them
+        if any(created.is_held for _, created in written):  # runs that got a place by this are announced with them
             last_pk, last = written[-1]
             written[-1] = (last_pk, replace(last, hints=[*last.hints, *fill_places(client.database)]))
         for (index, _), (_, created) in zip(chunk, written, strict=True):
@@ -78,7 +79,7 @@ def _tried(act: Callable[[], _Done]) -> _Done | HermesError:
 
 
 def announce_all(client: Client, outcomes: Sequence[Outcome]) -> None:
-    """Tell the workers of accepted runs, best effort, in few messages."""
+    """Announce accepted runs to the workers, best effort, in few messages."""
     faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
     hints: list[Hint] = [hint for each in outcomes if isinstance(each, Created) for hint in each.hints]
     client.publisher.send(hints)
@@ -89,7 +90,7 @@ def retry(client: Client, run_id: str, principal: Principal) -> Created:
     transcript, and nothing of it is done again by us. Not announced. Raises ``RunNotFound``, ``NotRepeatable``,
     ``SessionBusy``."""
     asked = asked_of(client.database, run_id)
-    # What it was accepted with, as far as that may still be said by a caller.
+    # What it was accepted with, as far as a caller may still override it.
     chosen = client.live_settings.chosen(asked.tenant, run=callers_overrides(asked.spec.overrides))
     created = client.runs.create(
         NewRun(

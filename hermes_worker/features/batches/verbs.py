@@ -25,7 +25,7 @@ _timeout = click.option("--timeout", "timeout_s", type=click.FloatRange(0), help
 
 
 def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -> int:
-    """Stop the open runs that the options of ``filtering`` name, or say which these are."""
+    """Stop the open runs that the options of ``filtering`` name, or print which these are."""
     if not any(said.values()):
         raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
     asked = [RunStatus(status) for status in said["statuses"]] or list(RunStatus)
@@ -71,7 +71,7 @@ def submit(home: Path | None, file: str) -> int:
 
 
 def _require_runs(client: HermesClient, asked: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ``ConfigurationError`` for the first line that says nothing that can be submitted."""
+    """Raise ``ConfigurationError`` for the first line that cannot be submitted."""
     for begin in range(0, len(asked), _ASKED_AT_ONCE):
         read = client.submit_all(asked[begin : begin + _ASKED_AT_ONCE], dry_run=True)
         for number, each in enumerate(read, begin + 1):
@@ -80,11 +80,11 @@ def _require_runs(client: HermesClient, asked: Sequence[Mapping[str, Any]]) -> N
 
 
 _ASKED_AT_ONCE = 1_000
-"""The API takes no more in one request."""
+"""Most runs of one request of the API."""
 
 
 def _object_in(line: str, number: int) -> dict[str, Any]:
-    """Raises ``ConfigurationError``."""
+    """Parse a line as a JSON object. Raises ``ConfigurationError``."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):

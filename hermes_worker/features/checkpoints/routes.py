@@ -1,4 +1,4 @@
-"""What the files of a run's workspace were: list, compare, put back."""
+"""Checkpoints of a run's workspace: list, compare, restore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ID = r"^[0-9a-f]{4,40}$"
 
 
 class CheckpointObject(BaseModel):
-    """What a workspace was."""
+    """The state of a workspace's files before a change."""
 
     object: Literal["hermes.checkpoint"] = "hermes.checkpoint"
     id: str
@@ -62,7 +62,7 @@ class FileChangeObject(BaseModel):
 
 
 class CheckpointDiffObject(BaseModel):
-    """What differs between a checkpoint and the files as they are."""
+    """The difference between a checkpoint and the files as they are."""
 
     object: Literal["hermes.checkpoint_diff"] = "hermes.checkpoint_diff"
     checkpoint_id: str
@@ -75,7 +75,7 @@ class CheckpointDiffObject(BaseModel):
 
 
 class Restore(BaseModel):
-    """Which files shall be what they were."""
+    """The checkpoint, and the files to restore."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -88,7 +88,7 @@ class Restore(BaseModel):
 
 
 class RestoreObject(BaseModel):
-    """What a restore did."""
+    """The result of a restore."""
 
     object: Literal["hermes.restore"] = "hermes.restore"
     checkpoint_id: str
@@ -106,7 +106,7 @@ def _checkpoints(context: ApiContext) -> RunCheckpoints:
 
 @router.get("/{run_id}/checkpoints", response_model=CheckpointList, dependencies=[READS])
 async def list_checkpoints(context: Context, run_id: OwnRun) -> CheckpointList:
-    """What the files of a run's workspace were before tools changed them."""
+    """The checkpoints of a run's workspace: its files before tools changed them."""
     try:
         found = await context.store(_checkpoints(context).every, run_id)
     except CheckpointsAway as error:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run's workspace: list them, compare, put files back. Whoever asks must see the home."""
+"""The checkpoints of a run's workspace: list, compare, restore. This process must have access to the home."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ DIFF_CHARS_MAX: Final = 400_000
 _FILE_BYTES_MAX: Final = 400_000
 _FILE_LINES_MAX: Final = 5_000
 RESTORE_FILES_MAX: Final = 100
-"""Paths that one request may name."""
+"""Most paths that one request may name."""
 _PATHS_SHOWN_MAX: Final = 1_000
 
 
 class NoCheckpoint(HermesError):
-    """There is no such checkpoint of this run's workspace."""
+    """This run's workspace has no such checkpoint."""
 
 
 class CheckpointsAway(HermesError):
@@ -46,7 +46,7 @@ class CheckpointsAway(HermesError):
 
 
 class WorkspaceBusy(HermesError):
-    """A run works in the workspace whose files were to be put back."""
+    """A run is at work in the workspace whose files were to be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class RunCheckpoints:
         opened: Callable[[str], Workspace] | None = None,
         rule: CopyRule | None = None,
     ) -> None:
-        """``opened`` opens workspaces on other hosts, whose files are compared and put back there. ``rule`` says whose
+        """``opened`` opens workspaces on other hosts, whose files are compared and restored there. ``rule`` says whose
         files may be looked at."""
         self._rule = rule
         self._places = RunWorkspaces(database)
@@ -123,11 +123,12 @@ class RunCheckpoints:
         self._umask = umask
 
     def every(self, run_id: str) -> Sequence[CheckpointView]:
-        """All of the run's workspace, the newest first. Raises ``RunNotFound``, ``CheckpointsAway``."""
+        """List all checkpoints of the run's workspace, the newest first. Raises ``RunNotFound``,
+        ``CheckpointsAway``."""
         return [_view(each) for each in reversed(self._shadow(self._places.of(run_id)).kept())]
 
     def diff(self, run_id: str, written: str | None = None) -> CheckpointDiff:
-        """What has changed since a checkpoint; without one, since the first of the run. Raises ``RunNotFound``,
+        """Compare the files with a checkpoint; without one, with the first of the run. Raises ``RunNotFound``,
         ``NoCheckpoint``, ``CheckpointsAway``."""
         store = self._store(self._places.of(run_id))
         wanted = _chosen(store, run_id, written)
@@ -145,8 +146,8 @@ class RunCheckpoints:
         )
 
     def restore(self, run_id: str, written: str, paths: Sequence[str] = ()) -> RestoreOutcome:
-        """Put back what was there; with ``paths`` only these files and folders. Raises ``RunNotFound``,
-        ``NoCheckpoint``, ``CheckpointsAway``, and ``WorkspaceBusy`` while any run works there."""
+        """Restore a checkpoint; with ``paths`` only these files and folders. Raises ``RunNotFound``, ``NoCheckpoint``,
+        ``CheckpointsAway``, and ``WorkspaceBusy`` while any run is at work there."""
         place = self._places.of(run_id)
         store = self._store(place)
         wanted = _chosen(store, run_id, written)
@@ -173,7 +174,7 @@ class RunCheckpoints:
         )
 
     def at_work(self, run_id: str) -> Sequence[str]:
-        """The runs that work in the run's workspace now. Raises ``RunNotFound``."""
+        """List the runs that are at work in the run's workspace now. Raises ``RunNotFound``."""
         return self._places.at_work(self._places.of(run_id))
 
     def _shadow(self, place: RunWorkspace) -> ShadowStore:
@@ -186,7 +187,7 @@ class RunCheckpoints:
         return store
 
     def _store(self, place: RunWorkspace) -> ShadowStore:
-        """With the files beside it."""
+        """Open the checkpoints of a workspace whose files must be there as well. Raises ``CheckpointsAway``."""
         store = self._shadow(place)
         try:
             if self._rule is not None:
@@ -198,7 +199,7 @@ class RunCheckpoints:
 
 
 def checkpoints_of(database: Database, settings: Settings) -> RunCheckpoints:
-    """As the settings say; on other hosts where this process reaches them."""
+    """Build the checkpoints as settings say; for workspaces on other hosts where this process reaches them."""
     rule = copy_rule(settings, database)
     return RunCheckpoints(
         database,
@@ -241,7 +242,7 @@ def _kind(change: ChangedFile) -> str:
 
 
 def _shown(path: str) -> str:
-    """Names are bytes; what is no text is shown as such."""
+    """Decode a path for people: names are bytes, and what is no text is shown as such."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

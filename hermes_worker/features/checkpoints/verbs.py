@@ -1,4 +1,5 @@
-"""``hermes-worker runs checkpoints``, ``diff`` and ``restore``: what the files of a run were."""
+"""``hermes-worker runs checkpoints``, ``diff`` and ``restore``: list, compare and restore the files of a run's
+workspace."""
 
 from __future__ import annotations
 

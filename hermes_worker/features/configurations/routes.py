@@ -51,7 +51,7 @@ class ConfigurationObject(BaseModel):
 
     object: Literal["hermes.configuration"] = "hermes.configuration"
     tenant: str | None
-    """Whose it is; ``null`` for that of the fleet."""
+    """The tenant; ``null`` for the configuration of the fleet."""
     version: int
     """0 while there is none."""
     text: str
@@ -92,7 +92,7 @@ async def list_configuration_versions(context: Context, limit: _Limit = 20) -> C
 
 @router.get("/tenants/{tenant}/configuration", responses=schema.errors(400, 404))
 async def show_tenant_configuration(context: Context, tenant: _Tenant) -> ConfigurationObject:
-    """What is overridden for a tenant."""
+    """The settings that are overridden for a tenant."""
     return await _shown(context, tenant)
 
 

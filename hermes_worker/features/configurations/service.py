@@ -1,4 +1,4 @@
-"""Looking at configurations and writing them, whoever asks: the API, the command line."""
+"""Read and write configurations, for the API and the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hermes_worker.wiring import Client
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """For whom settings are looked at: at most one of these, for the installation without any."""
+    """What settings are looked up for: at most one of these; for the installation without any."""
 
     tenant: str | None = None
     session_id: str | None = None
@@ -35,8 +35,8 @@ class About:
 
 
 def effective(live: LiveSettings, database: Database, about: About) -> ChosenSettings:
-    """What a run is accepted with now, or was. Raises ``TenantNotFound``, ``SessionNotFound``, ``RunNotFound``,
-    ``UnavailableError``."""
+    """Find the settings with which a run is accepted now, or was. Raises ``TenantNotFound``, ``SessionNotFound``,
+    ``RunNotFound``, ``UnavailableError``."""
     if about.run_id is not None:
         began = Listing(database).notes(about.run_id).began_with
         return live.recorded(began.overrides, began.overridden_by)
@@ -52,8 +52,8 @@ def effective(live: LiveSettings, database: Database, about: About) -> ChosenSet
 def say_for_session(
     client: Client, tenant: str, session_id: str, said: Mapping[str, str | None], source: str = "api"
 ) -> dict[str, str]:
-    """Override settings of a session; ``None`` takes one back. ``source`` is whose names of sessions are meant.
-    Raises ``ConfigurationError``, ``SessionNotFound``."""
+    """Override settings of a session; ``None`` removes an override. ``source`` is the name space of ``session_id``.
+    Returns all overrides. Raises ``ConfigurationError``, ``SessionNotFound``."""
     place = "settings"
     given = {key: value for key, value in said.items() if value is not None}
     require_overridable(said, OverrideLevel.SESSION)

@@ -1,5 +1,5 @@
-"""``hermes-worker config`` on rows: the configuration of the fleet, of a tenant, and what is said for a session; in the
-database of a home, or over a server."""
+"""``hermes-worker config`` on rows: the configuration of the fleet, of a tenant, and the overrides of a session, in the
+database of a home or over a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LIVE = "Runs that are accepted from now on have it; what docs/settings.md does not call live is read at a start."
 _VERSIONS_MAX = 100
-"""That a server is asked for."""
+"""Most versions that a server is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class KeptConfiguration:
 
 
 def open_configurations(home: Path | None) -> ConfigurationRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the configurations of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return ConfigurationRows(api_client(home))
 
 
 def told_by(asked: AskedApi, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
-    """Every setting as the API accepts a run, or did, and of a home what to say beside. Raises ``HermesError``s of the
-    client."""
+    """List every setting with which the API accepts a run, or accepted one, and for a home notes to print beside.
+    Raises ``HermesError``s of the client."""
     told = asked.client.told_settings(**about)
     found = [_read_setting(each) for each in told["data"]]
     if asked.settings is None:
@@ -64,7 +64,8 @@ def _read_setting(told: Mapping[str, Any]) -> ToldSetting:
 
 
 class ConfigurationRows:
-    """``tenant`` is ``None`` for the fleet. The configuration of the fleet and of tenants is for keys of operators."""
+    """Configurations in rows; ``tenant`` is ``None`` for the fleet. The configuration of the fleet and of tenants is
+    for keys of operators."""
 
     def __init__(self, client: HermesClient) -> None:
         self._client = client
@@ -93,7 +94,7 @@ class ConfigurationRows:
 
 
 class StoredConfiguration:
-    """The configuration of the fleet, or of ``tenant``, or what is said for ``session``."""
+    """The configuration of the fleet, or of ``tenant``, or the overrides of ``session``."""
 
     def __init__(self, backend: ConfigurationRows, *, tenant: str | None, session: str | None) -> None:
         self._backend = backend
@@ -107,7 +108,8 @@ class StoredConfiguration:
         return "the configuration of the fleet" if self._tenant is None else f"the configuration of {self._tenant}"
 
     def change(self, after: Callable[[str], str], said: Mapping[str, str], *, dry_run: bool) -> int:
-        """Write what ``after`` makes of the text; for a session ``said``. Raises ``ConfigurationError``."""
+        """Write what ``after`` makes of the text; for a session the overrides ``said``. Raises
+        ``ConfigurationError``."""
         if self._session is not None:
             return self._say(self._session, said, dry_run=dry_run)
         before, version = self._backend.newest(self._tenant)

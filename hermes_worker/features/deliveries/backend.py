@@ -1,4 +1,4 @@
-"""What the verbs of ``deliveries`` ask the API, as typed calls."""
+"""The API's operations on deliveries, as typed calls for the verbs of ``deliveries``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 def open_outbox(home: Path | None) -> Outbox:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the deliveries of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return Outbox(api_client(home))
 
 
 class Outbox:
-    """Deliveries of one tenant. The API hides what looks like a secret in receipts and errors. Ids may be short."""
+    """Deliveries of one tenant. The API redacts what looks like a secret in receipts and errors. Ids may be
+    shortened."""
 
     def __init__(self, client: HermesClient) -> None:
         self._client = client
@@ -42,12 +43,12 @@ class Outbox:
         return [DeadTarget(**told) for told in self._client.dead_targets()]
 
     def _full_id(self, written: str) -> str:
-        """Raises ``AmbiguousId``, ``ConfigurationError``."""
+        """Complete a shortened id. Raises ``AmbiguousId``, ``ConfigurationError``."""
         return whole_id(self._client, written, "delivery")
 
 
 def _view_of(told: DeliveryDocument) -> DeliveryView:
-    """What a server says, as a database does."""
+    """Build the view from a server's document."""
     return DeliveryView(
         delivery_id=told["delivery_id"],
         run_id=told.get("run_id"),

@@ -1,4 +1,4 @@
-"""What was sent where, and sending it again."""
+"""Deliveries: list them, and send one again."""
 
 from __future__ import annotations
 

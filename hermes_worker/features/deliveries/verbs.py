@@ -1,4 +1,4 @@
-"""``hermes-worker deliveries``: what was sent where, and sending it again."""
+"""``hermes-worker deliveries``: list deliveries, and send one again."""
 
 from __future__ import annotations
 

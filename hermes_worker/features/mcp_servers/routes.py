@@ -1,4 +1,4 @@
-"""MCP servers that a tenant keeps for its own agents, for whoever administers the tenant (docs/mcp.md)."""
+"""MCP servers that a tenant keeps for its own agents. For the tenant's administrators (docs/mcp.md)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class McpServerObject(BaseModel):
     toolset: str
     """The toolset of its tools."""
     state: Literal["unasked", "failing", "waiting", "ready"]
-    """``unasked``: nobody has asked it yet; ``waiting``: a tool waits for approval."""
+    """``unasked``: it was not asked yet; ``waiting``: a tool waits for approval."""
     url: str | None
     command: list[str]
     token_as: str | None
@@ -126,7 +126,7 @@ class McpServerObject(BaseModel):
     timeout_s: float
     has_token: bool
     offer: str | None
-    """What is to be named when its tools are approved; ``null`` before it was asked."""
+    """The offer to name when its tools are approved; ``null`` before it was asked."""
     tools: list[McpToolObject]
     gone: list[str]
     """Approved tools that it does not offer any more."""
@@ -140,7 +140,7 @@ class McpServerObject(BaseModel):
 
 
 class McpServerList(BaseModel):
-    """By name."""
+    """MCP servers, by name."""
 
     object: Literal["list"] = "list"
     data: Sequence[McpServerObject]
@@ -160,7 +160,7 @@ async def list_mcp_servers(context: Context, caller: Caller) -> McpServerList:
 
 @router.get("/{mcp_server}", responses=schema.errors(404))
 async def get_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerObject:
-    """One of them, with what it offered when it was last asked."""
+    """An MCP server, with what it offered when it was last asked."""
     return await _answer(context, lambda: shown_mcp_server(_rows(context).require(caller.tenant, mcp_server)))
 
 

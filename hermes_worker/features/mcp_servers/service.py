@@ -1,7 +1,7 @@
-"""What people do to MCP servers in rows of a tenant, whoever asks: keep one, look at it, approve its tools.
+"""MCP servers that a tenant keeps in rows: store one, look at it, approve its tools.
 
-Nobody here asks a server. Workers and hosts do (``mcp.rows``), and write what it offers. What a person approves is what
-was written when the person looked: an offer has a name, and another offer has another one.
+Nothing here asks a server. Workers and hosts do (``mcp.rows``), and write what it offers. A person approves the offer
+that was stored when the person looked: an offer has a name, and another offer has another name.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ class McpRowsOff(HermesError):
 
 
 class McpServerInvalid(HermesError):
-    """What was given cannot be the MCP server of a tenant."""
+    """The given values cannot be an MCP server of a tenant."""
 
 
 class McpOfferChanged(HermesError):
-    """The server offers something else than what was looked at, or nobody has asked it yet."""
+    """The server offers something else than what was looked at, or was not asked yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedMcpServer:
-    """What somebody wants to keep."""
+    """A server that is to be stored."""
 
     url: str = ""
     command: tuple[str, ...] = ()
     token: str | None = field(default=None, repr=False)
-    """``None``: the one that it has stays, if the server stays where it is."""
+    """``None`` keeps the stored token, if the server stays at its address."""
     token_as: str | None = None
     trusted: bool = False
     timeout_s: float = 60.0
     replaces: bool = False
-    """It may change the one of its name."""
+    """Whether it may change the server of its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class ShownMcpServer:
 
     name: str
     state: Literal["unasked", "failing", "waiting", "ready"]
-    """``unasked``: nobody has asked it yet; ``waiting``: a tool waits for approval."""
+    """``unasked``: it was not asked yet; ``waiting``: a tool waits for approval."""
     url: str | None
     command: tuple[str, ...]
     token_as: str | None
@@ -104,7 +104,7 @@ class ShownMcpServer:
 
 
 def require_rows(settings: McpSettings) -> None:
-    """Raises ``McpRowsOff``."""
+    """Raise ``McpRowsOff`` where the installation has none of them."""
     if not settings.has_rows:
         raise McpRowsOff(
             "tenants have no MCP servers of their own here: the operator sets HERMES_MCP_ROWS (mcp.rows) to allow them"
@@ -114,8 +114,8 @@ def require_rows(settings: McpSettings) -> None:
 def keep_mcp_server(
     rows: McpServers, settings: McpSettings, tenant: str, name: str, wanted: WantedMcpServer
 ) -> ShownMcpServer:
-    """Keep a server, or change the one of its name if it may. Nothing of it is offered before it was asked and
-    approved; what was approved stays approved where the address or command stays. Raises ``McpServerExists``,
+    """Store a server, or change the one of its name if it may. Nothing of it is offered before it was asked and
+    approved; approved tools stay approved while the address or command stays. Raises ``McpServerExists``,
     ``McpRowsOff``, ``McpServerInvalid``, and what ``McpServers.keep`` raises."""
     require_rows(settings)
     server = _checked(settings, name, wanted)
@@ -191,7 +191,7 @@ def ask_mcp_server_again(rows: McpServers, settings: McpSettings, tenant: str, n
 
 
 def shown_mcp_server(row: McpServerRow) -> ShownMcpServer:
-    """A row for people."""
+    """Build the view of a row for people."""
     server = McpServer.model_validate_json(row.server)
     offered = [] if row.offered is None else json.loads(row.offered)
     waiting = set(changed(server, offered))

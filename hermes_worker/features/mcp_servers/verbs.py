@@ -1,4 +1,4 @@
-"""What the verbs of ``mcp`` ask the API about servers in rows of a tenant, as typed calls."""
+"""The API's operations on MCP servers in rows of a tenant, as typed calls for the verbs of ``mcp``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
 
 WAIT_S: Final = 60.0
-"""For a worker or a host to ask a server."""
+"""Seconds to wait for a worker or a host to ask a server."""
 _LOOK_S: Final = 0.5
 
 
 def means_row(is_row: bool) -> bool:
-    """Whether a verb is about rows: it says so, or names a server or a tenant, which have no ``mcp.json``."""
+    """Whether a verb concerns rows: it says so, or names a server or a tenant, which have no ``mcp.json``."""
     return is_row or chosen_server() is not None or chosen_tenant() != DEFAULT_TENANT
 
 
 def open_mcp_rows(home: Path | None) -> McpRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the MCP servers of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return McpRows(api_client(home))
 
 
@@ -80,7 +80,7 @@ def _shown(told: Mapping[str, Any]) -> ShownMcpServer:
 
 
 def awaited(rows: McpRows, name: str, before: float | None, *, wait_s: float = WAIT_S) -> ShownMcpServer:
-    """The server once somebody has asked it since ``before``, its earlier ``looked_at``. Raises
+    """Wait until the server was asked after ``before``, its earlier ``looked_at``, and load it. Raises
     ``ConfigurationError``."""
     ends_at = time.monotonic() + wait_s
     while True:
@@ -97,7 +97,7 @@ def awaited(rows: McpRows, name: str, before: float | None, *, wait_s: float = W
 
 
 def list_rows(rows: McpRows, *, as_json: bool) -> None:
-    """Print the servers. Asks none of them."""
+    """Print the servers. None is asked."""
     found = rows.all()
     if as_json:
         for one in found:

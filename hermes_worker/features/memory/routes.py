@@ -1,4 +1,4 @@
-"""What agents remember: read, changed, taken back and redacted by people (docs/memory.md)."""
+"""Agent memories: people read, change, undo and redact them (docs/memory.md)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ChangeBody(BaseModel):
 
 
 class UndoBody(BaseModel):
-    """What is to be taken back."""
+    """Which entry to undo."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -95,7 +95,7 @@ class UndoBody(BaseModel):
 
 
 class SettleBody(BaseModel):
-    """A person's word about a staged change."""
+    """A person's decision about a staged change."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -104,7 +104,7 @@ class SettleBody(BaseModel):
 
 
 class RedactBody(BaseModel):
-    """Which past text is to be emptied."""
+    """The past version to redact."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -174,7 +174,7 @@ async def settle_memory(context: Context, caller: Caller, target: _Target, body:
 
 @router.post("/{target}/redact", responses=schema.errors(404, 409))
 async def redact_memory(context: Context, caller: Caller, target: _Target, body: RedactBody) -> MemoryVersionObject:
-    """Empty the text of a past version. That it was there, who wrote it and when, stays."""
+    """Redact the text of a past version. That it existed, who wrote it and when, stays."""
     try:
         view = await context.store(_memories(context).redact, caller.tenant, body.entry_id, body.version)
     except MemoryNotFound as error:
@@ -194,7 +194,7 @@ async def memory_history(
     behind: Annotated[int | None, Query(ge=1, le=2**53, description="Behind this number.")] = None,
     limit: Annotated[int, Query(ge=1, le=HISTORY_MAX)] = 100,
 ) -> MemoryVersionList:
-    """Who made what of a memory, the newest first."""
+    """The versions of a memory, newest first, with who wrote each."""
     place = (await _asked(context, caller, target, profile))[0]
     history = _memories(context).history
     found = await context.store(history, place, entry_id=entry_id, before=behind, limit=limit)
@@ -206,7 +206,7 @@ def _memories(context: ApiContext) -> Memories:
 
 
 async def _policy(context: ApiContext, caller: Principal) -> MemoryPolicy:
-    """What holds for the memories of the caller's tenant now."""
+    """Read the memory policy of the caller's tenant, as it is now."""
     chosen = await context.store(context.client.live_settings.chosen, caller.tenant)
     return memory_policy_of(chosen.settings)
 
@@ -259,7 +259,7 @@ def _changed(changed: MemoryChanged, target: str, rules: MemoryRules) -> MemoryC
 
 
 class MemoryConflict(ApiError):
-    """A change does not fit what stands there, which the answer tells, or must not be kept."""
+    """A change that does not fit the current entries, which the answer lists, or that must not be stored."""
 
     def __init__(self, refused: MemoryRefused) -> None:
         super().__init__(409, str(refused), code=f"memory_{refused.kind.value}", param="operations")

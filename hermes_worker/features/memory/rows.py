@@ -1,9 +1,9 @@
 """Agents' memories as rows: every version of every entry, with its author and its run.
 
 A change locks the memory (a lock of the transaction on PostgreSQL, the one writer on SQLite), reads the current
-entries, asks ``features.memory.rules`` and writes new versions. So limits hold for the result, however many write at once, and
-a change to an entry that was changed meanwhile is refused with the present text. A change that names the tool call that
-asked for it is made once, also when the call's worker vanished and another worker repeats the call.
+entries, asks ``features.memory.rules`` and writes new versions. So limits hold for the result, however many write at
+once, and a change to an entry that was changed meanwhile is refused with the present text. A change that names the tool
+call that asked for it is made once, also when the call's worker vanished and another worker repeats the call.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class Memories:
             return rows_of(connection.execute(wanted), MemoryView)
 
     def writers(self, run_id: str) -> frozenset[MemoryWriter]:
-        """Load the roles of a run that decide whether it may write (``features.memory.rules.require_writer``), from its rows
-        alone."""
+        """Load the roles of a run that decide whether it may write (``features.memory.rules.require_writer``), from its
+        rows alone."""
         return self.asker(run_id).writers
 
     def asker(self, run_id: str) -> MemoryAsker:

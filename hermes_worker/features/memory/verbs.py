@@ -1,4 +1,4 @@
-"""``hermes-worker memory``: what agents remember, for the people whom it is about."""
+"""``hermes-worker memory``: what agents remember, for the people whom it concerns."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ProviderKeyObject(BaseModel):
     tenant: str
     provider: str
     fingerprint: str
-    """Tells keys apart, and says nothing about them."""
+    """Tells keys apart without revealing anything of them."""
     created_at: float
     """Epoch seconds."""
 

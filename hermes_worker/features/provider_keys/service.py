@@ -1,4 +1,4 @@
-"""Provider keys of tenants, whoever adds them: the provider has to be one of the catalogue's."""
+"""Provider keys of tenants: the provider has to be one of the catalogue's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ProviderUnknown(HermesError):
 
 
 def add_provider_key(database: Database, tenant: str, provider: str, key: str) -> ProviderKeyView:
-    """Have a tenant be asked for with a key of its own. ``provider`` is a name of the catalogue or an alias in it.
-    Idempotent. Raises ``ProviderUnknown``, and what ``ProviderKeys.add`` raises."""
+    """Add a key of a tenant's own, with which its model calls are made from then on. ``provider`` is a name of the
+    catalogue or an alias in it. Idempotent. Raises ``ProviderUnknown``, and what ``ProviderKeys.add`` raises."""
     row = find_provider(provider) or provider_rows().get(provider)
     if row is None:
         raise ProviderUnknown(

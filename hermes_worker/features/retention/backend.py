@@ -1,4 +1,4 @@
-"""What ``retention`` and ``prune`` ask the API, as typed calls."""
+"""The API's operations on retention, as typed calls for the verbs of ``retention`` and ``prune``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_retention(home: Path | None) -> RetentionRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the retention of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return RetentionRows(api_client(home))
 
 
@@ -54,7 +54,7 @@ class RetentionRows:
         self._client.release_hold(number)
 
     def prune(self, *, is_dry: bool, all_tenants: bool) -> Iterator[tuple[str, int]]:
-        """What was deleted, or would be, batch after batch: a kind, and how many."""
+        """Yield what was deleted, or would be, batch after batch: a kind, and how many."""
         after: Mapping[str, str] | None = None
         while True:
             told = self._client.prune(dry_run=is_dry, all_tenants=all_tenants, after=after)

@@ -1,4 +1,4 @@
-"""What ``export`` and ``erase`` ask the API, as typed calls."""
+"""The API's operations on exports and erasures, as typed calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress = Callable[[Counter[str]], None]
 
 
 class ForetoldView(NamedTuple):
-    """What an erasure would be, as it is printed."""
+    """The forecast of an erasure, as it is printed."""
 
     would_erase: Mapping[str, int]
     open_runs: Sequence[str]
@@ -34,7 +34,8 @@ class ForetoldView(NamedTuple):
 
 
 def open_erasures(home: Path | None, told: Progress) -> ErasureRows:
-    """``told`` hears what was done so far. Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the erasures of a home or server. ``told`` is called with what was erased so far. Raises
+    ``ConfigurationError``, ``UnavailableError``."""
     return ErasureRows(api_client(home, names_tenant=True), chosen_tenant(), told)
 
 
@@ -84,7 +85,8 @@ class ErasureRows:
         return done
 
     def _finish(self, receipt_id: str, stops_within_s: float | None) -> ErasureReceipt:
-        """Raises ``RunsAtWork``, ``NotYetErased``, and what the server refuses with; what was done is done."""
+        """Erase until it is done. Raises ``RunsAtWork``, ``NotYetErased``, and the server's refusals; what was erased
+        stays erased."""
         told: Counter[str] = Counter()
         deadline = None if stops_within_s is None else time.monotonic() + stops_within_s
         while True:
@@ -101,7 +103,7 @@ class ErasureRows:
                 raise NotYetErased(str(work["waits_for"]))
 
     def _whom(self, person: Person) -> dict[str, Any]:
-        """Whom the API is asked about. Raises ``AmbiguousId``."""
+        """Build the subject for the API. Raises ``AmbiguousId``."""
         return {
             "sessions": [whole_session(self._client, each) for each in person.sessions],
             "named": [list(each) for each in person.named],

@@ -1,4 +1,4 @@
-"""Everything of a person, a session or a tenant: to hand out, and to delete with a receipt."""
+"""Everything of a person, a session or a tenant: export it, and erase it with a receipt."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ router = APIRouter(
     responses=schema.errors(503),
 )
 _AT_IT_S = 5.0
-"""How long one request erases; the next goes on."""
+"""Seconds for which one request erases; the next one goes on."""
 _STOPPED_AT_ONCE = 100
 _NAMED_MAX = 1_000
 _Word = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
@@ -61,7 +61,7 @@ _NOT_REACHED = "the broker did not answer: previews there go within ten minutes 
 
 
 class Whom(BaseModel):
-    """Whom it is about: everything that any of these leads to."""
+    """Whose rows these are: everything that any of these fields leads to."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -75,7 +75,7 @@ class Whom(BaseModel):
     everybody: bool = Field(False, description="The whole tenant; for operators, who name it in the query.")
 
     def person(self) -> Person:
-        """Raises ``ApiError``."""
+        """Parse the subject. Raises ``ApiError``."""
         found = Person(
             sessions=tuple(self.sessions),
             named=tuple((source, name) for source, name in self.named),
@@ -112,7 +112,7 @@ class WorkOnErasure(BaseModel):
 
 
 class ForetoldErasure(BaseModel):
-    """What an erasure would be. Nothing was changed."""
+    """What an erasure would erase. Nothing was changed."""
 
     object: Literal["hermes.foretold"] = "hermes.foretold"
     would_erase: Mapping[str, int]
@@ -126,7 +126,7 @@ class ForetoldErasure(BaseModel):
 
 
 class ErasureObject(BaseModel):
-    """One that has begun and is not finished."""
+    """An erasure that has begun and is not finished."""
 
     object: Literal["hermes.erasure"] = "hermes.erasure"
     receipt_id: str
@@ -144,16 +144,16 @@ class ErasureList(BaseModel):
 
 
 class ErasureWork(BaseModel):
-    """What one request has done. Repeat it while ``done`` is false."""
+    """The work that one request has done. Repeat it while ``done`` is false."""
 
     done: bool
     did: Mapping[str, int]
     open_runs: Sequence[str]
     """Runs that were asked to stop and have not ended."""
     waits_for: str | None
-    """What keeps the end from being reached now."""
+    """What keeps the erasure from finishing now."""
     receipt: Mapping[str, Any] | None
-    """Once it is done."""
+    """The receipt, once it is done."""
 
 
 class ReceiptList(BaseModel):
@@ -168,15 +168,15 @@ class ReceiptList(BaseModel):
 
 @router.post("/exports", response_class=StreamingResponse, responses={**schema.errors(404), 200: DECLARED})
 async def export_everything(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> StreamingResponse:
-    """Everything of somebody as JSON Lines, one row each: ``kind``, which is its table, and ``row``. An export that
+    """Everything of a subject as JSON Lines, one row each: ``kind``, which is its table, and ``row``. An export that
     breaks off ends without the end of a body."""
     person, _ = await _known(context, caller, tenant, body)
     return lines_of(context, lambda: _rows(context, tenant, person))
 
 
 async def _known(context: ApiContext, caller: Principal, tenant: str, whom: Whom) -> tuple[Person, Sequence[str]]:
-    """Whom a request means, with ids in the place of names, and what of it names nothing. Raises ``ApiError`` where all
-    of it does, or a session."""
+    """Resolve whose rows a request means, with ids in the place of names, and list the names that match nothing. Raises
+    ``ApiError`` where nothing matches, or where a session does not."""
     try:
         return await context.store(resolve_person, context.client.database, tenant, caller.source, whom.person())
     except NothingNamed as error:
@@ -205,7 +205,7 @@ async def foretell_erasure(context: Context, caller: Caller, tenant: ActsFor, bo
 
 @router.post("/erasures", status_code=201, responses=schema.errors(404, 409))
 async def begin_erasure(context: Context, caller: Caller, tenant: ActsFor, body: BeginErasure) -> ErasureObject:
-    """Mark everything of somebody, so that nothing new begins. The work that follows erases it."""
+    """Mark everything of a subject, so that nothing new begins. The work that follows erases it."""
     person, _ = await _known(context, caller, tenant, body.whom)
     if person.is_everybody and tenant == caller.tenant and not caller.is_of_operators:
         raise invalid("everybody", "Invalid 'everybody': an operator erases a whole tenant.")
@@ -225,7 +225,7 @@ def _begin(context: ApiContext, caller: Principal, tenant: str, person: Person, 
 
 @router.post("/erasures/replayed", status_code=201, responses=schema.errors(404, 409))
 async def replay_erasure(context: Context, caller: Caller, tenant: ActsFor, body: ReplayErasure) -> ErasureObject:
-    """Begin to erase again, as after a restore, what a receipt of the tenant tells of."""
+    """Begin again what a receipt of the tenant records, as after a restore."""
     try:
         receipt = read_receipt(body.receipt)
         if receipt.tenant != tenant:
@@ -282,7 +282,7 @@ async def work_on_erasure(
 def _stop_some(
     context: ApiContext, caller: Principal, every: Erasures, erasure: Erasure, later: BackgroundTasks
 ) -> Sequence[str]:
-    """Those that have not ended."""
+    """Ask some runs of the erasure to stop. Returns the runs that have not ended."""
     at_work = every.open_runs(erasure)
     asked = context.client.runs.stopping(at_work)
     for run_id in [each for each in at_work if each not in asked][:_STOPPED_AT_ONCE]:
@@ -292,7 +292,7 @@ def _stop_some(
 
 
 def _finished(every: Erasures, tenant: str, receipt_id: str) -> ErasureWork:
-    """For whoever lost the last answer. Raises ``ErasureNotFound``."""
+    """Build the answer for a client that lost the last one, from the receipt. Raises ``ErasureNotFound``."""
     receipt = every.receipt(receipt_id)
     if receipt.tenant != tenant:
         raise ErasureNotFound(receipt_id)
@@ -318,7 +318,7 @@ def _work(context: ApiContext, every: Erasures, erasure: Erasure) -> ErasureWork
 
 
 def _forget(context: ApiContext, run_ids: Sequence[str]) -> tuple[int, Sequence[str]]:
-    """Previews in the broker; where it cannot be reached they go by themselves."""
+    """Delete previews in the broker; where it cannot be reached they expire by themselves."""
     try:
         return forget(context.client.redis, run_ids), ()
     except NoBroker:
@@ -339,7 +339,7 @@ async def list_receipts(context: Context, tenant: ActsFor) -> ReceiptList:
 
 @router.get("/erasure-receipts/{receipt_id}", response_model=dict[str, Any], responses=schema.errors(404))
 async def get_receipt(context: Context, tenant: ActsFor, receipt_id: str) -> Mapping[str, Any]:
-    """One receipt, once it was seen that nobody changed it."""
+    """A receipt, after its signature was verified."""
     try:
         receipt = await context.store(Erasures(context.client.database).receipt, receipt_id)
     except ErasureNotFound:

@@ -2,9 +2,9 @@
 
 Theory of operation. ``begin`` writes the row that says what the erasure is about, and marks the sessions: from then on
 nothing begins there. The caller stops what is at work. ``steps`` deletes chains and sessions as retention does
-(``features.retention.deleting_rows``), each under its lock and only while no hold keeps it; strips what has to stay; and
-``finish`` ends with a receipt, which replaces the plan. It may be interrupted anywhere and called again: what is gone
-is not found again, and the row is there until the receipt is.
+(``features.retention.deleting_rows``), each under its lock and only while no hold keeps it; strips what has to stay;
+and ``finish`` ends with a receipt, which replaces the plan. It may be interrupted anywhere and called again: what is
+gone is not found again, and the row is there until the receipt is.
 """
 
 from __future__ import annotations

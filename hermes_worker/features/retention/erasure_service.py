@@ -1,4 +1,4 @@
-"""Delete a session because its owner asks for it: at once, and whatever the rules of retention say."""
+"""Delete a session at its owner's request: at once, whatever the rules of retention say."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from hermes_worker.store.sessions import Sessions
 from hermes_worker.wiring import Client
 
 _LAST_STEP = "authors"
-"""Of an erasure, before texts that others may share: those go by themselves within the hour."""
+"""The last step of an erasure before texts that others may share: those are deleted within the hour."""
 
 
 class SessionOfChild(HermesError):
-    """The session belongs to work that was delegated, and goes with the session that delegated it."""
+    """The session belongs to delegated work, and is deleted with the session that delegated it."""
 
 
 def delete_session(client: Client, tenant: str, reference: str, *, by: str, source: str = "api") -> str:
-    """Delete a session with its runs and the sessions of what they delegated; returns its id. ``source`` is whose
-    names of sessions are meant. A fork of it stays.
+    """Delete a session with its runs and the sessions of what they delegated; returns its id. ``source`` is the name
+    space of ``reference``. A fork of the session stays.
+
     Raises ``SessionNotFound``, ``SessionActive`` while a run is at work in it, ``SessionOfChild``, ``ErasureHeld`` and
-    ``NotYetErased``; after the last it can be called again."""
+    ``NotYetErased``; after the last it can be called again.
+    """
     sessions = Sessions(client.database, tenant, source)
     view = sessions.get(reference)
     if view.is_of_child:

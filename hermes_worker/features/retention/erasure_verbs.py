@@ -1,4 +1,4 @@
-"""``hermes-worker export`` and ``erase``: everything of a person, a session or a tenant, to hand out and to delete."""
+"""``hermes-worker export`` and ``erase``: export everything of a person, a session or a tenant, and erase it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def of_person(command: _Command) -> _Command:
-    """Whom it is about: each option may be given several times."""
+    """Add the options that name a subject: each may be given several times."""
     options = (
         click.option(
             "--session",

@@ -1,4 +1,4 @@
-"""How long things are kept, what is held whatever the rules say, and the deletion of what they let go."""
+"""Retention: the rules, the holds that override them, and the deletion of what the rules let go."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ router = APIRouter(
     responses=schema.errors(503),
 )
 _AT_IT_S = 5.0
-"""How long one request deletes; the next goes on."""
+"""Seconds for which one request deletes; the next one goes on."""
 _Number = Annotated[int, Path(ge=1, le=2**53)]
 
 
@@ -67,7 +67,7 @@ class ChangedRules(BaseModel):
 
 
 class HoldList(BaseModel):
-    """What is held of the tenant, oldest first."""
+    """The holds of the tenant, oldest first."""
 
     object: Literal["list"] = "list"
     data: Sequence[HoldView]
@@ -91,7 +91,7 @@ class HoldReleased(BaseModel):
 
 
 class PrunedPlace(BaseModel):
-    """Where a deletion stopped, for the request that goes on."""
+    """Where a deletion stopped: the next request goes on there."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -109,13 +109,13 @@ class PruneBody(BaseModel):
 
 
 class PruneObject(BaseModel):
-    """What was deleted, or would be, within some seconds."""
+    """What a request of some seconds deleted, or would delete."""
 
     object: Literal["hermes.prune"] = "hermes.prune"
     dry_run: bool
     counts: Mapping[str, int]
     done: bool
-    """Nothing is left that the rules let go; of a dry run: all was counted."""
+    """Whether nothing is left that the rules let go; of a dry run, whether all was counted."""
     next: PrunedPlace | None
     """Send it as ``after`` to go on; none when all is done, and of a dry run."""
 
@@ -161,13 +161,14 @@ def _retention(context: ApiContext) -> Retention:
 
 @router.get("/holds")
 async def list_holds(context: Context, caller: Caller) -> HoldList:
-    """What is held of the tenant."""
+    """The holds of the tenant."""
     return HoldList(data=await context.store(_retention(context).holds, caller.tenant))
 
 
 @router.post("/holds", status_code=201, response_model=HoldView, responses=schema.errors(404))
 async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldView:
-    """Keep something whatever the rules say, until it is released."""
+    """Hold a run, a session or everything of the tenant: it is kept until the hold is released, even where the rules
+    let it go."""
     if body.run_id is not None and body.session_id is not None:
         raise invalid("session_id", "Invalid 'session_id': name a run or a session, not both.")
     try:
@@ -219,7 +220,7 @@ def _prune(context: ApiContext, tenant: str | None, body: PruneBody) -> PruneObj
     after = Pruned(what="", count=0, **body.after.model_dump()) if body.after else None
     for batch in pruner_of(database, settings).steps(tenant=tenant, acts=not body.dry_run, after=after):
         counts[batch.what] += batch.count
-        # The texts to which nothing refers come last, and belong to nobody.
+        # The texts to which nothing refers come last, and belong to no tenant.
         may_stop = batch.within if batch.tenant else batch.count
         if may_stop and time.monotonic() > ends_at:
             place = PrunedPlace(within=batch.within, is_through=batch.is_through, tenant=batch.tenant)

@@ -1,9 +1,9 @@
 """Delete what retention rules let go: one pass after another, in small batches, for as long as the caller allows.
 
-Every kind of row is gone through in the order of its end. A batch reads some rows, asks ``features.retention.rules`` what may go,
-and deletes that in transactions of its own; then the caller may stop. The position of a pass is stored, so that short
-looks get through in the end, whatever is held or needed on the way. Any number of processes may do this at once: they
-skip rows that another process has locked.
+Every kind of row is gone through in the order of its end. A batch reads some rows, asks ``features.retention.rules``
+what may go, and deletes that in transactions of its own; then the caller may stop. The position of a pass is stored, so
+that short looks get through in the end, whatever is held or needed on the way. Any number of processes may do this at
+once: they skip rows that another process has locked.
 """
 
 from __future__ import annotations

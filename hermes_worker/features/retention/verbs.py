@@ -1,4 +1,5 @@
-"""``hermes-worker prune`` and ``retention``: delete what is old, say how long it is kept, and hold what must stay."""
+"""``hermes-worker prune`` and ``retention``: delete what is old, set how long things are kept, and hold what must
+stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs of ``skills`` ask the API, as typed calls."""
+"""The API's operations on skills, as typed calls for the verbs of ``skills``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ListedSkill:
 
 
 def open_skills(home: Path | None) -> SkillRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the skills of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return SkillRows(api_client(home))
 
 

@@ -55,13 +55,13 @@ class SkillSheetObject(BaseModel):
     hash: str
     """SHA-256 of its folder."""
     origin: str
-    """Who brought it: ``people`` or ``agents`` through the product, ``home:...`` a directory, ``plugin:...``."""
+    """Its source: ``people`` or ``agents`` through the product, ``home:...`` a directory, ``plugin:...``."""
     changed_at: float
     """Epoch seconds."""
     tags: list[str]
     related: list[str]
     version: str
-    """As its front matter says."""
+    """The version in its front matter."""
     license: str
     compatibility: str
     bundle: list[str]
@@ -99,7 +99,7 @@ class KeepBody(BaseModel):
 
 
 class RemovedSkill(BaseModel):
-    """That a skill is gone; runs that began with it go on with it."""
+    """A skill that was removed; runs that began with it keep it."""
 
     object: Literal["hermes.skill.removed"] = "hermes.skill.removed"
     name: str
@@ -114,7 +114,8 @@ async def show_skill(
         str | None, Query(min_length=1, max_length=PATH_CHARS_MAX, description="Show this file instead of SKILL.md.")
     ] = None,
 ) -> SkillSheetObject:
-    """The newest version of a skill or bundle of the tenant, whatever runs see of it, with the text of one file."""
+    """The newest version of a skill or bundle of the tenant, even one that runs do not get, with the text of one
+    file."""
     try:
         sheet = await context.store(skill_sheet, context.client.skills, caller.tenant, skill, file)
     except SkillNotFound as error:
@@ -161,7 +162,7 @@ async def remove_skill(
 
 
 def _given(file: GivenFile) -> SkillFile:
-    """Raises ``SkillError``."""
+    """Decode a file of a skill. Raises ``SkillError``."""
     if (file.text is None) == (file.base64 is None):
         raise SkillError(f"the file {file.path!r} needs either 'text' or 'base64'")
     try:

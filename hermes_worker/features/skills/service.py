@@ -1,5 +1,5 @@
-"""What a run that begins now is offered of skills (the set that its row names, the index in its prompt, and the texts
-that it is to follow), and what people are shown of one."""
+"""Skills for runs and for people: the set that a new run's row names, the index in its prompt, and the texts that it is
+to follow; and the sheet of one skill."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _VIEW_TOOL = "skill_view"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedSkills:
-    """Skills for one run."""
+    """The skills for one run."""
 
     found: SkillSet | None = None
-    """All that there are; ``None`` for none."""
+    """The set of all skills; ``None`` for none."""
     texts: tuple[str, ...] = ()
-    """What the run is to follow, to stand before its input."""
+    """The texts that the run is to follow, to be put before its input."""
     disabled: Set[str] = frozenset()
 
     @property
     def set_hash(self) -> str | None:
-        """What the run's row names."""
+        """The set's hash, which the run's row names; ``None`` for no set."""
         return self.found.hash if self.found is not None else None
 
     def index(self, tools: Set[str]) -> str:
-        """The block of the system prompt of a session with these tools; empty where it could load no skill."""
+        """Build the block of the system prompt of a session with these tools; empty where it could load no skill."""
         if self.found is None or _VIEW_TOOL not in tools:
             return ""
         return skill_index(shown_of(self.found, surroundings(tools, self.disabled)))
 
     def before(self, asked: str | Sequence[Mapping[str, Any]]) -> str | Sequence[Mapping[str, Any]]:
-        """The input of the run, behind the texts that it is to follow."""
+        """Put the texts that the run is to follow before its input."""
         if not self.texts:
             return asked
         if isinstance(asked, str):
@@ -58,7 +58,8 @@ NO_SKILLS = OfferedSkills()
 
 
 def offered(shelf: SkillShelf, tenant: str, names: Sequence[str] = ()) -> OfferedSkills:
-    """What there is for a tenant now. Raises ``SkillError`` for a name that nothing has, ``UnavailableError``."""
+    """Find the skills that a tenant has now. Raises ``SkillError`` for a name that no skill has,
+    ``UnavailableError``."""
     if not names:
         return OfferedSkills(found=shelf.current(tenant), disabled=shelf.disabled)
     named = shelf.named(tenant, names)
@@ -91,19 +92,19 @@ class SkillSheet:
     hash: str
     """SHA-256 of its folder."""
     origin: str
-    """Who brought it: ``people`` or ``agents`` through the product, ``home:...`` a directory, ``plugin:...``."""
+    """Its source: ``people`` or ``agents`` through the product, ``home:...`` a directory, ``plugin:...``."""
     changed_at: float
     """Epoch seconds."""
     tags: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
     version: str = ""
-    """As its front matter says."""
+    """The version in its front matter."""
     license: str = ""
     compatibility: str = ""
     bundle: tuple[str, ...] = ()
     """What a bundle stands for; empty for a skill."""
     is_usable: bool = True
-    """Runs here can be given it: it is neither disabled nor for another platform."""
+    """Whether runs here can get it: it is neither disabled nor for another platform."""
     threats: tuple[str, ...] = ()
     """What in its texts looks like an attack: ``PATH: PATTERN``."""
     files: tuple[SkillFileFacts, ...] = ()
@@ -114,8 +115,8 @@ class SkillSheet:
 
 
 def skill_sheet(shelf: SkillShelf, tenant: str, name: str, path: str | None = None) -> SkillSheet:
-    """The newest version of a skill with the text of one of its files, ``SKILL.md`` unless another is named. Raises
-    ``SkillNotFound``, also for a file that it does not have, ``SkillError``, ``UnavailableError``."""
+    """Load the newest version of a skill with the text of one of its files, ``SKILL.md`` unless another is named.
+    Raises ``SkillNotFound``, also for a file that it does not have, ``SkillError``, ``UnavailableError``."""
     shelf.look_again(tenant)
     shelf.sync(tenant)
     row = shelf.rows_of(tenant).find(name)

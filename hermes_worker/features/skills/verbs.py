@@ -1,4 +1,4 @@
-"""``hermes-worker skills``: the instructions that agents load for kinds of tasks."""
+"""``hermes-worker skills``: instructions that agents load for kinds of tasks."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _problems(path: Path) -> Iterator[str]:
 
 
 def read_skill(path: Path) -> tuple[str | None, tuple[SkillFile, ...]]:
-    """The files of a skill that lies in a folder or an archive, and the name of its folder. Raises ``SkillError``."""
+    """Read the files of a skill in a folder or an archive, and the name of its folder. Raises ``SkillError``."""
     if path.is_dir():
         return path.resolve().name, read_skill_folder(path)
     try:

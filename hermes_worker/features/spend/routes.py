@@ -1,4 +1,4 @@
-"""What runs cost, added up by day, model, tenant, job or session."""
+"""The cost of runs, added up by day, model, tenant, job or session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGE_S_MAX = 300
 
 
 class ListSpend(BaseModel):
-    """What is told apart, and of which runs."""
+    """How to group the cost, and of which runs."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,20 +46,20 @@ class ListSpend(BaseModel):
 
 
 class SpendObject(BaseModel):
-    """What the runs of one group cost."""
+    """The cost of one group's runs."""
 
     key: str | None
     """A day in UTC (``2026-11-25``), a model, a tenant, the id of a job or of a session; ``null`` for runs that no job
     began."""
     name: str | None
-    """Of a job; what its callers call a session."""
+    """The name of the job, or the name that callers gave the session."""
     runs: int
     cost_usd: float | None
-    """What is known of the cost; ``null`` when nothing is."""
+    """The known part of the cost; ``null`` when none is known."""
     doubtful_cost_usd: float
-    """What may have been billed beside it, at most."""
+    """The most that may have been billed beside it."""
     unknown_runs: int
-    """Runs of which not all is known that they cost: ``cost_usd`` leaves that out."""
+    """Runs whose cost is not wholly known: ``cost_usd`` leaves the rest out."""
     unpriced_calls: int
     """Model calls whose price is not known."""
     input_tokens: int
@@ -72,7 +72,7 @@ class SpendObject(BaseModel):
     estimated_tokens: int
     """Among all these, those that the provider did not count."""
     unknown_tokens: int
-    """Of requests whose outcome nobody knows, as estimated; not among the others."""
+    """Tokens of requests with an unknown outcome, as estimated; not among the others."""
     cache_hit_ratio: float | None
     """Which part of what was sent came from a cache of the provider; ``null`` when nothing was sent."""
 
@@ -89,8 +89,8 @@ class SpendList(BaseModel):
 
 @router.get("", response_model=SpendList, dependencies=[READS])
 async def list_spend(context: Context, caller: Caller, wanted: Annotated[ListSpend, Query()]) -> SpendList:
-    """What the runs cost that were accepted in a time. A run counts on the day on which it was accepted; what it caused
-    counts for the job and the session in which its tree began. Deleted runs are not in it."""
+    """The cost of the runs that were accepted in a time. A run counts on the day on which it was accepted; what it
+    caused counts for the job and the session in which its tree began. Deleted runs are not in it."""
     tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
     if not wanted.max_age_s:
         return await _added_up(context, wanted, tenant)

@@ -1,4 +1,4 @@
-"""``hermes-worker spend``: what runs cost."""
+"""``hermes-worker spend``: the cost of runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _row(line: SpendLine) -> tuple[str, ...]:
 
 
 def _unknown(line: SpendLine) -> str:
-    """What the cost leaves out."""
+    """Write what the cost leaves out."""
     if not line.unknown_runs:
         return "-"
     runs = f"{line.unknown_runs:,} run{'' if line.unknown_runs == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""What ``providers keys`` and ``alerts targets`` ask the API of one tenant, as typed calls."""
+"""The API's operations on one tenant's provider keys and alert targets, as typed calls."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def open_tenant(home: Path | None) -> TenantRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open a tenant of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return TenantRows(api_client(home, names_tenant=True), chosen_tenant())
 
 
 class TenantRows:
-    """What one tenant has of its own. One other than the default one is named, as operators may."""
+    """What one tenant has of its own. A tenant other than the default one is named, as operators may."""
 
     def __init__(self, client: HermesClient, tenant: str) -> None:
         self._client = client
@@ -45,7 +45,7 @@ class TenantRows:
 
     @property
     def _named(self) -> str | None:
-        """A tenant's own administrator need not name it: the key does."""
+        """The tenant to name; ``None`` for a tenant's own administrator, whose key names it."""
         return None if self.tenant == DEFAULT_TENANT else self.tenant
 
 

@@ -1,4 +1,4 @@
-"""What the verbs of ``tenants`` and ``keys`` ask the API, as typed calls."""
+"""The API's operations on tenants and keys, as typed calls for the verbs of ``tenants`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class ChangedLimits(NamedTuple):
-    """What is asked of the limits of a tenant, or of one of its keys."""
+    """A change to the limits of a tenant, or of one of its keys."""
 
     limits: Mapping[LimitName, int | None]
-    """Money in nano-USD; ``None`` takes a limit away."""
+    """Money in nano-USD; ``None`` removes a limit."""
     waits: bool
     weight: float | None
     key_id: str
 
 
 def open_keys(home: Path | None) -> TenantKeys:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the tenants of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     return TenantKeys(api_client(home, names_tenant=True), chosen_tenant())
 
 
 class TenantKeys:
-    """Tenants, and the keys of the tenant that is meant: one other than the default one is named, as operators may."""
+    """Tenants, and the keys of one tenant: a tenant other than the default one is named, as operators may."""
 
     def __init__(self, client: HermesClient, tenant: str) -> None:
         self._client = client
@@ -98,7 +98,7 @@ def _said(name: LimitName, value: int | None, waits: bool) -> dict[str, Any] | N
 
 
 def _limits_of(told: LimitsDocument) -> tuple[Sequence[LimitView], float]:
-    """In the order in which a database tells them."""
+    """Build the views in the order in which a database lists them."""
     found = list(_views_of(dict(told["limits"]), ""))
     for key in told.get("keys", ()):
         found += _views_of(dict(key["limits"]), str(key.get("key_id")))

@@ -1,4 +1,4 @@
-"""Tenants and keys: whose work it is, and who may ask for it."""
+"""Tenants and keys."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from hermes_worker.store.runs.limits import TenantLimits
 router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
 _ADMIN = needs(KeyScope.ADMIN)
 _STOPPED_AT_ONCE = 100
-"""Of the open runs of a tenant, for one request."""
+"""Most runs of a tenant that one request stops."""
 _EXPIRES_S_MAX = 100 * 366 * 86_400.0
 _Tenant = Annotated[str, Path(pattern=TENANT_FORM)]
 _KeyId = Annotated[str, Path(pattern=r"^key_[0-9a-f]{12}$")]
 _SHOWN_ONCE = {KEEPS: "none"}
-"""Of an answer that holds a key: it is kept nowhere, so whoever loses it makes another key and revokes this one."""
+"""Marks an answer that holds a key: it is kept nowhere, so a client that loses it makes another key and revokes this
+one."""
 
 
 class TenantList(BaseModel):
@@ -134,7 +135,7 @@ async def list_tenants(context: Context) -> TenantList:
 
 @router.post("/tenants", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.errors(409))
 async def create_tenant(context: Context, body: NewTenant) -> TenantObject:
-    """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
+    """Create a tenant. Its commands must be confined from then on, and those of all other tenants as well."""
     try:
         await context.store(context.tenants.create_tenant, body.name)
     except InvalidName as error:
@@ -189,7 +190,7 @@ def _no_tenant(error: TenantNotFound) -> ApiError:
 
 @router.put("/places", dependencies=[FOR_OPERATORS])
 async def set_places(context: Context, body: PlacesBody) -> PlacesBody:
-    """How many runs may be at work at once in the whole fleet, where tenants share it."""
+    """Set how many runs may be at work at once in the whole fleet, where tenants share it."""
     await context.store(TenantLimits(context.client.database).set_places, body.places)
     return body
 
@@ -205,7 +206,8 @@ async def list_keys(context: Context, tenant: ActsFor) -> KeyList:
 
 @router.post("/keys", status_code=201, dependencies=[_ADMIN], responses=schema.errors(404), openapi_extra=_SHOWN_ONCE)
 async def create_key(context: Context, tenant: ActsFor, body: NewKeyBody) -> NewKeyObject:
-    """Make a key for somebody who acts for the tenant. The answer is the only place where it stands."""
+    """Create a key for a person or program that acts for the tenant. The answer is the only place where the key
+    stands."""
     scopes = list(dict.fromkeys(body.scopes))
     try:
         made = await context.store(

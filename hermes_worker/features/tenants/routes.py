@@ -1,4 +1,4 @@
-"""What tenants and their keys may use at most."""
+"""Limits of tenants and their keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _USD_MAX = 10**9
 
 
 class WholeLimit(BaseModel):
-    """How many, and what becomes of what is beyond it."""
+    """A limit as a number, and whether work beyond it waits or is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -36,7 +36,7 @@ class WholeLimit(BaseModel):
 
 
 class MoneyLimit(BaseModel):
-    """How many dollars, and what becomes of what is beyond it."""
+    """A limit in dollars, and whether work beyond it waits or is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,7 +45,7 @@ class MoneyLimit(BaseModel):
 
 
 class LimitSet(BaseModel):
-    """The limits of a tenant or a key; one that is not here there is not."""
+    """The limits of a tenant or a key; an absent field is no limit."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -60,7 +60,7 @@ class LimitSet(BaseModel):
 
 
 class LimitsBody(BaseModel):
-    """What there is to be."""
+    """All limits there should be."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -74,7 +74,7 @@ class TenantLimitsBody(LimitsBody):
 
 
 class LimitsObject(BaseModel):
-    """What a tenant, or one of its keys, may use."""
+    """The limits of a tenant or of one of its keys."""
 
     object: Literal["hermes.limits"] = "hermes.limits"
     tenant: str
@@ -86,7 +86,7 @@ class LimitsObject(BaseModel):
 
 class TenantLimitsObject(LimitsObject):
     keys: Sequence[LimitsObject]
-    """Those of its keys that have limits of their own."""
+    """The limits of its keys that have limits of their own."""
 
 
 _KEY_ID = r"^key_[0-9a-f]{12}$"
@@ -98,7 +98,7 @@ _NO_TENANT = schema.errors(400, 404)
 
 @router.get("/limits", response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
 async def show_own_limits(context: Context, caller: Caller) -> TenantLimitsObject:
-    """What the caller's tenant may use, and each of its keys that has limits of its own."""
+    """The limits of the caller's tenant, and of each of its keys that has limits of its own."""
     return await context.store(_shown, _limits(context), caller.tenant)
 
 
@@ -134,7 +134,7 @@ async def show_own_key_limits(context: Context, caller: Caller, key_id: _KeyId) 
     responses=_NO_TENANT,
 )
 async def show_limits(context: Context, tenant: _Tenant) -> TenantLimitsObject:
-    """What a tenant may use, and each of its keys that has limits of its own."""
+    """The limits of a tenant, and of each of its keys that has limits of its own."""
     await _require_tenant(context, tenant)
     return await context.store(_shown, _limits(context), tenant)
 

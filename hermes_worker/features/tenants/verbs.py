@@ -1,4 +1,4 @@
-"""``hermes-worker tenants`` and ``hermes-worker keys``: whose work it is, and who may ask for it."""
+"""``hermes-worker tenants`` and ``hermes-worker keys``: manage tenants and their keys."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def enable(home: Path | None, name: str) -> None:
 
 
 class LimitWord(click.ParamType[tuple[LimitName, int | None]]):
-    """``NAME=NUMBER``, or ``NAME=none`` to take a limit away."""
+    """An option's value ``NAME=NUMBER``, or ``NAME=none`` to remove a limit."""
 
     name = "limit"
 

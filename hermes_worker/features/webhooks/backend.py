@@ -1,4 +1,4 @@
-"""What the verbs of ``webhook`` ask the API, as typed calls."""
+"""The API's operations on webhook routes, as typed calls for the verbs of ``webhook``."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class RouteView(NamedTuple):
 
 
 class KeptRoute(NamedTuple):
-    """A route that was just kept."""
+    """A route that was just stored."""
 
     url: str
     secret: str | None
-    """``None`` for the one that it had before."""
+    """The new secret; ``None`` where the old one stays."""
 
 
 class SignedEvent(NamedTuple):
-    """Where a test event goes, and what proves it."""
+    """The address and the headers of a signed test event."""
 
     url: str
     headers: Mapping[str, str]
 
 
 def open_routes(home: Path | None) -> RouteRows:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Open the routes of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
     asked = ask_api(home)
     chosen = chosen_server()
     url = _address(asked.settings) if asked.settings is not None else chosen.url if chosen and chosen.url else ""
@@ -57,17 +57,18 @@ def open_routes(home: Path | None) -> RouteRows:
 
 
 class RouteRows:
-    """Routes of one tenant. A new secret is drawn here, so that no answer has to bring it."""
+    """Routes of one tenant. A new secret is generated here, so that no answer has to contain it."""
 
     def __init__(self, client: HermesClient, url: str) -> None:
         self._client = client
         self._url = url.rstrip("/")
 
     def add(self, fields: Mapping[str, Any], *, secret: str | None, replaces: bool) -> KeptRoute:
-        """``fields`` are those of ``Route``; without a ``secret`` it is that of the route before, or a new one."""
+        """Store a route. ``fields`` are those of ``Route``; without a ``secret`` the old route's is kept, or a new one
+        is generated."""
         is_there = replaces and any(told["name"] == fields["name"] for told in self._client.webhook_routes())
         given = secret or (None if is_there else new_secret())
-        # What can be said of a route is checked here as well: the sentence names the options.
+        # A route is validated here as well: the sentence then names the options.
         checked(Route(secret=given or new_secret(), **fields))
         document = json.loads(json.dumps(asdict(Route(secret="", **fields))))
         del document["secret"]
@@ -87,13 +88,13 @@ class RouteRows:
         self._client.remove_webhook_route(name)
 
     def signed(self, name: str, payload: str, url: str | None) -> SignedEvent:
-        """``url`` is another address of the server."""
+        """Sign a test event. ``url`` is another address of the server."""
         told = self._client.sign_webhook_event(name, payload)
         return SignedEvent(f"{(url or self._url).rstrip('/')}{told['path']}", told["headers"])
 
 
 def _address(settings: Settings) -> str:
-    """Where the API of this home listens."""
+    """Find the address at which the API of this home listens."""
     stack = running_stack(settings.home)
     if stack is not None and stack.api_url:
         return stack.api_url

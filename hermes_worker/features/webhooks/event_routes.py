@@ -1,7 +1,7 @@
-"""Where platforms send what people write to an account (docs/gateway.md).
+"""Webhooks of chat platforms: a platform sends here what people write to an account (docs/gateway.md).
 
-The platform's proof is what lets them in, and nothing is parsed before it is known to be right. Any replica takes any
-event: its key makes it cause one thing, however often and wherever it comes.
+A request is let in by the platform's proof, and nothing is parsed before the proof is verified. Any replica takes any
+event: its key makes it take effect once, however often and wherever it comes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ router = APIRouter(prefix="/inbound", tags=["inbound"])
 
 
 class InboundTaken(BaseModel):
-    """What was sent is written down, now or before."""
+    """The platform's request was stored, now or before."""
 
     status: Literal["ok"] = "ok"
 
@@ -103,7 +103,7 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
 
 
 def _account(settings: Settings, address: str, method: str) -> ConfiguredAccount:
-    """Raises ``FlatRefusal``."""
+    """Find the account of an address. Raises ``FlatRefusal``."""
     said = settings.gateway
     found = at_webhook(settings.variables, said.accounts, address) if said.is_enabled else None
     if found is None or (method == "GET" and not found.receiver.receiving.asks_by_get):
@@ -112,7 +112,7 @@ def _account(settings: Settings, address: str, method: str) -> ConfiguredAccount
 
 
 def _read(receiver: Receiver, came: WebhookRequest, credentials: Any) -> tuple[Inbound, ...]:
-    """What the platform has sent. Raises ``FlatRefusal``."""
+    """Verify and parse what the platform sent. Raises ``FlatRefusal``."""
     try:
         return receiver.receive(came, credentials, datetime.now(UTC))
     except Forged as error:

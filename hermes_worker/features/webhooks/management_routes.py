@@ -1,7 +1,7 @@
-"""Where others send events to (docs/behaviour.md, "Webhooks"). The signature is what lets them in; errors are flat:
-``{"error": ...}``.
+"""Receive events on webhook routes (docs/behaviour.md, "Webhooks"). An event is let in by its signature; errors are
+flat: ``{"error": ...}``.
 
-The order of the checks is the original's: nothing is counted or parsed before the signature is known to be right.
+The order of the checks is Hermes Agent's: nothing is counted or parsed before the signature is verified.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
 
 class Taken(BaseModel):
-    """What became of an event: ``accepted`` (202), or ``duplicate``, ``replayed`` or ``ignored`` (200)."""
+    """The result for an event: ``accepted`` (202), or ``duplicate``, ``replayed`` or ``ignored`` (200)."""
 
     status: Literal["accepted", "duplicate", "replayed", "ignored"]
     route: str | None = None
@@ -53,9 +53,9 @@ class Taken(BaseModel):
     delivery_id: str | None = None
     reason: str | None = None
     run_id: str | None = None
-    """Of the run that the event began."""
+    """The run that the event began."""
     deliveries: list[str] | None = None
-    """Of a route that only delivers."""
+    """Of a route that only delivers: the ids of the deliveries."""
 
 
 class Conflict(BaseModel):
@@ -120,7 +120,7 @@ async def _received(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TakenEvent:
-    """An event that a route wants."""
+    """An event that its route accepts."""
 
     tenant: str
     route: Route
@@ -130,7 +130,8 @@ class _TakenEvent:
 
     @property
     def keys(self) -> RequestKeys:
-        """It is the same request when it has the same body; what the route makes of that may have changed."""
+        """The keys that make it one request: the same body is the same request, even if the route makes something else
+        of it now."""
         return RequestKeys(
             tenant=self.tenant,
             source=webhook_source(self.route.name),
@@ -141,7 +142,8 @@ class _TakenEvent:
 
 
 async def _genuine(context: ApiContext, tenant: str, name: str, request: Request) -> tuple[Route, bytes, str | None]:
-    """The route, the body that whoever holds its secret has sent, and what proves that. Raises ``FlatRefusal``."""
+    """Find the route and verify the event's signature. Returns the route, the body, and the proof for refusing replays.
+    Raises ``FlatRefusal``."""
     webhooks = Webhooks(context.client.database, tenant)
     row = await context.store(webhooks.find, name)
     if row is None:
@@ -191,12 +193,13 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> st
 
 
 def _first_skill(shelf: SkillShelf, route: Route, tenant: str) -> Sequence[str]:
-    """The first of the route's skills that there is; nothing for none."""
+    """Find the first of the route's skills that exists, as a list of its name; empty for none."""
     return next(([name] for name in route.skills if not shelf.named(tenant, [name]).missing), [])
 
 
 def _lists(route: Route, directory: Path) -> Mapping[str, Collection[str]]:
-    """The files that the route's filters name. One that cannot be read has no entries: what asks for it is ignored."""
+    """Read the files that the route's filters name. One that cannot be read has no entries: an event that asks for it
+    is ignored."""
     found = {}
     for name in named_lists(list(route.filters)):
         path = directory / name
@@ -214,7 +217,7 @@ def _headers(request: Request) -> dict[str, str]:
 
 
 async def _answered(context: ApiContext, taken: _TakenEvent, later: BackgroundTasks) -> JSONResponse:
-    """Do what the route says, and say what became of it. Raises ``FlatRefusal``."""
+    """Do what the route says, and build the answer. Raises ``FlatRefusal``."""
     event_id = taken.event.event_id or uuid.uuid4().hex
     try:
         made = await (_delivered if taken.route.deliver_only else _begun)(context, taken, event_id, later)
@@ -246,7 +249,7 @@ async def _answered(context: ApiContext, taken: _TakenEvent, later: BackgroundTa
 async def _begun(
     context: ApiContext, taken: _TakenEvent, event_id: str, later: BackgroundTasks
 ) -> Mapping[str, object] | None:
-    """A run in a session of its own; ``None`` for an event that has one. Raises ``IdempotencyConflict``,
+    """Begin a run in a session of its own; ``None`` for an event that has one already. Raises ``IdempotencyConflict``,
     ``RequestReplayed``, ``FlatRefusal``."""
     route, event, keys = taken.route, taken.event, taken.keys
     named = await context.store(_first_skill, context.client.skills, route, taken.tenant) if route.skills else []
@@ -276,7 +279,7 @@ async def _begun(
 async def _delivered(
     context: ApiContext, taken: _TakenEvent, event_id: str, later: BackgroundTasks
 ) -> Mapping[str, object] | None:
-    """The prompt as it is; ``None`` for an event that was delivered. Raises ``IdempotencyConflict``,
+    """Deliver the prompt as it is; ``None`` for an event that was delivered already. Raises ``IdempotencyConflict``,
     ``RequestReplayed``."""
     owe_once = Deliveries(context.client.database).owe_once
     hints = await context.store(owe_once, taken.keys, taken.event.deliver, taken.event.prompt)

@@ -1,4 +1,4 @@
-"""Routes on which others may send events, for whoever administers a tenant."""
+"""Webhook routes, on which others send events. For administrators of a tenant."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _Skill = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}$")]
 
 
 class RouteBody(BaseModel):
-    """A route that is to be kept. What its fields mean is said in docs/webhooks.md."""
+    """A route to add. The fields are explained in docs/webhooks.md."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -76,14 +76,14 @@ class RouteObject(BaseModel):
     path: str
     """Where its events are sent to, relative to the server."""
     state: Literal["enabled", "disabled", "locked"]
-    """``locked``: the server has not the key with which its secret was sealed."""
+    """``locked``: the server lacks the key with which its secret was sealed."""
     definition: str
     """The route as JSON."""
     created_at: float
 
 
 class RouteList(BaseModel):
-    """By name."""
+    """Webhook routes, by name."""
 
     object: Literal["list"] = "list"
     data: Sequence[RouteObject]
@@ -101,7 +101,8 @@ class EventBody(BaseModel):
 
 
 class EventSignature(BaseModel):
-    """What proves that an event came from the holder of the route's secret, for some minutes."""
+    """The address and the headers that prove for some minutes that an event came from the holder of the route's
+    secret."""
 
     path: str
     headers: dict[str, str]
@@ -116,7 +117,7 @@ async def list_webhook_routes(context: Context, caller: Caller) -> RouteList:
 
 @router.post("", status_code=201, responses=schema.errors(409))
 async def add_webhook_route(context: Context, caller: Caller, body: RouteBody) -> RouteObject:
-    """Keep a route. Its secret is sealed with the server's key and shown to nobody."""
+    """Add a route. Its secret is sealed with the server's key and never shown."""
     try:
         return _route_object(context, await context.store(_add, context, caller.tenant, body))
     except RouteError as error:
@@ -126,7 +127,7 @@ async def add_webhook_route(context: Context, caller: Caller, body: RouteBody) -
 
 
 def _add(context: ApiContext, tenant: str, body: RouteBody) -> RouteRow:
-    """Raises ``RouteError``, ``RouteExists``."""
+    """Store a route. Raises ``RouteError``, ``RouteExists``."""
     webhooks = Webhooks(context.client.database, tenant)
     before = webhooks.find(body.name) if body.replace else None
     kept = None

@@ -134,7 +134,7 @@ def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: 
 
 
 def _missing_in_prompt(view: RouteView, payload: str) -> list[str]:
-    """Fields that the route's prompt shows and the payload does not have."""
+    """List the fields that the route's prompt shows and the payload does not have."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):

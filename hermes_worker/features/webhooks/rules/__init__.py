@@ -1,1 +1,2 @@
-"""Inbound webhooks: what an event of somebody else's becomes. Pure: nothing here reads a request or a row."""
+"""Inbound webhooks: what becomes of an event that another service sends. Pure: nothing here reads a request or a
+row."""

@@ -1,4 +1,4 @@
-"""From a request that was found to be genuine to the event it reports, and to what is to be done about it."""
+"""Read the event that a verified request reports, and decide what is done about it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _EVENT_HEADERS = ("x-github-event", "x-gitlab-event")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """An event that something is done about."""
+    """An event that starts a run or a delivery."""
 
     event: str
     event_id: str | None
-    """The sender's name for this delivery of it: the same when it is repeated. ``None`` when it gave none."""
+    """The sender's name for this delivery of the event: the same when it is repeated. ``None`` when it gave none."""
     prompt: str = field(repr=False)
     deliver: Sequence[str] = ()
     threats: Sequence[str] = ()
@@ -46,7 +46,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignored:
-    """An event that the route does not want."""
+    """An event that the route does not accept."""
 
     event: str
     reason: str | None = None
@@ -62,7 +62,8 @@ class UnreadableEvent:
 def read_event(
     route: Route, headers: Mapping[str, str], body: bytes, lists: Mapping[str, Collection[str]] | None = None
 ) -> Accepted | Ignored | UnreadableEvent:
-    """What ``body`` is to ``route``. Names of headers are lower case; ``lists`` are the files that filters name."""
+    """Decide what ``body`` means to ``route``. Names of headers are lower case; ``lists`` are the files that filters
+    name."""
     payload = _payload(body, headers.get("content-type", ""))
     if payload is None:
         return UnreadableEvent(reason="The body is neither a JSON object nor a form.")
@@ -76,7 +77,7 @@ def read_event(
     if not all(deliver):
         return UnreadableEvent(reason=_unnamed_chat(route, payload, event))
     template = route.prompt if route.prompt.strip() else default_template(route.name)
-    # A person who gets the text is told what it says; a model is told who says it.
+    # A person who gets the text is told what it says; a model also learns who says it.
     prompt = (
         Marked(text=render(template, payload, event))
         if route.deliver_only
@@ -92,7 +93,8 @@ def read_event(
 
 
 def _unnamed_chat(route: Route, payload: Mapping[str, Any], event: str) -> str:
-    """Why an event has nowhere to go: what its payload lacks, or what it has in a field that has to name a chat."""
+    """Say why the event leads to no chat: what its payload lacks, or has in a field that must name a chat; empty for
+    none."""
     templates = [target for target in route.deliver if _rendered_target(target, payload, event) is None]
     if missing := missing_fields(" ".join(templates), payload):
         return f"This route delivers to {', '.join(templates)}, and the payload has no {', '.join(missing)}."
@@ -139,7 +141,7 @@ def _event_id(headers: Mapping[str, str]) -> str | None:
 
 
 def _rendered_target(target: str, payload: Mapping[str, Any], event: str) -> str | None:
-    """A target with the parts that the payload gives; ``None`` when they do not make one chat of its platform."""
+    """Write a target with the parts that the payload gives; ``None`` when they do not make one chat of its platform."""
     if not PLACEHOLDER.search(target):
         return target
     platform, _, chat = target.partition(":")

@@ -1,4 +1,4 @@
-"""Which events of a route count: conditions on the payload, as data (docs/behaviour.md, "Webhooks").
+"""Which events a route accepts: conditions on the payload, as data (docs/behaviour.md, "Webhooks").
 
 A condition is ``{"field": "pull_request.draft", "equals": false}``, or ``all``, ``any`` and ``not`` of others. A field
 is a path in the payload; ``event`` is the type of the event, ``headers.<name>`` a header of the request.
@@ -17,7 +17,7 @@ from hermes_worker.features.webhooks.rules.template import at_path, is_missing, 
 
 DEPTH_MAX = 10
 _COMPARED_CHARS_MAX = 10_000
-"""Of a value that a regular expression is run over."""
+"""Most characters of a value that a regular expression is run over."""
 _OPERATORS = ("exists", "missing", "equals", "not_equals", "contains", "in", "in_file", "regex")
 _LIST_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 LIST_CHARS_MAX = 1_000_000
@@ -29,18 +29,18 @@ class FilterError(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFacts:
-    """What conditions are about."""
+    """What conditions may look at."""
 
     payload: Mapping[str, Any]
     event: str
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names are lower case."""
     lists: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """What the files contain that conditions name."""
+    """The entries of the files that conditions name."""
 
 
 def named_lists(spec: Any) -> set[str]:
-    """The files that a condition looks into."""
+    """List the files that a condition looks into."""
     if isinstance(spec, list):
         return set().union(*map(named_lists, spec))
     if not isinstance(spec, Mapping):
@@ -50,7 +50,7 @@ def named_lists(spec: Any) -> set[str]:
 
 
 def read_list(text: str) -> frozenset[str]:
-    """The entries of a file: a JSON list, the keys of a JSON object, or lines."""
+    """Parse the entries of a file: a JSON list, the keys of a JSON object, or lines."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -60,7 +60,7 @@ def read_list(text: str) -> frozenset[str]:
 
 
 def check_filter(spec: Any, depth: int = 0) -> None:
-    """Raises ``FilterError`` for what ``matches`` would not understand."""
+    """Raise ``FilterError`` for a condition that ``matches`` would not understand."""
     if not isinstance(spec, Mapping):
         raise FilterError("a condition is a JSON object")
     if depth > DEPTH_MAX:
@@ -146,7 +146,7 @@ def _value(path: Any, facts: EventFacts) -> Any:
 
 
 def _is_equal(value: Any, wanted: Any) -> bool:
-    """As JSON has it: ``true`` is not ``1``."""
+    """Whether two values are equal as in JSON: ``true`` is not ``1``."""
     return isinstance(value, bool) is isinstance(wanted, bool) and bool(value == wanted)
 
 

@@ -1,4 +1,4 @@
-"""A route: who may send events to it, which of them count, and what is done with them (docs/behaviour.md,
+"""A webhook route: who may send events to it, which of them it accepts, and what is done with them (docs/behaviour.md,
 "Webhooks")."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hermes_worker.features.webhooks.rules.filters import FilterError, check_fil
 from hermes_worker.features.webhooks.rules.template import PLACEHOLDER
 
 NO_AUTH = "INSECURE_NO_AUTH"
-"""In place of a secret: whatever runs on this machine may send events, an agent's command with a network too. A server
+"""In place of a secret: every program on this machine may send events, an agent's command with a network too. A server
 that listens beyond the machine refuses them."""
 RATE_PER_MIN = 30
 BODY_BYTES_MAX = 1_048_576
@@ -30,7 +30,7 @@ SKILLS_MAX = 50
 _SKILL = re.compile(r"[A-Za-z0-9_][\w.:-]{0,99}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NOTHING = ("", "log")
-"""What the original calls delivering to nobody."""
+"""The targets that Hermes Agent has for delivering nowhere."""
 
 
 class RouteError(HermesError):
@@ -46,15 +46,15 @@ class Route:
     prompt: str = ""
     """A template (``template.render``); empty for one that shows the payload."""
     events: Sequence[str] = ()
-    """The types of events that count; none for all."""
+    """The types of events that it accepts; empty for all."""
     filters: Sequence[Mapping[str, Any]] = ()
-    """What must hold of the payload, all of it (``filters.matches``)."""
+    """The conditions on the payload, all of which must hold (``filters.matches``)."""
     deliver: Sequence[str] = ()
     """Targets of the answer. A chat may be taken from the payload: ``telegram:{chat.id}``."""
     deliver_only: bool = False
-    """The prompt is delivered as it is; no agent runs."""
+    """Whether the prompt is delivered as it is, without a run."""
     skills: Sequence[str] = ()
-    """The first of them that there is goes before the prompt."""
+    """The first of them that exists is put before the prompt."""
     toolsets: Sequence[str] = ()
     model: str | None = None
     rate_per_min: int = RATE_PER_MIN
@@ -62,7 +62,7 @@ class Route:
     enabled: bool = True
 
     def to_json(self) -> str:
-        """Without the name and the secret."""
+        """Write the route without its name and its secret."""
         document = asdict(self)
         del document["name"], document["secret"]
         return canonical_json(document)
@@ -79,7 +79,7 @@ def new_secret() -> str:
 
 
 def checked(route: Route) -> Route:
-    """``route`` with its targets one by one. Raises ``RouteError``."""
+    """Validate a route, and split its targets. Raises ``RouteError``."""
     if not _NAME.fullmatch(route.name):
         raise RouteError(f"A route's name is 1 to 64 lower-case letters, digits, '-' and '_', not {route.name[:80]!r}.")
     if route.secret != NO_AUTH and len(route.secret) < SECRET_CHARS_MIN:
@@ -119,7 +119,8 @@ def _targets(deliver: Sequence[str]) -> list[str]:
 
 
 def _templated(target: str) -> str:
-    """A target of which the sender of an event chooses a part: only which chat of a platform, never an address."""
+    """Validate a target in which the sender of an event chooses a part: only which chat of a platform, never an
+    address. Raises ``RouteError``."""
     platform, _, chat = target.strip().partition(":")
     if platform_named(platform) is None or PLACEHOLDER.search(platform) or "," in chat or not chat:
         raise RouteError(

@@ -1,7 +1,7 @@
-"""Prompts with parts of a payload in them: ``{a.b.c}``.
+"""Templates of prompts with parts of a payload in them: ``{a.b.c}``.
 
-There is nothing to a template but names: no expressions, no attributes, no formats. What is put in is not looked at
-again, so a payload that contains ``{other.field}`` shows that text and no more.
+A template has nothing but names: no expressions, no attributes, no formats. What is put in is not looked at again, so a
+payload that contains ``{other.field}`` shows that text and no more.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _OWN_NAMES = ("__raw__", "event_type")
 
 
 def render(template: str, payload: Mapping[str, Any], event: str) -> str:
-    """``template`` with its names replaced (docs/behaviour.md, "Webhooks"). ``{__raw__}`` is the whole payload,
+    """Render ``template`` with its names replaced (docs/behaviour.md, "Webhooks"). ``{__raw__}`` is the whole payload,
     ``{event_type}`` the event; a name that the payload does not have stays as it is."""
     return "".join(text for _, text in _pieces(template, payload, event))
 
 
 def prompt_of(template: str, payload: Mapping[str, Any], event: str, route: str) -> Marked:
-    """The same for a model: what the payload says stands apart from what the route says. Short values stay in their
-    line; neighbours count as one text, so that nothing can be put together from parts."""
+    """Render ``template`` for a model: the payload's words are marked off from the route's. Short values stay in their
+    line; neighbours count as one text, so that no attack can be assembled from parts."""
     text = ""
     threats: list[str] = []
     for is_theirs, piece in _joined(_pieces(template, payload, event)):
@@ -47,7 +47,7 @@ def prompt_of(template: str, payload: Mapping[str, Any], event: str, route: str)
 
 
 def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[tuple[bool, str]]:
-    """The text of the result in order, and whether the sender of the event wrote it."""
+    """Yield the pieces of the result in order, each with whether the sender of the event wrote it."""
     after = 0
     for match in PLACEHOLDER.finditer(template):
         yield False, template[after : match.start()]
@@ -68,18 +68,18 @@ def _joined(pieces: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
 
 
 def missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
-    """The names in ``template`` that ``payload`` does not have, in order."""
+    """List the names in ``template`` that ``payload`` does not have, in order."""
     names = dict.fromkeys(match["path"] for match in PLACEHOLDER.finditer(template))
     return [name for name in names if name not in _OWN_NAMES and is_missing(at_path(payload, name))]
 
 
 def default_template(route: str) -> str:
-    """For a route without a prompt."""
+    """Build the template of a route that has no prompt."""
     return f"Webhook event '{{event_type}}' on route {route!r}:\n\n{{__raw__}}"
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What stands at a dotted path of objects and lists; ``is_missing`` tells when nothing does."""
+    """Find the value at a dotted path of objects and lists; ``is_missing`` tells when there is none."""
     for part in path.split("."):
         if isinstance(value, Mapping):
             value = value.get(part, _MISSING)
@@ -97,7 +97,7 @@ def is_missing(value: Any) -> bool:
 
 
 def shown(value: Any, chars_max: int) -> str:
-    """As JSON, cut."""
+    """Write a value as JSON, cut after ``chars_max`` characters."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
