@@ -1,10 +1,10 @@
 """What an extension may bring, as declarations, and the one function that puts all declarations together.
 
 Everything the product knows by name (tools, providers, wires, channels, kinds of workspaces, routes of the API,
-commands) stands in an ``Extension``: what is built in, what an installed package brings and what lies in
+commands) stands in an ``Extension``, whether it is built in, or comes from an installed package or from
 ``HOME/plugins``. There is no second way in. A declaration is data: names, schemas and *references*,
-``"package.module:attribute"``, to what does the work. Every process reads all declarations; a reference is loaded in
-the process that uses it, when it uses it.
+``"package.module:attribute"``, to the code that does the work. Every process reads all declarations; a reference is
+loaded in the process that uses it, when it uses it.
 
 Pure, except for ``load``, which imports.
 """
@@ -55,10 +55,10 @@ __all__ = [
 ]
 
 API_VERSION = 1
-"""Of what stands in this module. An extension names the version it was written for."""
+"""The version of this module's interface. An extension names the version it was written for."""
 
 Reference = str | Callable[..., Any]
-"""Where an implementation is: ``"package.module:attribute"``, or the thing itself where it was imported anyhow."""
+"""An implementation: ``"package.module:attribute"``, or the object itself where it was imported anyhow."""
 
 OWN_PACKAGES = ("hermes_worker", "scheduler")
 EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
@@ -77,17 +77,17 @@ EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
         "websockets": "gateway",
     }
 )
-"""The extra that brings a module which is installed only where somebody wants it."""
+"""The extra that brings a module which is installed on demand only."""
 USUAL_BUNDLES = ("hermes-cli", "hermes-cron", "hermes-api-server")
-"""What sessions have that name no toolset."""
+"""The toolsets of sessions that name none."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What every provider accepts as the name of a function."""
+"""Names of functions that every provider accepts."""
 HOOK_TIMEOUT_S_MAX = 300.0
 PREFETCH_S_MAX = 2.0
-"""An iteration waits no longer for a memory provider."""
+"""The longest time that an iteration waits for a memory provider, in seconds."""
 CONTEXT_S_MAX = 10.0
-"""A context source may take no longer: somebody waits for the answer to a submission."""
+"""The longest time limit of a context source, in seconds: a caller waits for the answer to a submission."""
 _DELIVERS, _LISTENS, _SERVES = "delivery", "gateway", "api"
 _ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", _SERVES, "mcp", _LISTENS})
 _SKILLS = re.compile(r"[A-Za-z_][\w.]*:\w[\w./-]*")
@@ -103,7 +103,7 @@ class ExtensionConflict(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """What the model, the planner and the worker must know about a tool."""
+    """The facts about a tool for the model, the planner and the worker."""
 
     name: str
     description: str
@@ -112,8 +112,9 @@ class ToolSpec:
     toolset: str
     replay: Replay
     is_untrusted: bool
-    """Whether its results hold text of strangers: that of every tool that reads from outside the workspace. They are
-    shown in the wrapper of ``safety.untrusted``."""
+    """Whether its results hold text of strangers: true for every tool that reads from outside the workspace. They are
+    shown in the wrapper of ``safety.untrusted``.
+    """
     timeout_s: float = 120.0
     """The worker cancels the call after this long, and the sweeper takes the claim a little later. A tool with a
     ``timeout`` argument of its own declares the largest value it allows."""
@@ -121,7 +122,7 @@ class ToolSpec:
     """A longer result is written to a file in the workspace and replaced by a preview; ``None`` for tools that
     page by themselves."""
     is_parallel_safe: bool = False
-    """May run beside its neighbours of the same batch."""
+    """Whether it may run beside its neighbours of the same batch."""
     path_argument: str | None = None
     """Name of the argument that holds the one path this call touches: such calls may run beside each other when
     their paths do not overlap."""
@@ -136,8 +137,9 @@ class ToolSpec:
     replay_by: tuple[str, Mapping[str, Replay]] | None = None
     """Name of the argument by whose value the replay class is another than ``replay``, and these values."""
     refuses_markers: str | None = None
-    """What to tell a model whose arguments contain the marker of a hidden secret, which the tool would write into a
-    file in the secret's place; ``None`` for tools that write nothing."""
+    """The sentence for a model whose arguments contain the marker of a hidden secret, which the tool would write into a
+    file in the secret's place; ``None`` for tools that write nothing.
+    """
 
     def replay_of(self, arguments: Mapping[str, Any]) -> Replay:
         """The replay class of a call with ``arguments``."""
@@ -156,8 +158,9 @@ class ToolDeclaration:
     implementation: Reference
     """Called with the services of ``needs`` as keywords; returns a ``agent.tools.base.Tool``."""
     needs: tuple[str, ...] = ()
-    """What the tool is built with: ``jobs``, ``messages``, ``fetching``, ``values`` (the extension's own settings),
-    ``spec``."""
+    """The services that the tool is built with: ``jobs``, ``messages``, ``fetching``, ``values`` (the extension's own
+    settings), ``spec``.
+    """
 
     @property
     def name(self) -> str:
@@ -165,7 +168,7 @@ class ToolDeclaration:
 
 
 class ProviderDeclaration(Protocol):
-    """A row of ``models.catalog``: whom to ask for models, as data."""
+    """A row of ``models.catalog``: a provider of models, as data."""
 
     @property
     def name(self) -> str: ...
@@ -191,17 +194,17 @@ class ChannelDeclaration(Protocol):
     def aliases(self) -> tuple[str, ...]: ...
     @property
     def secret_variables(self) -> tuple[str, ...]:
-        """What the delivery role needs."""
+        """The secret variables that the delivery role needs."""
         ...
 
     @property
     def gateway_secrets(self) -> tuple[str, ...]:
-        """What the gateway role needs."""
+        """The secret variables that the gateway role needs."""
         ...
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
-        """What the API needs."""
+        """The secret variables that the API needs."""
         ...
 
     @property
@@ -227,8 +230,9 @@ class RouterDeclaration:
     implementation: Reference
     """A ``fastapi.APIRouter``."""
     paths: tuple[str, ...] = ()
-    """What its routes are at (``/v1/runs/{run_id}``), where commands ask for them: the API of one command
-    (``api.alone``) imports a router when one of these is asked for, and serves no other."""
+    """The paths of its routes (``/v1/runs/{run_id}``) that commands ask for: the API of one command (``api.alone``)
+    imports a router when one of these is asked for, and serves no other.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +241,13 @@ class CommandDeclaration:
 
     name: str
     summary: str
-    """What ``hermes-worker --help`` says about it: the command itself is not imported for that."""
+    """The line of ``hermes-worker --help`` about it: the command itself is not imported for that."""
     implementation: Reference
     """A ``click.Command``."""
 
 
 class SettingType(StrEnum):
-    """What a setting of an extension holds."""
+    """The type of an extension's setting."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -262,16 +266,17 @@ class ContextSourceDeclaration:
     implementation: Reference
     """Called with ``agent.prompt.sources.ContextFacts``; returns the text, or ``None`` for none."""
     order: int = 500
-    """Of several blocks, the lower stands first; those below 300 stand before the caller's instructions."""
+    """The order among several blocks, the lowest first; those below 300 stand before the caller's instructions."""
     title: str = ""
     """The heading of the text; ``name`` when it is empty."""
     chars_max: int = 20_000
     """A longer text is cut in its middle."""
     timeout_s: float = 2.0
-    """After so long the session begins without it; at most 10."""
+    """After so many seconds the session begins without it; at most 10."""
     is_pure: bool = False
-    """It computes from the facts alone: it is called in the caller's own thread, without a limit, and its text is used
-    as it is, with its own heading."""
+    """Whether it computes from the facts alone: then it is called in the caller's own thread, without a limit, and its
+    text is used unchanged, with its own heading.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,17 +289,16 @@ class SkillsDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSourceDeclaration:
-    """Tools that only a worker can learn of, by asking somebody. They are in the toolset that is called as the
-    source."""
+    """Tools that only a worker can learn of, by asking a service. They are in a toolset with the name of the source."""
 
     name: str
     implementation: Reference
     """Called with the extension's settings by name, and the services of ``needs`` as keywords; returns a
     ``agent.tools.sources.ToolSource``."""
     needs: tuple[str, ...] = ()
-    """Services of the process, as those of a ``ToolDeclaration``."""
+    """Services of the process, with the names that a ``ToolDeclaration`` uses."""
     refresh_s: float = 300.0
-    """Each worker for tools asks it this often."""
+    """Seconds after which each worker for tools asks it again."""
     timeout_s: float = 30.0
     """An answer that takes longer is named in the log."""
 
@@ -313,28 +317,30 @@ class HookDeclaration:
     """Code that is told of what happens in runs, or asked before it happens (docs/hooks.md)."""
 
     name: str
-    """What it did is recorded under this name: lower-case letters, digits, ``_`` and ``-``."""
+    """The name under which its calls are recorded: lower-case letters, digits, ``_`` and ``-``."""
     events: tuple[str, ...]
-    """Of ``core.hooks.HOOK_EVENTS``; ``agent:*`` stands for all that begin so."""
+    """Names of ``core.hooks.HOOK_EVENTS``; ``agent:*`` stands for all that begin so."""
     implementation: Reference
     """Called with a ``core.hooks.HookEvent``; may be a coroutine function. Of an observer the answer is ignored."""
     order: int = 0
-    """Of several hooks for one event, the lower is asked first; equal ones in the order of their extensions."""
+    """The order among several hooks for one event, the lowest first; equal ones in the order of their extensions."""
     timeout_s: float = 10.0
-    """After so long nobody waits for it any more."""
+    """After so many seconds it is not waited for any more."""
     is_handler: bool = False
-    """Called as ``handler.py`` beside a ``HOOK.yaml`` is: with the event's name and its payload."""
+    """Whether it is called as ``handler.py`` beside a ``HOOK.yaml`` is: with the event's name and its payload."""
     of_memory: bool = False
-    """It belongs to a memory provider: called only about runs that may write memories, and what it answers is judged
-    as recalled memory."""
+    """Whether it belongs to a memory provider: then it is called only about runs that may write memories, and its
+    answer is judged as recalled memory.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProviderDeclaration:
-    """What remembers people between conversations. One at a time may be enabled. Its functions are called as hooks
-    are (docs/hooks.md): with a ``core.hooks.HookEvent``, on a thread, within a time limit; each may be a coroutine
-    function. One that fails costs nobody a turn. They are called only about runs that may write memories
-    (docs/memory.md). Its tools are those of its extension."""
+    """A service that remembers people between conversations. One at a time may be enabled. Its functions are called as
+    hooks are (docs/hooks.md): with a ``core.hooks.HookEvent``, on a thread, within a time limit; each may be a
+    coroutine function. A failure of one costs no turn. They are called only about runs that may write memories
+    (docs/memory.md). Its tools are those of its extension.
+    """
 
     name: str
     prefetch: Reference
@@ -346,7 +352,7 @@ class MemoryProviderDeclaration:
     """Asked for ``pre_compress``, with the messages that a summary will stand for: what it returns is given to the
     model that writes the summary."""
     on_delegation: Reference | None = None
-    """Told of ``subagent_stop``: what a run delegated, and what came of it."""
+    """Told of ``subagent_stop``: a run's delegated task, and its result."""
     on_memory_write: Reference | None = None
     """Told of ``post_tool_call`` where a call of the tool ``memory`` changed something."""
     on_session_end: Reference | None = None
@@ -356,7 +362,7 @@ class MemoryProviderDeclaration:
     prefetch_timeout_s: float = PREFETCH_S_MAX
     """A turn waits no longer for what is remembered, and no longer for ``on_pre_compress``."""
     sync_timeout_s: float = 30.0
-    """For those that nobody waits for."""
+    """The time limit of the functions that are not waited for, in seconds."""
 
     def hooks(self) -> tuple[HookDeclaration, ...]:
         """The provider as hooks."""
@@ -382,7 +388,7 @@ class MemoryProviderDeclaration:
         )
 
     def context_sources(self) -> tuple[ContextSourceDeclaration, ...]:
-        """What the provider says in system prompts, behind the memories of the product's own."""
+        """The provider's text in system prompts, behind the memories of the product's own."""
         if self.prompt_block is None:
             return ()
         said = _ForPeople(self.prompt_block)
@@ -443,7 +449,7 @@ class SettingDeclaration:
     these of a dataclass."""
 
     name: str
-    """How the extension's code calls it."""
+    """The name by which the extension's code reads it."""
     variable: str
     """The environment variable that holds it."""
     summary: str
@@ -451,7 +457,7 @@ class SettingDeclaration:
     default: SettingValue | None = None
     """``None``: the extension gets no value when none is set."""
     choices: tuple[str, ...] = ()
-    """Of a text: what it may be; empty for any text."""
+    """The allowed values of a text; empty for any text."""
     minimum: float | None = None
     maximum: float | None = None
     """Bounds of a number; ``None`` for none."""
@@ -464,7 +470,7 @@ class SettingDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """What one extension brings. Declarations only: to make one imports nothing that does the work."""
+    """The declarations of one extension: making one imports nothing that does the work."""
 
     name: str
     """Lower-case letters, digits, ``_`` and ``-``; what the operator enables."""
@@ -492,7 +498,7 @@ class Extension:
     skills: tuple[SkillsDeclaration, ...] = ()
 
     def __post_init__(self) -> None:
-        """A tool that names no toolset is in that of its extension. What a memory provider does, its hooks do."""
+        """Put tools that name no toolset into that of their extension, and add the hooks of memory providers."""
         named = tuple(one if one.spec.toolset else _in_toolset(one, self.name) for one in self.tools)
         object.__setattr__(self, "tools", named)
         for name in ("hooks", "context_sources"):
@@ -511,7 +517,8 @@ def _in_toolset(tool: ToolDeclaration, toolset: str) -> ToolDeclaration:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Installed:
     """What all enabled extensions bring together, by name and in the order in which they were named. Compared by
-    identity: whoever derives something from one may keep it for as long as it is in force."""
+    identity: a value derived from one may be kept for as long as it is in force.
+    """
 
     extensions: Sequence[Extension]
     tools: Mapping[str, ToolDeclaration]
@@ -526,16 +533,16 @@ class Installed:
     context_sources: Mapping[str, ContextSourceDeclaration]
     compactors: Mapping[str, CompactorDeclaration]
     settings: Mapping[str, SettingDeclaration]
-    """By variable."""
+    """Settings by variable."""
     hooks: Mapping[str, HookDeclaration]
-    """In the order in which they are asked."""
+    """Hooks in the order in which they are asked."""
     values: Mapping[str, Mapping[str, SettingValue]]
-    """Of each extension, what its settings hold, by their names."""
+    """The values of each extension's settings, by their names."""
 
     secret_variables: Mapping[str, tuple[str, ...]]
     """The variables that hold secrets of extensions, and the roles of processes that get them."""
     webhook_needs: Mapping[str, tuple[str, ...]]
-    """By variable that holds a secret of a webhook: what else has to be set for the API to need it."""
+    """By variable that holds a secret of a webhook: the other variables that have to be set for the API to need it."""
 
     def having(self, kind: str) -> tuple[Extension, ...]:
         """The extensions that bring something of a kind: a field of ``Extension``."""
@@ -545,8 +552,10 @@ class Installed:
 def fold(
     extensions: Sequence[Extension], values: Mapping[str, SettingValue] | None = None, *, withheld: Iterable[str] = ()
 ) -> Installed:
-    """All of them as one. ``values`` holds what variables say, by name; those in ``withheld`` may be missing here
-    because only another process needs them. Raises ``ExtensionConflict``, which names every conflict there is."""
+    """Put all extensions together. ``values`` holds the values of variables, by name; those in ``withheld`` may be
+    missing here because only another process needs them. Raises ``ExtensionConflict``, which names every conflict there
+    is.
+    """
     given = values or {}
     found = [*conflicts(extensions), *missing(extensions, given, withheld=withheld)]
     if found:
@@ -582,7 +591,7 @@ def fold(
 
 
 def conflicts(extensions: Sequence[Extension]) -> tuple[str, ...]:
-    """Why these cannot be used together, one sentence each; empty when they can. Pure."""
+    """The reasons why these cannot be used together, one sentence each; empty when they can. Pure."""
     return tuple(_conflicts(extensions))
 
 
@@ -617,7 +626,7 @@ def _conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
 
 
 def _unusable(one: Extension) -> Iterator[str]:
-    """What is wrong with an extension by itself."""
+    """The faults of an extension by itself, as sentences."""
     if not _NAME.fullmatch(one.name):
         yield f"{one.name!r} is no name for an extension: use lower-case letters, digits, '_' and '-'"
     for tool in one.tools:
@@ -784,7 +793,7 @@ def _by_name(declared: Iterable[Iterable[_Declared]]) -> Mapping[str, _Declared]
 
 
 def load(reference: Reference) -> Any:
-    """What a reference names. Raises ``ConfigurationError``."""
+    """Load the object that a reference names. Raises ``ConfigurationError``."""
     if not isinstance(reference, str):
         return reference
     module_name, _, path = reference.partition(":")
@@ -800,7 +809,7 @@ def load(reference: Reference) -> Any:
 
 
 def explain_missing(error: ImportError | AttributeError) -> str:
-    """What to do about a part of this product, or of what it depends on, that cannot be imported."""
+    """The sentence that says what to do about a module of this product, or of a dependency, that cannot be imported."""
     extra = (
         EXTRA_OF_MODULE.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
     )

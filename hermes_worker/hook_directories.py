@@ -21,17 +21,17 @@ from hermes_worker.system.plainfiles import read_plain
 HOOK_FILE = "HOOK.yaml"
 _HANDLER = "handler.py"
 _PACKAGE = "hermes_hooks"
-"""What stands below ``HOME/hooks`` is imported as ``hermes_hooks.NAME.handler``."""
+"""The package as which ``HOME/hooks`` is imported: ``hermes_hooks.NAME.handler``."""
 _BYTES_MAX = 100_000
 
 
 def hooks_dir(home: Path) -> Path:
-    """Where an operator puts hooks of this kind."""
+    """The directory in which an operator puts hooks of this kind."""
     return home / "hooks"
 
 
 def read_hook_file(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """What a directory's hook is for, in words, and the events that it names. Raises ``ConfigurationError``."""
+    """The description of a directory's hook, and the events that it names. Raises ``ConfigurationError``."""
     path = folder / HOOK_FILE
     try:
         document = yaml.safe_load(read_plain(path, bytes_max=_BYTES_MAX).decode("utf-8"))
@@ -52,7 +52,7 @@ def read_hook_file(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def told(events: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``events`` that a handler is called for: the gateway's, as far as they happen here."""
+    """Keep those of ``events`` that a handler is called for: the gateway's, as far as they happen here."""
     return tuple(
         event
         for event in expanded(events)

@@ -1,7 +1,7 @@
 """What this process knows by name: the built-in extensions and those that the operator enabled, put together once.
 
-The built-in ones are listed by reference, as others are, so that this module stands below everything that they
-declare and the catalogues can ask it.
+The built-in ones are listed by reference, as others are, so that this module stands below everything that they declare
+and the catalogues can ask it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **FEATURES,
     }
 )
-"""What each brings, so that a process that asks for one kind loads the declarations of that kind. In this order what
-they bring is listed."""
+"""The built-in extensions, each with the kinds that it brings, so that a process that asks for one kind loads the
+declarations of that kind. Their order is that of listings.
+"""
 
 _MADE_OF = {
     "bundles": ("tools", "toolsets", "tool_sources"),
@@ -46,7 +47,7 @@ _Row = TypeVar("_Row")
 
 
 class _Process:
-    """What is in force; ``None`` until somebody asks or ``put_in_force`` is called."""
+    """The extensions in force; ``None`` until they are asked for or ``put_in_force`` is called."""
 
     installed: Installed | None = None
 
@@ -58,7 +59,7 @@ def built_in() -> tuple[Extension, ...]:
 
 
 class _Deferred(Mapping[str, Any]):
-    """A mapping that is made when somebody looks into it."""
+    """A mapping that is built when it is first looked into."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = make
@@ -79,7 +80,7 @@ class _Deferred(Mapping[str, Any]):
 
 
 class _AllBuiltIn(Sequence[Extension]):
-    """``built_in``, loaded when somebody looks."""
+    """The extensions of ``built_in``, loaded when they are first looked at."""
 
     @overload
     def __getitem__(self, index: int) -> Extension: ...
@@ -93,7 +94,7 @@ class _AllBuiltIn(Sequence[Extension]):
 
 
 class _OnlyBuiltIn(Installed):
-    """What is in force where nothing of others is enabled. Nothing is loaded before it is asked for."""
+    """The extensions in force where no foreign one is enabled. Nothing is loaded before it is asked for."""
 
     def having(self, kind: str) -> tuple[Extension, ...]:
         return _bringing(kind)
@@ -109,7 +110,7 @@ def _folded(field: str) -> Mapping[str, Any]:
 
 
 def only_built_in() -> Installed:
-    """What is built in, loaded by kind when it is asked for."""
+    """The built-in extensions together, loaded by kind when that is asked for."""
     named = {item.name for item in fields(Installed)} - {"extensions", "values"}
     nothing: Mapping[str, Mapping[str, SettingValue]] = defaultdict(dict)  # none of them has settings
     made: dict[str, Any] = {name: _Deferred(partial(_folded, name)) for name in named}
@@ -117,7 +118,7 @@ def only_built_in() -> Installed:
 
 
 def current() -> Installed:
-    """What is in force in this process: without ``put_in_force``, what is built in."""
+    """The extensions in force in this process: the built-in ones, unless ``put_in_force`` was called."""
     found = _Process.installed
     if found is None:
         found = _Process.installed = only_built_in()
@@ -134,14 +135,16 @@ def of_others() -> tuple[Extension, ...]:
 
 
 def put_in_force(installed: Installed | None) -> None:
-    """From now on ``current`` gives this; ``None`` for what is built in. Done when a process begins, before it serves
-    anybody: what was looked up before is not looked up again."""
+    """Make ``current`` return this from now on; ``None`` for the built-in extensions. Called when a process begins,
+    before it serves requests: earlier look-ups are not repeated.
+    """
     _Process.installed = installed
 
 
 def rows(kind: type[_Row], declared: Iterable[object]) -> tuple[_Row, ...]:
-    """``declared`` as rows of a catalogue. Raises ``ConfigurationError`` for what is none: extensions are written by
-    others, whose types nobody checked."""
+    """``declared`` as rows of a catalogue. Raises ``ConfigurationError`` for any other type: extensions are written by
+    others, and their types are unchecked.
+    """
     found = tuple(declared)
     for row in found:
         if not isinstance(row, kind):

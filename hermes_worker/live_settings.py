@@ -1,10 +1,10 @@
-"""The settings that a run is accepted with: those of this process, with what the fleet's configuration and
-``config.yaml`` say by now, and with what is said for its tenant, its session and the run itself.
+"""The settings that a run is accepted with: those of this process, with the current configuration of the fleet and
+``config.yaml``, and with the overrides of its tenant, its session and the run itself.
 
 Theory of operation. A process is started with its settings and keeps them. Those that a run reads once, when it is
-accepted (``core.overrides``), are looked up anew, at most once a second and only where somebody asks: the newest
-configuration in the rows, and the file if it was changed. What differs from the settings of the process is recorded
-with the run, so whoever does its steps has the same, whenever that process was started.
+accepted (``core.overrides``), are looked up anew, at most once a second and only on demand: the newest configuration in
+the rows, and the file if it was changed. What differs from the settings of the process is recorded with the run, so
+every worker that does its steps has the same, whenever it was started.
 
 A configuration that cannot be used changes nothing: the last good one counts, and the log, ``doctor`` and the API say
 what is wrong. So a slip of an operator, or a row that a newer version wrote, never takes a fleet down.
@@ -74,18 +74,18 @@ class ConfigurationSourcing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenSettings:
-    """What a run is accepted with."""
+    """The settings that a run is accepted with."""
 
     settings: Settings
     overrides: Overrides
-    """What of it the processes were not started with."""
+    """The settings among them that the processes were not started with."""
     origins: Mapping[str, str]
-    """Who said each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
+    """The layer of each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
     layers: Mapping[str, str]
-    """Which version of the configuration of the ``fleet`` and the ``tenant`` counted, and which ``file``."""
+    """The version of the configuration that counted, for the ``fleet`` and the ``tenant``, and the ``file``."""
 
     def told(self) -> Iterator[ToldSetting]:
-        """Every setting, and who said it."""
+        """Every setting with its value and source."""
         places = {key: SettingOrigin(SettingLayer(layer), _PLACES[layer]) for key, layer in self.origins.items()}
         return told_settings(replace(self.settings, origins={**self.settings.origins, **places}))
 
@@ -107,11 +107,11 @@ class _State:
     fleet: _Known = field(default_factory=_Known)
     tenants: dict[str, _Known] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
-    """By what cannot be used: why."""
+    """Reasons by what cannot be used."""
 
 
 class LiveSettings:
-    """Thread-safe. ``settings`` are what the process was started with."""
+    """The settings for runs, kept current. Thread-safe. ``settings`` are what the process was started with."""
 
     def __init__(
         self, settings: Settings, source: ConfigurationSourcing, *, now: Callable[[], float] = time.monotonic
@@ -124,9 +124,10 @@ class LiveSettings:
         self._state = _State()
 
     def chosen(self, tenant: str, session: Overrides = NOTHING, run: Overrides = NOTHING) -> ChosenSettings:
-        """What a run of ``tenant`` is accepted with now. ``session`` and ``run`` were checked when they were said; what
-        of them allows more than stands above by now is left out. Raises ``UnavailableError`` only before the rows were
-        read once."""
+        """The settings that a run of ``tenant`` is accepted with now. ``session`` and ``run`` were checked when they
+        were set; those of them that by now allow more than the layers above are left out. Raises ``UnavailableError``
+        only before the rows were read once.
+        """
         state = self._looked()
         said = [("file", _live(state.file.values)), ("fleet", _live(state.fleet.values))]
         overrides, origins = dict[str, str](), dict[str, str]()
@@ -148,20 +149,22 @@ class LiveSettings:
         )
 
     def recorded(self, overrides: Overrides, origins: Mapping[str, str]) -> ChosenSettings:
-        """What a run was accepted with that recorded these."""
+        """The settings of a run that recorded these overrides."""
         settings = self._overridden(overrides)
         return ChosenSettings(settings=settings, overrides=overrides, origins=origins, layers={})
 
     def problems(self) -> Mapping[str, str]:
-        """What cannot be used of the configurations there are, and why; the last good one counts in its place."""
+        """The configurations that cannot be used, and why; the last good one counts in place of each."""
         return dict(self._looked().problems)
 
     def _overridden(self, overrides: Overrides) -> Settings:
-        """The same object for the same overrides, so that what is made of it is made once."""
+        """The settings with overrides: the same object for the same overrides, so that what is derived from it is
+        derived once.
+        """
         return self._with(tuple(sorted(overrides.items()))) if overrides else self._settings
 
     def _unpinned(self, layer: str, values: Overrides) -> Iterator[tuple[str, str]]:
-        """What counts of a layer here: the environment of a process counts more."""
+        """The values of a layer that count here: the environment of a process goes before them."""
         for key, value in values.items():
             known = self._settings.origins.get(key)
             is_pinned = known is not None and known.layer in _PINNED
@@ -209,7 +212,7 @@ class LiveSettings:
         return _Known(values={**gone, **values}, version=_digest(text))
 
     def _without_file(self) -> _Known:
-        """What the file said when the process was started, taken back."""
+        """The defaults of what the file set when the process was started, for a file that is gone."""
         taken_back = {
             key: ""
             for key in LIVE
@@ -231,7 +234,7 @@ class LiveSettings:
         state.fleet, state.tenants = fleet, tenants
 
     def _usable(self, state: _State, row: ConfigurationVersion, name: str) -> _Known | None:
-        """The newest version that can be used."""
+        """The newest version that can be used; ``None`` when none can."""
         try:
             found = _parsed(row)
             state.problems.pop(name, None)
@@ -247,7 +250,7 @@ class LiveSettings:
 
 
 def live_settings_of(settings: Settings, database: Database) -> LiveSettings:
-    """Those of a process with ``settings`` on ``database``."""
+    """Build the live settings of a process with ``settings`` on ``database``."""
     return LiveSettings(settings, Configurations(database))
 
 
@@ -276,7 +279,7 @@ def _live(values: Overrides) -> Overrides:
 
 
 def _tell(state: _State, name: str, problem: str) -> None:
-    """Once for each problem."""
+    """Log a problem, once for each."""
     if state.problems.get(name) != problem:
         state.problems[name] = problem
         log.error("configuration.refused", place=name, error=problem)

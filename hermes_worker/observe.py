@@ -1,13 +1,13 @@
-"""What a process says about itself: log lines and counters.
+"""Log lines and counters of a process.
 
 ``log.info("tool_call.settled", tool=..., duration_s=...)``: a dotted past-tense event from the catalogue, then facts.
-What holds for a whole unit of work is bound once, on entry::
+Facts of a whole unit of work are bound once, on entry::
 
     with bound(run_id=run_id, iteration=4, attempt=1):
         ...
 
-Lines go to stderr, as text for people or as one JSON object per line. Every string in them is redacted, whoever wrote
-it: lines of other libraries take the same way. Prompts, tool output and message bodies are only logged at DEBUG.
+Lines go to stderr, as text for people or as one JSON object per line. Every string in them is redacted, whichever code
+wrote it: lines of other libraries take the same way. Prompts, tool output and message bodies are only logged at DEBUG.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ TIMED: Mapping[str, str] = MappingProxyType(
         "event.lagged": "From when an event of a run was written to when it was sent to somebody who follows the run.",
     }
 )
-"""What is timed. Seconds; those with a queue as ``hint.waited.model``."""
+"""The names of durations, in seconds; those with a queue as ``hint.waited.model``."""
 
 
 # --- context ---------------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def bound(**facts: object) -> AbstractContextManager[None]:
 # --- logging ---------------------------------------------------------------------------------------------------------
 
 _STRING_CHARS_MAX = 8_000
-"""A longer string is cut in the line; nobody reads a megabyte of traceback, and log collectors drop such lines."""
+"""A longer string is cut in the line: a megabyte of traceback is unreadable, and log collectors drop such lines."""
 _DEPTH_MAX = 4
 _QUIET_LIBRARIES = ("httpx", "httpx2", "httpcore", "openai", "anthropic", "urllib3", "asyncio", "alembic", "kombu")
 """Their INFO lines repeat what ours say; at DEBUG they are let through."""
@@ -470,7 +470,7 @@ class _LineWriter:
             stream.write(f"{line}\n")
             stream.flush()
         except (OSError, ValueError):
-            # Whoever reads our lines is gone, or stderr is closed. Work must not fail for want of a reader.
+            # The reader of our lines is gone, or stderr is closed. Work must not fail for want of a reader.
             return
 
     debug = info = warning = error = msg
@@ -583,7 +583,7 @@ class Durations(NamedTuple):
     """Durations of one kind."""
 
     classes: tuple[int, ...]
-    """How many lie in each class of ``DURATIONS_S``, and above them all."""
+    """How many durations lie in each class of ``DURATIONS_S``, and above them all."""
     sum_s: float
 
 
@@ -618,7 +618,9 @@ _counters, _timers = _Counters(), _Timers()
 
 
 def _after_fork(reset: Callable[[], None]) -> None:
-    """Have a forked child call this: the lock may be held by a thread that it does not have. Windows forks nobody."""
+    """Call ``reset`` in every forked child: the lock may be held by a thread that the child does not have. Windows has
+    no fork.
+    """
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=reset)
 
@@ -647,7 +649,7 @@ def snapshot() -> dict[str, int]:
 
 
 def durations() -> dict[str, Durations]:
-    """What was timed so far."""
+    """All durations so far, by name."""
     return _timers.values()
 
 
@@ -661,8 +663,9 @@ def reset_counters() -> None:
 
 
 def keep_looking(end: threading.Event, every_s: float, look: Callable[[], object], *, event: str) -> None:
-    """The body of a thread that calls ``look`` every so many seconds until ``end`` is set. What it raises is logged as
-    ``event``, a database that is away at the level of details: without this thread nobody here would look again."""
+    """Call ``look`` every so many seconds until ``end`` is set, as the body of a thread. What it raises is logged as
+    ``event``, an outage of the database only at DEBUG; without this thread no other would look again.
+    """
     while not end.wait(every_s):
         try:
             look()
@@ -679,8 +682,8 @@ _OUTAGE_MAX_S = 60.0
 
 
 class Outage:
-    """What a process says about a server that is away: at once, then at intervals that double from 1 s to 60 s,
-    whoever in the process notices it, and once more when the server answers again.
+    """Logs the outage of a server: at once, then at intervals that double from 1 s to 60 s, from any thread of the
+    process, and once more when the server answers again.
 
     A server that comes and goes does not begin the intervals anew: that takes a minute without a failure. Thread-safe.
     """
@@ -703,7 +706,7 @@ class Outage:
         self._unsaid = 0
 
     def failed(self, **facts: object) -> None:
-        """The server did not answer. ``facts`` are logged, if it is time to say it again."""
+        """Note that the server did not answer. ``facts`` are logged, if it is time to say it again."""
         with self._lock:
             now = self._clock()
             if now - self._failed_at > _OUTAGE_MAX_S:
@@ -719,7 +722,7 @@ class Outage:
         log.warning(self._gone, **facts, away_s=round(away_s, 1), more_failures=unsaid)
 
     def worked(self) -> None:
-        """The server answered. Costs next to nothing while it always does."""
+        """Note that the server answered. Costs next to nothing while it always does."""
         if self._since is None:
             return
         with self._lock:

@@ -1,8 +1,8 @@
-"""Extensions of others: what is there, what the operator enabled, and how it gets into this process.
+"""Foreign extensions: which there are, which the operator enabled, and how they get into this process.
 
 Three places are looked at: ``hermes_worker/addons``, which comes with the product, installed packages with an entry
-point of the group ``hermes_worker.extensions``, and the directories below ``HOME/plugins``. What is not enabled by name
-is never imported: what it would bring is read from its manifest, ``plugin.yaml``, beside its code.
+point of the group ``hermes_worker.extensions``, and the directories below ``HOME/plugins``. An extension that is not
+enabled by name is never imported: what it would bring is read from its manifest, ``plugin.yaml``, beside its code.
 
 An enabled extension is the operator's own code: it runs with all rights of the process, in every process. It is
 imported when a process begins, never in the thread of an event loop and never inside a transaction.
@@ -46,24 +46,24 @@ from hermes_worker.settings.role_secrets import ProcessRole, is_secret
 from hermes_worker.system.plainfiles import read_plain
 
 GROUP = "hermes_worker.extensions"
-"""Of entry points: the name of one is that of the extension, its value ``package.module:EXTENSION``."""
+"""The group of entry points: the name of one is that of the extension, its value ``package.module:EXTENSION``."""
 MANIFEST = "plugin.yaml"
 _ADDONS = "hermes_worker.addons"
 _PACKAGE = "hermes_plugins"
-"""What stands below ``HOME/plugins`` is imported as ``hermes_plugins.NAME``."""
+"""The package as which the directories below ``HOME/plugins`` are imported: ``hermes_plugins.NAME``."""
 _MANIFEST_BYTES_MAX = 100_000
 _BRINGS = (
     *("tools", "toolsets", "providers", "wires", "channels", "workspaces", "routers", "commands", "settings"),
     *("hooks", "context_sources", "compactors", "memory_providers", "tool_sources", "skills"),
 )
 _BUILT_IN_CHOICES = frozenset({"local", "summary"})
-"""What the settings choose unless somebody says otherwise: looking it up would load declarations for nothing."""
+"""The plugs that the settings choose by default: looking them up would load declarations for nothing."""
 _starting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an extension says of itself without being imported."""
+    """The facts that an extension states without being imported."""
 
     name: str
     version: str = ""
@@ -79,10 +79,10 @@ class Available:
 
     name: str
     place: str
-    """For people: the distribution with its version, or the directory."""
+    """Its origin, for people: the distribution with its version, or the directory."""
     source: metadata.EntryPoint | Path
     manifest: Manifest | None
-    """``None`` for one that says nothing."""
+    """``None`` for one without a manifest."""
     problem: str = ""
     """Why it cannot be used; empty when nothing is known against it."""
 
@@ -105,7 +105,7 @@ def addons() -> Iterator[Available]:
 
 
 def is_unverified(name: str) -> bool:
-    """Whether an extension comes with the product and nobody has asked the service that it speaks to."""
+    """Whether an extension comes with the product and was never tried against its service."""
     return name not in _TRIED and any(name == one.name for one in addons())
 
 
@@ -130,7 +130,7 @@ def _packages() -> Iterator[Available]:
 
 
 def _manifest_of(point: metadata.EntryPoint) -> Manifest | None:
-    """Of a package: its file lies in the top-level package, which is found without being imported."""
+    """The manifest of a package: its file lies in the top-level package, which is found without being imported."""
     top = point.module.partition(".")[0]
     found = importlib.util.find_spec(top) if top not in sys.modules else sys.modules[top].__spec__
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
@@ -178,12 +178,14 @@ def _hook_directories(home: Path) -> Iterator[Available]:
 
 
 def plugins_dir(home: Path) -> Path:
-    """Where an operator puts plugins."""
+    """The directory in which an operator puts plugins."""
     return home / "plugins"
 
 
 def read_manifest(path: Path, name: str) -> Manifest:
-    """Raises ``FileNotFoundError``, and ``ConfigurationError`` for what is no manifest of the extension ``name``."""
+    """Read a manifest. Raises ``FileNotFoundError``, and ``ConfigurationError`` for a file that is no manifest of the
+    extension ``name``.
+    """
     try:
         text = read_plain(path, bytes_max=_MANIFEST_BYTES_MAX).decode("utf-8")
         document = yaml.safe_load(text)
@@ -214,7 +216,7 @@ def _names(path: Path, document: Mapping[Any, Any], key: str) -> tuple[str, ...]
 
 
 def _require_ours(path: Path) -> None:
-    """What others may write, others may have written. Raises ``ConfigurationError``."""
+    """Raise ``ConfigurationError`` for a file that other users may write: they may have written it."""
     for place in (path.parent, path):
         found = place.stat()
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -257,7 +259,7 @@ def begin(settings: Settings, *, needs_servers: bool = True) -> Installed:
 
 
 def _require_chosen(settings: Settings, found: Installed) -> None:
-    """What the settings name of a kind of plug must be there. Raises ``ExtensionConflict``."""
+    """Require that each plug which the settings name is there. Raises ``ExtensionConflict``."""
     chosen: tuple[tuple[str, str | None, Collection[str]], ...] = (
         ("terminal.workspace (HERMES_WORKSPACE)", settings.terminal.workspace, found.workspaces),
         ("compression.compactor (HERMES_COMPACTOR)", settings.model.compactor, found.compactors),
@@ -271,7 +273,9 @@ def _require_chosen(settings: Settings, found: Installed) -> None:
 
 
 def _folded(settings: Settings, extensions: Sequence[Extension]) -> Installed:
-    """What is required is asked for by ``require``: a command that lists runs needs no key of a warehouse."""
+    """Put the extensions together. Required settings are not asked for here but by ``require``: a command that lists
+    runs needs no key of a warehouse.
+    """
     declared = [item for one in extensions for item in one.settings]
     _require_declared(settings, declared)
     values = values_of(declared, settings.variables)
@@ -279,7 +283,9 @@ def _folded(settings: Settings, extensions: Sequence[Extension]) -> Installed:
 
 
 def _require_declared(settings: Settings, declared: Sequence[SettingDeclaration]) -> None:
-    """What ``extensions.settings`` names must be for somebody, and no secret. Raises ``ExtensionConflict``."""
+    """Require that each name in ``extensions.settings`` belongs to an extension, and is no secret. Raises
+    ``ExtensionConflict``.
+    """
     known = {item.variable: item for item in declared}
     for name, _ in settings.extensions.settings:
         if name not in known:
@@ -302,7 +308,7 @@ def require(settings: Settings, roles: Collection[ProcessRole]) -> None:
 
 
 class _Begun:
-    """For which home and which names the extensions of this process were imported."""
+    """The home and the names for which the extensions of this process were imported."""
 
     key: tuple[object, ...] | None = None
     installed: Installed | None = None
@@ -328,8 +334,9 @@ def _browser(settings: Settings) -> tuple[Extension, ...]:
 
 
 def check(settings: Settings, enabled: Sequence[str], *more: Extension) -> None:
-    """Whether these extensions, and ``more``, could be used together, with all they require: imports them. Raises
-    ``ConfigurationError``."""
+    """Check that these extensions, and ``more``, can be used together, with all they require: imports them. Raises
+    ``ConfigurationError``.
+    """
     ours = (*installed.built_in(), *_mcp_servers(settings.home), *_browser(settings), *more)
     extensions = (*ours, *_imported(settings.home, enabled))
     fold(extensions, values_of((item for one in extensions for item in one.settings), settings.variables))
@@ -347,8 +354,9 @@ def compactor(name: str) -> Any:
 
 
 def preload(references: Sequence[Reference]) -> None:
-    """Import what others wrote before it is used, so that it is never imported in the middle of something. Raises
-    ``ConfigurationError``."""
+    """Import foreign code before it is used, so that it is never imported in the middle of something. Raises
+    ``ConfigurationError``.
+    """
     _require_quiet()
     for reference in references:
         load(reference)
@@ -412,7 +420,7 @@ def _said(error: BaseException) -> str:
 
 
 def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
-    """The names of what an extension brings, by kind; what a memory provider consists of is the provider."""
+    """The names of what an extension brings, by kind; the parts of a memory provider count as the provider."""
     of_memory = [source for one in extension.memory_providers for source in one.context_sources()]
     found = {
         "tools": tuple(one.name for one in extension.tools),
@@ -435,7 +443,7 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
 
 
 def _unsaid(extension: Extension, manifest: Manifest) -> list[str]:
-    """What an operator who read the manifest would not expect."""
+    """What an operator who read the manifest would not expect, as sentences."""
     return [
         f"{name} ({kind})"
         for kind, names in brought(extension).items()
@@ -470,7 +478,9 @@ def _plugin(folder: Path) -> Any:
 
 
 def _require_quiet() -> None:
-    """Importing takes as long as others like: an event loop would stand still. Raises ``RuntimeError``."""
+    """Raise ``RuntimeError`` in the thread of an event loop: importing may take long, and the loop would stand
+    still.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -84,5 +84,5 @@ def is_group(kind: Any) -> bool:
 
 
 def filled(group: type[_Group], values: Mapping[str, SettingValue]) -> _Group:
-    """A group with the values of its extension; a required one that is missing was refused before."""
+    """Build a group from the values of its extension; a missing required value was refused before."""
     return group(**{item.name: values.get(item.name) for item in fields(group)})  # type: ignore[arg-type]

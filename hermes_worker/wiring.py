@@ -137,13 +137,16 @@ _TENANTS_EVERY_S = 10.0
 _POOL_SIZE = 12
 """Database connections per process: transactions are short, so many more threads than this share them."""
 SWITCH_INTERVAL_S = 0.05
-"""How long a thread may compute before another one can interrupt it. Each thread that waits for the interpreter wakes
-after this time to ask for it; with Python's 5 ms, hundreds of them spend most of the CPU on asking. Ours wait for
+"""Seconds that a thread may compute before another one can interrupt it. Each thread that waits for the interpreter
+wakes after this time to ask for it; with Python's 5 ms, hundreds of them spend most of the CPU on asking. Ours wait for
 sockets all the time and give way by themselves. 500 streams in a process: 184 us of CPU per chunk with 5 ms, 58 with
-100 (docs/benchmarks.md)."""
+100 (docs/benchmarks.md).
+"""
 _OVERRIDES_KNOWN_MAX = 256
 _WORKSPACES_OPEN_MAX = 1_000
-"""Every session may have one of its own; opening one again costs less than a millisecond."""
+"""How many opened workspaces are cached. Every session may have one of its own; opening one again costs less than a
+millisecond.
+"""
 _COMPUTING_AT_ONCE = 4
 """Model tasks that compute or wait for the database at the same time. One at a time would leave the interpreter idle
 while the database works; 2, 4 and 8 were measured with 1,000 calls in flight (docs/benchmarks.md)."""
@@ -151,7 +154,7 @@ while the database works; 2, 4 and 8 were measured with 1,000 calls in flight (d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """What is needed to accept, watch and control runs, and nothing that runs them."""
+    """The parts for accepting, watching and controlling runs, without those that run them."""
 
     settings: Settings
     database: Database
@@ -174,7 +177,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What distinguishes one worker process from another under the same settings."""
+    """The options in which worker processes differ under the same settings."""
 
     name: str | None = None
     """Shown to people, and known to a supervisor; ``None`` for host and process number."""
@@ -189,11 +192,11 @@ class WorkerOptions:
     more_tools: Sequence[Tool] = ()
     """Tools beside the installed ones; the crash lab brings its own."""
     lanes: LaneStarter | None = None
-    """Where this process has suspects tried. ``None`` in a lane."""
+    """Starts lanes for this process's suspects. ``None`` in a lane."""
 
     @property
     def is_lane(self) -> bool:
-        """This process does suspects, one at a time, and nothing else."""
+        """Whether this process does suspects, one at a time, and nothing else."""
         return any(QueueName(queue).is_for_lanes for queue in self.queues)
 
 
@@ -220,7 +223,7 @@ class WorkerProcess:
     database: Database
 
     def close(self) -> None:
-        """Give up what is held and end the threads. Idempotent."""
+        """Release all claims and end the threads. Idempotent."""
         self.keeper.stop()
         self.listener.stop()
         self.lister.stop()
@@ -237,8 +240,10 @@ class WorkerProcess:
 def database_of(
     settings: Settings, *, pool_size: int = 10, observed: Observed = NOT_OBSERVED, sealer: Sealer = PLAIN
 ) -> Database:
-    """The database of ``settings``, whatever schema it has; ``observed`` says which hooks are owed a call for what is
-    written. Who reads or writes texts needs ``sealer_of``. Nothing is connected yet. Raises ``ConfigurationError``."""
+    """Build the database of ``settings``, whatever its schema; ``observed`` says which hooks have to be called about
+    what is written. Code that reads or writes texts needs ``sealer_of``. Nothing is connected yet. Raises
+    ``ConfigurationError``.
+    """
     url = settings.database.url or embedded_database_url(settings.home)
     prepares = settings.database.prepared_statements
     homes = spellings_of(settings.home)
@@ -246,14 +251,16 @@ def database_of(
 
 
 def sealer_of(settings: Settings) -> Sealer:
-    """What encrypts and decrypts texts in the database. Raises ``ConfigurationError``."""
+    """Build the sealer, which encrypts and decrypts texts in the database. Raises ``ConfigurationError``."""
     keys, source = current_keys(settings)
     return Sealer(text_keys(keys), source) if keys or source else PLAIN
 
 
 def open_database(settings: Settings) -> Database:
-    """The database of ``settings``, at this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
-    found = plugins.begin(settings)  # before anything is connected: nobody waits for it in a transaction
+    """Open the database of ``settings``, at this version's schema. Raises ``ConfigurationError``,
+    ``UnavailableError``.
+    """
+    found = plugins.begin(settings)  # before anything is connected, so that no transaction waits for it
     observed = observed_by((hook.name, hook.events) for hook in found.hooks.values())
     database = database_of(settings, pool_size=_POOL_SIZE, observed=observed, sealer=sealer_of(settings))
     require_current(database)
@@ -263,7 +270,7 @@ def open_database(settings: Settings) -> Database:
 
 
 def shelf_of(settings: Settings, database: Database) -> SkillShelf:
-    """The skills of a database, and of the folders of this machine."""
+    """Build the shelf of skills of a database, and of the folders of this machine."""
     chosen = settings.skills
     return SkillShelf(Skills(database), settings.home, external=chosen.external_dirs, disabled=chosen.disabled)
 
@@ -275,7 +282,7 @@ def open_client(settings: Settings) -> Client:
 
 
 def client_over(settings: Settings, database: Database, broker: redis.Redis) -> Client:
-    """What ``open_client`` makes, over connections that are there."""
+    """Build the client that ``open_client`` does, over existing connections."""
     return Client(
         settings=settings,
         database=database,
@@ -303,7 +310,7 @@ def learnt_chats(database: Database) -> LearntChats:
 
 
 def dispatcher_of(settings: Settings) -> Dispatcher:
-    """Who takes deliveries to their targets, with the credentials of ``settings``."""
+    """Build the dispatcher, which takes deliveries to their targets with the credentials of ``settings``."""
     from hermes_worker.channels.dispatcher import Dispatcher
 
     return Dispatcher(
@@ -316,19 +323,23 @@ def dispatcher_of(settings: Settings) -> Dispatcher:
 
 
 def provider_of(settings: Settings) -> Provider:
-    """The provider that the settings name, built. Raises ``ConfigurationError`` when a part of it is missing."""
+    """Build the provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
     from hermes_worker.models.factory import shared_provider
 
     return shared_provider(*place_of(settings))
 
 
 def endpoint_of(settings: Settings) -> Endpoint:
-    """Where ``provider_of`` would send model calls. Raises ``ConfigurationError`` when a part of it is missing."""
+    """The endpoint to which ``provider_of`` would send model calls. Raises ``ConfigurationError`` when a part of it is
+    missing.
+    """
     return place_of(settings)[1]
 
 
 def place_of(settings: Settings) -> tuple[str, Endpoint]:
-    """The same, and how it is spoken to."""
+    """The name of the wire, and the endpoint to which ``provider_of`` would send model calls. Raises
+    ``ConfigurationError`` when a part of it is missing.
+    """
     from hermes_worker.models import factory
 
     has_login = bool(settings.model.refresh_tokens)
@@ -337,8 +348,9 @@ def place_of(settings: Settings) -> tuple[str, Endpoint]:
 
 
 def key_places(settings: Settings) -> Iterator[tuple[str, tuple[str, Endpoint] | ConfigurationError]]:
-    """What is asked beside ``place_of``: the same provider with its further keys, and the providers to fall back on
-    with each of theirs; by a name for people, with what is missing where it cannot be asked."""
+    """The wires and endpoints beside that of ``place_of``: the same provider with its further keys, and the fallbacks
+    with each of theirs; by a name for people, with the error where a part is missing.
+    """
     from hermes_worker.models import factory
 
     named = zip(settings.model.fallbacks, _named_choices(settings, settings.model.fallbacks), strict=True)
@@ -357,8 +369,9 @@ def key_places(settings: Settings) -> Iterator[tuple[str, tuple[str, Endpoint] |
 
 
 def chain_of(settings: Settings, grants: Granting | None = None) -> Chain:
-    """The provider that the settings name, and those to fall back on. Connects to nothing. Without ``grants`` only keys
-    are used."""
+    """Build the chain of the provider that the settings name, and its fallbacks. Connects to nothing. Without
+    ``grants`` only keys are used.
+    """
     from hermes_worker.models.chain import Chain
 
     return Chain(_model_choice(settings), _named_choices(settings, settings.model.fallbacks), grants=grants)
@@ -397,7 +410,7 @@ def logins_of(settings: Settings) -> tuple[Login, ...]:
 
 
 def auxiliary_chains_of(settings: Settings) -> dict[str, Chain]:
-    """Providers of their own for calls beside the conversation; those without a key are passed over."""
+    """Build the chains for calls beside the conversation, by task; those without a key are left out."""
     from hermes_worker.models.chain import Chain, is_usable
 
     named = _auxiliary_names(settings)
@@ -406,7 +419,7 @@ def auxiliary_chains_of(settings: Settings) -> dict[str, Chain]:
 
 
 def _auxiliary_names(settings: Settings) -> dict[str, Sequence[str]]:
-    """The providers of calls beside the conversation, as they are named."""
+    """The providers of calls beside the conversation, as the settings name them."""
     from hermes_worker.core.auxiliary import AuxTask
 
     model = settings.model
@@ -420,12 +433,14 @@ def _auxiliary_names(settings: Settings) -> dict[str, Sequence[str]]:
 
 
 def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
-    """The settings of providers that are given as ``setting_kinds.named_model`` reads them."""
+    """The settings of providers that are given in the form of ``setting_kinds.named_model``."""
     return [_named_choice(settings, name) for name in map(named_model, named)]
 
 
 def _named_choice(settings: Settings, name: NamedModel) -> ModelChoice:
-    """A key variable that is named belongs to this entry, wherever it leads: who wrote the one wrote the other."""
+    """The settings of one provider. A key variable that is named belongs to this entry, whatever its address: the same
+    person wrote both.
+    """
     from hermes_worker.models.chain import ModelChoice
 
     choice = ModelChoice(
@@ -442,7 +457,7 @@ def _named_choice(settings: Settings, name: NamedModel) -> ModelChoice:
 
 
 def _extras(settings: Settings, provider: str | None, base_url: str | None = None) -> Extras:
-    """What the settings say to this provider, under any of its names."""
+    """The further settings of this provider, under any of its names."""
     from hermes_worker.models.catalog import find_provider, provider_of_host
     from hermes_worker.models.factory import Extras
 
@@ -480,7 +495,8 @@ def _keyed(choice: ModelChoice, keys: Sequence[str]) -> ModelChoice:
 
 def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None) -> list[str]:
     """The provider's keys from its usual variables; never for an address that is not its own. Servers that people run
-    themselves (``vllm``) have no address of their own, so theirs go where they are said to be."""
+    themselves (``vllm``) have no address of their own, so their keys are sent to the configured one.
+    """
     from hermes_worker.models.catalog import find_provider, provider_of_host
 
     at_address = provider_of_host(base_url or "")
@@ -496,7 +512,7 @@ def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None)
 
 
 def model_options(settings: Settings, *, compactor: Compactor | None = None) -> ModelOptions:
-    """How models are asked. ``compactor`` is what the settings name; ``None`` where no model is asked."""
+    """The options of model calls. ``compactor`` is the one that the settings name; ``None`` where no model is asked."""
     from hermes_worker.agent.prompt.compactors import SUMMARY
     from hermes_worker.models.identity import endpoint_identity
     from hermes_worker.tasks.iteration.requests import ModelOptions
@@ -539,7 +555,7 @@ def delegation_policy(settings: Settings) -> DelegationPolicy:
 
 
 def retention_rules_of(settings: Settings) -> dict[RetentionKind, RetentionRule]:
-    """What holds for tenants without rules of their own."""
+    """The retention rules of tenants without rules of their own."""
     return {**DEFAULT_RULES, **rules_of(settings.retention.rules)}
 
 
@@ -548,14 +564,14 @@ def pruner_of(database: Database, settings: Settings) -> Pruner:
 
 
 def prune_files_here(database: Database, settings: Settings) -> dict[RetentionKind, int]:
-    """Remove what the rules let go of the files of this machine's home; how many of each kind."""
+    """Remove the files of this machine's home that the rules let go; return how many of each kind."""
     from hermes_worker.tasks.upkeep import prune_files
 
     return prune_files(settings.home, pruner_of(database, settings), outputs_kept=settings.cron.outputs_kept)
 
 
 def remove_files_here(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequence[str]) -> Mapping[str, int]:
-    """Remove what this machine has of erased sessions and jobs. Idempotent."""
+    """Remove this machine's files of erased sessions and jobs. Idempotent."""
     from hermes_worker.tasks.upkeep import remove_files
 
     return remove_files(home, tenant, sessions, jobs)
@@ -571,13 +587,13 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
 
 
 def alert_policy(settings: Settings) -> AlertPolicy:
-    """Whom to tell of what is wrong."""
+    """The policy of alerts: the targets that are told of problems."""
     delivery = settings.delivery
     return AlertPolicy(targets=delivery.alert_targets, backlog_age_s=delivery.alert_backlog_age_s)
 
 
 def pricing_of(settings: Settings) -> Pricing:
-    """What model calls cost, for who cannot ask a provider: the sweeper, also where no provider is set up."""
+    """The prices of model calls, for code that cannot ask a provider: the sweeper, also where no provider is set up."""
     from hermes_worker.models.catalog import find_provider, provider_of_host
     from hermes_worker.models.prices import cost_of
 
@@ -600,7 +616,7 @@ def _passed_on(settings: Settings) -> frozenset[str]:
 
 
 def redactor_of(settings: Settings) -> Redactor:
-    """What hides secrets in results of tools: also those of this installation, which commands may print."""
+    """Build the redactor of tool results, which also hides the secrets of this installation that commands may print."""
     from hermes_worker.channels.dispatcher import Dispatcher
 
     passed_on = {name: settings.environ.get(name, "") for name in settings.terminal.env_passthrough}
@@ -613,7 +629,7 @@ def redactor_of(settings: Settings) -> Redactor:
 
 
 def approval_rules(settings: Settings) -> ApprovalRules:
-    """What the settings decide about dangerous commands."""
+    """The settings about dangerous commands."""
     from hermes_worker.safety.approvals import Mode, Unattended
     from hermes_worker.tasks.calls.permission import ApprovalRules
 
@@ -636,7 +652,7 @@ def approval_rules(settings: Settings) -> ApprovalRules:
 
 
 def guardrail_rules(settings: Settings) -> GuardrailRules:
-    """What the settings decide about agents that repeat themselves in vain."""
+    """The settings about agents that repeat themselves in vain."""
     chosen = settings.tool_loop_guardrails
     return GuardrailRules(
         warns=chosen.warns,
@@ -669,8 +685,9 @@ def _file_outbox(settings: Settings, workspace: str) -> FileOutbox:
 
 
 def sandbox_of(settings: Settings, is_shared: Callable[[], bool] = lambda: False) -> Sandbox:
-    """How this configuration confines commands; what works here is tried when it is first asked for. ``is_shared``
-    says whether there are other tenants than the default one."""
+    """Build the sandbox that confines commands; what works on this machine is tried when it is first asked for.
+    ``is_shared`` returns whether there are other tenants than the default one.
+    """
     import hermes_worker
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.workspaces.sandbox.egress import EgressProxy
@@ -712,7 +729,7 @@ def sandbox_of(settings: Settings, is_shared: Callable[[], bool] = lambda: False
 
 
 def command_limits(settings: Settings) -> CommandLimits:
-    """What a command on this machine may use."""
+    """The limits of a command on this machine."""
     from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
     chosen = settings.terminal
@@ -726,7 +743,7 @@ def command_limits(settings: Settings) -> CommandLimits:
 
 
 def network_rules(settings: Settings) -> NetworkRules:
-    """Who gets which network for commands."""
+    """The networks of commands, by the origin of their run."""
     from hermes_worker.workspaces.sandbox.network import Network, NetworkRules
 
     chosen = settings.terminal
@@ -739,7 +756,7 @@ def network_rules(settings: Settings) -> NetworkRules:
 
 
 def workspace_bytes_max(settings: Settings, root: str | None = None, kind: str = "local") -> int:
-    """What a workspace may hold; 0 for no limit. ``root`` is its directory."""
+    """Bytes that a workspace may hold; 0 for no limit. ``root`` is its directory."""
     chosen = settings.terminal.workspace_mb_max
     if chosen is None:
         is_guests = root is not None and Path(root).is_relative_to(tenants_workspaces_dir(settings.home))
@@ -749,8 +766,9 @@ def workspace_bytes_max(settings: Settings, root: str | None = None, kind: str =
 
 
 def _sharing(database: Database) -> Callable[[], bool]:
-    """Whether there are other tenants than the default one, looked up a few times a minute at most. Who cannot be
-    asked is believed to have some."""
+    """Build the check whether there are other tenants than the default one, looked up a few times a minute at most.
+    While the database is away it answers that there are.
+    """
     is_shared, look_at = False, 0.0
 
     def looked_up() -> bool:
@@ -771,7 +789,7 @@ _OF_CLIENT_KEYS = ("sslkey", "ssl_keyfile")
 
 
 def _private_paths(settings: Settings) -> Iterator[str]:
-    """Where the product keeps what no command may see."""
+    """The files and directories of the product that no command may see."""
     yield str(settings.home)
     yield from settings.secret_files.values()
     if settings.server.tls_key is not None:
@@ -789,7 +807,7 @@ def _private_paths(settings: Settings) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Models:
-    """Where a worker's model calls go, and with which keys."""
+    """The providers and keys of a worker's model calls."""
 
     chain: TaskChain
     auxiliary: Mapping[str, TaskChain]
@@ -800,7 +818,9 @@ class _Models:
 
 
 def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _Models:
-    """Nowhere, and with none, for a worker that makes no model calls: its tools leave auxiliary calls to others."""
+    """Build the providers and keys; empty ones for a worker that makes no model calls: its tools leave auxiliary calls
+    to others.
+    """
     from hermes_worker.models.chain import NoChain
     from hermes_worker.models.tenant_watch import WhereNeeded
     from hermes_worker.tasks.parts import NoTenantKeys
@@ -823,8 +843,9 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
 
 
 def tenant_watch_of(settings: Settings, database: Database) -> TenantKeyWatch[TenantModels]:
-    """Where model calls of tenants go that have provider keys in rows, or in the settings. Nothing is read yet. Raises
-    ``ConfigurationError``."""
+    """Build the watch over tenants' provider keys in rows, or in the settings. Nothing is read yet. Raises
+    ``ConfigurationError``.
+    """
     from hermes_worker.features.provider_keys.rows import ProviderKeys
     from hermes_worker.models.tenant_watch import TenantKeyWatch
 
@@ -843,8 +864,9 @@ def key_rules(settings: Settings) -> KeyRules:
 
 
 def tenant_models_of(settings: Settings) -> dict[str, TenantModels]:
-    """Where model calls of tenants go that have provider keys in the settings: to the same places as those of others,
-    and never with a key of the installation. Raises ``ConfigurationError`` for a provider that nobody knows."""
+    """The providers of tenants that have provider keys in the settings: the same as those of others, and never with a
+    key of the installation. Raises ``ConfigurationError`` for an unknown provider.
+    """
     from hermes_worker.models.catalog import find_provider, provider_rows
 
     held: dict[str, dict[str, list[str]]] = {}
@@ -904,8 +926,9 @@ def _built_in_compactor(settings: Settings) -> Compactor:
 
 
 def _load_what_runs_here(shared: _Shared, catalog: Catalog) -> None:
-    """What a worker of these queues will call: what cannot be loaded or lacks a setting is said now, and nothing is
-    imported in the middle of a step. Raises ``ConfigurationError``."""
+    """Load what a worker of these queues will call, so that a missing setting or package is reported now, and nothing
+    is imported in the middle of a step. Raises ``ConfigurationError``.
+    """
     queues = {QueueName(queue) for queue in shared.options.queues}
     plugins.require(shared.settings, {ProcessRole(queue.value.removeprefix("suspect_")) for queue in queues})
     found = installed.of_others()
@@ -967,7 +990,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """What all parts of a worker process are made of."""
+    """The parts that all others of a worker process are built from."""
 
     settings: Settings
     options: WorkerOptions
@@ -978,7 +1001,7 @@ class _Shared:
 
 
 def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
-    """Enters the process among the workers."""
+    """Build the shared parts, and register the process among the workers."""
     from hermes_worker.tasks.leases import Leases
 
     client = open_client(settings)
@@ -1003,7 +1026,7 @@ def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
 
 
 def _step_parts(shared: _Shared) -> Parts:
-    """What iterations, tool calls and auxiliary calls work with."""
+    """Build the parts for iterations, tool calls and auxiliary calls."""
     from hermes_worker.store.inbound_files import InboundFiles
     from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
     from hermes_worker.store.runs.calls import ToolCalls
@@ -1052,8 +1075,9 @@ def _step_parts(shared: _Shared) -> Parts:
 
 
 def _reviewing_of(shared: _Shared, settings: Settings) -> Reviewing | None:
-    """What looks back at conversations under these settings, where that is asked for and there is a model that could
-    learn something."""
+    """Build what begins reviews under these settings; ``None`` where reviews are off or no model could learn
+    anything.
+    """
     from hermes_worker.features.memory.review_rows import Reviews
     from hermes_worker.features.memory.review_work import Reviewing
     from hermes_worker.features.memory.rows import Memories
@@ -1078,7 +1102,9 @@ def _reviewing_of(shared: _Shared, settings: Settings) -> Reviewing | None:
 
 
 def _overriding(shared: _Shared, compactor: Compactor | None) -> Callable[[Parts, str], Parts]:
-    """What a run with settings of its own is served with. The parts that hold connections stay what they are."""
+    """Build the function that makes the parts for a run with settings of its own. The parts that hold connections stay
+    the same.
+    """
     settings = shared.settings
 
     @lru_cache(_OVERRIDES_KNOWN_MAX)
@@ -1104,7 +1130,7 @@ def _overriding(shared: _Shared, compactor: Compactor | None) -> Callable[[Parts
 
 
 def tool_policies(settings: Settings, said: Overrides) -> ToolPolicies:
-    """What these settings decide for tools; ``said`` is what of them differs from those of the process."""
+    """The policies for tools under these settings; ``said`` are the settings that differ from those of the process."""
     from hermes_worker.agent.tools.base import ToolPolicies
     from hermes_worker.agent.tools.builtin import COMMAND_S_MAX
 
@@ -1125,7 +1151,7 @@ def _checkpointing(settings: Settings) -> Checkpointing | None:
 
 
 def checkpoint_limits(settings: Settings) -> CheckpointLimits:
-    """How much is kept of one workspace."""
+    """How many checkpoints, and how large ones, are kept of one workspace."""
     chosen = settings.checkpoints
     return CheckpointLimits(
         checkpoints=chosen.kept, file_bytes=chosen.file_mb_max * 1024**2, store_bytes=chosen.mb_max * 1024**2
@@ -1133,7 +1159,9 @@ def checkpoint_limits(settings: Settings) -> CheckpointLimits:
 
 
 def _watcher_of(shared: _Shared, parts: Parts) -> ProcessWatcher:
-    """What watches background processes: in a worker for tools, which reaches their workspaces."""
+    """Build the watcher of background processes, which is on in a worker for tools, since that reaches their
+    workspaces.
+    """
     from hermes_worker.store.runs.processes import Processes
     from hermes_worker.tasks.processes import ProcessWatcher, WatchParts
 
@@ -1150,7 +1178,7 @@ def _watcher_of(shared: _Shared, parts: Parts) -> ProcessWatcher:
 
 
 def _closer_of(shared: _Shared, parts: Parts) -> TaskCloser:
-    """What tells servers of tasks that nobody wants any more: in a worker for tools, where there are tool sources."""
+    """Build the closer of remote tasks, which is on in a worker for tools with tool sources."""
     from hermes_worker.store.runs.remote_tasks import RemoteTasks
     from hermes_worker.tasks.remote_tasks import TaskCloser
 
@@ -1160,8 +1188,9 @@ def _closer_of(shared: _Shared, parts: Parts) -> TaskCloser:
 
 
 def _hooks_of(shared: _Shared) -> Hooks:
-    """The hooks that this process calls: those about model calls where these are made, all others beside the tools.
-    Raises ``ConfigurationError`` for one that cannot be loaded."""
+    """Build the hooks that this process calls: those about model calls where these are made, all others beside the
+    tools. Raises ``ConfigurationError`` for one that cannot be loaded.
+    """
     from hermes_worker.features.memory.rows import Memories
     from hermes_worker.store.hooks.calls import HookCalls
     from hermes_worker.tasks.hooks.running import HookRunner, loaded_hooks
@@ -1193,7 +1222,7 @@ def _hooks_of(shared: _Shared) -> Hooks:
 
 
 def _catalog_of(shared: _Shared) -> Catalog:
-    """The tools of this process; loaded only where they are called."""
+    """Build the catalogue of tools of this process; tools are loaded only where they are called."""
     from hermes_worker.agent.fetching import Fetcher
     from hermes_worker.agent.tools.catalog import default_catalog
     from hermes_worker.features.memory.rows import Memories
@@ -1236,7 +1265,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
 
 
 def memory_policy_of(settings: Settings) -> MemoryPolicy:
-    """What an installation says of memories. What is to be kept is scanned more strictly than what is read."""
+    """The settings about memories. Text that is to be kept is scanned more strictly than text that is read."""
     said = settings.memory
     used = {MemoryTarget.MEMORY: said.is_enabled, MemoryTarget.USER: said.knows_user}
     return MemoryPolicy(
@@ -1250,13 +1279,13 @@ def memory_policy_of(settings: Settings) -> MemoryPolicy:
 
 
 def skill_policy_of(settings: Settings) -> SkillPolicy:
-    """What an installation says of agents that change skills."""
+    """The settings about agents that change skills."""
     said = settings.skills
     return SkillPolicy(writes=SkillWrites(said.writes), writers=frozenset(map(MemoryWriter, said.writers)))
 
 
 def _browsers_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
-    """What tools use the browsers of sessions with, where they have any."""
+    """The services by which tools use the browsers of sessions; empty where there are none."""
     if not shared.settings.browser.is_enabled:
         return {}
     from hermes_worker.browser.pages import Browsers
@@ -1266,7 +1295,7 @@ def _browsers_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
 
 
 def _mcp_rows_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
-    """What makes tool sources of tenants' MCP servers, where they have any."""
+    """The services that make tool sources of tenants' MCP servers; empty where there are none."""
     if not shared.settings.mcp.has_rows:
         return {}
     from hermes_worker.features.mcp_servers.rows import McpServers
@@ -1278,7 +1307,7 @@ def _mcp_rows_of(shared: _Shared, policy: UrlPolicy) -> dict[str, object]:
 
 
 def browser_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> ResourceHost:
-    """The browsers of this process. Raises ``NoBrowserHere``, ``OSError``."""
+    """Build the host of the browsers of this process. Raises ``NoBrowserHere``, ``OSError``."""
     from hermes_worker.browser.chromium import Chromium, find_chromium, require_confinement
     from hermes_worker.browser.host import browser_host
     from hermes_worker.browser.relay import Relay
@@ -1310,7 +1339,7 @@ def _known_as(host: str, address: str | None) -> str:
 
 
 def mcp_host_of(settings: Settings, database: Database, *, name: str, alive_file: Path | None) -> ResourceHost:
-    """The MCP servers of this process that have a command. Raises ``ConfigurationError``, ``OSError``."""
+    """Build the host of the MCP servers that have a command. Raises ``ConfigurationError``, ``OSError``."""
     from hermes_worker.features.mcp_servers.rows import McpServers
     from hermes_worker.hosting.host import HostOptions
     from hermes_worker.hosting.program import NotStarted
@@ -1355,7 +1384,7 @@ def mcp_host_of(settings: Settings, database: Database, *, name: str, alive_file
 
 
 def process_looker_of(settings: Settings, database: Database) -> ServerLooker | None:
-    """What asks tenants' MCP servers that have a command what they offer: in a host, where the operator allows any."""
+    """Build the lister of tenants' MCP servers that have a command; ``None`` where the operator allows no commands."""
     if not (settings.mcp.has_rows and settings.mcp.row_commands):
         return None
     from hermes_worker.features.mcp_servers.rows import McpServers
@@ -1366,7 +1395,9 @@ def process_looker_of(settings: Settings, database: Database) -> ServerLooker | 
 
 
 def _looker_of(shared: _Shared) -> ServerLooker | None:
-    """What asks tenants' MCP servers that have an address: in a worker for tools, where tenants have any."""
+    """Build the lister of tenants' MCP servers that have an address; ``None`` unless this is a worker for tools and
+    tenants have any.
+    """
     settings = shared.settings
     if not settings.mcp.has_rows or QueueName.TOOLS not in shared.options.queues:
         return None
@@ -1379,7 +1410,7 @@ def _looker_of(shared: _Shared) -> ServerLooker | None:
 
 
 def _lister_of(shared: _Shared, catalog: Catalog) -> ToolLister:
-    """What asks the tool sources: in a worker for tools; in any other there are none to ask."""
+    """Build the lister of tool sources, in a worker for tools; in any other it has no source to ask."""
     from hermes_worker.tasks.tool_sources import ToolLister
 
     declared = installed.current().tool_sources if QueueName.TOOLS in shared.options.queues else {}
@@ -1388,7 +1419,7 @@ def _lister_of(shared: _Shared, catalog: Catalog) -> ToolLister:
 
 
 def _places_of(shared: _Shared) -> PlaceKeeper:
-    """What tends the workspaces of other machines: in a worker for tools, which may reach them."""
+    """Build the keeper of remote workspaces, in a worker for tools, which may reach them."""
     from hermes_worker.tasks.places import PlaceKeeper
 
     settings = shared.settings
@@ -1400,7 +1431,7 @@ def _places_of(shared: _Shared) -> PlaceKeeper:
 
 
 def place_of_workspaces(settings: Settings) -> WorkspacePlace | None:
-    """Where the workspaces of new sessions are, unless that is this machine or an extension's."""
+    """The place of new sessions' workspaces; ``None`` when that is this machine or an extension's."""
     if settings.terminal.workspace not in ("ssh", *_KINDS_OF_ALL):
         return None
     from hermes_worker.workspaces.ref import OpeningOptions
@@ -1416,15 +1447,16 @@ def place_of_workspaces(settings: Settings) -> WorkspacePlace | None:
 
 
 def copy_rule(settings: Settings, database: Database) -> CopyRule:
-    """What a restored copy may open."""
+    """The rule about what a restored copy may open."""
     from hermes_worker.workspaces.opening import CopyRule
 
     return CopyRule(spellings_of(settings.home), partial(is_copy, database))
 
 
 def opening_workspaces(settings: Settings, sandbox: Sandbox | None, rule: CopyRule) -> Callable[[str], Workspace]:
-    """What opens the workspace of a session, and remembers those that it opened last. Without ``sandbox`` no command
-    may be run there. It raises ``WorkspaceError``, and ``ValueError`` for what is no description."""
+    """Build the function that opens the workspace of a session, and caches those opened last. Without ``sandbox`` no
+    command may be run there. It raises ``WorkspaceError``, and ``ValueError`` for a text that is no description.
+    """
     from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
     from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -1454,7 +1486,7 @@ def opening_workspaces(settings: Settings, sandbox: Sandbox | None, rule: CopyRu
 
 
 def ssh_account(settings: Settings) -> SshAccount | None:
-    """Where workspaces of the kind ``ssh`` are; ``None`` when no host is set."""
+    """The account for workspaces of the kind ``ssh``; ``None`` when no host is set."""
     from hermes_worker.workspaces.remote.ssh import SshAccount
 
     terminal, own = settings.terminal, settings.home / "ssh"
@@ -1470,7 +1502,7 @@ def ssh_account(settings: Settings) -> SshAccount | None:
 
 
 def docker_account(settings: Settings) -> DockerAccount:
-    """Where workspaces of the kind ``docker`` are, and what they are made of."""
+    """The engine for workspaces of the kind ``docker``, and the settings of its containers."""
     from hermes_worker.workspaces.remote.docker import ContainerRules, DockerAccount
     from hermes_worker.workspaces.remote.streams import ServiceAddress
 
@@ -1499,7 +1531,7 @@ def docker_account(settings: Settings) -> DockerAccount:
 
 
 def kubernetes_account(settings: Settings) -> KubernetesAccount:
-    """Where workspaces of the kind ``kubernetes`` are, and what they are made of."""
+    """The cluster for workspaces of the kind ``kubernetes``, and the settings of its pods."""
     from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount, PodRules
     from hermes_worker.workspaces.remote.streams import ServiceAddress
     from hermes_worker.workspaces.sandbox.network import Network
@@ -1552,7 +1584,7 @@ def _delivery_parts(shared: _Shared) -> DeliveryParts:
 
 
 def _collecting_parts(shared: _Shared, dispatcher: Dispatcher) -> CollectingParts:
-    """What the scripts and skills of jobs are collected with."""
+    """Build the parts for collecting the scripts and skills of jobs."""
     from hermes_worker.store.jobs.executions import Executions
     from hermes_worker.tasks.jobs.collect import CollectingParts
 
@@ -1575,7 +1607,7 @@ def _collecting_parts(shared: _Shared, dispatcher: Dispatcher) -> CollectingPart
 
 
 def _gathering_parts(shared: _Shared, parts: Parts) -> GatheringParts:
-    """What the files that runs leave are gathered with."""
+    """Build the parts for gathering the artifacts of runs."""
     from hermes_worker.features.artifacts.work import GatheringParts
     from hermes_worker.store.artifacts.gatherings import Gatherings
 
@@ -1591,7 +1623,7 @@ def _gathering_parts(shared: _Shared, parts: Parts) -> GatheringParts:
 
 
 def _fetching_parts(shared: _Shared) -> FetchingParts:
-    """What files that people send are fetched with."""
+    """Build the parts for fetching files that people send."""
     from hermes_worker.channels.downloading import FileDownloader
     from hermes_worker.store.inbound_files import InboundFiles
     from hermes_worker.tasks.fetching import FetchingParts
@@ -1609,7 +1641,7 @@ def _fetching_parts(shared: _Shared) -> FetchingParts:
 
 
 def _hearing(said: GatewaySettings) -> Callable[[bytes, str], Hearing]:
-    """Who listens to recordings that people send."""
+    """Build the function that transcribes recordings that people send."""
     from hermes_worker.channels.hearing import NOT_SET_UP, Transcriber
 
     if said.transcription_url is None:

@@ -24,7 +24,7 @@ class AddonFailed(HermesError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        """Of the answer, where that is what failed."""
+        """The HTTP status of the answer, where that is what failed."""
         self.may_have_acted = may_have_acted
         """The request went out and no answer came."""
         self.is_refusal = is_refusal
@@ -106,7 +106,7 @@ def text_of(value: Any) -> str:
 
 
 def _because(answer: HttpResponse) -> str:
-    """What the service says of a failure, in short."""
+    """The service's own words about a failure, in short."""
     try:
         document = json.loads(answer.body)
     except (ValueError, RecursionError):

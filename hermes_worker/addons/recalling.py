@@ -1,4 +1,4 @@
-"""What adapters of memory services have in common: whose memory it is, and how long an iteration waits."""
+"""The shared part of adapters of memory services: the name of a tenant's user, and how long an iteration waits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RECALL_S: Final = 1.8
 """An iteration waits 2 s at most (``extension.PREFETCH_S_MAX``), and the rest is ours."""
 SYNC_S: Final = 25.0
 ANSWER_BYTES_MAX: Final = 200_000
-"""Of an answer. A longer one is none: nobody recalls so much."""
+"""Bytes of an answer. A longer one counts as none: no service recalls so much."""
 _NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def whose(tenant: str, name: str) -> str:
-    """Under which name a service knows the user of a tenant. Two tenants never share one.
+    """The name under which a service knows the user of a tenant. Two tenants never share one.
 
     >>> whose("acme.eu", "ann")
     'ann-acme-eu'

@@ -1,1 +1,1 @@
-"""What an agent is told and what it can do."""
+"""The prompt of an agent, and its tools."""

@@ -1,4 +1,6 @@
-"""Fetching what a model asks for: every address is judged, that of every redirect too, and nothing is kept between."""
+"""Fetch the addresses that a model asks for: every address is judged, that of every redirect too, and nothing is kept
+between two requests.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
 
 TOTAL_S = 30.0
-"""Of one request."""
+"""Longest time of one request, in seconds."""
 REDIRECTS_MAX = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LOOK_EVERY_S = 0.1
@@ -32,7 +34,7 @@ class Fetcher:
     total_s: float = TOTAL_S
 
     def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> Fetched:
-        """Raises ``FetchFailed``, whose message may be shown to a model."""
+        """Fetch an address. Raises ``FetchFailed``, whose message may be shown to a model."""
         for _ in range(REDIRECTS_MAX + 1):
             response = self._response(url, cancelled, bytes_max)
             if response.status not in _REDIRECTS:
@@ -41,7 +43,7 @@ class Fetcher:
         raise FetchFailed(f"there are more than {REDIRECTS_MAX} redirects")
 
     def _response(self, url: str, cancelled: Cancellation, bytes_max: int) -> HttpResponse:
-        """On a thread of its own, because nothing else can be told to stop waiting."""
+        """Make the request on a thread of its own, because a blocked one cannot be told to stop waiting."""
         outcome: list[HttpResponse | FetchFailed] = []
 
         def work() -> None:

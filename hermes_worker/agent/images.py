@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ENCODED_CHARS_MAX = 4 * 1024 * 1024
-"""Of an image as base64. Anthropic takes 5 MB of it ("Vision", docs.anthropic.com, 2026-03); others take more."""
+"""Characters of an image as base64. Anthropic takes 5 MB of it ("Vision", docs.anthropic.com, 2026-03); others take
+more.
+"""
 PIXELS_MAX = 50_000_000
-"""Of an image that has to be unpacked as it is: 200 MB. JPEG can be unpacked smaller, so it may be larger."""
+"""Pixels of an image that has to be unpacked whole: 200 MB. JPEG can be unpacked smaller, so it may be larger."""
 _JPEG_PIXELS_MAX = 16 * PIXELS_MAX
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _QUALITIES = (85, 70, 50)
@@ -53,13 +55,14 @@ def media_type_of(content: bytes) -> str | None:
 
 
 def pixels_of(content: bytes) -> int | None:
-    """How many pixels a picture has, by its header: nothing of it is unpacked. ``None`` for what is no picture that
-    models take, and for one that says more than any may have."""
+    """How many pixels a picture has, by its header: nothing of it is unpacked. ``None`` for content that is no picture
+    that models take, and for a picture that claims more pixels than any may have.
+    """
     return _looked_at(content, lambda image: image.width * image.height)
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether the first frame of a picture can be unpacked to its end. Its size is the caller's to judge before."""
+    """Whether the first frame of a picture can be unpacked to its end. The caller judges its size before."""
     with _one_at_a_time:
         return _looked_at(content, lambda image: image.load() is not None) is not None
 
@@ -77,7 +80,7 @@ def _looked_at(content: bytes, look: Callable[[Image], int]) -> int | None:
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
-    """What Pillow raises for pictures that it cannot read."""
+    """The exceptions that Pillow raises for pictures that it cannot read."""
     from PIL import Image, UnidentifiedImageError
 
     return (
@@ -148,7 +151,7 @@ def _shrunk(image: Image, side_px_max: int) -> SmallImage | None:
 
 
 def _encodings(image: Image, *, is_photo: bool) -> Iterator[SmallImage]:
-    """Ways to write it, the best first."""
+    """Encode the image in each form that models take, the best first."""
     if not is_photo:
         yield SmallImage(media_type="image/png", content=_written(image, "PNG"))
     plain = _on_white(image)

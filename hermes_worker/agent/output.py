@@ -1,8 +1,8 @@
-"""Answers that have to fit a JSON Schema: which schemas are taken, and what an answer is worth. Pure.
+"""Answers that have to fit a JSON Schema: which schemas are accepted, and whether an answer fits. Pure.
 
 A schema comes from a caller, so it is hostile until it was looked at: ``checked_schema`` refuses what could fetch, what
-is large, and what takes long to judge by. What passes is judged by within the bounds of ``tools.json_schema`` all the
-same.
+is large, and what takes long to judge by. An accepted schema is applied within the bounds of ``tools.json_schema`` all
+the same.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
 
 SCHEMA_CHARS_MAX = 64_000
-"""As compact JSON: it is a part of the prompt."""
+"""Characters of a schema as compact JSON: it is a part of the prompt."""
 PROBE_S: Final = 0.01
-"""Processor time for judging a few values by a schema, and for trying its patterns."""
+"""Seconds of processor time for judging a few values by a schema, and for trying its patterns."""
 _NODES_MAX = 8_000
 _PROBE_CHARS = "aA0 -_.@/,:\n"
 _PROBE_REPEATS = 400
@@ -31,21 +31,23 @@ _PROBES: tuple[object, ...] = (None, 0, "", [], {}, [0], {"": 0})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """An answer that fits: its JSON, without what stood around it."""
+    """An answer that fits: its JSON, without the text around it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfitting:
-    """An answer that does not; sentences that a model can act on."""
+    """An answer that does not fit; sentences that a model can act on."""
 
     problems: tuple[str, ...]
 
 
 def checked_schema(schema: object) -> Schema:
-    """A schema that answers can be judged by. Raises ``UnusableSchema``; its message completes the sentence "the schema
-    ...". What is refused is refused within milliseconds; a large one that is taken takes some tenths of a second."""
+    """Return the schema if answers can be judged by it. Raises ``UnusableSchema``; its message completes the sentence
+    "the schema ...". A bad schema is refused within milliseconds; a large one that is accepted takes some tenths of a
+    second.
+    """
     # Here and not above, because few processes look at schemas, and it takes long to import.
     from hermes_worker.agent.tools.json_schema import require_usable
 
@@ -65,8 +67,9 @@ def checked_schema(schema: object) -> Schema:
 
 
 def require_usable_parameters(parameters: Schema) -> None:
-    """Look at a schema of arguments that a caller brings, as it is mended when it is sent and where it is no schema by
-    itself. Raises ``UnusableSchema`` for one that cannot be mended, and for what would hurt."""
+    """Check a schema of arguments that a caller brings, mended as it is when it is sent if it is no schema by itself.
+    Raises ``UnusableSchema`` for one that cannot be mended, and for one that could do harm.
+    """
     for _ in _patterns_of(parameters):
         pass  # what refers to elsewhere, is large or is deep is refused before anything is made of it
     try:
@@ -80,7 +83,9 @@ _TOO_LARGE = f"is too large: at most {SCHEMA_CHARS_MAX:,} characters and {_NODES
 
 
 def _patterns_of(schema: Schema) -> Iterator[str]:
-    """Its regular expressions; whatever looks like one counts. Refuses on the way what refers to elsewhere."""
+    """The regular expressions of a schema, and any text that could be one. Raises ``UnusableSchema`` on meeting a
+    reference to elsewhere.
+    """
     waiting: list[tuple[Any, int]] = [(schema, 0)]
     nodes = chars = 0
     while waiting:
@@ -122,7 +127,7 @@ def _require_quick(pattern: str) -> None:
 
 
 def judged(text: str, schema: Schema) -> Fitting | Unfitting:
-    """Whether an answer fits. A fence of Markdown around the JSON is taken off; nothing else is guessed at."""
+    """Judge whether an answer fits. A fence of Markdown around the JSON is taken off; nothing else is guessed at."""
     fenced = _FENCED.fullmatch(text)
     bare = (fenced["inside"] if fenced else text).strip()
     try:

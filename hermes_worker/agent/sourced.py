@@ -1,4 +1,4 @@
-"""What sessions and rows store of tools that came from tool sources (``agent.tools.sources``). Pure.
+"""The definitions of tools from tool sources (``agent.tools.sources``), as sessions and rows store them. Pure.
 
 A stored definition is what models are sent, and beside it, under a private key, what is decided by the tool's
 declaration: its source, replay class and time limit. So a session goes on with the tools it began with.
@@ -29,16 +29,19 @@ from hermes_worker.extension import ToolSpec
 
 TOOLS_MAX = 500
 DEFINITIONS_CHARS_MAX = 1_000_000
-"""Of one source: every session that has its tools stores them, and every request sends them."""
+"""Characters of the definitions of one source: every session that has its tools stores them, and every request sends
+them.
+"""
 _KEY = "_sourced"
 _MARK = f'"{_KEY}":'
 
 
 def listed(source: str, offered: object, taken: Collection[str]) -> tuple[list[str], list[LeftOutTool]]:
-    """The definitions of what a source offers, sorted by name, and the tools that are left out. ``taken`` are names
-    that it may not use: those of tools that are there without it. A name that no model could be sent is none the less
-    a name: it is mapped when it is sent (``models.wires.definitions``), and the source is called by its own. Raises
-    ``TypeError``, ``ValueError`` for an offer that cannot be used at all."""
+    """The definitions of the tools that a source offers, sorted by name, and the tools that are left out. ``taken`` are
+    names that it may not use: those of tools that exist without it. A name that no model could be sent is allowed: it
+    is mapped when it is sent (``models.wires.definitions``), and the source is called by its own. Raises ``TypeError``,
+    ``ValueError`` for an offer that cannot be used at all.
+    """
     if not isinstance(offered, Iterable):
         raise TypeError(f"it offered a {type(offered).__name__} and no tools")
     found: dict[str, str] = {}
@@ -88,8 +91,9 @@ def _definition(source: str, spec: ToolSpec) -> str:
 
 
 def client_definition(tool: ClientTool, timeout_s: float) -> str:
-    """What a session stores of a tool of its client, who has ``timeout_s`` seconds for a call. A call has no effect
-    here: what is done about it is the client's, and it may be told again."""
+    """The stored definition of a client's tool, whose client has ``timeout_s`` seconds for a call. A call has no effect
+    here: acting on it is the client's part, and the client may be told of it again.
+    """
     spec = ToolSpec(
         name=tool.name,
         description=tool.description,
@@ -105,7 +109,8 @@ def client_definition(tool: ClientTool, timeout_s: float) -> str:
 
 def with_deferred(definitions: Mapping[str, str], may_wait: Collection[str], window: int | None) -> tuple[str, ...]:
     """A new session's definitions, by name, as it stores them: where those in ``may_wait`` would take too much of the
-    window, they are marked, and the three tools that lead to them stand among the others, by name."""
+    window, they are marked, and the three tools that lead to them stand among the others, by name.
+    """
     waiting = {name: definition for name, definition in definitions.items() if name in may_wait}
     if BRIDGE & definitions.keys() or not is_too_much(tuple(waiting.values()), window):
         return tuple(definitions[name] for name in sorted(definitions))
@@ -148,7 +153,7 @@ def bridge_specs(count: int) -> tuple[ToolSpec, ...]:
 
 
 def client_tools(tools: str) -> tuple[ClientTool, ...]:
-    """Those of its client among a session's stored definitions, by name."""
+    """The client's tools among a session's stored definitions, by name."""
     found = [spec for source, spec in frozen_specs(tools) if source == CLIENT_SOURCE]
     return tuple(
         ClientTool(name=spec.name, description=spec.description, parameters=spec.parameters)
@@ -162,14 +167,17 @@ def plain_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def frozen_specs(tools: str) -> Iterator[tuple[str, ToolSpec]]:
-    """Of a session's stored definitions, those that came from sources: the source, and the tool as it was then."""
+    """The source and the spec, as it was when stored, of each tool from a source among a session's stored
+    definitions.
+    """
     if _MARK in tools:
         yield from (spec_of(definition) for definition in json.loads(tools) if _KEY in definition)
 
 
 def spec_of(definition: Mapping[str, Any]) -> tuple[str, ToolSpec]:
-    """The source of a stored definition, and its tool. Raises ``KeyError``, ``ValueError`` for one that makes no
-    sense."""
+    """The source and the spec of a stored definition. Raises ``KeyError``, ``ValueError`` for one that makes no
+    sense.
+    """
     facts, function = definition[_KEY], definition["function"]
     spec = ToolSpec(
         name=function["name"],

@@ -40,7 +40,7 @@ from hermes_worker.settings.sentinels import Sentinels, sentinels_of
 from hermes_worker.store.rows import Hint
 
 CONTROL_CHANNEL = f"{KEY_PREFIX}control"
-"""Pub/sub: nudges to whichever worker holds a claim. Losing one costs time, never correctness."""
+"""The pub/sub channel of nudges to the workers that hold claims. Losing one costs time, never correctness."""
 _PROBE_KEY = f"{KEY_PREFIX}writability"
 _PROBE_KEPT_S = 60
 SOCKET_TIMEOUT_S = 5.0
@@ -98,11 +98,11 @@ def redis_client(broker_url: str, *, answers_within_s: float = SOCKET_TIMEOUT_S)
 
 
 class NoBroker(redis.ConnectionError):
-    """No broker runs where one is looked for, and nobody expects one."""
+    """No broker runs where one is looked for, which is expected."""
 
 
 class _SoughtBroker(redis.ConnectionPool):
-    """Connections to the broker that is there by now."""
+    """Connections to the broker that runs at the moment."""
 
     def __init__(self, seek: Callable[[], str | None]) -> None:
         super().__init__(decode_responses=True)
@@ -163,7 +163,7 @@ def _client_of_primary(sentinels: Sentinels, options: Mapping[str, Any]) -> redi
 
 
 def sentinel_options(sentinels: Sentinels) -> dict[str, Any]:
-    """How redis-py is to talk to the Sentinels themselves: one that is away is passed over at once."""
+    """Options with which redis-py connects to the Sentinels themselves: one that is away is passed over at once."""
     tls: Mapping[str, Any] = {} if sentinels.tls is None else {"ssl": True, **sentinels.tls}
     return {
         "socket_timeout": CONNECT_TIMEOUT_S,
@@ -175,7 +175,7 @@ def sentinel_options(sentinels: Sentinels) -> dict[str, Any]:
 
 
 def broker_failed(doing: str, error: Exception, **facts: object) -> None:
-    """Say that the broker did not do what was asked: because it is away, or because it refuses us."""
+    """Log that the broker did not do what was asked: because it is away, or because it refuses us."""
     if isinstance(error, NoBroker):
         return
     if advice := advice_on(error):
@@ -186,7 +186,7 @@ def broker_failed(doing: str, error: Exception, **facts: object) -> None:
 
 
 def explain_outage(error: Exception) -> str:
-    """What keeps the broker from working for us, as a sentence."""
+    """The reason why the broker does not work for us, as a sentence."""
     if advice := advice_on(error):
         return advice
     if isinstance(error, redis.ResponseError) and not is_protocol_error(error):
@@ -198,21 +198,23 @@ def explain_outage(error: Exception) -> str:
 
 
 def is_protocol_error(error: BaseException) -> bool:
-    """Whether the two of us do not speak the same language: what answers is no Redis, or does not know a command of
-    ours. Another try changes nothing then. Every other error of a broker is a state that may pass: it is waited out."""
+    """Whether the server does not speak our protocol: what answers is no Redis, or does not know a command of ours.
+    Another try changes nothing then. Every other error of a broker is a state that may pass: it is waited out.
+    """
     if isinstance(error, redis.InvalidResponse):
         return True
     return isinstance(error, redis.ResponseError) and _answer(error).lower().startswith(_NOT_UNDERSTOOD)
 
 
 def _answer(error: BaseException) -> str:
-    """What the server said, without what redis-py puts in front of it in a pipeline."""
+    """The server's answer, without the prefix that redis-py adds in a pipeline."""
     return str(error).rpartition(" of pipeline caused error: ")[2]
 
 
 def refuses_us(error: Exception) -> bool:
-    """Whether the broker answers and does not do for us what it must, whatever we ask: it does not let our user, be it
-    inside a script, it has no memory left, it is a replica or a part of a cluster, or takes no writes for now."""
+    """Whether the broker answers but refuses the product as a whole: it does not let our user, be it inside a script,
+    it has no memory left, it is a replica or a part of a cluster, or takes no writes for now.
+    """
     return advice_on(error) is not None
 
 
@@ -227,8 +229,9 @@ def advice_on(error: Exception) -> str | None:
 
 
 def refuse_cluster(broker_url: str) -> Exception | None:
-    """Raises ``ConfigurationError`` when the broker is a Redis Cluster. One that does not answer soon may be none, and
-    nobody waits for it: what was wrong then is returned."""
+    """Raise ``ConfigurationError`` when the broker is a Redis Cluster. One that does not answer soon may be none, and
+    is not waited for: the error is returned.
+    """
     with redis_client(broker_url, answers_within_s=CONNECT_TIMEOUT_S) as client:
         try:
             is_cluster = server_facts(client).get("mode") == "cluster"
@@ -249,7 +252,7 @@ def require_writable(client: redis.Redis) -> None:
 
 
 def server_facts(client: redis.Redis) -> Mapping[str, str]:
-    """What ``HELLO`` tells everybody: ``server``, ``version``, ``mode``, ``role`` and so on."""
+    """The answer of ``HELLO``: ``server``, ``version``, ``mode``, ``role`` and so on."""
     told: Any = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
     facts = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
     return {str(name): str(value) for name, value in facts.items()}
@@ -291,7 +294,7 @@ _ADVICE_ON_WORDS = (
         f"the broker has as many clients as it allows: raise its maxclients, or end clients of others; {_ON_ITS_OWN}",
     ),
 )
-"""By the first words of an answer for which redis-py has no class of its own."""
+"""Advice by the first words of an answer for which redis-py has no class of its own."""
 _NOT_UNDERSTOOD = (
     "unknown command",
     "unknown subcommand",
@@ -408,8 +411,9 @@ class Publisher:
         return {name.value: int(length) for name, length in zip(QueueName, lengths, strict=True)}
 
     def tell_stopped(self, run_ids: Sequence[str], hints: Sequence[Hint]) -> None:
-        """Tell the workers that these runs are being stopped: whoever holds a call of one first, as somebody waits for
-        that, and then what follows."""
+        """Tell the workers that these runs are being stopped: the nudges first, since a person waits for their effect,
+        and then the hints.
+        """
         for run_id in run_ids:
             self.nudge("stop", run_id)
         self.send(hints)
@@ -500,7 +504,7 @@ _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": 
 
 
 def effect_label(effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts | FetchFile) -> str:
-    """What Flower and the worker's log show for a message."""
+    """The text by which Flower and the worker's log show a message."""
     if isinstance(effect, CallHook):
         return f"{effect.hook} {effect.event_id} attempt {effect.attempt}"
     if isinstance(effect, Collect):

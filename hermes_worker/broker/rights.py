@@ -1,7 +1,8 @@
-"""What the product asks of its broker, and so all that its user there needs to be allowed.
+"""The commands and keys that the product uses at its broker, and so all that its user there has to be allowed.
 
-The broker carries hints. Who reaches it must be able to send and to read them, and to do nothing else: not to empty it,
-not to configure it, not to look at other data on the same server. ``rules`` says that in the words of ``ACL SETUSER``.
+The broker carries hints. Our user must be able to send and to read them, and to do nothing else: not to empty the
+broker, not to configure it, not to look at other data on the same server. ``rules`` says that in the words of ``ACL
+SETUSER``.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 KEY_PREFIX = "hermes:"
-"""In front of every key and channel of ours."""
+"""The prefix of every key and channel of ours."""
 USER = "hermes"
-"""What the user is called on the embedded broker, and in the documentation."""
+"""The name of the user on the embedded broker, and in the documentation."""
 
 _ALWAYS = (6, 2)
 COMMANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
@@ -67,7 +68,7 @@ COMMANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
 
 
 _PATTERNS = ("celery.pidbox", "celeryev/*", "celeryev/worker.*")
-"""What Celery subscribes to as patterns; rights for those are compared letter by letter."""
+"""Patterns that Celery subscribes to; rights for those are compared letter by letter."""
 
 
 def rules(version: tuple[int, ...], *, database: int = 0) -> str:

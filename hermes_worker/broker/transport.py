@@ -8,10 +8,10 @@ emulation is off (``ack_emulation``) and a pop is all that a message costs: BLMP
 them when they wait already, and whose bytes are packed once. Priorities, for which kombu reads four lists instead of
 one, are not used; and the sockets are handed to the event loop when they are new, not before every poll.
 
-Whoever reaches the broker can send anything. Celery acts on what it is sent: it would keep a place for a message that
-is due in ten years, publish whatever a message wants called when it is done, and give a task a time limit that ends its
-process. So of a message in a queue of ours only what our own messages say is handed on (``_plain``): the name of one of
-our tasks and its arguments. What is no such message is dropped, and costs time.
+Anybody who reaches the broker can send anything. Celery acts on what it is sent: it would keep a place for a message
+that is due in ten years, publish whatever a message wants called when it is done, and give a task a time limit that
+ends its process. So of a message in a queue of ours only what our own messages say is handed on (``_plain``): the name
+of one of our tasks and its arguments. Any other message is dropped, and costs time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ POPPED_MAX = 4
 
 class QoS(virtual.QoS):  # type: ignore[misc]
     """Puts messages back that were not begun when a worker ends. Where that fails they are lost, which a hint may be:
-    kombu would write them to a file that nobody reads, and log that it had to."""
+    kombu would write them to a file that nothing reads, and log that it had to.
+    """
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:
         if unrestored := super().restore_unacked():
@@ -129,7 +130,9 @@ class Channel(redis.Channel):  # type: ignore[misc]
         return key.decode().removeprefix(self.global_keyprefix), messages if self._pops_many else [messages]
 
     def _deliver_all(self, messages: list[bytes], queue: str) -> None:
-        """One that cannot be handled must not take those behind it along: they are in no queue any more."""
+        """Deliver each message. One that cannot be handled must not take the ones behind it along: they are in no queue
+        any more.
+        """
         failure: Exception | None = None
         for message in messages:
             try:
@@ -145,7 +148,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             raise failure
 
     def _receive_one(self, c: Any) -> Any:
-        """What is published to remote control. Kombu would end the worker because of what is no message at all."""
+        """Receive a message to remote control. Kombu would end the worker because of one that is no message at all."""
         try:
             return super()._receive_one(c)
         except (ValueError, RecursionError) as error:  # a channel that is no text, or JSON that is too deep
@@ -153,7 +156,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             return None
 
     def _deliver_fanout_message(self, message: object, exchange: str) -> bool:
-        """JSON that was published to remote control, and so may be anything."""
+        """Deliver JSON that was published to remote control, and so may be anything; return whether it could be."""
         try:
             super()._deliver_fanout_message(message, exchange)
         except Exception as error:
@@ -186,9 +189,9 @@ _dropped = _Dropped()
 
 
 def _plain(message: bytes, queue: str) -> dict[str, Any]:
-    """A message of one of our tasks, without anything else that Celery might act on.
+    """The message of one of our tasks, without anything else that Celery might act on.
 
-    Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` for whatever is no such message.
+    Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` for anything else.
     """
     if len(message) > _MESSAGE_BYTES_MAX:
         raise ValueError("too long")
@@ -244,7 +247,9 @@ def _is_number(value: object) -> bool:
 
 
 def _is_time(value: object) -> bool:
-    """Epoch seconds of a hint. One in the future would make the sweeper believe that the queue had come that far."""
+    """Whether a value is the time of a hint, in epoch seconds. One in the future would make the sweeper believe that
+    the queue had come that far.
+    """
     return type(value) in (int, float) and 0 <= value <= time() + _CLOCKS_APART_S  # type: ignore[operator]
 
 
@@ -276,7 +281,7 @@ _QUEUES: Mapping[str, frozenset[QueueName]] = {
     TaskName.FETCH_FILE: frozenset({QueueName.DELIVERY}),
     TaskName.MAINTAIN: frozenset({QueueName.SYSTEM}),
 }
-"""Where each is done: a worker for tools may have no key for a model, and would fail a run that it is sent."""
+"""The queue of each task: a worker for tools may have no key for a model, and would fail a run that it is sent."""
 _HEADERS: Mapping[str, Any] = {
     "lang": "py",
     "shadow": None,
@@ -298,17 +303,18 @@ _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": 
 
 
 class SentinelChannel(Channel, redis.SentinelChannel):  # type: ignore[misc]
-    """The same, to whichever server the Sentinels call the primary."""
+    """A channel to whichever server the Sentinels call the primary."""
 
 
 class Transport(redis.Transport):  # type: ignore[misc]
-    """See the module's docstring."""
+    """Our transport for a broker that is addressed itself; see the module's docstring."""
 
     Channel = Channel
     connection_errors = (*redis.Transport.connection_errors, RedisError)
-    """Whatever a broker answers, it may answer otherwise in a while: one that forbids what we need may allow it again,
-    a full one may get room, a replica may be promoted. A worker waits for that as for one that is away. What no waiting
-    mends, a protocol error, is known where it waits (``worker.celery``)."""
+    """Errors that count as an outage: all answers of a broker, since it may answer otherwise in a while. One that
+    forbids what we need may allow it again, a full one may get room, a replica may be promoted. A worker waits for that
+    as for one that is away. A protocol error, which no waiting mends, is known where it waits (``worker.celery``).
+    """
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         before = set(loop.on_tick)
@@ -326,17 +332,17 @@ class Transport(redis.Transport):  # type: ignore[misc]
 
 
 class SentinelTransport(Transport, redis.SentinelTransport):  # type: ignore[misc]
-    """The same, over Sentinels."""
+    """Our transport for a broker that is found through Redis Sentinel."""
 
     default_port = 26_379
     Channel = SentinelChannel
 
 
 def install() -> None:
-    """Be what kombu takes for ``redis://``, ``rediss://``, ``redis+socket://`` and ``sentinel://`` in this process.
-    Idempotent.
+    """Replace kombu's transports for ``redis://``, ``rediss://``, ``redis+socket://`` and ``sentinel://`` in this
+    process. Idempotent.
 
-    Under its usual names, because Celery's own tools look at the scheme of a URL.
+    It keeps the usual names, because Celery's own tools look at the scheme of a URL.
     """
     for name, ours in {"redis": Transport, "rediss": Transport, "sentinel": SentinelTransport}.items():
         TRANSPORT_ALIASES[name] = f"{__name__}:{ours.__name__}"

@@ -1,9 +1,9 @@
-"""One Chromium: found, started where a command of a stranger is started, and ended with everything it started.
+"""One Chromium: found, started as confined as a stranger's command, and ended with everything it started.
 
 A page is a program of a stranger. So Chromium runs where commands of a guest run (``workspaces.sandbox``): it sees the
-system's directories, its own profile and nothing else, it has no network but the proxy that judges each connection,
-and the kernel ends all of its processes with the first one. Its own sandbox needs what such a command may not do, so it
-is off, and without bubblewrap there is no browser at all. DevTools is spoken over two pipes; nothing listens anywhere.
+system's directories, its own profile and nothing else, it has no network but the proxy that judges each connection, and
+the kernel ends all of its processes with the first one. Its own sandbox needs what such a command may not do, so it is
+off, and without bubblewrap there is no browser at all. DevTools is spoken over two pipes; nothing listens anywhere.
 
 ``hosting.program`` starts and ends it.
 """
@@ -26,7 +26,7 @@ from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 PAGE: Final = RunOrigin(source="cli", tenant="page")
-"""What a page is to the sandbox: a guest, with the proxy at most."""
+"""The origin of a page for the sandbox: a guest, with the proxy at most."""
 _FLAGS: Final = (
     "--headless=new",
     "--no-sandbox",
@@ -63,7 +63,7 @@ _FLAGS: Final = (
     "--force-color-profile=srgb",
 )
 _WRAPPERS: Final = {"chromium": "/usr/lib/chromium/chromium", "chromium-browser": "/usr/lib/chromium/chromium"}
-"""Where Debian's shell script, which reads settings of users, has the program itself."""
+"""Paths of the program itself behind Debian's shell script, which reads settings of users."""
 
 
 class NoBrowserHere(NotStarted):
@@ -95,14 +95,15 @@ def require_confinement(sandbox: Sandbox) -> None:
 
 
 def missing_extra() -> str | None:
-    """What to install for hosts and tools; ``None`` when it is there."""
+    """The sentence that says what to install for hosts and tools; ``None`` when it is there."""
     lacking = [name for name in ("playwright", "websockets") if find_spec(name) is None]
     return f"{' and '.join(lacking)} is missing: pip install 'hermes-worker[browser]'" if lacking else None
 
 
 class Chromium:
-    """A running browser. ``commands`` is written to and ``events`` read from, as DevTools has them: JSON, each message
-    with a NUL behind it."""
+    """A running browser. ``commands`` is written to and ``events`` read from, in DevTools' form: JSON, each message
+    with a NUL behind it.
+    """
 
     def __init__(self, program: str, folder: Path, sandbox: Sandbox, flags: Sequence[str] = ()) -> None:
         """Start one with its profile in ``folder``, which is made and, at the end, removed. Raises
@@ -129,7 +130,7 @@ class Chromium:
 
     @property
     def pid(self) -> int:
-        """Of the process that keeps it."""
+        """The id of the process that keeps it."""
         return self._program.pid
 
     def keep_alive(self) -> None:

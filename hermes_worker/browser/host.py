@@ -46,8 +46,9 @@ class _HostedBrowser:
 def browser_host(
     rows: Resources, start: StartBrowser, options: HostOptions, relay_of: Callable[[Callable[[str, str], bool]], Relay]
 ) -> ResourceHost:
-    """The browsers of this process. ``relay_of`` makes the server, given who says which call may use which browser.
-    Raises ``OSError``."""
+    """The host of the browsers of this process. ``relay_of`` makes the server, given the function that says which call
+    may use which browser. Raises ``OSError``.
+    """
 
     def started(resource: ResourceView, folder: Path) -> _HostedBrowser:
         name = resource.resource_id

@@ -1,12 +1,12 @@
-"""What a call does with the browser of its session, from whatever worker it runs on. Needs the extra ``browser``.
+"""Do what a call does with the browser of its session, from whichever worker it runs on. Needs the extra ``browser``.
 
 Theory of operation. A call takes the use of the session's row, connects to the browser, acts, leaves in the row what
-the next call needs and disconnects. Nothing is remembered in the worker but the library's driver. Before a call acts on
-an element it looks at the page itself and finds the element that the model meant (``core.page_snapshots``): a ref is
-worth nothing on another connection, and the page may have changed.
+the next call needs and disconnects. The worker remembers nothing but the library's driver. Before a call acts on an
+element it looks at the page itself and finds the element that the model meant (``core.page_snapshots``): a ref is worth
+nothing on another connection, and the page may have changed.
 
-A browser that was lost is said to be lost: its cookies are given to a new one, and the call that finds out does nothing
-but open a page that was asked for.
+A browser that was lost is reported as lost: its cookies are given to a new one, and the call that finds out does
+nothing but open a page that was asked for.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 START_S: Final = 45.0
-"""A call waits so long for a host: a lost lease lapses in that time, and a cold Chromium starts."""
+"""How many seconds a call waits for a host: a lost lease lapses in that time, and a cold Chromium starts."""
 STARTING_S: Final = 60.0
-"""So much longer while a host that renews its lease is at it: on a busy machine a Chromium takes long to start."""
+"""How many seconds longer it waits while a host that renews its lease is at it: on a busy machine a Chromium takes long
+to start.
+"""
 CONNECT_S: Final = 15.0
 ACT_S: Final = 60.0
 SETTLE_S: Final = 3.0
-"""After an action, for a page that goes elsewhere."""
+"""How many seconds to wait after an action for a page that goes elsewhere."""
 SNAPSHOT_S: Final = 20.0
 COOKIES_CHARS_MAX: Final = 400_000
 _PAGES_MAX: Final = 8
@@ -74,7 +76,7 @@ _PASSWORDS: Final = """() => {
 
 
 class BrowserFailed(Exception):
-    """What a call cannot do; the sentence is for the model, and nothing was done unless it says so."""
+    """A call cannot be done; the sentence is for the model, and nothing was done unless it says so."""
 
 
 class BrowserGone(BrowserFailed):
@@ -83,7 +85,7 @@ class BrowserGone(BrowserFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a model was shown of a page, or is."""
+    """A page as the model was shown it, or as it is now."""
 
     page: SeenPage
     target: str
@@ -113,11 +115,11 @@ class Visit:
         self.page = page
         self.target = target
         self.seen = seen
-        """What the model was shown last; ``None`` before it was, and of a browser that is gone."""
+        """The page as the model was shown it last; ``None`` before that, and for a browser that is gone."""
         self.lost = lost
-        """That the browser before this one was lost, as a sentence."""
+        """The sentence that the browser before this one was lost; ``None`` when it was not."""
         self.shown: Look | None = None
-        """What the model is shown by this call."""
+        """The page that this call shows the model."""
 
     async def look(self) -> Look:
         """A snapshot of the page as it is now. Raises ``BrowserFailed``."""
@@ -137,7 +139,7 @@ class Visit:
         raise BrowserFailed(_RESTLESS)
 
     async def _read(self) -> tuple[str, list[str]]:
-        """What is on the page, and which passwords are. Raises ``BrowserFailed``, and what the library raises."""
+        """The text of the page, and its passwords. Raises ``BrowserFailed``, and what the library raises."""
         opened = 0
 
         def counted(_: object) -> None:
@@ -181,7 +183,7 @@ class Browsers:
     """The browsers of sessions, for the calls of this process. Thread-safe."""
 
     def __init__(self, rows: Resources, policy: UrlPolicy | None = None, rules: NetworkRules | None = None) -> None:
-        """``rules`` says who has a network at all."""
+        """``rules`` says which runs have a network at all."""
         self.policy = policy or UrlPolicy()
         self._rules = rules or NetworkRules()
         self._rows = rows
@@ -254,7 +256,7 @@ class Browsers:
             return result
 
     async def _leave(self, use: ResourceUse, visit: Visit) -> None:
-        """What the next call needs, also when this one failed."""
+        """Write down what the next call needs, also when this one failed."""
         with suppress(Exception):
             async with asyncio.timeout(5):
                 noted = visit.shown.noted() if visit.shown is not None else Noted(url=visit.page.url)
@@ -341,7 +343,7 @@ async def _passwords(frame: Any) -> Sequence[str]:
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether the connection or the browser is gone, as the library says it."""
+    """Whether an error says that the connection or the browser is gone."""
     text = str(error)
     return "Target page, context or browser has been closed" in text or "Connection closed" in text
 
@@ -360,7 +362,9 @@ class _Driver:
         self._is_registered = False
 
     def run(self, work: Awaitable[_T], cancelled: Cancellation) -> _T:
-        """Raises ``ToolInterrupted`` when the call is cancelled; what the page does then is not waited for."""
+        """Run ``work`` on the driver's thread and return its result. Raises ``ToolInterrupted`` when the call is
+        cancelled; what the page does then is not waited for.
+        """
 
         async def begin() -> _T:
             return await work
@@ -388,7 +392,7 @@ class _Driver:
 
     @asynccontextmanager
     async def connected(self, use: ResourceUse) -> AsyncIterator[BrowserContext]:
-        """Raises ``_NotConnected``."""
+        """Connect to the browser while the block runs. Raises ``_NotConnected``."""
         endpoint = use.resource.endpoint or ""
         headers = {"Authorization": f"Bearer {use.token}"}
         try:

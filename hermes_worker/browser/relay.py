@@ -1,13 +1,13 @@
-"""How workers speak to the browsers of a host: DevTools over a WebSocket, one session of one browser at a time.
+"""Connect workers to the browsers of a host: DevTools over a WebSocket, one session of one browser at a time.
 
 Theory of operation. Each browser has one pair of pipes, and the host is its only client. It keeps a session of its own
 in every page, where it ends dialogs and turns away from addresses that no page may show. A worker that connects gets a
 session with the browser as a whole (``Target.attachToBrowserTarget``), below which everything that it attaches to
 hangs; when its connection ends, that session is detached and nothing of it is left. So a worker cannot tell that there
-was one before it, and an earlier one cannot act behind its back: who connects later takes its place.
+was one before it, and an earlier one cannot act behind its back: a later connection takes the place of an earlier one.
 
-A connection names the resource and its secret in the path, which stand in the row, and the token of the call's use in
-a header. The row is asked whether that call has the use now. What a worker sends is read: only the host ends a
+A connection names the resource and its secret in the path, which stand in the row, and the token of the call's use in a
+header. The row is asked whether that call has the use now. The messages of a worker are read: only the host ends a
 browser, gives permissions or lets files in and out.
 """
 
@@ -28,12 +28,12 @@ from urllib.parse import urlsplit
 from hermes_worker.observe import log
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024**2
-"""Of one message, in either direction; a screenshot has some megabytes."""
+"""Bytes of one message, in either direction; a screenshot has some megabytes."""
 _T = TypeVar("_T")
 _READ_BYTES: Final = 262_144
 _ATTACH_S: Final = 10.0
 _BEGIN_S: Final = 90.0
-"""A browser on a busy machine takes so long to say its first word; one that has ended is not waited for."""
+"""How many seconds a browser on a busy machine may take for its first word; one that has ended is not waited for."""
 _ALIVE_EVERY_S: Final = 3.0
 _SHOWN: Final = frozenset({"http", "https", "about", "data", "blob", "chrome-error", ""})
 """Schemes of pages. ``chrome-error`` is what stands where a page could not be loaded."""
@@ -112,7 +112,7 @@ class DevTools:
         self._writing = asyncio.Lock()
         self._opened: set[asyncio.Task[None]] = set()
         self.closed = threading.Event()
-        """Nothing more comes from the browser: it has ended."""
+        """Set when the browser has ended, so that nothing more comes from it."""
 
     async def begin(self) -> None:
         """Take the browser over. Raises ``OSError``, ``TimeoutError``."""
@@ -132,14 +132,14 @@ class DevTools:
         task.add_done_callback(self._opened.discard)
 
     def stop(self) -> None:
-        """Let go of the pipes, which somebody closes."""
+        """Let go of the pipes; their owner closes them."""
         for task in tuple(self._opened):
             task.cancel()
         if self._client is not None:
             self._client.close()
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None, session: str | None = None) -> Any:
-        """As the host. Raises ``OSError`` when the browser has ended."""
+        """Send a command of the host and return its answer. Raises ``OSError`` when the browser has ended."""
         self._number += 1
         number = self._number
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -255,7 +255,9 @@ class DevTools:
 
 
 def kept_alive(opening: Future[_T], keep_alive: Callable[[], None], *, every_s: float = _ALIVE_EVERY_S) -> _T:
-    """What ``opening`` comes to, however long it takes; ``keep_alive`` is called meanwhile. Raises what it raises."""
+    """Wait for ``opening`` without a limit and return its result; ``keep_alive`` is called meanwhile. Raises what it
+    raises.
+    """
     while True:
         wait([opening], every_s)
         if opening.done():
@@ -272,8 +274,9 @@ class Relay:
     """The WebSocket server of a host, on a thread of its own. Needs the extra ``browser``."""
 
     def __init__(self, host: str, address: str, may_use: Callable[[str, str], bool]) -> None:
-        """Listens on ``host``, which others know as ``address``. ``may_use`` is asked with a resource's id and a
-        token."""
+        """Listen on ``host``, which workers know as ``address``. ``may_use`` is called with a resource's id and a
+        token.
+        """
         self._host = host
         self._address = address
         self._may_use = may_use
@@ -290,13 +293,14 @@ class Relay:
     def open(
         self, resource_id: str, commands: int, events: int, keep_alive: Callable[[], None]
     ) -> tuple[str, DevTools]:
-        """Serve a browser; gives its endpoint. ``keep_alive`` is called again and again until the browser can be
-        used: it ends itself when its host says nothing. Raises ``OSError``, ``TimeoutError``."""
+        """Serve a browser; return its endpoint. ``keep_alive`` is called again and again until the browser can be used:
+        it ends itself when its host says nothing. Raises ``OSError``, ``TimeoutError``.
+        """
         opening = asyncio.run_coroutine_threadsafe(self._open(resource_id, commands, events), self._loop)
         return kept_alive(opening, keep_alive)
 
     def close(self, resource_id: str) -> None:
-        """Serve it no more. Idempotent."""
+        """Stop serving a browser. Idempotent."""
         asyncio.run_coroutine_threadsafe(self._close(resource_id), self._loop).result(60)
 
     async def _open(self, resource_id: str, commands: int, events: int) -> tuple[str, DevTools]:

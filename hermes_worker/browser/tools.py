@@ -1,4 +1,4 @@
-"""What the tools of a browser do. Each is one visit to the session's browser (``pages``)."""
+"""The tools of a browser. Each is one visit to the session's browser (``pages``)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from hermes_worker.core.page_snapshots import PageChange, compact, elements, sam
 from hermes_worker.net.urls import UnsafeUrl, parse_http_url
 
 SHOWN_CHARS_MAX: Final = 60_000
-"""Of a snapshot in a result."""
+"""Characters of a snapshot in a result."""
 _NAVIGATE_S: Final = 30.0
 _SILENCE_S: Final = 12.0
 _SILENCE_TRIES: Final = 3
 _DETACH_S: Final = 2.0
 _CONSOLE_S: Final = 15.0
 _INTERRUPTED: Final = "interrupted by another navigation"
-"""As the library says that the page which is there went elsewhere while another was asked for."""
+"""The library's words for a page that went elsewhere while another one was opened."""
 _IMAGES_MAX: Final = 100
 _MESSAGES_MAX: Final = 100
 _MESSAGE_CHARS_MAX: Final = 500
@@ -65,7 +65,7 @@ class _BrowserTool:
     """A tool that visits the session's browser."""
 
     opens = False
-    """Whether it may be the first that uses one."""
+    """Whether the tool may open the session's first browser."""
 
     def __init__(self, browsers: Browsers) -> None:
         self._browsers = browsers
@@ -291,7 +291,9 @@ class CdpTool(_BrowserTool):
 
 
 async def _gone_to(visit: Visit, url: str) -> tuple[int | None, str | None]:
-    """The status of the answer, or what went wrong. The page that is there cannot keep the browser."""
+    """Open an address; return the status of the answer, or what went wrong. The present page cannot keep the
+    browser.
+    """
     status, problem = await _asked_for(visit, url)
     if problem is not None and _INTERRUPTED in problem:
         await _silence(visit)
@@ -351,7 +353,7 @@ async def _looked(visit: Visit) -> Look:
 
 
 async def _element(visit: Visit, ref: str) -> str | ToolResult:
-    """What the model's ``ref`` is called now, or the result that says that it cannot be acted on."""
+    """The selector of the model's ``ref`` now, or the result that says that it cannot be acted on."""
     if visit.seen is None:
         return error_result("take a browser_snapshot first: refs are those of the last one")
     now = await visit.look()
@@ -376,7 +378,9 @@ async def _changed(visit: Visit, why: PageChange, what: str, now: Look | None = 
 
 
 async def _acted(work: Any) -> str | None:
-    """What kept the page from doing it. Raises what says that the browser is gone."""
+    """Await ``work``; return what kept the page from doing it, or ``None``. Raises errors that say that the browser is
+    gone.
+    """
     try:
         await work
     except Exception as error:
@@ -406,7 +410,7 @@ async def _evaluated(visit: Visit, expression: str) -> ToolResult:
 
 
 async def _asked_of_page(visit: Visit, expression: str, argument: object = None) -> Any:
-    """What our own expression gives. Raises ``BrowserFailed`` when the page is not there to be asked."""
+    """The value of our own expression. Raises ``BrowserFailed`` when the page cannot be asked."""
     try:
         async with asyncio.timeout(_CONSOLE_S):
             return await visit.page.evaluate(expression, argument)
@@ -420,7 +424,7 @@ async def _asked_of_page(visit: Visit, expression: str, argument: object = None)
 
 
 async def _messages(visit: Visit, *, clears: bool) -> list[dict[str, str]]:
-    """What V8 keeps of the page's console, which it tells whoever asks anew."""
+    """The messages of the page's console that V8 keeps, and tells each new listener."""
     messages: list[dict[str, str]] = []
 
     def said(event: Mapping[str, Any]) -> None:
@@ -444,7 +448,7 @@ async def _messages(visit: Visit, *, clears: bool) -> list[dict[str, str]]:
 
 
 async def _places(visit: Visit) -> list[tuple[str, tuple[float, float, float, float]]]:
-    """Where elements are that can be acted on, for the first of them; the model learns their refs."""
+    """The refs and rectangles of the first elements that can be acted on; the model learns their refs."""
     look = await _looked(visit)
     refs = [one.ref for one in elements(compact(look.page.text)) if one.ref and one.role not in ("heading", "img")]
     places: list[tuple[str, tuple[float, float, float, float]]] = []

@@ -1,10 +1,10 @@
 """Owns the resources of one kind on one machine, and is the only one that ends them.
 
-It looks at the rows several times a second. A row that is wanted is claimed and gets a process; a row that nobody has
-used for a while is released first and then loses it; a row that is gone, or whose lease was lost, loses it at once. So
-what runs here follows from the rows. While the database is away nobody is let in, and what runs is kept as long as
-what nobody uses. A host that is killed leaves no process behind (``program``), only directories, which the next host of
-the home removes.
+It looks at the rows several times a second. A row that is wanted is claimed and gets a process; a row that was not used
+for a while is released first and then loses it; a row that is gone, or whose lease was lost, loses it at once. So what
+runs here follows from the rows. While the database is away no worker is let in, and what runs is kept for as long as an
+unused process is. A host that is killed leaves no process behind (``program``), only directories, which the next host
+of the home removes.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ from hermes_worker.store.resources import NOT_STARTED, ResourceKind, ResourceLea
 from hermes_worker.system.own_folders import open_own_folder
 
 TTL_S: Final = 15.0
-"""Of a lease; it is renewed four times in that time."""
+"""How many seconds a lease lasts; it is renewed four times in that time."""
 WANTS_WITHIN_S: Final = 60.0
-"""What was wanted longer ago is not begun: the call has given up."""
+"""A row that was wanted more seconds ago is not begun: the call has given up."""
 KEEP_S: Final = 30 * 86_400.0
-"""Rows without a process, and what they keep for the next one, go after so long without use."""
+"""After so many seconds without use rows without a process, and what they keep for the next one, are removed."""
 _LOOK_S: Final = 0.2
 _CLEAN_EVERY_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """What a host is to do."""
+    """The options of a host."""
 
     name: str
     hosted_max: int = 4
     idle_s: float = 600.0
     ttl_s: float = TTL_S
     folder: Path
-    """Where the directories of its processes are; this user's own."""
+    """The folder for the directories of its processes; this user's own."""
     alive_file: Path | None = None
 
 
 class Hosted(Protocol):
-    """A process, and the way to it."""
+    """A process, and its endpoint for workers."""
 
     @property
     def pid(self) -> int: ...
 
     @property
     def endpoint(self) -> str:
-        """Where workers find it."""
+        """The address at which workers find it."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """It ended by itself."""
+        """Whether it ended by itself."""
         ...
 
     def keep_alive(self) -> None: ...
 
     def end(self) -> None:
-        """End it and delete what it had. Idempotent."""
+        """End it and delete its folder. Idempotent."""
         ...
 
 
@@ -106,7 +106,7 @@ class ResourceHost:
         return {name: one.process.pid for name, one in self._holding.items()}
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping`` is set; then everything is ended."""
+        """Look at the rows until ``stopping`` is set; then end everything."""
         ended = threading.Event()
         keeping = threading.Thread(target=self._keep_alive_until, args=(ended,), name=f"{self._kind.value}-alive")
         keeping.start()
@@ -123,8 +123,9 @@ class ResourceHost:
             keeping.join()
 
     def _keep_alive_until(self, ended: threading.Event) -> None:
-        """Beside the looks, each of which may wait for the database longer than a process lives without being told. A
-        host that hangs keeps nothing for longer than what nobody uses."""
+        """Keep the processes alive beside the looks, each of which may wait for the database longer than a process
+        lives without a sign. A host that hangs keeps them no longer than unused ones.
+        """
         while not ended.wait(SILENCE_S / 8):
             if time.monotonic() - self._renewed_at < self._options.idle_s + self._options.ttl_s:
                 self.keep_alive()
@@ -135,7 +136,7 @@ class ResourceHost:
             one.process.keep_alive()
 
     def look(self) -> None:
-        """Do what is due. Raises ``UnavailableError``."""
+        """Do what is due by the rows. Raises ``UnavailableError``."""
         self._take_started()
         self._end_dead()
         if time.monotonic() - self._renewed_at > self._options.ttl_s / 4:
@@ -234,7 +235,9 @@ class ResourceHost:
             self._end(name, reason="crashed")
 
     def _end_unused(self) -> None:
-        """Nobody is let in while the rows cannot be asked: what runs is idle."""
+        """End the processes that are not used. No worker is let in while the rows cannot be asked: then every process
+        counts as idle.
+        """
         if time.monotonic() - self._renewed_at > self._options.idle_s:
             for name in tuple(self._holding):
                 self._end(name, reason="the database is away")

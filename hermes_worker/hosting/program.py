@@ -1,10 +1,10 @@
-"""One program that a host runs for a session: started where a command of a stranger is started, spoken to over two
-pipes, and ended with everything it started.
+"""One program that a host runs for a session: started as confined as a stranger's command, spoken to over two pipes,
+and ended with everything it started.
 
 It sees the system's directories, its own folder and nothing else, its network is the proxy at most, and its environment
-holds what it is given. A shell inside starts it and reads a third pipe. The host writes a line to it with each renewal
-of its leases: when the host is killed the pipe ends, and when it is frozen the lines stay out; either way the shell
-ends, and the kernel or the keeper ends all that the program started.
+holds only what it is given. A shell inside starts it and reads a third pipe. The host writes a line to it with each
+renewal of its leases: when the host is killed the pipe ends, and when it is frozen the lines stay out; either way the
+shell ends, and the kernel or the keeper ends all that the program started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hermes_worker.workspaces.sandbox.ladder import Confined
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 SILENCE_S: Final = 20
-"""Without a line from its host for so long, a program ends itself."""
+"""After so many seconds without a line from its host a program ends itself."""
 _FIRST = FIRST_DESCRIPTOR
 _END_S: Final = 10.0
 
@@ -40,29 +40,32 @@ class NotStarted(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramPlan:
-    """What to start, and with what."""
+    """A program to start, and its environment."""
 
     argv: Sequence[str]
     redirects: str = ""
-    """Of a shell: where the program has the two pipes, which the shell has as 3 (it reads) and 4 (it writes)."""
+    """The redirections, as shell text, by which the program has the two pipes, which the shell has as 3 (it reads) and
+    4 (it writes).
+    """
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Beside ``PATH``, ``HOME``, ``LANG`` and what the sandbox says."""
+    """Variables beside ``PATH``, ``HOME``, ``LANG`` and those of the sandbox."""
     limits: CommandLimits = field(default_factory=CommandLimits)
     has_errors: bool = False
-    """Whether what it writes to its standard error can be read."""
+    """Whether its standard error can be read."""
 
 
 class ConfinedProgram:
     """A running program. ``to_program`` is written to and ``from_program`` read from, as descriptors."""
 
     def __init__(self, plan: ProgramPlan, folder: Path, confined: Confined) -> None:
-        """Start it with ``folder``, which is there, as its home. The folder is removed at the end. Raises
-        ``NotStarted``."""
+        """Start it with ``folder``, which exists, as its home. The folder is removed at the end. Raises
+        ``NotStarted``.
+        """
         self._folder = folder
         self._held = ExitStack()
         self.errors: int | None = None
-        """Read from; ``None`` where nobody asked for it."""
+        """The descriptor to read its standard error from; ``None`` where that was not asked for."""
         try:
             self._start(plan, confined)
         except (OSError, ValueError, WorkspaceError) as error:
@@ -99,7 +102,7 @@ class ConfinedProgram:
         os.set_blocking(self._life, False)
 
     def _pipe(self, theirs: ExitStack, *, is_read_by_us: bool) -> tuple[int, int]:
-        """Their end, and ours."""
+        """Make a pipe; return the program's end and ours."""
         read_end, write_end = os.pipe()
         their, our = (write_end, read_end) if is_read_by_us else (read_end, write_end)
         theirs.callback(os.close, their)
@@ -108,7 +111,7 @@ class ConfinedProgram:
 
     @property
     def pid(self) -> int:
-        """Of the process that keeps it."""
+        """The id of the process that keeps it."""
         return self._process.pid
 
     def keep_alive(self) -> None:

@@ -52,8 +52,9 @@ def audit(
 ) -> list[AuditFinding]:
     """Check every invariant. ``submitted`` are the run ids that were accepted; ``expected`` maps a run id to the model
     calls it takes when nothing goes wrong, so that one charged twice is seen. ``model_requests`` is how often the model
-    was asked, as its server counted; 0 when it was another's server. ``poisons`` are the runs that kill whatever works
-    on them."""
+    was asked, as its server counted; 0 when the server was not ours. ``poisons`` are the runs that kill every worker
+    that works on them.
+    """
     effects = read_sink(sink)
     with database.read() as connection:
         return [
@@ -100,7 +101,7 @@ def _runs_failed(connection: Connection) -> AuditFinding:
 
 
 def _verdicts(connection: Connection, poisons: Collection[str]) -> list[AuditFinding]:
-    """Who takes workers down is found out, and nobody else is taken for it."""
+    """Poisonous runs are found out, and no other run is taken for one."""
     condemned, spared = _BrokenInvariant(), _BrokenInvariant()
     for row in connection.execute(sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason)):
         is_condemned = row.exit_reason == "step_quarantined"
@@ -124,7 +125,7 @@ def _held_at_rest(connection: Connection) -> AuditFinding:
 
 
 def _results_per_call(connection: Connection) -> AuditFinding:
-    """Every call the model made is answered once, right behind its reply and in the order of the calls."""
+    """Every call of the model is answered once, right behind its reply and in the order of the calls."""
     broken = _BrokenInvariant()
     for session_pk, rows in _transcripts(connection).items():
         awaited: list[str] = []
@@ -179,7 +180,7 @@ def _keyed_with_new_key(effects: Sequence[Effect]) -> AuditFinding:
 
 
 def _charged_twice(connection: Connection, expected: Mapping[str, int]) -> AuditFinding:
-    """Tokens and iterations are those of the replies that stand in the transcript, each counted once."""
+    """The charged tokens and iterations equal those of the replies in the transcript, each counted once."""
     broken = _BrokenInvariant()
     replies = Counter(
         row.run_pk
@@ -236,7 +237,7 @@ def _sessions_held(connection: Connection) -> AuditFinding:
 
 
 def _orphans(connection: Connection) -> AuditFinding:
-    """A run is over for all below it: nobody works on for a parent that has ended."""
+    """A run is over for all below it: no run works on for a parent that has ended."""
     broken = _BrokenInvariant()
     parents = runs.alias("parents")
     rows = connection.execute(
@@ -250,7 +251,7 @@ def _orphans(connection: Connection) -> AuditFinding:
 
 
 def _budgets_off(connection: Connection) -> AuditFinding:
-    """What a tree has spent is what its runs have used, and nothing stays reserved by nobody."""
+    """The spending of a tree is the usage of its runs, and nothing stays reserved without a run."""
     broken = _BrokenInvariant()
     root = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
     used = {
@@ -302,12 +303,12 @@ def _unbooked(connection: Connection, model_requests: int) -> AuditFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTotals:
-    """Requests to models, as the rows know them."""
+    """Requests to models, by the rows."""
 
     replies: int
     """Written as an answer, or discarded and asked for again."""
     ending: int
-    """At most so many more were the last word of a run that wanted it no more: paid for, and told by no event."""
+    """Upper bound of requests that were the last of a stopped run: paid for, and told by no event."""
     refused: int
     unknown: int
     held: int
@@ -319,7 +320,7 @@ class ModelTotals:
 
 
 def model_totals(connection: Connection) -> ModelTotals:
-    """What all runs of the database know of their requests."""
+    """Sum up the requests of all runs of the database."""
     replied = [RunEventName.MESSAGE_COMPLETED.value, RunEventName.REPLY_DISCARDED.value, RunEventName.COMPACTED.value]
     replies = sa.select(sa.func.count()).select_from(events).where(events.c.event.in_(replied))
     row = connection.execute(

@@ -35,7 +35,7 @@ class Worker:
 
 
 def plan_path(directory: Path, pid: int) -> Path:
-    """Where a worker finds its fault plan when it gets ``ARM_SIGNAL``."""
+    """The file in which a worker finds its fault plan when it gets ``ARM_SIGNAL``."""
     return directory / f"faults-{pid}.txt"
 
 
@@ -46,8 +46,9 @@ class Zygote:
     """
 
     def __init__(self, directory: Path, environ: Mapping[str, str], *, more_imports: Sequence[str] = ()) -> None:
-        """What it complains about goes to ``zygote.log`` in ``directory``. ``more_imports`` are modules that workers
-        need beside those that all of them need."""
+        """Its complaints go to ``zygote.log`` in ``directory``. ``more_imports`` are modules that workers need beside
+        those that all of them need.
+        """
         self._more_imports = tuple(more_imports)
         self._log = directory / "zygote.log"
         self._environ = dict(environ)
@@ -68,7 +69,7 @@ class Zygote:
     def __exit__(self, *_: object) -> None:
         process = self._process
         assert process is not None and process.stdin is not None
-        process.stdin.close()  # its end takes along whatever it forked
+        process.stdin.close()  # its end takes along all that it forked
         try:
             process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -37,13 +37,13 @@ _STUCK_AFTER_S = 90.0
 _DATABASE_PATIENCE_S = 30.0
 _MODEL_POISON = "badbadbad0"
 _TOOL_POISON = "badbadbad1"
-"""How the ids of poisonous runs begin."""
+"""The beginning of the ids of poisonous runs."""
 _POISONS = (
     f"{FaultPoint.ITERATE_AFTER_REPLY.value}=kill?{_MODEL_POISON};"
     f"{FaultPoint.CALL_TOOL_AFTER_RUN.value}=kill?{_TOOL_POISON}"
 )
 _WORK_S = 0.02
-"""How long a sink tool takes after its effect."""
+"""How many seconds a sink tool takes after its effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,10 @@ class LabReport:
     database: str
     duration_s: float
     faults: dict[str, int]
-    """What was injected, by kind."""
+    """Injected faults, by kind."""
     findings: Sequence[AuditFinding]
     recovery_s: Sequence[float]
-    """For every claim whose worker was killed: seconds until somebody else went on with it."""
+    """For every claim whose worker was killed: seconds until another worker went on with it."""
     unknown_calls: int
     """``once`` calls settled as outcome unknown: the honest price of a kill."""
     steps_per_s: float
@@ -129,7 +129,7 @@ class _Hit:
 
 @dataclass(slots=True)
 class _Bench:
-    """What the experiment has at hand while it runs."""
+    """The parts of the experiment while it runs."""
 
     stack: LabStack
     fleet: Fleet

@@ -1,4 +1,4 @@
-"""From a seed to a schedule of faults. Pure: the same options give the same schedule, on any machine.
+"""Make a schedule of faults from a seed. Pure: the same options give the same schedule, on any machine.
 
 A fault is due by *progress* (steps done by the whole fleet), not by time, so that a slow machine breaks at the same
 places as a fast one.
@@ -33,7 +33,7 @@ class FaultKind(StrEnum):
 
 
 class FleetRole(StrEnum):
-    """Which kind of worker a fault hits."""
+    """The kind of worker that a fault hits."""
 
     MODEL = "model"
     TOOLS = "tools"
@@ -46,7 +46,7 @@ class PlannedFault:
     kind: FaultKind
     role: FleetRole = FleetRole.MODEL
     index: int = 0
-    """Which worker of its role."""
+    """The number of the worker within its role."""
     point: FaultPoint | None = None
     clock_offset_s: float = 0.0
 

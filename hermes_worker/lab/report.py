@@ -9,7 +9,7 @@ from hermes_worker.lab.lab import LabReport
 
 
 def as_text(report: LabReport) -> str:
-    """A summary that a person can read."""
+    """Render a summary for a person."""
     options = report.options
     faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(report.faults.items())) or "none"
     lines = [
@@ -42,7 +42,7 @@ def _recovery_line(report: LabReport) -> str:
 
 
 def as_json(report: LabReport) -> str:
-    """The same as one JSON object."""
+    """Render the result as one JSON object."""
     document: dict[str, Any] = {
         "is_green": report.is_green,
         "database": report.database,

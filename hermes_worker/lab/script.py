@@ -1,4 +1,4 @@
-"""What the runs of the crash lab do: every step calls one sink of each replay class, each with a mark of its own."""
+"""The scripts of the crash lab's runs: every step calls one sink of each replay class, each with a mark of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 
 MODEL_DELAY_S = 0.02
-"""Long enough for a kill to fall into a model call."""
+"""Seconds that a model call takes: long enough for a kill to fall into it."""
 CHILDREN = 4
 CHILD_STEPS = 3
 _LONG = 200
@@ -19,13 +19,13 @@ _LONG = 200
 
 
 class ScriptPart(StrEnum):
-    """What a run is there for, beside its steps."""
+    """The purpose of a run, beside its steps."""
 
     WORKS = "works"
     DELEGATES = "delegates"
     """It begins with children, whose steps count like its own."""
     ASKS = "asks"
-    """It begins with a command that somebody has to allow."""
+    """It begins with a command that a person has to allow."""
     IS_STOPPED = "is_stopped"
     """Its children would work for ever; it is stopped in the middle of that."""
 

@@ -29,7 +29,7 @@ class Effect:
     key: str
     """The idempotency key the tool was given."""
     mark: str
-    """What the model asked to be written: unique for each call."""
+    """The text that the model asked to be written: unique for each call."""
     attempt: int
     pid: int
 

@@ -23,7 +23,7 @@ _APPEND_ONLY = "appendonlydir"
 
 
 class LabStack:
-    """Use as a context manager: whatever was started is stopped at the end of the block."""
+    """The servers, as a context manager: everything that was started is stopped at the end of the block."""
 
     def __init__(
         self, directory: Path, *, database_url: str | None, own_postgres: bool, ttl_s: float, prepares: bool = True
@@ -62,7 +62,7 @@ class LabStack:
 
     @property
     def breaking_url(self) -> str:
-        """The broker for who breaks it."""
+        """The broker's URL for the code that breaks it."""
         return self._valkey.administrator_url
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
@@ -87,11 +87,11 @@ class LabStack:
 
     @property
     def model_requests(self) -> int:
-        """How often the model was asked."""
+        """The number of requests to the model."""
         return self._model.requests.completions
 
     def open_database(self) -> Database:
-        """The database for who looks at it; to be closed by its caller."""
+        """Open the database to look at it; the caller closes it."""
         return Database(self.database_url, prepares=self._prepares)
 
     def wipe_broker(self) -> None:
@@ -126,7 +126,7 @@ class LabStack:
 
 
 def _usable(url: str) -> str:
-    """Raises ``ConfigurationError``."""
+    """Return the URL of a database that can be used. Raises ``ConfigurationError``."""
     try:
         return DATABASE_URL.parse(url)
     except (ValueError, TypeError):
@@ -150,7 +150,7 @@ def _require_empty(database: Database) -> None:
 
 
 def _refusal(why: str) -> ConfigurationError:
-    """The lab only breaks what is its own."""
+    """The error for a database that is not the lab's own: only its own is broken."""
     return ConfigurationError(
         f"the crash lab refuses to touch this database: {why}; give it an empty database of its own"
     )

@@ -28,7 +28,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Serve requests ``{"name", "queues", "concurrency", "environ", "log", "sink", "work_s", "clock_offset_s"}``, and
-    ``{"bury"}``, which kills whatever the workers with these process numbers have started."""
+    ``{"bury"}``, which kills all that the workers with these process numbers have started.
+    """
     become_subreaper()
     _warm_up()
     signal.signal(signal.SIGCHLD, _reap)
@@ -58,7 +59,9 @@ def _reap(signum: int, frame: object) -> None:
 
 
 def _bury(workers: list[int]) -> int:
-    """A worker that is killed leaves its lanes to themselves; a fleet that ends does not."""
+    """Kill what killed workers left: a worker that is killed leaves its lanes to themselves; a fleet that ends does
+    not.
+    """
     doomed = []
     for process in child_processes(recursive=True):
         with suppress(ProcessLookupError):

@@ -28,18 +28,18 @@ _MANIFEST = "manifest.json"
 _FORMAT = "hermes-worker home 1"
 _DATABASE_FILES = tuple(f"{DATABASE}{ending}" for ending in ("", "-wal", "-shm", "-journal"))
 _LEFT_OUT = frozenset({"run", "logs", "valkey", *_DATABASE_FILES})
-"""What a home makes anew: locks, logs and hints; and the database, which is copied and not read as a file."""
+"""Files that a home makes anew: locks, logs and hints; and the database, which is copied and not read as a file."""
 WORKSPACES = "workspaces"
 RESTORING = "restore"
 _RESTORED = Path("run", "restored")
-"""What a restore unpacked, from the moment on at which it takes effect until all of it is in its place."""
+"""The folder of unpacked files, from the moment a restore takes effect until all of them are in their places."""
 _REPLACED = Path("run", "replaced")
-"""What was in its place."""
+"""The folder of the files that were in those places before."""
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _MANIFEST_BYTES_MAX = 65_536
 _NAME_BYTES_MAX = 4_096
 _FOLDERS_MAX = 200
-"""So deep a file may lie in a home: what walks through folders calls itself for each."""
+"""How deep a file may lie in a home: the walk through folders is recursive."""
 
 
 class ArchiveExists(HermesError):
@@ -52,7 +52,7 @@ class InvalidArchive(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What went into an archive."""
+    """The contents of an archive that was written."""
 
     files: int
     bytes: int
@@ -63,7 +63,7 @@ class Archived:
 def write_archive(target: Path, home: Path, database: Path, *, has_workspaces: bool, replaces: bool) -> Archived:
     """Write the files of ``home``, and ``database`` for its database, to ``target``, readable by its owner only.
 
-    Whoever looks sees a whole archive or none. Raises ``ArchiveExists`` unless it may replace one, ``OSError``.
+    At every moment there is a whole archive or none. Raises ``ArchiveExists`` unless it may replace one, ``OSError``.
     """
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
@@ -83,7 +83,7 @@ def _put(draft: Path, target: Path, replaces: bool) -> None:
         draft.replace(target)
         return
     try:
-        os.link(draft, target)  # unlike a rename, this fails when somebody was faster
+        os.link(draft, target)  # unlike a rename, this fails when another process was faster
     except FileExistsError:
         raise ArchiveExists(
             f"{str(target)!r} is there already; name another file, or replace it with --force"
@@ -122,7 +122,7 @@ def _add(tar: tarfile.TarFile, name: str, content: io.BufferedIOBase, size: int,
 
 
 class _Padded(io.RawIOBase):
-    """So many bytes of a file that may become shorter while it is read: what is missing then is zeros."""
+    """So many bytes of a file that may become shorter while it is read: missing bytes become zeros."""
 
     def __init__(self, content: io.BufferedIOBase, size: int) -> None:
         self._content = content
@@ -136,8 +136,9 @@ class _Padded(io.RawIOBase):
 
 
 def _home_files(home: Path, has_workspaces: bool) -> Iterator[tuple[str, Path]]:
-    """Everything but what a home makes anew, links and directories; by the names in the archive. A folder that lies too
-    deep is named in place of what it holds."""
+    """Every file but links, directories and what a home makes anew, by the names in the archive. A folder that lies too
+    deep is named in place of its files.
+    """
     skipped = _LEFT_OUT if has_workspaces else _LEFT_OUT | {WORKSPACES}
     for directory, folders, names in os.walk(home):
         at_top = Path(directory) == home
@@ -230,8 +231,9 @@ def staging(home: Path, work: str) -> Iterator[Path]:
 
 
 def put_in_place(staged: Path, home: Path) -> None:
-    """Move what was unpacked into the home, which the caller holds. It takes effect with one rename: before it the home
-    is as it was, and after it whoever holds the home next does what is left of it."""
+    """Move the unpacked files into the home, which the caller holds. A restore takes effect with one rename: before it
+    the home is as it was, and after it the next holder of the home does what is left of it.
+    """
     for directory, _, _ in os.walk(staged):
         _sync(Path(directory))
     staged.rename(home / _RESTORED)
@@ -240,7 +242,7 @@ def put_in_place(staged: Path, home: Path) -> None:
 
 
 def finish_restore(home: Path) -> None:
-    """Complete a restore that was cut off, for who holds the home. Idempotent; may be cut off itself, anywhere.
+    """Complete a restore that was cut off; the caller holds the home. Idempotent; may be cut off itself, anywhere.
 
     The home has a whole database at every moment, the old one or the new one, which comes last.
     """

@@ -33,21 +33,21 @@ _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MAX_S = 30.0
 _HEALTHY_AFTER_S = 60.0
 _ORPHANED_GRACE_S = 2.0
-"""What children get when our parent is dead and nobody waits for an orderly end any more."""
+"""How many seconds children get to end when our parent is dead and an orderly end is not waited for any more."""
 _BURIAL_PATIENCE_S = 1.0
 _LINE_BYTES_MAX = 64 * 1024
 """A longer line is forwarded in pieces."""
 _LAST_LINES = 6
 _LAST_WORDS_CHARS_MAX = 1_000
 _SENTENCE = "hermes-worker: "
-"""What a role of ours says in front of the one sentence it ends with."""
+"""The words in front of the one sentence that a role of ours ends with."""
 _PROGRESS_FIRST_S = 5.0
-"""After so long, and then after twice as long each time, it is said who is waited for."""
+"""After so many seconds, and then after twice as long each time, the children that are not ready are named."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 EXIT_START_FAILED = 1
 EXIT_INTERRUPTED = 130
-"""What shells report for a command that Ctrl-C ended."""
+"""The exit status that shells report for a command that Ctrl-C ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,24 +60,25 @@ class ChildSpec:
     env: Mapping[str, str]
     """Its whole environment, which others can read: nothing secret."""
     secrets: bytes | None = field(default=None, repr=False)
-    """What it finds behind the descriptor that ``handover.SECRETS_FD`` names in its environment."""
+    """Bytes for the child to read behind the descriptor that ``handover.SECRETS_FD`` names in its environment."""
     ready: Callable[[], bool] | None = None
-    """Whether it does its work; quick, never raises. ``None``: as soon as it is started."""
+    """Returns whether the child does its work; quick, never raises. ``None``: as soon as it is started."""
     waits_for: Callable[[], str | None] = lambda: None
-    """What it says that it waits for, as a sentence; quick, never raises. One that never was ready is given up after
-    ``waiting_timeout_s`` of it; one that was ready once may wait as long as it must."""
+    """Returns what the child waits for, as a sentence; quick, never raises. One that never was ready is given up after
+    ``waiting_timeout_s`` of it; one that was ready once may wait as long as it must.
+    """
     waiting_timeout_s: float = 20.0
     ready_timeout_s: float = 30.0
     grace_s: float = 10.0
-    """How long it may take to end after SIGTERM, before SIGKILL."""
+    """How many seconds it may take to end after SIGTERM, before SIGKILL."""
     group: str = ""
     """Neighbours of the same group start together and stop together."""
     pass_fds: tuple[int, ...] = ()
     """Descriptors it inherits beside the standard ones."""
     main: Entry | None = None
-    """Does the same as ``argv`` in a child that is forked; used where that is possible, see ``forked``."""
+    """Does the work of ``argv`` in a child that is forked; used where that is possible, see ``forked``."""
     log_path: Path | None = None
-    """Where it writes what it says; ``None`` when it prints that."""
+    """The file to which it writes its messages; ``None`` when it prints them."""
     recover: Callable[[str], bool] | None = None
     """Called with its last words when it ended before it was ready; quick, never raises. True when it removed the
     cause: then the child is started once more, at once."""
@@ -85,12 +86,12 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildExit:
-    """A child ended although nobody asked it to."""
+    """The end of a child that was not asked to end."""
 
     name: str
     pid: int
     status: int
-    """As ``subprocess`` has it: the exit status, or minus the signal."""
+    """The exit status, or minus the signal, as in ``subprocess``."""
 
 
 class ChildState(StrEnum):
@@ -104,7 +105,7 @@ class ChildState(StrEnum):
 
 
 def restart_delay_s(failures: int) -> float:
-    """How long to wait before the next start after ``failures`` early ends in a row, the first counted as 1."""
+    """How many seconds to wait before the next start after ``failures`` early ends in a row, the first counted as 1."""
     return float(min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(failures - 1, 16)))
 
 
@@ -113,14 +114,14 @@ class _Child:
         self.spec = spec
         self.state = ChildState.WAITING
         self.due_at: float | None = None
-        """When something has to happen if nothing else does, by the monotonic clock."""
+        """When the child is next looked at if nothing else happens, by the monotonic clock."""
         self.failures = 0
         self.was_ready = False
         self.is_late = False
         """It was killed because it did not get ready in time."""
         self.waited_since: float | None = None
         self.cause: str | None = None
-        """What it waits for, in its own words."""
+        """The child's own words for what it waits for; ``None`` for nothing."""
         self.has_recovered = False
         self._log_offset = 0
         self.started_at = 0.0
@@ -145,11 +146,11 @@ class _Child:
 
     @property
     def patience_s(self) -> float:
-        """How long it may take to get ready."""
+        """How many seconds it may take to get ready."""
         return self.spec.ready_timeout_s if self.cause is None else self.spec.waiting_timeout_s
 
     def note_cause(self, now: float) -> None:
-        """While it gets ready: what it waits for, and when to give up because of that."""
+        """Note, while it gets ready, what it waits for, and when to give up because of that."""
         self.cause = self.spec.waits_for()
         if self.cause is None or self.due_at is None:
             self.waited_since = None
@@ -160,7 +161,7 @@ class _Child:
             self.due_at = min(self.due_at, now + self.spec.waiting_timeout_s)
 
     def last_words(self) -> str:
-        """The end of what it said since it was started, as one line."""
+        """The end of its output since it was started, as one line."""
         lines = list(self.pipe.last_lines) if self.pipe is not None else []
         return last_words_of(self._logged_lines() + lines)
 
@@ -177,13 +178,15 @@ class _Child:
             return []
 
     def signal(self, number: signal.Signals) -> None:
-        """Not by ``Popen.send_signal``, which reaps a child that has just ended, behind the back of the loop."""
+        """Send a signal, not by ``Popen.send_signal``, which reaps a child that has just ended, behind the back of the
+        loop.
+        """
         if self.process is not None:
             os.kill(self.process.pid, number)
 
 
 def last_words_of(lines: Sequence[str]) -> str:
-    """What a child said about its end: the sentence of a role of ours, else its last lines as one; may be empty."""
+    """The last words of a child: the sentence of a role of ours, else its last lines as one; may be empty."""
     said = [stripped for line in lines if (stripped := line.strip())]
     sentence = next((line for line in reversed(said) if line.startswith(_SENTENCE)), None)
     words = sentence.removeprefix(_SENTENCE) if sentence else " | ".join(said[-_LAST_LINES:])
@@ -204,9 +207,10 @@ class ChildLoop:
         on_output: Callable[[], None] | None = None,
         preload: Entry | None = None,
     ) -> None:
-        """``lifeline`` is a descriptor that becomes readable when the parent dies. ``on_exit`` hears of every child
-        that ended by itself, ``on_output`` of lines that were forwarded; both must be quick and never raise.
-        ``preload`` imports what the children that are forked have in common, in the process that forks them."""
+        """``lifeline`` is a descriptor that becomes readable when the parent dies. ``on_exit`` is called for every
+        child that ended by itself, ``on_output`` after lines that were forwarded; both must be quick and never raise.
+        ``preload`` imports what the children that are forked have in common, in the process that forks them.
+        """
         self._nursery = Nursery(preload, output=output)
         self._children = [_Child(spec) for spec in specs]
         self._name_width = max((len(spec.name) for spec in specs), default=0)
@@ -227,9 +231,10 @@ class ChildLoop:
         """Why the start failed, as a sentence with the child's last words; ``None`` while it has not."""
 
     def run(self, on_ready: Callable[[], None]) -> int:
-        """Returns the exit status: 0 after an orderly stop. ``on_ready`` is called once everything is ready.
+        """Run the children; return the exit status: 0 after an orderly stop. ``on_ready`` is called once everything is
+        ready.
 
-        Stop signals that the caller has blocked are let in as soon as there is somebody to handle them.
+        Stop signals that the caller has blocked are let in as soon as their handler is there.
         """
         with self._listening():
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -263,7 +268,7 @@ class ChildLoop:
         return True
 
     def _is_settled(self, group: list[_Child]) -> bool:
-        """All are ready; or one ended before it ever was, and starting on would only hide its complaint."""
+        """Whether all are ready; or one ended before it ever was, and starting on would only hide its complaint."""
         has_failed = any(child.state is ChildState.STOPPED for child in group)
         return has_failed or all(child.was_ready for child in group) or self._is_stopping()
 
@@ -272,7 +277,7 @@ class ChildLoop:
         for group in reversed(self._groups()):
             self._stop_group(group)
         kill_descendants()
-        # Nobody is left who could write, so what is in the pipes is all there will be.
+        # No writer is left, so what is in the pipes is all there will be.
         for pipe in list(self._pipes.values()):
             pipe.forward_all()
 
@@ -359,7 +364,7 @@ class ChildLoop:
         self._stop_requests += 1
 
     def _pump_until(self, is_over: Callable[[], bool], deadline: float | None = None) -> None:
-        """Let everything happen that happens, until ``is_over`` or ``deadline``."""
+        """Handle events and times until ``is_over`` or ``deadline``."""
         while not is_over():
             if deadline is not None and time.monotonic() >= deadline:
                 return
@@ -369,7 +374,7 @@ class ChildLoop:
             self._keep_times()
 
     def _patience_s(self, deadline: float | None) -> float | None:
-        """How long nothing can become due."""
+        """How many seconds until the next time is due; ``None`` for none."""
         now = time.monotonic()
         moments = (deadline, self._progress_at, *(child.due_at for child in self._children))
         due = [at - now for at in moments if at is not None]
@@ -388,7 +393,7 @@ class ChildLoop:
             self._tell_progress(now)
 
     def _tell_progress(self, now: float) -> None:
-        """Say who is not ready yet, at growing intervals."""
+        """Name the children that are not ready yet, at growing intervals."""
         waiting = [child for child in self._children if child.is_running and not child.was_ready]
         if waiting:
             since = min(child.started_at for child in waiting)
@@ -413,7 +418,7 @@ class ChildLoop:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def _bury(self) -> None:
-        """Reap whoever has ended: our children, and orphans of theirs that the kernel gave to us."""
+        """Reap all processes that have ended: our children, and orphans of theirs that the kernel gave to us."""
         children = {child.process.pid: child for child in self._children if child.process and child.is_running}
         for pid in _ended():
             if child := children.get(pid):
@@ -423,7 +428,7 @@ class ChildLoop:
 
     def _bury_child(self, child: _Child, pid: int) -> None:
         assert child.process is not None
-        # Its number is ours until it is reaped, so the group that is killed here cannot be somebody else's.
+        # Its number is ours until it is reaped, so the group that is killed here cannot be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         status = child.process.wait()

@@ -1,13 +1,13 @@
-"""A stack in the background: its log, who it is, and how it is ended.
+"""A stack in the background: its log, its process, and how it is ended.
 
 Theory of operation. Whether a stack runs is said by the lock of its home (``paths``), which the kernel takes back
 however it dies, and never by a number in a file. A number of a process may be another's by the time that it is read. So
-whoever signals a stack takes hold of the process first (a pidfd), and then looks whether the lock is still held and the
-note still names that number, and whether the process is as old as the note says. What it took hold of then is the
-stack, and stays it.
+a command that signals a stack takes hold of the process first (a pidfd), and then looks whether the lock is still held
+and the note still names that number, and whether the process is as old as the note says. The process that it took hold
+of is then the stack, and stays it.
 
 The log is opened for appending by every process of the stack, and they keep it open. So it is not renamed when it has
-grown: its content is copied aside and it is made empty, by the process that writes nearly all lines. That of the
+grown: its content is copied aside and it is made empty, by the process that writes nearly all lines. The log of the
 embedded broker, which opens it for every line, is kept small in the same way.
 """
 
@@ -29,7 +29,7 @@ from hermes_worker.local.process import child_processes
 
 LOG_BYTES_MAX = 10_000_000
 LOGS_KEPT = 5
-"""Beside the one that is written."""
+"""How many logs are kept beside the one that is written."""
 _OLDER_S = 2.0
 """A process begins before its note is written; clocks that count from the start of the machine are this exact."""
 _LOOK_EVERY_S = 0.1
@@ -41,12 +41,12 @@ class NoStack(HermesError):
 
 
 def log_path(home: Path) -> Path:
-    """Where a stack in the background writes what it would show in a terminal."""
+    """The file to which a stack in the background writes what it would show in a terminal."""
     return logs_dir(home) / "up.log"
 
 
 def broker_log_path(home: Path) -> Path:
-    """Where the embedded broker writes what it says."""
+    """The log of the embedded broker."""
     return logs_dir(home) / "valkey.log"
 
 
@@ -81,8 +81,7 @@ class StackLog:
 
 
 def end_of_log(path: Path, count: int) -> tuple[list[bytes], int]:
-    """The last whole lines of a log, and the place behind them; what stands in the log before belongs to it. Raises
-    ``FileNotFoundError``."""
+    """The last whole lines of a log, and the position behind them, for reading on. Raises ``FileNotFoundError``."""
     text = path.read_bytes()
     place = text.rfind(b"\n") + 1
     found = text[:place].splitlines()
@@ -93,7 +92,7 @@ def end_of_log(path: Path, count: int) -> tuple[list[bytes], int]:
 
 
 def lines_to_come(path: Path, place: int, is_over: Callable[[], bool]) -> Iterator[bytes]:
-    """Lines that a log has behind ``place`` and that are added, until ``is_over`` and all that was written is read."""
+    """Yield the lines of a log behind ``place``, and those that are added, until ``is_over`` and all is read."""
     begun = b""
     with path.open("rb") as file:
         while True:
@@ -115,7 +114,9 @@ def lines_to_come(path: Path, place: int, is_over: Callable[[], bool]) -> Iterat
 
 
 class RunningStack:
-    """The stack of a home, held so that nothing else can be meant. Raises ``NoStack`` where none runs."""
+    """The stack of a home, held so that its number cannot come to mean another process. Raises ``NoStack`` where none
+    runs.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -128,13 +129,13 @@ class RunningStack:
         os.close(self._process)
 
     def signal(self, number: int) -> None:
-        """Idempotent: a stack that has ended is not signalled."""
+        """Send a signal; a stack that has ended gets none. Idempotent."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, number)
 
     @property
     def is_running(self) -> bool:
-        """Until it has given its home back."""
+        """Whether it runs: true until it has given its home back."""
         try:
             signal.pidfd_send_signal(self._process, 0)
         except ProcessLookupError:
@@ -142,7 +143,7 @@ class RunningStack:
         return is_held(self.home)
 
     def parts(self) -> list[str]:
-        """What of it runs, as ``ps`` names it."""
+        """The roles of its processes that run, as ``ps`` names them."""
         children = child_processes(self.note.pid, recursive=True)
         return sorted({name for child in children if (name := _role_of(child)) is not None})
 
@@ -155,7 +156,7 @@ def _held_stack(home: Path) -> tuple[StackNote, int]:
         process = os.pidfd_open(note.pid)
     except ProcessLookupError:
         raise NoStack(f"no hermes-worker runs on {str(home)!r}") from None
-    # Only now that nobody else can get its number does it mean anything that the lock is held under this note.
+    # Only now that no other process can get its number does the lock under this note mean anything.
     if running_stack(home) == note and _is_old_enough(note):
         return note, process
     os.close(process)

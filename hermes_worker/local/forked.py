@@ -5,10 +5,19 @@ a crash the next one is there at once. It behaves like a started one in everythi
 environment and descriptors of its own, default signals, dead when its parent is. Linux only: on macOS the system's
 libraries do not survive a fork.
 
-Theory of operation. A forked process has all that its parent's memory held, so who knows a secret must not fork. The
-children come out of a *nursery* instead, a process that is started from nothing, imports and knows no secret
-(``nursery``). It forks twice: what is in between ends at once, so that the child becomes its grandparent's, which is
-the nearest subreaper. Secrets pass through the nursery as a descriptor that only the child reads.
+Theory of operation. A forked process has all that its parent's memory held, so a process that knows a secret must not
+fork. The children come out of a *nursery* instead (elsewhere called a zygote), a process that is started from nothing,
+imports and knows no secret (``nursery``). It forks twice: the process in between ends at once, so that the child
+becomes its grandparent's, which is the nearest subreaper. Secrets pass through the nursery as a descriptor that only
+the child reads.
+
+    keeper (subreaper, knows secrets) ---- one socket ---- nursery (knows none)
+      |                                                      | 1. request: what the child is to be, and descriptors
+      |                                                      +-- between     2. forks the child, tells its number, ends
+      +-- child  <------- 3. the kernel gives it to the keeper ----+
+            4. reads its secrets from its descriptor
+
+A nursery that died is started again by the next ``fork``; its children live on, since they are the keeper's.
 """
 
 from __future__ import annotations
@@ -33,16 +42,18 @@ from hermes_worker.local.process import become_subreaper, dies_with_parent, name
 from hermes_worker.settings.handover import sealed
 
 RESET_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGTTOU)
-"""A child treats them as any program does. Who forks it holds them back: one that came at once would be lost."""
+"""Signals that a child treats as any program does. The forking process blocks them meanwhile: one that came at once
+would be lost.
+"""
 _FIRST_FREE_DESCRIPTOR = 3
 _PATIENCE_S = 60.0
-"""The first start on a slow disk compiles every module."""
+"""How many seconds the nursery may take to answer. The first start on a slow disk compiles every module."""
 _PID_BYTES_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What another process is to call: a function by its name, with words."""
+    """A function for another process to call: its name, and its arguments as words."""
 
     place: str
     """``module:function``."""
@@ -55,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What a child is to be."""
+    """The description of a child to fork."""
 
     name: str
     main: Entry
@@ -68,22 +79,24 @@ class Life:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> tuple[Life, int, list[int]]:
-        """With the process that is to be its parent, and the numbers of the descriptors that it keeps."""
+        """Parse a description; also return the process that is to be its parent, and the numbers of the descriptors
+        that it keeps.
+        """
         name, (place, *arguments), env, parent, kept = json.loads(data)
         return cls(name, Entry(place, arguments), env), parent, kept
 
 
 class ForkedProcess:
-    """What ``children`` uses of ``subprocess.Popen``."""
+    """A forked child, with the part of ``subprocess.Popen`` that ``children`` uses."""
 
     def __init__(self, pid: int, stdout: IO[bytes]) -> None:
         self.pid = pid
         self.stdout = stdout
-        """What the child writes to stdout and stderr."""
+        """The output of the child, stdout and stderr together."""
         self._status: int | None = None
 
     def send_signal(self, number: int) -> None:
-        """To the process, unless its end is known."""
+        """Send a signal to the process, unless its end is known."""
         if self._status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -92,7 +105,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def wait(self) -> int:
-        """The exit status, or minus the signal."""
+        """Wait for the end; return the exit status, or minus the signal."""
         if self._status is None:
             self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._status
@@ -107,8 +120,9 @@ class Nursery:
     """Forks children for this process, which becomes a subreaper. Only for the main thread."""
 
     def __init__(self, preload: Entry | None = None, *, output: int = 2) -> None:
-        """``preload`` imports what the children have in common. What the nursery itself complains about goes to the
-        descriptor ``output``."""
+        """``preload`` imports what the children have in common. Complaints of the nursery itself go to the descriptor
+        ``output``.
+        """
         self._preload = preload
         self._output = output
         self._line: socket.socket | None = None
@@ -124,7 +138,7 @@ class Nursery:
         words = [self._preload.place, *self._preload.arguments] if self._preload else []
         with theirs:
             self._process = subprocess.Popen(
-                # -P: not what lies in the directory where somebody works.
+                # -P: no modules from the current directory, where an agent may work.
                 [sys.executable, "-P", "-m", "hermes_worker.local.nursery", str(theirs.fileno()), *words],
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
@@ -135,9 +149,9 @@ class Nursery:
             )
 
     def fork(self, life: Life, pass_fds: Collection[int] = ()) -> ForkedProcess:
-        """A child that keeps the descriptors ``pass_fds`` beside the standard ones, under the same numbers.
+        """Fork a child that keeps the descriptors ``pass_fds`` beside the standard ones, under the same numbers.
 
-        Raises ``OSError`` when there is no nursery to be had.
+        Raises ``OSError`` when no nursery can be started.
         """
         reader, writer = os.pipe()
         try:

@@ -1,6 +1,14 @@
-"""The process that ``forked.Nursery`` starts: it imports, waits, and forks children for who started it.
+"""The process that ``forked.Nursery`` starts: it imports, waits, and forks children for the process that started it.
 
 It opens no connection, starts no thread and reads no secret, so its children have nothing that they are not given.
+``forked`` has the theory of operation. Requests are served one at a time:
+
+1. A message on the line brings descriptors: the description of the child, its output, and those that it keeps.
+2. A fork makes the process in between, which forks the child (``_be_between``).
+3. The process in between writes the child's number into a pipe and ends. The child waits for that, until the kernel has
+   given it another parent, and only then does its work: before, it would die with the wrong one.
+4. The nursery reaps the process in between, sends the number over the line and waits for the next message. When the
+   line ends, it ends too; its children live on.
 """
 
 from __future__ import annotations
@@ -22,7 +30,9 @@ _LOOK_AGAIN_S = 0.0005
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``arguments`` are the descriptor of the line to who asks, and what to call first: its place and its words."""
+    """Import and serve. ``arguments`` are the descriptor of the line, and the function to call first: its place and its
+    words.
+    """
     number, *preload = arguments
     title_process("nursery")
     signal.pthread_sigmask(signal.SIG_BLOCK, RESET_SIGNALS)
@@ -34,13 +44,13 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _serve(line: socket.socket) -> bool:
-    """One child; False when nobody will ask any more."""
+    """Fork one child; return false when the line has ended."""
     message, descriptors, _, _ = socket.recv_fds(line, 1, _DESCRIPTORS_MAX)
     if not message:
         return False
     request, output, *held = descriptors
     life, parent, kept = Life.from_bytes(os.pread(request, os.fstat(request).st_size, 0))
-    gc.freeze()  # nothing of ours is collected in the child, where its descriptors belong to somebody else
+    gc.freeze()  # nothing of ours is collected in the child, where its descriptors have other owners
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:

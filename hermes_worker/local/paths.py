@@ -1,4 +1,4 @@
-"""What a home directory holds, and who runs a stack on it.
+"""The contents of a home directory, and the stack that runs on it.
 
 A *stack* is the process tree of one ``hermes-worker up`` or ``hermes-worker run``. It holds an exclusive lock for as
 long as it lives, which the kernel takes back however it dies, and beside the lock it leaves a note that says where its
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from hermes_worker.settings import Settings
 
 _LOCK_PATIENCE_S = 0.5
-"""A reader holds the lock for an instant, to see whether somebody else does; a stack that starts waits that long."""
+"""How many seconds a starting stack waits for the lock: a reader holds it for an instant, to see whether a stack does.
+"""
 
 
 class HomeBusy(HermesError):
@@ -37,7 +38,7 @@ class HomeBusy(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackNote:
-    """What a running stack says about itself to other commands of the same user."""
+    """The facts about a running stack for other commands of the same user."""
 
     pid: int
     command: str
@@ -47,9 +48,9 @@ class StackNote:
     broker_url: str
     """Holds the broker's password: the note can be read by its owner only."""
     model: str
-    """Which model answers, for people."""
+    """The model that answers, in words for people."""
     model_key: str
-    """The same for comparison: equal when a run would be answered by the same endpoint."""
+    """The model that answers, for comparison: equal when a run would be answered by the same endpoint."""
     model_name: str | None = None
     """The model of runs that name none; ``None`` when they have to."""
     api_url: str | None = None
@@ -83,17 +84,17 @@ def broker_url_of(settings: Settings) -> str:
 
 
 def output_dir(home: Path) -> Path:
-    """Where deliveries to ``local`` are kept (docs/behaviour.md, "Job output")."""
+    """The directory for deliveries to ``local`` (docs/behaviour.md, "Job output")."""
     return home / "cron" / "output"
 
 
 def job_data_dir(home: Path, job_id: str) -> Path:
-    """What the script of a job may write to, and finds again the next time. ``home`` is its tenant's."""
+    """The directory that the script of a job may write to, and finds again the next time. ``home`` is its tenant's."""
     return home / _JOB_DATA / job_id
 
 
 def job_data_dirs(home: Path) -> list[Path]:
-    """Where the directories of jobs are, of all tenants. Not all of them need be there."""
+    """The parent directories of jobs' data, of all tenants. Not all of them need exist."""
     return [home / _JOB_DATA, *sorted((home / "tenants").glob(f"*/{_JOB_DATA}"))]
 
 
@@ -101,8 +102,9 @@ _JOB_DATA = Path("cron/data")
 
 
 def holds_state(home: Path, directory: Path, tenant: str = DEFAULT_TENANT) -> bool:
-    """Whether a directory is the home or within it, and not where the workspaces of a tenant are: nobody may work
-    there. ``directory`` is absolute, with all links resolved."""
+    """Whether a directory is the home or within it, and outside of the workspaces of a tenant: no session may work
+    there. ``directory`` is absolute, with all links resolved.
+    """
     inside = home.resolve()
     if tenant == DEFAULT_TENANT and directory.is_relative_to(tenants_workspaces_dir(inside)):
         return True
@@ -110,17 +112,19 @@ def holds_state(home: Path, directory: Path, tenant: str = DEFAULT_TENANT) -> bo
 
 
 def workspaces_dir(home: Path, tenant: str = DEFAULT_TENANT) -> Path:
-    """Where sessions of a tenant that name no directory get one of their own."""
+    """The directory in which sessions of a tenant that name none get one of their own."""
     return home / "workspaces" if tenant == DEFAULT_TENANT else tenants_workspaces_dir(home) / tenant
 
 
 def tenants_workspaces_dir(home: Path) -> Path:
-    """Where the workspaces of all tenants but the default one are. No session is called so."""
+    """The directory with the workspaces of all tenants but the default one. No session has this name."""
     return home / "workspaces" / "tenants"
 
 
 def processes_dir(home: Path) -> Path:
-    """What is known of background processes, on the volume of the workspaces. No session is called so."""
+    """The directory with the state of background processes, on the volume of the workspaces. No session has this
+    name.
+    """
     return home / "workspaces" / ".processes"
 
 
@@ -150,7 +154,7 @@ def running_stack(home: Path) -> StackNote | None:
 
 
 def left_behind(home: Path) -> StackNote | None:
-    """The note of a stack that ended without a word: it was killed, or the machine was."""
+    """The note of a stack that ended without removing it: it was killed, or the machine was. ``None`` for none."""
     if is_held(home):
         return None
     try:
@@ -179,7 +183,7 @@ def holding_home(home: Path) -> Iterator[HeldHome]:
         _note_path(home).unlink(missing_ok=True)  # a dead stack's
         yield HeldHome(home)
     finally:
-        # Closing gives the lock back. The file stays: whoever removed it would let two stacks lock two files.
+        # Closing gives the lock back. The file stays: removing it would let two stacks lock two files.
         os.close(descriptor)
 
 
@@ -230,7 +234,7 @@ _PRIVATE = (
     *("run", "logs", "workspaces", "valkey", "cron", ".env", "config.yaml", "api.key"),
     *(f"hermes-worker.db{ending}" for ending in ("", "-wal", "-shm", "-journal")),
 )
-"""What was made by an earlier version, or by hand, with whatever permissions were usual."""
+"""Files that an earlier version, or a person, may have made with the usual permissions."""
 
 
 def close_to_others(home: Path) -> None:
@@ -262,7 +266,9 @@ def _close(path: Path) -> None:
 
 
 def _try_writing(probe: Path) -> None:
-    """A full disk takes a new name and refuses the first block, so more than one byte is written and flushed."""
+    """Write a file and flush it: a full disk takes a new name and refuses the first block, so more than one byte is
+    written.
+    """
     try:
         with probe.open("wb") as file:
             file.write(bytes(64 * 1024))
@@ -281,7 +287,7 @@ class FailedStart:
 
 
 def failed_start(home: Path) -> FailedStart | None:
-    """Why the last start on this home failed; ``None`` when it did not."""
+    """The last start on this home, if it failed; ``None`` when it did not."""
     path = _failure_path(home)
     try:
         return FailedStart(at=path.stat().st_mtime, sentence=read_note(path))
@@ -351,5 +357,5 @@ def is_held(home: Path) -> bool:
 
 
 def has_no_rows(settings: Settings) -> bool:
-    """No database was made yet."""
+    """Whether no database was made yet."""
     return settings.database.url is None and not (settings.home / "hermes-worker.db").exists()

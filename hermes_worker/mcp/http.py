@@ -20,12 +20,15 @@ from hermes_worker.net.wire import OpenResponse, opened
 ANY_ANSWER: Final = "application/json, text/event-stream"
 EVENTS: Final = "text/event-stream"
 OF_OPERATORS = UrlPolicy(allows_private=True)
-"""For ``mcp.json``: the operator chose the address, not a model; metadata and link-local addresses stay refused."""
+"""The policy for addresses in ``mcp.json``: the operator chose them, not a model; metadata and link-local addresses
+stay refused.
+"""
 
 
 class NotReached(McpError):
     """There is no connection, or the host of a server that is a process is not its host any more: nothing was sent to
-    the server."""
+    the server.
+    """
 
 
 class AnswerLost(UnknownOutcome):
@@ -33,7 +36,7 @@ class AnswerLost(UnknownOutcome):
 
 
 class Bearer(Protocol):
-    """``mcp.logins.LoginBearer``."""
+    """Supplies access tokens. Implemented by ``mcp.logins.LoginBearer``."""
 
     def token(self) -> str: ...
 
@@ -42,7 +45,7 @@ class Bearer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerResponse:
-    """What a server answers, while it does."""
+    """The answer of a server while it comes."""
 
     _response: OpenResponse
 
@@ -72,16 +75,16 @@ class ServerResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHttp:
-    """One server, for one call or listing."""
+    """The connections to one server, for one call or listing."""
 
     server: McpServer
     token: str | None
     ends_at: float
-    """By ``time.monotonic``."""
+    """The deadline, by ``time.monotonic``."""
     login: Bearer | None = None
-    """Where its tokens come from, instead of ``token``."""
+    """Supplies its tokens, instead of ``token``."""
     policy: UrlPolicy = OF_OPERATORS
-    """Which addresses may be asked."""
+    """The addresses that may be asked."""
 
     @property
     def left_s(self) -> float:
@@ -94,8 +97,9 @@ class ServerHttp:
         """Make one request, to another address than the server's where ``url`` is given; its answer is read within the
         block. Raises ``McpError``.
 
-        A server that refuses an access token did nothing, so it is asked again with a newer one, once. A newer one may
-        no more than the one before (RFC 6749 §6), so it is no help where scopes are lacking."""
+        A server that refuses an access token did nothing, so it is asked again with a newer one, once. A newer token
+        has no more scopes than the one before (RFC 6749 §6), so it is no help where scopes are lacking.
+        """
         request = HttpRequest(method=method, url=url or self.server.url, headers=headers, body=body)
         with ExitStack() as stack:
             token = self.token if self.login is None else self.login.token()
@@ -107,12 +111,12 @@ class ServerHttp:
             yield response
 
     def done(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST", url: str = "") -> int:
-        """Make a request to which nothing but the status matters. Raises ``McpError``."""
+        """Make a request of which only the status matters, and return that. Raises ``McpError``."""
         with self.opened(headers, body, method=method, url=url) as response:
             return response.status
 
     def hear(self, response: ServerResponse, hearing: AnswerHearing, reader: EventReader) -> None:
-        """Listen until the answer is there, a person has to be asked, or nothing more comes. Raises ``McpError``."""
+        """Read until the answer is there, a person has to be asked, or nothing more comes. Raises ``McpError``."""
         self.require_scopes(response)
         try:
             for event in events_in(response.media_type, response.pieces(), reader):
@@ -125,7 +129,7 @@ class ServerHttp:
             raise self.refused(response.status, str(error)) from None
 
     def result(self, hearing: AnswerHearing, status: int) -> Mapping[str, Any]:
-        """Of what was heard, once nothing more comes. Raises ``McpError``."""
+        """The result that was read, once nothing more comes. Raises ``McpError``."""
         try:
             return hearing.result()
         except (McpRefusal, UnknownOutcome) as error:
@@ -135,14 +139,14 @@ class ServerHttp:
             raise self.refused(status, str(error)) from None
 
     def require_scopes(self, response: ServerResponse) -> None:
-        """Raises ``ScopesLacking``."""
+        """Raise ``ScopesLacking`` for an answer that says so."""
         if response.status in (401, 403) and not self.server.is_process:
             challenge = challenge_of(response.challenge)
             if challenge.lacks_scopes:
                 raise ScopesLacking(challenge.scope)
 
     def refused(self, status: int, said: str) -> McpError:
-        """What a status means that came without a message of the protocol; of 200 it is ``said`` that was wrong."""
+        """The error for a status that came without a message of the protocol; for 200 it is ``said`` that was wrong."""
         error = UnknownOutcome(said) if status == 200 else _refused(status, is_host=self.server.is_process)
         error.status = status
         return error
@@ -168,7 +172,7 @@ class ServerHttp:
 
 
 def before_the_call(error: UnknownOutcome) -> McpError:
-    """Of what went wrong before the call itself was sent, so that the server cannot have acted."""
+    """The error for a failure before the call itself was sent, so that the server cannot have acted."""
     found = McpError(str(error))
     found.status = error.status
     return found

@@ -1,4 +1,4 @@
-"""The login of an MCP server: what a sign-in left as a secret setting, and the access tokens that come of it.
+"""The login of an MCP server: a secret setting that a sign-in left, and the access tokens that come of it.
 
 The setting holds the refresh token that a person got. What it is exchanged for stands in the rows of ``logins``,
 encrypted, and is renewed by one worker for all of them (``models.logins``).
@@ -22,7 +22,7 @@ from hermes_worker.net.urls import UrlPolicy
 
 
 class TokenGrants(Protocol):
-    """``models.logins.Grants``."""
+    """Supplies access tokens. Implemented by ``models.logins.Grants``."""
 
     def grant(self, login: Login, abort: AbortSignal) -> Grant: ...
 
@@ -30,11 +30,11 @@ class TokenGrants(Protocol):
 
 
 GrantsMaker = Callable[[Callable[[Login, str], Answer]], TokenGrants]
-"""Makes them with what sends a refresh token."""
+"""Makes the grants, given the function that sends a refresh token."""
 
 
 class ServerLogin(BaseModel):
-    """As it stands in ``HERMES_MCP_SERVER_CREDENTIALS``."""
+    """The login as it stands in ``HERMES_MCP_SERVER_CREDENTIALS``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -45,16 +45,16 @@ class ServerLogin(BaseModel):
     sends_basic: bool = False
     resource: str = Field(default="", max_length=2_000)
     allows_private: bool = False
-    """The server was in the local network, so its token server may be."""
+    """Whether the server was in the local network, so that its token server may be too."""
 
     def login(self, server: str) -> Login:
-        """What is exchanged, by the rules for all logins."""
+        """The refresh token to exchange, by the rules for all logins."""
         facts = self.model_dump(exclude={"allows_private"})
         return Login(**facts, sign_in=f"sign in again: hermes-worker mcp login {server}")
 
 
 def login_document(signed_in: SignedIn) -> str | None:
-    """What is kept of a sign-in; ``None`` when it brought no refresh token. One line without single quotes."""
+    """The document to keep of a sign-in; ``None`` when it brought no refresh token. One line without single quotes."""
     refresh_token = signed_in.granted.refresh_token
     if refresh_token is None:
         return None
@@ -71,7 +71,7 @@ def login_document(signed_in: SignedIn) -> str | None:
 
 
 def login_of(server: str, text: str) -> ServerLogin:
-    """Raises ``ConfigurationError``, which shows nothing of the text."""
+    """Parse a kept login. Raises ``ConfigurationError``, which shows nothing of the text."""
     try:
         return ServerLogin.model_validate_json(text)
     except ValidationError:
@@ -88,7 +88,7 @@ class LoginBearers:
         self._grants = grants(exchange_under(UrlPolicy(allows_private=found.allows_private)))
 
     def bearer(self) -> LoginBearer:
-        """For one call."""
+        """Make the bearer for one call."""
         return LoginBearer(self._login, self._grants)
 
 
@@ -101,11 +101,11 @@ class LoginBearer:
         self._used = 0
 
     def token(self) -> str:
-        """Renewed before, if its time is over. Raises ``McpRefusal``: nothing was asked of the server."""
+        """The token, renewed before if its time is over. Raises ``McpRefusal``: nothing was asked of the server."""
         return self._told(lambda: self._grants.grant(self._login, AbortSignal()))
 
     def newer_token(self) -> str:
-        """Another one than the server just refused. Raises ``McpRefusal``."""
+        """Another token than the server just refused. Raises ``McpRefusal``."""
         return self._told(lambda: self._grants.renew(self._login, self._used, AbortSignal()))
 
     def _told(self, work: Callable[[], Grant]) -> str:

@@ -1,8 +1,9 @@
-"""What MCP servers and their authorization servers say about signing in, and what is sent to them. Pure.
+"""The documents and requests of signing in at MCP servers and their authorization servers. Pure.
 
 The authorization of revision 2025-11-25 and later: a server names its authorization server in a document (RFC 9728),
 which says in another one how it is spoken to (RFC 8414), and a person approves a client with PKCE (RFC 7636). All of it
-is text of strangers: an address that is not where it may be is refused, and a document is what it says it is.
+is text of strangers: an address that is not where it may be is refused, and a document is taken for no more than it
+says.
 """
 
 from __future__ import annotations
@@ -29,38 +30,38 @@ _SCOPE = re.compile(r"[!#-\[\]-~]+( [!#-\[\]-~]+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationChallenge:
-    """What a refusal says about who may come in (RFC 6750 §3, RFC 9728 §5.1)."""
+    """The hints in a refusal about how to get in (RFC 6750 §3, RFC 9728 §5.1)."""
 
     metadata_url: str | None = None
     scope: str | None = None
     lacks_scopes: bool = False
-    """The token is good, and may too little (``insufficient_scope``)."""
+    """Whether the token is good but lacks scopes (``insufficient_scope``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedResource:
-    """What a server says of itself (RFC 9728)."""
+    """A server's document about itself (RFC 9728)."""
 
     resource: str
     issuer: str
     scopes: tuple[str, ...] = ()
     is_named: bool = True
-    """By a document; a server of revision 2025-03-26 has none, and is its own authorization server."""
+    """Whether a document names the authorization server; a server of revision 2025-03-26 has none, and is its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationServer:
-    """Where a person approves, and where codes and refresh tokens are exchanged (RFC 8414)."""
+    """The server at which a person approves, and which exchanges codes and refresh tokens (RFC 8414)."""
 
     issuer: str
     authorization_url: str
     token_url: str
     registration_url: str | None
     client_methods: tuple[str, ...]
-    """How a client may say who it is; empty where it does not say."""
+    """The ways in which a client may identify itself; empty where the server does not say."""
     scopes: tuple[str, ...] = ()
     names_itself: bool = False
-    """Its answers say who it is (RFC 9207)."""
+    """Whether its answers name their issuer (RFC 9207)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class SignIn:
 
     @property
     def address(self) -> str:
-        """What the person opens."""
+        """The address that the person opens."""
         digest = hashlib.sha256(self.verifier.encode()).digest()
         asked = {
             "response_type": "code",
@@ -95,7 +96,7 @@ class SignIn:
         return urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
 
     def code_fields(self, code: str) -> Mapping[str, str]:
-        """What the token server is asked with (RFC 6749 §4.1.3)."""
+        """The fields of the request to the token server (RFC 6749 §4.1.3)."""
         return {
             "grant_type": "authorization_code",
             "code": code,
@@ -105,7 +106,7 @@ class SignIn:
         }
 
     def is_answered_by(self, address: str) -> bool:
-        """Whether what came to the redirect address belongs to this sign-in: a page of a stranger knows no state."""
+        """Whether a request to the redirect address belongs to this sign-in: a page of a stranger knows no state."""
         said = _one(parse_qs(urlsplit(address).query), "state")
         return said is not None and secrets.compare_digest(said.encode(), self.state.encode())
 
@@ -127,7 +128,7 @@ class SignIn:
 
 
 def challenge_of(header: str) -> AuthorizationChallenge:
-    """Of a ``WWW-Authenticate`` header; empty for one that says nothing of use."""
+    """Parse a ``WWW-Authenticate`` header; empty for one that says nothing of use."""
     found = _BEARER.search(header[:_WORD_CHARS_MAX])
     said = dict(re.findall(r"([\w-]+)\s*=\s*\"([^\"]*)\"", found[1])) if found else {}
     scope = said.get("scope")
@@ -139,7 +140,7 @@ def challenge_of(header: str) -> AuthorizationChallenge:
 
 
 def resource_addresses(server_url: str, challenge: AuthorizationChallenge) -> Iterator[str]:
-    """Where the server's document may be (RFC 9728 §3.1), the likeliest first."""
+    """Yield the possible addresses of the server's document (RFC 9728 §3.1), the likeliest first."""
     if challenge.metadata_url is not None:
         yield challenge.metadata_url
         return
@@ -149,7 +150,9 @@ def resource_addresses(server_url: str, challenge: AuthorizationChallenge) -> It
 
 
 def issuer_addresses(issuer: str) -> Iterator[str]:
-    """Where the document of an authorization server may be (RFC 8414 §3.1, OpenID Connect Discovery §4)."""
+    """Yield the possible addresses of an authorization server's document (RFC 8414 §3.1, OpenID Connect Discovery
+    §4).
+    """
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
     yield _at(parts, f"/.well-known/oauth-authorization-server{path}")
@@ -159,12 +162,14 @@ def issuer_addresses(issuer: str) -> Iterator[str]:
 
 
 def origin_of(url: str) -> str:
-    """The issuer of a server of revision 2025-03-26, which says nothing of another one."""
+    """The issuer of a server of revision 2025-03-26 that names no other one: the server's own origin."""
     return _at(urlsplit(url), "")
 
 
 def resource_of(document: Mapping[str, Any], server_url: str) -> ProtectedResource:
-    """Raises ``McpError``, for a document about something else as well: its tokens would be for that."""
+    """Parse a server's document. Raises ``McpError``, for a document about something else as well: its tokens would be
+    for that.
+    """
     resource = document.get("resource")
     if not isinstance(resource, str) or not _is_part_of(server_url, resource):
         raise McpError(f"the server's document is about another address: {str(resource)[:200]!r}")
@@ -175,7 +180,7 @@ def resource_of(document: Mapping[str, Any], server_url: str) -> ProtectedResour
 
 
 def old_authorization_server(server_url: str) -> Mapping[str, Any]:
-    """The document of a server of revision 2025-03-26 that has none: where that revision has its addresses."""
+    """The document for a server of revision 2025-03-26 that has none, with the addresses of that revision."""
     origin = origin_of(server_url)
     return {
         "issuer": origin,
@@ -188,9 +193,10 @@ def old_authorization_server(server_url: str) -> Mapping[str, Any]:
 def authorization_server_of(
     document: Mapping[str, Any], issuer: str, server_url: str, *, is_old: bool = False
 ) -> AuthorizationServer:
-    """Raises ``McpError``: it must be the one that was asked, use PKCE, and be reached as safely as the MCP server.
-    ``is_old`` is for revision 2025-03-26: it requires PKCE, and not that a server says so, and the document of an
-    address may name an issuer below it."""
+    """Parse the document of an authorization server. Raises ``McpError``: it must be the one that was asked, use PKCE,
+    and be reached as safely as the MCP server. ``is_old`` is for revision 2025-03-26: it requires PKCE, and not that a
+    server says so, and the document of an address may name an issuer below it.
+    """
     if is_old and "code_challenge_methods_supported" not in document:
         document = {**document, "code_challenge_methods_supported": ["S256"]}
     said = str(document.get("issuer", ""))
@@ -213,8 +219,9 @@ def authorization_server_of(
 def scope_of(
     challenge: AuthorizationChallenge, resource: ProtectedResource, at: AuthorizationServer, lacking: str = ""
 ) -> str | None:
-    """What is asked for: what the refusal named, else what the server names; what a call lacked before; and to be
-    renewed without a person."""
+    """The scopes to request: those that the refusal named, else those that the server names; those that a call lacked
+    before; and the one for being renewed without a person.
+    """
     asked = (challenge.scope or " ".join(resource.scopes)).split()
     asked += [one for one in lacking.split() if one not in asked]
     if _OFFLINE in at.scopes and _OFFLINE not in asked:
@@ -223,7 +230,7 @@ def scope_of(
 
 
 def registration(at: AuthorizationServer, redirect_url: str) -> Mapping[str, Any]:
-    """What we say of ourselves (RFC 7591): a client without a secret, wherever that may be."""
+    """The registration of this client (RFC 7591): without a secret, where the server allows that."""
     wished = ("none", "client_secret_post", "client_secret_basic")
     method = next((one for one in wished if one in at.client_methods), "none")
     return {
@@ -236,7 +243,7 @@ def registration(at: AuthorizationServer, redirect_url: str) -> Mapping[str, Any
 
 
 def registered(document: Mapping[str, Any], asked: Mapping[str, Any]) -> TokenClient:
-    """Raises ``McpError``."""
+    """Parse the answer to a registration. Raises ``McpError``."""
     client_id, secret = document.get("client_id"), document.get("client_secret")
     if not isinstance(client_id, str) or not 0 < len(client_id) <= _WORD_CHARS_MAX:
         raise McpError("the authorization server registered us without an id")
@@ -258,7 +265,7 @@ def known_client(at: AuthorizationServer, client_id: str, client_secret: str) ->
 
 
 def object_of(body: bytes) -> Mapping[str, Any] | None:
-    """A JSON object, or ``None``."""
+    """Parse a JSON object; ``None`` for anything else."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -304,6 +311,6 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def _one(said: Mapping[str, list[str]], name: str) -> str | None:
-    """What is said once: an answer that says two things says nothing."""
+    """The value of a parameter that is given once; ``None`` for several, since such an answer is ambiguous."""
     values = said.get(name, [])
     return values[0] if len(values) == 1 else None

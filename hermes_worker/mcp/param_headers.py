@@ -1,5 +1,6 @@
-"""Arguments of a tool that are also sent as headers (revision 2026-07-28, "Transports", ``x-mcp-header``), so that what
-stands before a server can choose by them without reading bodies. Pure."""
+"""Arguments of a tool that are also sent as headers (revision 2026-07-28, "Transports", ``x-mcp-header``), so that a
+proxy before a server can route by them without reading bodies. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 MARK: Final = "x-mcp-header"
-"""In the schema of a property: the end of the header's name."""
+"""The key in a property's schema that holds the end of the header's name."""
 _PREFIX: Final = "Mcp-Param-"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _PLAIN: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
@@ -20,8 +21,9 @@ _DEPTH_MAX: Final = 20
 
 
 def header_paths(schema: object) -> Mapping[str, Sequence[str]] | None:
-    """Where the values of headers stand among the arguments, by the ends of their names; ``None`` for a schema whose
-    marks are not as they may be, and whose tool must not be offered then."""
+    """The paths of headers' values among the arguments, by the ends of the headers' names; ``None`` for a schema with
+    wrong marks, whose tool must not be offered.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for path, node in _properties(schema, ()):
         if MARK not in node:
@@ -67,7 +69,7 @@ def _properties(node: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str
 
 
 def _marks(node: object) -> int:
-    """How often a schema is marked, at whatever place. A property may bear the mark as its name."""
+    """How many marks a schema has, at any place. A property may bear the mark as its name."""
     waiting, found = [(node, False)], 0
     while waiting:
         one, holds_names = waiting.pop()

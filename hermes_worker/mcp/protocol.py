@@ -1,5 +1,6 @@
-"""The bytes of MCP over HTTP (modelcontextprotocol.io, revision 2026-07-28, "Transports"), pure: a request to send, and
-what an answer says. Whatever a server sends is hostile, so every shape is looked at before it is used."""
+"""The bytes of MCP over HTTP (modelcontextprotocol.io, revision 2026-07-28, "Transports"), pure: requests to send, and
+the meaning of answers. Everything that a server sends is hostile, so every shape is looked at before it is used.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +27,19 @@ from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX
 _META = "io.modelcontextprotocol/"
 _CLIENT = {"name": "hermes-worker", "version": "1"}
 KEY_META: Final = "hermes-worker/idempotency-key"
-"""Where a server finds what names the call, the same at each attempt."""
+"""The field in which a server finds the key of the call, the same at each attempt."""
 TASKS: Final = "io.modelcontextprotocol/tasks"
 """The extension for calls that take long."""
 INPUT_REQUIRED: Final = "input_required"
 ELICITATION: Final = "elicitation/create"
-"""What a server calls it to ask a person."""
+"""The method by which a server asks a person."""
 _QUESTIONS_MAX: Final = 20
 _STATE_CHARS_MAX: Final = 64_000
 TASK_STATES: Final = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 _NAMED_BY: Final = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 _TASK_ID = re.compile(r"[!-~]{1,500}")
 _NAME_CHARS_MAX: Final = 500
-"""As the server calls a tool; agents have it under a name that is shorter (``mcp.servers.tool_names``)."""
+"""Characters of a tool's name at its server; agents know it by a shorter name (``mcp.servers.tool_names``)."""
 _PAGES_MAX: Final = 50
 DEFINITION_CHARS_MAX = 50_000
 RESULT_CHARS_MAX = 1_000_000
@@ -50,7 +51,7 @@ class McpError(HermesError):
     """A server did not answer as it should; the message may be shown to a model."""
 
     status: int | None = None
-    """Of HTTP, where one was answered."""
+    """The HTTP status, where there was one."""
 
 
 class McpRefusal(McpError):
@@ -59,14 +60,14 @@ class McpRefusal(McpError):
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
         self.code = code
-        """Of JSON-RPC; ``None`` for a refusal of HTTP."""
+        """The code of JSON-RPC; ``None`` for a refusal of HTTP."""
 
 
 class ScopesLacking(McpRefusal):
-    """A server refused a good token, because it may too little (RFC 6750 §3.1)."""
+    """A server refused a good token, because it lacks scopes (RFC 6750 §3.1)."""
 
     def __init__(self, scopes: str | None) -> None:
-        """``scopes`` are what the server says that it needs, ``None`` when it does not say."""
+        """``scopes`` are those that the server needs, ``None`` when it does not say."""
         super().__init__(f"our token may too little for the server{f': it needs {scopes!r}' if scopes else ''}")
         self.scopes = scopes
 
@@ -91,12 +92,12 @@ class AskedOfUs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpAnswer:
-    """What a tool answered."""
+    """The answer of a tool."""
 
     text: str
     is_error: bool
     files: tuple[AnsweredFile, ...] = ()
-    """What is no text. ``text`` holds their marks, in their places."""
+    """The parts that are no text. ``text`` holds their marks, in their places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +105,16 @@ class AnsweredFile:
     """A picture, a sound or another file in an answer."""
 
     mark: str
-    """What stands in the text where the file was; no text of a server can be the same."""
+    """The text in the place of the file; no text of a server can be the same."""
     kind: str
     media_type: str
-    """As the server says; of characters that harm nobody."""
+    """The media type that the server gives, of harmless characters only."""
     content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """What a server says of a task (modelcontextprotocol.io, extension Tasks, SEP-2663)."""
+    """The state of a task, as its server tells it (modelcontextprotocol.io, extension Tasks, SEP-2663)."""
 
     task_id: str
     status: str
@@ -123,17 +124,17 @@ class TaskView:
     result: Mapping[str, Any] | None = None
     error: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
-    """What it asks, by its keys."""
+    """The server's questions, by its keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputWanted:
-    """What a server asks before it answers a call (SEP-2322). The call is sent once more, with the responses."""
+    """The questions of a server before it answers a call (SEP-2322). The call is sent once more, with the responses."""
 
     asked: Mapping[str, Any] = field(repr=False)
-    """By the server's keys."""
+    """The questions, by the server's keys."""
     server_state: str | None = field(repr=False)
-    """To be sent back as it is."""
+    """State to be sent back unchanged."""
 
 
 def stateless(
@@ -159,30 +160,32 @@ def message(method: str, params: Mapping[str, Any], number: int = 1) -> bytes:
 
 
 def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
-    """What is told to a server and not answered."""
+    """Build a message that a server does not answer."""
     return canonical_json({"jsonrpc": "2.0", "method": method, "params": params or {}}).encode()
 
 
 def reply_to(asked: AskedOfUs, result: Mapping[str, Any] | None = None) -> bytes:
-    """To what a server asks of us: with ``result``, or as it is usual. A ``ping`` is answered, the rest refused."""
+    """Build our answer to a request of a server: with ``result``, or the usual one. A ``ping`` is answered, anything
+    else refused.
+    """
     usual = {"result": {}} if asked.method == "ping" else _NOT_DONE
     said = usual if result is None else {"result": result}
     return canonical_json({"jsonrpc": "2.0", "id": asked.number, **said}).encode()
 
 
 def initialize_params(protocol: str, capabilities: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Of the first request of a revision with sessions."""
+    """The parameters of the first request of a revision with sessions."""
     return {"protocolVersion": protocol, "capabilities": dict(capabilities or {}), "clientInfo": _CLIENT}
 
 
 def refused_in(methods: Collection[str]) -> str:
-    """What a server asked of us and did not get, in words for the end of a sentence; empty when it asked nothing."""
+    """What a server asked of us and did not get, as the end of a sentence; empty when it asked nothing."""
     named = ", ".join(repr(one[:60]) for one in sorted(methods)[:5])
     return f"it asked us for {named}, which is refused here" if named else ""
 
 
 def messages_in(text: str) -> list[Mapping[str, Any]]:
-    """Those in one JSON text: of revision 2025-03-26 that may be a list of them. Raises ``McpError``."""
+    """The messages in one JSON text: in revision 2025-03-26 it may be a list of them. Raises ``McpError``."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -212,7 +215,7 @@ def with_refusal(result: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
 
 
 def result_in(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the answer to a request. Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
+    """The result in the answer to a request. Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
     error = found.get("error")
     if isinstance(error, dict):
         code = error.get("code")
@@ -230,14 +233,15 @@ def result_in(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def refusal_of(result: Mapping[str, Any]) -> str:
-    """Of what is not done here for a server."""
+    """The sentence about a request of a server that is refused here."""
     kind = str(result.get("resultType"))[:40]
     return f"the server wants to go on with {kind!r}{_asked_in(result)}, which is refused here"
 
 
 def input_wanted(result: Mapping[str, Any]) -> InputWanted | None:
-    """The questions in the result of ``tools/call``; ``None`` when it has none. Raises ``UnknownOutcome`` for what
-    nobody here is asked."""
+    """The questions in the result of ``tools/call``; ``None`` when it has none. Raises ``UnknownOutcome`` for questions
+    that no person can be asked here.
+    """
     if result.get("resultType") != INPUT_REQUIRED:
         return None
     asked, state = result.get("inputRequests") or {}, result.get("requestState")
@@ -250,7 +254,7 @@ def input_wanted(result: Mapping[str, Any]) -> InputWanted | None:
 
 
 def _asked_in(result: Mapping[str, Any]) -> str:
-    """What a server asks of us before it goes on: to sample a model, to ask a person."""
+    """The methods that a server asks of us before it goes on: to sample a model, to ask a person."""
     requests = result.get("inputRequests")
     if not isinstance(requests, dict):
         return ""
@@ -267,8 +271,9 @@ class OfferedTools(list[Mapping[str, Any]]):
 
 
 def offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> OfferedTools:
-    """What a server offers on all pages of its list; ``ask`` gives the result of ``tools/list`` with parameters.
-    Raises ``McpError``."""
+    """The tools on all pages of a server's list; ``ask`` returns the result of ``tools/list`` with parameters. Raises
+    ``McpError``.
+    """
     found: dict[str, Mapping[str, Any]] = {}
     left_out: list[LeftOutTool] = []
     params: dict[str, Any] = {}
@@ -288,7 +293,7 @@ def offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Offe
 
 
 def definitions_of(result: Mapping[str, Any]) -> tuple[OfferedTools, str | None]:
-    """Of one page of ``tools/list``: the tools that can be used, and where the next page begins."""
+    """The usable tools of one page of ``tools/list``, and the cursor of the next page."""
     tools = result.get("tools")
     if not isinstance(tools, list):
         raise McpError("the server listed no tools")
@@ -305,8 +310,9 @@ def _name_of(tool: object) -> str:
 
 
 def _why_unusable(tool: object) -> str | None:
-    """Why agents cannot have a tool, for the end of a sentence; ``None`` for one that they can. One whose arguments are
-    headers as well is one only if they can be."""
+    """The reason why agents cannot have a tool, as the end of a sentence; ``None`` when they can. One whose arguments
+    are also sent as headers is usable only if they can be.
+    """
     if not isinstance(tool, dict):
         return "is no JSON object"
     schema = tool.get("inputSchema")
@@ -325,7 +331,9 @@ def _why_unusable(tool: object) -> str | None:
 
 
 def _whole_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With a schema and without a description that is no text; what stands in a schema is mended when it is sent."""
+    """The definition with a schema, and without a description that is no text; schemas are mended when they are
+    sent.
+    """
     described = {key: value for key, value in tool.items() if key != "description" or isinstance(value, str)}
     return described if isinstance(tool.get("inputSchema"), dict) else {**described, "inputSchema": NO_ARGUMENTS}
 
@@ -348,7 +356,8 @@ def answer_of(result: Mapping[str, Any]) -> McpAnswer:
 
 def task_of(result: Mapping[str, Any], task_id: str | None = None) -> TaskView | None:
     """The task in the result of ``tools/call``, ``None`` when it is none; or in that of ``tasks/get`` for ``task_id``.
-    Raises ``McpError``."""
+    Raises ``McpError``.
+    """
     if task_id is None and result.get("resultType") != "task":
         return None
     named, status = result.get("taskId"), result.get("status")
@@ -372,12 +381,12 @@ def task_of(result: Mapping[str, Any], task_id: str | None = None) -> TaskView |
 
 
 def _seconds(milliseconds: object) -> float:
-    """0 for what makes no sense."""
+    """Milliseconds as seconds; 0 for a value that makes no sense."""
     return milliseconds / 1000 if isinstance(milliseconds, int | float) and 0 < milliseconds < 3.6e6 else 0.0
 
 
 def _part(one: object, files: list[AnsweredFile]) -> str:
-    """Its text, or the mark of a file that is added to ``files``."""
+    """The text of a part, or the mark of a file that is added to ``files``."""
     if not isinstance(one, dict):
         return ""
     if isinstance(one.get("text"), str):

@@ -1,6 +1,6 @@
-"""A call of a server that is a process: its session's process is found or wanted, and asked once.
+"""Call a server that is a process: its session's process is found or wanted, and asked once.
 
-A process that was lost is said to be lost: the next call begins with a sentence, because what the server remembered is
+A process that was lost is reported as lost: the next call begins with a sentence, because what the server remembered is
 gone. Until the request is sent nothing is lost but time, so a host that cannot be reached is waited for.
 """
 
@@ -30,10 +30,10 @@ from hermes_worker.store.resources import (
 )
 
 START_S: Final = 45.0
-"""A call waits so long for a host: a lost lease lapses in that time, and a server starts."""
+"""How many seconds a call waits for a host: a lost lease lapses in that time, and a server starts."""
 _LOOK_S: Final = 0.1
 _MARGIN_S: Final = 2.0
-"""A host gives its own answer to a call that takes too long; it is waited for."""
+"""How many seconds longer a call waits for a host, which gives its own answer to a call that takes too long."""
 
 
 class CallStopping(Protocol):
@@ -44,14 +44,14 @@ class CallStopping(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAsked:
-    """A call of a tool, as its server is sent it."""
+    """A call of a tool, as it is sent to its server."""
 
     tool: str
     arguments: Mapping[str, Any] = field(repr=False)
     key: str
-    """The same at each attempt."""
+    """The key of the call, the same at each attempt."""
     again: Mapping[str, Any] | None = field(default=None, repr=False)
-    """What the call has beside its arguments when its server was answered what it asked."""
+    """Parameters beside the arguments when the server's questions were answered."""
 
 
 class StdioServers:
@@ -83,7 +83,7 @@ class StdioServers:
                 # Its host is gone or frozen, and its lease has not lapsed yet.
                 _wait(cancelled, deadline, f"the host of the server cannot be reached ({error})", 5 * _LOOK_S)
                 continue
-            if isinstance(answer, TaskView):  # its host lets none through
+            if isinstance(answer, TaskView):  # its host lets no call through
                 raise UnknownOutcome("the server answered with a task")
             if isinstance(answer, McpAnswer) and (lost := _lost(use.resource)) is not None:
                 answer = replace(answer, text=f"{lost}\n{answer.text}")
@@ -91,7 +91,9 @@ class StdioServers:
             return answer
 
     def _require_live(self, session_id: str, name: str) -> None:
-        """Raises ``UnknownOutcome``: what the call did before it asked, nobody knows."""
+        """Require that the process is still there. Raises ``UnknownOutcome``: it is unknown what the call did before it
+        asked.
+        """
         row = self._rows.find(session_id, ResourceKind.MCP_STDIO, name)
         if row is None or row.state is not ResourceState.LIVE:
             raise UnknownOutcome("the server's process ended while a person was asked")
@@ -145,7 +147,7 @@ def _nobody(row: ResourceView) -> str:
 
 
 def _lost(row: ResourceView) -> str | None:
-    """What the model has to know of the process before this one."""
+    """The sentence for the model about the loss of the process before this one; ``None`` when none was lost."""
     if row.reason is None or row.url is None:
         return None
     return f"[The server was started anew ({row.reason}): what it remembered of this session is gone.]"

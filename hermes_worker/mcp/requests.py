@@ -43,8 +43,9 @@ _TAKES_QUESTIONS: Mapping[str, Any] = {"extensions": {TASKS: {}}, "elicitation":
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.1
 _NO_PLACE_FOR_IT: Final = frozenset({400, 404, 405})
-"""How a server of revision 2024-11-05 answers a request of a later one (revision 2025-03-26, "Backwards
-Compatibility")."""
+"""Statuses with which a server of revision 2024-11-05 answers a request of a later one (revision 2025-03-26, "Backwards
+Compatibility").
+"""
 
 
 class _CallStopped(Protocol):
@@ -53,7 +54,7 @@ class _CallStopped(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpExchange(ServerHttp):
-    """One call or listing, in what its server's revision wants of HTTP."""
+    """One call or listing, in the form of HTTP that its server's revision wants."""
 
     session: McpSession | None = None
     """``None`` for requests that need none of ours: the server's ends with them."""
@@ -65,8 +66,9 @@ class McpExchange(ServerHttp):
         key: str | None = None,
         capabilities: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any] | InputWanted:
-        """The result of one request, with whatever its revision needs before it; or what a person has to be asked in
-        the middle of it. Raises ``McpError``."""
+        """The result of one request, with any that its revision needs before it; or the question for a person in the
+        middle of it. Raises ``McpError``.
+        """
         if self.server.is_process:  # its host has made its acquaintance
             told = params if key is None else {**params, "_meta": {KEY_META: key}}
             return self._result({}, message(method, told))
@@ -93,7 +95,9 @@ class McpExchange(ServerHttp):
             requests.end()
 
     def go_on(self, again: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
-        """As ``request``, of a call that was left open when a person had to be asked. Raises ``McpError``."""
+        """Continue a call that was left open when a person had to be asked; returns what ``request`` does. Raises
+        ``McpError``.
+        """
         place = StreamPlace.of(again.get("requestState"))
         session = None if place is None else McpSession.kept(place.session, self.server)
         if place is None or session is None or session.session_id is None:
@@ -101,14 +105,14 @@ class McpExchange(ServerHttp):
         return SessionRequests(self, session).go_on(place, again.get("inputResponses"))
 
     def give_up(self, state: str | None) -> None:
-        """Nobody waits any more for a call that was left open, if it was. Raises ``McpError``; may be repeated."""
+        """Cancel a call that was left open, if there is one. Raises ``McpError``; may be repeated."""
         place = StreamPlace.of(state)
         session = None if place is None else McpSession.kept(place.session, self.server)
         if place is not None and session is not None and session.session_id is not None:
             SessionRequests(self, session).give_up(place)
 
     def _result(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
-        """Of a request that stands by itself."""
+        """The result of a request that stands by itself."""
         hearing = AnswerHearing()
         with self.opened({"Accept": ANY_ANSWER, **headers}, body) as response, hearing.explained():
             self.hear(response, hearing, EventReader(chars_max=ANSWER_BYTES_MAX))
@@ -125,7 +129,7 @@ def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, A
 def list_tools(
     server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
 ) -> OfferedTools:
-    """What the server offers. Raises ``McpError``."""
+    """The tools that the server offers. Raises ``McpError``."""
     ends_at = time.monotonic() + server.timeout_s
     asking = McpExchange(server=server, token=token, ends_at=ends_at, login=login, policy=policy)
     return offered_tools(lambda params: _whole(asking.request("tools/list", params)))
@@ -134,7 +138,9 @@ def list_tools(
 def spoken(
     server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
 ) -> tuple[McpServer, OfferedTools]:
-    """The server with the revision that it speaks, and its tools: lists them, and calls none. Raises ``McpError``."""
+    """Find the revision that a server speaks: return the server with it, and its tools. Lists tools, and calls none.
+    Raises ``McpError``.
+    """
 
     def tried(protocol: str) -> tuple[McpServer, OfferedTools]:
         speaking = server.model_copy(update={"protocol": protocol})
@@ -163,9 +169,10 @@ def call_tool(
     cancelled: _CallStopped,
     again: Mapping[str, Any] | None = None,
 ) -> McpAnswer | TaskView | InputWanted:
-    """Run one tool, or have a task made of it by a server that has such, or be asked something first; ``again`` is what
-    such a server is sent then. On a thread of its own, because nothing else can be told to stop waiting. Raises
-    ``McpError``."""
+    """Run one tool; return its answer, the task that a server made of it, or the questions of a server before it
+    answers. ``again`` is sent to a server whose questions were answered. Runs on a thread of its own, because a blocked
+    request cannot be told to stop waiting. Raises ``McpError``.
+    """
     params = {"name": tool, "arguments": dict(arguments), **(again or {})}
     answers_questions = asking.server.protocol == STATELESS or asking.server.is_process
 
@@ -185,7 +192,7 @@ def call_tool(
 
 
 def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> TaskView:
-    """What the server says of a task now. Raises ``McpError``; ``McpRefusal`` for one that it does not know."""
+    """The state of a task now. Raises ``McpError``; ``McpRefusal`` for a task that the server does not know."""
 
     def work() -> TaskView:
         result = _whole(asking.request("tasks/get", {"taskId": task_id}, None, _TAKES_QUESTIONS))
@@ -197,12 +204,12 @@ def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> 
 
 
 def tell_task(asking: McpExchange, method: str, params: Mapping[str, Any]) -> None:
-    """``tasks/update`` or ``tasks/cancel``; both may be repeated. Raises ``McpError``."""
+    """Send ``tasks/update`` or ``tasks/cancel``; both may be repeated. Raises ``McpError``."""
     asking.request(method, params, None, _TAKES_QUESTIONS)
 
 
 def _whole(result: Mapping[str, Any] | InputWanted) -> Mapping[str, Any]:
-    """Of a request for which nobody is asked anything."""
+    """The result of a request during which no person can be asked. Raises ``McpError`` for a question."""
     if isinstance(result, InputWanted):
         raise McpError("the server asked a person before it answered")
     return result

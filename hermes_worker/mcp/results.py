@@ -1,4 +1,4 @@
-"""What an answer of a server is to the model: its text, and its pictures, sounds and other files as files.
+"""Turn an answer of a server into a result for the model: its text, and its pictures, sounds and other files as files.
 
 A file goes to the folder of long results in the workspace, named by its content, so a call that is made again writes
 nothing else. The model is told where it is, and looks at a picture with ``vision_analyze`` as at any other one.
@@ -16,7 +16,7 @@ from hermes_worker.workspaces.base import WorkspaceError
 
 
 def shown(answer: McpAnswer, context: ToolContext) -> ToolResult:
-    """Keeps the files of an answer. Idempotent."""
+    """Build the result of an answer and keep its files. Idempotent."""
     text = answer.text
     for file in answer.files:
         text = text.replace(file.mark, _kept(file, context))

@@ -20,7 +20,7 @@ from hermes_worker.mcp.tasks import question_of, responses_of
 
 
 def asked_first(source: str, tool: str, wanted: InputWanted, before: RemoteTask | None) -> ToolResult:
-    """Of a call that was answered with questions; ``before`` is what was kept of the round before."""
+    """The result of a call that was answered with questions; ``before`` is the state of the round before, if any."""
     rounds = 1 if before is None else before.looks + 1
     if rounds > ROUNDS_MAX:
         said = error_result(f"the server asked questions {ROUNDS_MAX} times and did not answer the call")
@@ -40,7 +40,7 @@ def asked_first(source: str, tool: str, wanted: InputWanted, before: RemoteTask 
 
 
 def answered(task: RemoteTask) -> ToolResult:
-    """After a person's answer, or before anybody was asked: the next question, or no question any more."""
+    """The result after a person's answer, or before any question was asked: the next question, or none any more."""
     if task.answer is not None and task.asked is not None:
         responses = {**(task.responses or {}), **responses_of(task)}
         task = replace(task, asked=None, answer=None, responses=responses)
@@ -48,13 +48,13 @@ def answered(task: RemoteTask) -> ToolResult:
 
 
 def sent_again(task: RemoteTask) -> Mapping[str, Any]:
-    """What the call has beside its arguments the next time."""
+    """The parameters beside the arguments when the call is sent again."""
     state = {} if task.server_state is None else {"requestState": task.server_state}
     return {**({"inputResponses": task.responses} if task.responses else {}), **state}
 
 
 def _next(task: RemoteTask) -> ToolResult:
-    """Ask the first question that a person can answer; what is no form is declined."""
+    """Ask the first question that a person can answer; any other than a form is declined."""
     unasked, responses = dict(task.unasked or {}), dict(task.responses or {})
     while unasked:
         key = next(iter(unasked))

@@ -1,8 +1,9 @@
-"""MCP servers that tenants keep as rows (``features.mcp_servers.rows``): their tools, and who asks what they offer.
+"""MCP servers that tenants keep as rows (``features.mcp_servers.rows``): their tools, and the threads that list them.
 
-A row is written by whoever administers a tenant, and not by who runs the installation. So an address of a row is judged
-as one of a model is, a command has to be one that the operator wrote down, word for word, and a row names no directory
-and no variable but the one of its token. A token is never sent to another address than the one it was given for.
+A row is written by an administrator of a tenant, and not by the operator of the installation. So an address of a row is
+judged as one of a model is, a command has to be one that the operator wrote down, word for word, and a row names no
+directory and no variable but the one of its token. A token is never sent to another address than the one it was given
+for.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from hermes_worker.system.own_folders import temporary_folder
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 
 LOOK_S: Final = 15.0
-"""A server of a tenant has so long to say what it offers: somebody else's waits behind it."""
+"""How many seconds a server of a tenant has to list its tools: another tenant's waits behind it."""
 _LOOK_EVERY_S: Final = 1.0
 _REFRESH_S: Final = 300.0
 _AGAIN_S: Final = 30.0
-"""After a look that brought nothing."""
+"""How many seconds after a look that brought nothing the next one is made."""
 _AT_ONCE: Final = 8
 _NOT_ALLOWED: Final = "its command is none of mcp.row_commands (HERMES_MCP_ROW_COMMANDS) of the host"
 
 AskServer = Callable[[HeldMcpServer, McpServer], tuple[McpServer, OfferedTools]]
-"""Gives the server with the revision that it speaks, and what it offers. Raises ``McpError``."""
+"""Returns the server with the revision that it speaks, and the tools that it offers. Raises ``McpError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ class RowServers:
 
 
 class RowSource:
-    """The tools of the server of this name, of whatever tenant calls one. The row is read at each call, so a change of
-    it needs no restart. Thread-safe."""
+    """The tools of the server of this name, for the tenant of each call. The row is read at each call, so a change of
+    it needs no restart. Thread-safe.
+    """
 
     def __init__(self, servers: RowServers, name: str, tenant: str | None) -> None:
         self._servers = servers
@@ -73,11 +75,11 @@ class RowSource:
         self._tenant = tenant
 
     def list_tools(self) -> Sequence[ToolSpec]:
-        """Nothing: whoever looks at rows writes what each tenant has."""
+        """Always empty: the threads that look at rows write the tools of each tenant."""
         return ()
 
     def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Raises ``ToolGone``, ``UnavailableError``."""
+        """Call a tool of the tenant's server. Raises ``ToolGone``, ``UnavailableError``."""
         try:
             source = self._of(context.origin.tenant)
         except TextTampered as error:
@@ -85,7 +87,9 @@ class RowSource:
         return source.call(name, arguments, context)
 
     def cancel_task(self, task: RemoteTask) -> None:
-        """Tell the server that nobody wants it any more. Raises ``McpError``, ``ToolGone``, ``TextTampered``."""
+        """Tell the server that the task's result is not wanted any more. Raises ``McpError``, ``ToolGone``,
+        ``TextTampered``.
+        """
         assert self._tenant is not None  # of every task that ``call`` began
         self._of(self._tenant).cancel_task(task)
 
@@ -97,7 +101,7 @@ class RowSource:
 
 
 def source_of(held: HeldMcpServer, policy: UrlPolicy, resources: Resources | None = None) -> McpSource:
-    """A row's server as a tool source."""
+    """The server of a row as a tool source."""
     row = held.row
     place = RowPlace(
         called=source_of_row(row.name), task_source=source_with_tenant(row.name, row.tenant), policy=policy
@@ -109,8 +113,9 @@ def source_of(held: HeldMcpServer, policy: UrlPolicy, resources: Resources | Non
 def row_process(
     rows: McpServers, resource: ResourceView, allowed: Collection[str]
 ) -> tuple[McpServer, str | None] | None:
-    """What a host starts for a resource that is a row's server; ``None`` where there is no such row. Raises
-    ``NotStarted`` for a command that the operator does not allow, ``UnavailableError``."""
+    """The server to start for a resource that is a row's server; ``None`` where there is no such row. Raises
+    ``NotStarted`` for a command that the operator does not allow, ``UnavailableError``.
+    """
     name, _ = server_of_source(resource.name)
     held = rows.held(resource.tenant, name)
     if held is None:
@@ -122,7 +127,7 @@ def row_process(
 
 
 def asks_addresses(policy: UrlPolicy) -> AskServer:
-    """For a worker for tools: asks servers that have an address."""
+    """Build the function by which a worker for tools asks servers that have an address."""
 
     def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, OfferedTools]:
         if held.row.offered is None:
@@ -133,7 +138,7 @@ def asks_addresses(policy: UrlPolicy) -> AskServer:
 
 
 def asks_processes(sandbox: Sandbox, allowed: Collection[str]) -> AskServer:
-    """For a host: starts servers that have a command, and ends them again."""
+    """Build the function by which a host starts servers that have a command, asks them, and ends them again."""
 
     def ask(held: HeldMcpServer, server: McpServer) -> tuple[McpServer, OfferedTools]:
         if not is_allowed(server.command, allowed):
@@ -148,11 +153,12 @@ def asks_processes(sandbox: Sandbox, allowed: Collection[str]) -> AskServer:
 
 
 class ServerLooker:
-    """A thread that asks the servers of due rows what they offer. A server that hangs or fails keeps what sessions may
-    have of it."""
+    """Asks the servers of due rows for their tools, in a thread. While a server hangs or fails, its tools stay as they
+    are.
+    """
 
     def __init__(self, rows: McpServers, ask: AskServer, taken: Collection[str], *, is_process: bool) -> None:
-        """``taken`` are the names of tools that are there without servers."""
+        """``taken`` are the names of tools that exist without servers."""
         self._rows = rows
         self._ask = ask
         self._taken = frozenset(taken)
@@ -164,14 +170,14 @@ class ServerLooker:
         threading.Thread(target=self._run, name="hermes_mcp_rows", daemon=True).start()
 
     def stop(self) -> None:
-        """Idempotent; waits for nobody."""
+        """Stop asking. Idempotent; does not wait."""
         self._end.set()
 
     def _run(self) -> None:
         keep_looking(self._end, _LOOK_EVERY_S, self.look, event="mcp.rows_unwatched")
 
     def look(self) -> Sequence[threading.Thread]:
-        """Ask whom it is time to ask; the threads that do. Raises ``UnavailableError``."""
+        """Start a thread for each server that is due, and return those threads. Raises ``UnavailableError``."""
         self._asking = [one for one in self._asking if one.is_alive()]
         begun = []
         while len(self._asking) < _AT_ONCE and (due := self._rows.take_due(is_process=self._is_process)) is not None:

@@ -29,9 +29,9 @@ WITH_SESSIONS: Final = "2025-11-25"
 WITH_EVENT_STREAM: Final = "2024-11-05"
 """Each connection is a session, and its server says everything in one stream."""
 TOOLS_MAX = 500
-"""Of one server."""
+"""How many tools one server may have."""
 KEPT_CHARS_MAX: Final = 1_000_000
-"""Of the definitions of a server that is a process, all together."""
+"""Characters of the definitions of a server that is a process, all together."""
 _BYTES_MAX = 8_000_000
 _SAID: Final = ("name", "description", "inputSchema", "annotations")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
@@ -49,7 +49,7 @@ class McpServer(BaseModel):
     """The program of a server that speaks over its standard input and output, and its arguments. A host starts one for
     each session that calls it (``hermes-worker mcp-host``)."""
     env: Mapping[str, str] = Field(default_factory=dict, max_length=50)
-    """What its environment holds beside ``PATH``, ``HOME`` and the proxy: no secrets."""
+    """Variables of its environment beside ``PATH``, ``HOME`` and the proxy: no secrets."""
     token_as: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
     """The variable in which it finds its token."""
     reads: tuple[str, ...] = Field(default=(), max_length=50)
@@ -60,23 +60,25 @@ class McpServer(BaseModel):
     """The revision that it spoke when it was added; those between the second and the third are negotiated from the
     second."""
     trusted: bool = False
-    """What it says about repeating its tools is believed."""
+    """Whether its own word about repeating its tools is believed."""
     timeout_s: float = Field(default=60.0, ge=1, le=600)
-    """Of one call, all its requests together."""
+    """Seconds that one call may take, all its requests together."""
     tools: Mapping[str, str] = Field(default_factory=dict, max_length=TOOLS_MAX)
     """The approved tools, by the server's names: the digest of each definition."""
     headers: Mapping[str, Mapping[str, tuple[str, ...]]] = Field(
         default_factory=dict, max_length=TOOLS_MAX, exclude_if=lambda headers: not headers
     )
-    """Of the approved tools, which arguments are sent as headers as well: by the server's names, the end of a header's
-    name and where its value stands. Not written where it is empty, so that a process of the version before reads it."""
+    """Arguments of the approved tools that are sent as headers as well: by the server's names, the end of a header's
+    name and the path of its value. Not written where it is empty, so that a process of the version before reads it.
+    """
     left_out: tuple[LeftOutTool, ...] = Field(
         default=(), max_length=2 * TOOLS_MAX, exclude_if=lambda left_out: not left_out
     )
-    """Of a server in a row, the tools that agents could not have when it was last asked. Not written where it is
-    empty, as ``headers``."""
+    """The tools of a server in a row that agents could not have when it was last asked. Not written where it is empty,
+    as ``headers``.
+    """
     definitions: tuple[Mapping[str, Any], ...] = Field(default=(), max_length=TOOLS_MAX)
-    """Of a server that is a process, the approved definitions themselves: listing them starts nothing."""
+    """The approved definitions themselves, of a server that is a process: listing them starts nothing."""
 
     @property
     def is_process(self) -> bool:
@@ -119,7 +121,7 @@ class _ServersFile(BaseModel):
 
 
 def servers_of(home: Path) -> Mapping[str, McpServer]:
-    """The servers by name; none where there is no file. Raises ``ConfigurationError``."""
+    """The servers by name; empty where there is no file. Raises ``ConfigurationError``."""
     path = home / FILE
     try:
         data = read_plain(path, bytes_max=_BYTES_MAX + 1)
@@ -141,7 +143,7 @@ def servers_of(home: Path) -> Mapping[str, McpServer]:
 
 
 def new_server(**facts: Any) -> McpServer:
-    """A server of which nothing is approved yet. Raises ``ConfigurationError``."""
+    """Make a server without any approved tool. Raises ``ConfigurationError``."""
     try:
         return McpServer(**facts)
     except ValidationError as error:
@@ -149,8 +151,9 @@ def new_server(**facts: Any) -> McpServer:
 
 
 def check_name(name: str) -> None:
-    """Raises ``ConfigurationError`` for what cannot be the name of a server. Without underscores, so that
-    ``mcp_SERVER_TOOL`` can be read in one way only."""
+    """Raise ``ConfigurationError`` for a text that cannot be the name of a server. It has no underscores, so that
+    ``mcp_SERVER_TOOL`` can be read in one way only.
+    """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"{name!r} cannot be the name of a server: up to 24 lower-case letters, digits and hyphens"
@@ -171,7 +174,7 @@ def write_servers(home: Path, servers: Mapping[str, McpServer]) -> None:
 
 
 def approved(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> McpServer:
-    """The server with all that it offers now as what was approved. Raises ``ConfigurationError``."""
+    """The server with all that it offers now as its approved tools. Raises ``ConfigurationError``."""
     headers = {str(one["name"]): header_paths(one.get("inputSchema")) for one in offered}
     found: dict[str, Any] = {
         "tools": {str(one["name"]): digest(one) for one in offered},
@@ -191,19 +194,20 @@ def is_allowed(command: Sequence[str], allowed: Collection[str]) -> bool:
 
 
 def said_of(offered: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each definition, what a model is told and what we conclude from."""
+    """The members of each definition that a model is told, and those that we conclude from."""
     return [{key: one[key] for key in _SAID if one.get(key) is not None} for one in offered]
 
 
 def digest(definition: Mapping[str, object]) -> str:
-    """Of what a model is told about a tool, and of what we conclude about repeating it."""
+    """A digest of what a model is told about a tool, and of what we conclude about repeating it."""
     said = {key: definition.get(key) for key in _SAID}
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()[:32]
 
 
 def tool_names(server: str, tools: Collection[str]) -> Mapping[str, str]:
-    """What agents call each tool, by the server's names: ``mcp_SERVER_TOOL``. A name that no provider would take is
-    shortened and gets a digest, a longer one where another tool is called so."""
+    """The agents' name of each tool, by the server's names: ``mcp_SERVER_TOOL``. A name that no provider would take is
+    shortened and gets a digest, a longer one where another tool is called so.
+    """
     names = {tool: name for tool in tools if (name := tool_name(server, tool)) == f"mcp_{server}_{tool}"}
     taken = set(names.values())
     for tool in sorted(set(tools) - names.keys()):
@@ -214,7 +218,7 @@ def tool_names(server: str, tools: Collection[str]) -> Mapping[str, str]:
 
 
 def tool_name(server: str, tool: str, mark_chars: int = 8) -> str:
-    """What agents call a tool where no other one is called so."""
+    """The agents' name of a tool where no other tool has the same one."""
     name = f"mcp_{server}_{tool}"
     if _PLAIN_TOOL.fullmatch(tool) and len(name) <= NAME_CHARS_MAX:
         return name

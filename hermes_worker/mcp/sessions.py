@@ -1,12 +1,12 @@
 """Requests to a server of a revision with sessions (2025-03-26 to 2025-11-25), over HTTP.
 
-A session is a document of ours: whoever makes the next call goes on with it, and when the server forgot it, begins
-another one. Each request has a number of its own, since a server tells the streams of a session apart by it.
+A session is a document of ours: the worker that makes the next call goes on with it, and when the server forgot it,
+begins another one. Each request has a number of its own, since a server tells the streams of a session apart by it.
 
 A stream that ends before the answer is there is taken up again (``Last-Event-ID``) as long as its events have ids. That
 asks for what was said since, and sends nothing a second time. So a question for a person can be put while a call's
-stream is open: the stream is left at the event that asks, its place is kept with the call (``StreamPlace``), and
-whoever has the person's answer sends it and takes the stream up there. That a person can be asked is told only to a
+stream is open: the stream is left at the event that asks, its place is kept with the call (``StreamPlace``), and the
+worker that has the person's answer sends it and takes the stream up there. That a person can be asked is told only to a
 server whose answer to ``initialize`` has event ids.
 """
 
@@ -60,13 +60,13 @@ class McpSession:
     session_id: str | None = field(default=None, repr=False)
     version: str = WITH_SESSIONS
     asks: bool = False
-    """The server was told that a person can be asked."""
+    """Whether the server was told that a person can be asked."""
     is_new: bool = False
-    """The document has to be stored."""
+    """Whether the document has to be stored."""
 
     @classmethod
     def kept(cls, document: object, server: McpServer) -> McpSession:
-        """From its document; an empty one where there is none, or one of another address."""
+        """Read a session from its document; an empty one where there is none, or one of another address."""
         found = cls(url=server.url)
         match document:
             case {"url": server.url, "id": str(session_id), "version": str(version), **more}:
@@ -76,7 +76,7 @@ class McpSession:
 
     @property
     def document(self) -> Mapping[str, str] | None:
-        """``None`` for a server that gave no id."""
+        """The document to store; ``None`` for a server that gave no id."""
         if self.session_id is None:
             return None
         asks = {"asks": "yes"} if self.asks else {}
@@ -90,22 +90,22 @@ class McpSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlace:
-    """Where the stream of a call was left, to be taken up there by any worker."""
+    """The place at which the stream of a call was left, to be taken up there by any worker."""
 
     session: Mapping[str, str] = field(repr=False)
     """The document of the session."""
     number: int
-    """Of our request."""
+    """The number of our request."""
     event_id: str = field(repr=False)
     asked: int | str
-    """The number of what the server asks."""
+    """The number of the server's question."""
 
     def to_text(self) -> str:
         return canonical_json({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def of(cls, text: object) -> StreamPlace | None:
-        """``None`` for a text that is not of ``to_text``, as a server's own would be."""
+        """Read a place; ``None`` for a text that is not of ``to_text``, as a server's own would be."""
         try:
             found = json.loads(text) if isinstance(text, str) else None
         except (ValueError, RecursionError):
@@ -123,7 +123,7 @@ class StreamPlace:
 
 
 class SessionRequests:
-    """The requests of one call, within a session that there is or that is begun."""
+    """The requests of one call, within an existing session or a new one."""
 
     def __init__(self, http: ServerHttp, session: McpSession) -> None:
         self._http = http
@@ -131,7 +131,7 @@ class SessionRequests:
         self._reader = EventReader(chars_max=ANSWER_BYTES_MAX)
 
     def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
-        """The result of one request, or what a person has to be asked before there is one. Raises ``McpError``."""
+        """The result of one request, or the question for a person before there is one. Raises ``McpError``."""
         is_kept = self._session.session_id is not None
         if not is_kept:
             self._begin()
@@ -146,8 +146,9 @@ class SessionRequests:
         return self._outcome(hearing, number, status or 0)
 
     def go_on(self, place: StreamPlace, responses: object) -> Mapping[str, Any] | InputWanted:
-        """As ``request``, of a call that asked a person: tell what was answered, and take up its stream. Raises
-        ``McpError``."""
+        """Continue a call that asked a person: send the answer, and take up its stream. Returns what ``request`` does.
+        Raises ``McpError``.
+        """
         self._answer(place, responses)
         hearing = self._hearing(place.number, place.asked)
         self._reader.last_event_id = place.event_id
@@ -156,8 +157,9 @@ class SessionRequests:
         return self._outcome(hearing, place.number, 200)
 
     def give_up(self, place: StreamPlace) -> None:
-        """Nobody will answer what the call asks, and nobody waits for it any more. Raises ``McpError``; a server that
-        has forgotten it is content."""
+        """Cancel a call whose question will not be answered. Raises ``McpError``; a server that has forgotten it is
+        content.
+        """
         cancelled = {"requestId": place.number, "reason": "nobody waits for it any more"}
         for body in (
             reply_to(_asked_at(place), {"action": "cancel"}),
@@ -168,7 +170,7 @@ class SessionRequests:
                 raise self._http.refused(status, "")
 
     def end(self) -> None:
-        """Of a session that is nobody's any more; the server forgets it by itself where it cannot be told."""
+        """End a session that is not needed any more; the server forgets it by itself where it cannot be told."""
         if self._session.session_id is not None:
             with suppress(McpError):
                 self._http.done(self._session.headers, b"", method="DELETE")
@@ -176,7 +178,7 @@ class SessionRequests:
     # --- a session begins --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Nothing was asked of the server yet, so whatever goes wrong is no unknown outcome."""
+        """Initialize a session. The call was not sent yet, so no failure here is an unknown outcome."""
         try:
             had = self._session.session_id
             has_ids = self._initialize({})
@@ -189,7 +191,7 @@ class SessionRequests:
             raise before_the_call(error) from None
 
     def _initialize(self, capabilities: Mapping[str, Any]) -> bool:
-        """Whether the answer has event ids."""
+        """Initialize the session; return whether the answer has event ids."""
         number = secrets.randbelow(_NUMBERS)
         hearing, reader = AnswerHearing(number), EventReader(chars_max=ANSWER_BYTES_MAX)
         body = message("initialize", initialize_params(WITH_SESSIONS, capabilities), number)
@@ -211,8 +213,9 @@ class SessionRequests:
         self._http.done(self._session.headers, reply)
 
     def _posted(self, body: bytes, hearing: AnswerHearing, *, is_kept: bool = False) -> int | None:
-        """The status of the answer, as far as it was heard; ``None`` where the server has forgotten the session that
-        was kept."""
+        """Send a message and read the answer; return its status, or ``None`` where the server has forgotten the kept
+        session.
+        """
         status = 200
         with hearing.explained():
             try:
@@ -228,7 +231,7 @@ class SessionRequests:
 
     @property
     def _event_id(self) -> str | None:
-        """Behind which the stream can be taken up again."""
+        """The id of the event behind which the stream can be taken up again; ``None`` for none."""
         last = self._reader.last_event_id
         return last if last is not None and _EVENT_ID.fullmatch(last) else None
 
@@ -244,7 +247,7 @@ class SessionRequests:
         return InputWanted(asked={_QUESTION: question}, server_state=place.to_text())
 
     def _take_up(self, hearing: AnswerHearing) -> None:
-        """Hear the rest of a stream that ended early, if it can be heard."""
+        """Read the rest of a stream that ended early, if it can be read."""
         lost = 0
         while not hearing.is_over and (before := self._event_id) is not None:
             if lost > _LOST_MAX:
@@ -255,7 +258,9 @@ class SessionRequests:
             lost = lost + 1 if self._event_id == before else 0
 
     def _take_up_once(self, hearing: AnswerHearing, event_id: str) -> None:
-        """Raises ``UnknownOutcome``, ``NotReached``: the call itself was sent, whatever is wrong with this."""
+        """Take the stream up once. Raises ``UnknownOutcome``, ``NotReached``: the call itself was sent before, however
+        this fails.
+        """
         headers = {**self._session.headers, "Accept": EVENTS, "Last-Event-ID": event_id}
         try:
             with self._http.opened(headers, method="GET") as response:
@@ -274,7 +279,7 @@ class SessionRequests:
         time.sleep(wanted_s)
 
     def _answer(self, place: StreamPlace, responses: object) -> None:
-        """A server that hears an answer twice has no use for the second one, so it is told until it can be told."""
+        """Send a person's answer until it arrives: a server ignores the second of two same answers."""
         said = responses.get(_QUESTION) if isinstance(responses, Mapping) else None
         reply = reply_to(_asked_at(place), said if isinstance(said, Mapping) else {"action": "decline"})
         for _ in range(_LOST_MAX):
@@ -299,5 +304,5 @@ def _asked_at(place: StreamPlace) -> AskedOfUs:
 
 
 def header_text(said: object) -> str | None:
-    """What can be sent back in a header."""
+    """A text that can be sent back in a header; ``None`` for any other."""
     return said if isinstance(said, str) and re.fullmatch(r"[!-~]{1,1000}", said) else None

@@ -1,4 +1,4 @@
-"""Signing in at an MCP server: who issues its tokens is found out, a person approves, and the code is exchanged.
+"""Sign in at an MCP server: find the issuer of its tokens, have a person approve, and exchange the code.
 
 Every address comes from a stranger, so each is judged like one that a model chose; the local network is reached only
 where the MCP server itself is in it. Redirects are not followed.
@@ -59,24 +59,25 @@ class OwnClient:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     scopes: str = ""
-    """What it shall also be allowed, beside what the server names: words with spaces between them."""
+    """Scopes to request beside those that the server names: words with spaces between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedIn:
-    """What a sign-in brought."""
+    """The result of a sign-in."""
 
     granted: Granted
     token_url: str
     client: TokenClient
     resource: str
     policy: UrlPolicy
-    """Where its addresses may be."""
+    """The addresses that it may use."""
 
 
 def sign_in(server_url: str, own: OwnClient, approve: Callable[[SignIn], str]) -> SignedIn:
-    """``approve`` has a person open the address, and returns the one that the person was sent back to. Raises
-    ``McpError``."""
+    """Sign in. ``approve`` has a person open the address, and returns the one that the person was sent back to. Raises
+    ``McpError``.
+    """
     policy, refusal = _asked_first(server_url)
     challenge = challenge_of(refusal.headers.get("www-authenticate", ""))
     resource = _resource(server_url, challenge, policy)
@@ -100,8 +101,9 @@ def sign_in(server_url: str, own: OwnClient, approve: Callable[[SignIn], str]) -
 
 
 def exchange_under(policy: UrlPolicy) -> Callable[[Login, str], Answer]:
-    """Sends refresh tokens to token servers that ``policy`` allows; ``models.logins`` says when. Raises nothing for
-    what the server or the network does."""
+    """Build the function that sends refresh tokens to token servers that ``policy`` allows; ``models.logins`` says
+    when. It raises nothing for failures of the server or the network.
+    """
 
     def exchange(login: Login, refresh_token: str) -> Answer:
         headers, body = renewal(login, refresh_token)
@@ -118,7 +120,7 @@ def exchange_under(policy: UrlPolicy) -> Callable[[Login, str], Answer]:
 
 
 def _asked_first(server_url: str) -> tuple[UrlPolicy, HttpResponse]:
-    """What a server says to somebody without a token, and where its authorization server may be."""
+    """Ask the server without a token; return its answer, and the addresses that its authorization server may have."""
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     body = message("initialize", initialize_params(WITH_SESSIONS))
     request = HttpRequest(method="POST", url=server_url, headers=headers, body=body)
@@ -169,7 +171,7 @@ def _client(at: AuthorizationServer, own: OwnClient, policy: UrlPolicy) -> Token
 
 
 def _found(addresses: Iterable[str], policy: UrlPolicy) -> Mapping[str, Any] | None:
-    """The first document that is there."""
+    """The first document that exists, or ``None``."""
     for address in addresses:
         request = HttpRequest(method="GET", url=address, headers={"Accept": "application/json"})
         response = _sent(request, policy)

@@ -1,4 +1,4 @@
-"""The approved tools of one MCP server, as a ``ToolSource``. Imported by workers for tools and by nobody else."""
+"""The approved tools of one MCP server, as a ``ToolSource``. Only workers for tools import this module."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ _MARGIN_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlace:
-    """How a server is called beyond its own tools, and where it may be."""
+    """The names and addresses of a server in a row, for calls beyond its own tools."""
 
     called: str
-    """In documents of sessions, and among the processes of hosts."""
+    """Its name in documents of sessions, and among the processes of hosts."""
     task_source: str
-    """With a task that it makes."""
+    """The source name that is kept with a task that it makes."""
     policy: UrlPolicy
 
 
 class McpSource:
-    """Thread-safe; holds no connection."""
+    """The tools of one server. Thread-safe; holds no connection."""
 
     def __init__(
         self,
@@ -64,8 +64,9 @@ class McpSource:
         logins: LoginBearers | None = None,
         row: RowPlace | None = None,
     ) -> None:
-        """``resources`` are for a server that is a process, ``logins`` for one at which somebody signed in, ``row`` for
-        one that stands in a row of a tenant."""
+        """``resources`` are for a server that is a process, ``logins`` for one with a sign-in, ``row`` for one that
+        stands in a row of a tenant.
+        """
         self._logins = logins
         self._name = name
         self._place = row or RowPlace(called=name, task_source=name, policy=OF_OPERATORS)
@@ -77,14 +78,16 @@ class McpSource:
         self._originals = {name: tool for tool, name in self._names.items()}
 
     def list_tools(self) -> Sequence[ToolSpec]:
-        """What it offers and the operator approved. Raises ``McpError``."""
+        """The tools that it offers and the operator approved. Raises ``McpError``."""
         if self._server.is_process:
             return [self._spec(one) for one in self._server.definitions]
         offered = list_tools(self._server, self._token, self._bearer(), self._place.policy)
         return self.approved_of(offered)
 
     def approved_of(self, offered: OfferedTools) -> Sequence[ToolSpec]:
-        """Of what it offers, what is approved as it is now. What agents cannot have is said in the log."""
+        """The offered tools whose definition is approved as it is now. Tools that agents cannot have are named in the
+        log.
+        """
         for reason in offered.left_out[:20]:
             log.warning("tool_source.left_out", tool_source=self._place.called, reason=str(reason))
         waiting = set(changed(self._server, offered))
@@ -93,7 +96,7 @@ class McpSource:
         return [self._spec(one) for one in offered if one["name"] not in waiting]
 
     def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """One request, or what its revision takes. Whatever goes wrong costs this call only."""
+        """Run one tool, in one request or as many as its revision takes. A failure costs this call only."""
         if name not in self._originals:
             raise ToolGone("it is not approved any more")
         if context.task is not None and context.task.task_id:
@@ -108,7 +111,7 @@ class McpSource:
         return replace(result, session_updates=self._updates(session)) if session.is_new else result
 
     def _goes_on(self, name: str, arguments: Mapping[str, Any], result: ToolResult, context: ToolContext) -> ToolResult:
-        """Send the call once more as long as its server wants that and nobody has to be asked anything."""
+        """Send the call once more for as long as its server wants that and no person has to be asked."""
         while (task := result.task) is not None and not task.task_id and result.question is None:
             # Another key than that of the round before: a server that knows the key would answer what it answered then.
             key = f"{context.idempotency_key}.{task.looks}"
@@ -126,7 +129,7 @@ class McpSource:
     def _sent(
         self, asked: ToolAsked, context: ToolContext, session: McpSession | None = None
     ) -> McpAnswer | TaskView | InputWanted:
-        """Raises ``McpError``, ``UnavailableError``."""
+        """Send the call to its server. Raises ``McpError``, ``UnavailableError``."""
         if not self._server.is_process:
             asking = self._asking(session)
             return call_tool(asking, asked.tool, asked.arguments, asked.key, context.cancelled, asked.again)
@@ -147,7 +150,7 @@ class McpSource:
         )
 
     def cancel_task(self, task: RemoteTask) -> None:
-        """Tell the server that nobody wants it any more. Raises ``McpError``."""
+        """Tell the server that the task's result is not wanted any more. Raises ``McpError``."""
         cancel(self._asking(), task)
 
     def _asking(self, session: McpSession | None = None) -> McpExchange:
@@ -171,8 +174,9 @@ class McpSource:
         work: Callable[[], McpAnswer | TaskView | InputWanted],
         before: RemoteTask | None = None,
     ) -> ToolResult:
-        """What the model is told of a call, if it is over; ``before`` is its round before. Raises
-        ``UnavailableError``."""
+        """Do ``work`` and build the result for the model; ``before`` is the round before. Raises
+        ``UnavailableError``.
+        """
         try:
             answer = work()
         except UnknownOutcome as error:
@@ -189,7 +193,7 @@ class McpSource:
         return shown(answer, context)
 
     def _remedy(self, error: ScopesLacking) -> str:
-        """What a person has to do about it."""
+        """The sentence that says what a person has to do about lacking scopes."""
         if self._logins is None:
             return "The operator has to set a token that may more"
         words = [f"--scope {shlex.quote(one)}" for one in (error.scopes or "").split()]
@@ -197,7 +201,7 @@ class McpSource:
 
 
 def _replay(tool: Mapping[str, Any], *, is_trusted: bool) -> Replay:
-    """A stranger's word about its own tools is no reason to repeat one."""
+    """The replay class of a tool. A stranger's word about its own tools is no reason to repeat one."""
     said = tool.get("annotations")
     if not is_trusted or not isinstance(said, dict):
         return Replay.ONCE

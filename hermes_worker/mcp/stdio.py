@@ -1,12 +1,13 @@
 """An MCP server that is a process: JSON-RPC in lines over its standard input and output, for one request at a time.
 
-Whatever the process writes is hostile: a line has a limit, what is no JSON or answers nobody is dropped. A request that
-goes wrong costs that request; a process that cannot be spoken to any more is ended, and the next call gets another one.
+Everything that the process writes is hostile: a line has a limit, what is no JSON or no answer to a request is dropped.
+A request that goes wrong costs that request; a process that cannot be spoken to any more is ended, and the next call
+gets another one.
 
-What the server asks of us is refused, and the answer to its call says so. A form for a person (``elicitation/create``)
+The server's own requests are refused, and the answer to its call says so. A form for a person (``elicitation/create``)
 becomes the answer to the call for now, as servers without sessions give it (SEP-2322). The call stays open in the
-process, nobody waits for it, and whoever comes with the person's answer (``go_on``) waits for the next thing it says. A
-new request is the end of a call that was left open.
+process while no worker waits for it, and the worker that comes with the person's answer (``go_on``) waits for the next
+thing it says. A new request is the end of a call that was left open.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 LINE_BYTES_MAX: Final = BODY_BYTES_MAX
 SERVER: Final = RunOrigin(source="cli", tenant="mcp")
-"""What a server is to the sandbox: a guest, with the proxy at most."""
+"""The origin of a server's process for the sandbox: a guest, with the proxy at most."""
 _BEGIN_S: Final = 30.0
 _ALIVE_EVERY_S: Final = 3.0
 _READ_BYTES: Final = 262_144
 _ERRORS_CHARS_MAX: Final = 1_000
 _QUESTIONS_MAX: Final = 20
-"""Of one call, that nobody has answered."""
+"""How many unanswered questions one call may have."""
 _QUESTION: Final = "question"
 _TAKES_QUESTIONS: Final[Mapping[str, Any]] = {"elicitation": {}}
-"""What we say that we can: forms, by the first revision that has them; the next one takes the same words for it."""
+"""The capabilities that we announce: forms, by the first revision that has them; the next one takes the same words for
+it.
+"""
 _UNKNOWN: Final = -32_000
 
 
@@ -82,8 +85,9 @@ class StdioServer:
     """One process. Requests may come from any thread, and wait for one another."""
 
     def __init__(self, server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> None:
-        """Start it in ``folder``, which is made and, at the end, removed; it has not been spoken to. Raises
-        ``NotStarted``."""
+        """Start it in ``folder``, which is made and, at the end, removed; no message was sent yet. Raises
+        ``NotStarted``.
+        """
         self._program = _started(server, token, folder, sandbox)
         self._number = 0
         self._asking = threading.Lock()
@@ -92,7 +96,7 @@ class StdioServer:
         self._waits_for: int | None = None
         self._answer: Mapping[str, Any] | None = None
         self._questions: list[AskedOfUs] = []
-        """What the open call asks a person; the first one has been told."""
+        """The questions of the open call for a person; the first one has been told."""
         self._question_state = ""
         self._refused: set[str] = set()
         self._errors = ""
@@ -111,21 +115,21 @@ class StdioServer:
 
     @property
     def said(self) -> str:
-        """The last of what it wrote to its standard error."""
+        """The end of its standard error."""
         return self._errors.strip()
 
     def keep_alive(self) -> None:
         self._program.keep_alive()
 
     def end(self) -> None:
-        """Idempotent."""
+        """End the process. Idempotent."""
         self._fail()
         self._reader.join()
-        with self._writing:  # a descriptor that is closed while somebody uses its number may be another one's by then
+        with self._writing:  # a descriptor that is closed while a thread uses its number may be another one's by then
             self._program.end()
 
     def begin(self) -> OfferedTools:
-        """Make its acquaintance; gives the usable tools that it offers, by name. Raises ``McpError``."""
+        """Initialize the session; return the usable tools that it offers, by name. Raises ``McpError``."""
         ends_at = time.monotonic() + _BEGIN_S
         self._result("initialize", initialize_params(WITH_SESSIONS, _TAKES_QUESTIONS), ends_at)
         self._write(notification("notifications/initialized"), ends_at)
@@ -141,8 +145,9 @@ class StdioServer:
         return result
 
     def ask(self, method: str, params: Mapping[str, Any], ends_at: float) -> Mapping[str, Any]:
-        """The answer to one request, ``result`` or ``error`` among its members; of a call also what it asks a person.
-        Raises ``ServerEnded``, ``ServerSilent``."""
+        """Return the answer to one request, ``result`` or ``error`` among its members, or a call's question for a
+        person. Raises ``ServerEnded``, ``ServerSilent``.
+        """
         with self._asking:
             self._leave_open_call()
             self._number += 1
@@ -152,8 +157,9 @@ class StdioServer:
             return self._awaited(ends_at)
 
     def go_on(self, state: str, responses: object, ends_at: float) -> Mapping[str, Any]:
-        """As ``ask``, of a call that asked a person: what was answered, and what the call says then. Raises
-        ``QuestionClosed``, ``ServerEnded``, ``ServerSilent``."""
+        """Send the answer of a person to the open call, and return what the call says then, as ``ask`` does. Raises
+        ``QuestionClosed``, ``ServerEnded``, ``ServerSilent``.
+        """
         said = responses.get(_QUESTION) if isinstance(responses, dict) else None
         with self._asking:
             if self.has_ended or not self._questions or not state or state != self._question_state:
@@ -187,7 +193,7 @@ class StdioServer:
         return self._answer is not None or bool(self._questions) or self.has_ended
 
     def _leave_open_call(self) -> None:
-        """Nobody came back with an answer to what it asked."""
+        """Cancel the open call: its question was not answered."""
         with self._answered:
             questions, number = self._questions, self._waits_for
             self._questions, self._waits_for = [], None
@@ -220,7 +226,7 @@ class StdioServer:
                     self._fail()
                     continue
                 if left_s <= 0:
-                    self._fail()  # half a message stands in its input: whatever comes next would be part of it
+                    self._fail()  # half a message stands in its input: the next message would be part of it
 
     def _fail(self) -> None:
         with self._answered:
@@ -253,7 +259,7 @@ class StdioServer:
                     self._errors = f"it wrote a line of more than {LINE_BYTES_MAX:,} bytes"
                     break
         except OSError as error:
-            # Whoever waits for an answer is told that the process has ended, and this is why it could not go on.
+            # A waiting request is told that the process has ended, and this is why it could not go on.
             self._errors = f"{self._errors} its output cannot be read: {error}"[-_ERRORS_CHARS_MAX:]
         finally:
             self._fail()
@@ -276,7 +282,7 @@ class StdioServer:
                 self._answered.notify_all()
 
     def _asked(self, asked: AskedOfUs) -> None:
-        """What the server asks of us: a person may be asked, a ``ping`` is answered, the rest is refused."""
+        """Handle a request of the server: a person may be asked, a ``ping`` is answered, anything else is refused."""
         with self._answered:
             is_open = self._waits_for is not None and len(self._questions) < _QUESTIONS_MAX
             if asked.method == ELICITATION and is_open and isinstance(asked.params, dict):
@@ -293,7 +299,9 @@ class StdioServer:
 
 
 def _told(answer: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
-    """An answer that also says what the server asked for and did not get: it may be why it did not do more."""
+    """An answer with the note what the server asked for and did not get: it may be the reason why it did not do
+    more.
+    """
     result, error = answer.get("result"), answer.get("error")
     if isinstance(result, dict) and result.get("resultType", "complete") != "complete":
         return {"error": {"code": _UNKNOWN, "message": refusal_of(result)}}
@@ -303,7 +311,9 @@ def _told(answer: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
 
 
 def _ready(pipes: Sequence[int], event: int, wait_s: float) -> list[int]:
-    """Those that ``event`` holds for, or that are over; ``select`` cannot look at numbers beyond 1,023."""
+    """Those of ``pipes`` for which ``event`` holds, or that are over; ``select`` cannot look at numbers beyond
+    1,023.
+    """
     looks = select.poll()
     for pipe in pipes:
         looks.register(pipe, event)
@@ -336,7 +346,7 @@ def _started(server: McpServer, token: str | None, folder: Path, sandbox: Sandbo
 
 
 def offered_by(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> OfferedTools:
-    """The tools of a server that is started for this and ended. Raises ``NotStarted``, ``McpError``."""
+    """Start a server, list its tools and end it. Raises ``NotStarted``, ``McpError``."""
     process = StdioServer(server, token, folder, sandbox)
     try:
         return process.begin()
@@ -347,5 +357,5 @@ def offered_by(server: McpServer, token: str | None, folder: Path, sandbox: Sand
 
 
 def heard(process: StdioServer) -> str:
-    """What a process that failed said, for the end of a sentence."""
+    """The error output of a process that failed, as the end of a sentence; empty when there is none."""
     return f"; it said: {process.said[-300:]}" if process.said else ""

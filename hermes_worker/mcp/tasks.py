@@ -1,4 +1,4 @@
-"""Calls that a server made a task of (extension Tasks, SEP-2663): one look at it, whoever takes it, and what follows.
+"""Calls that a server made a task of (extension Tasks, SEP-2663): one look at it, by any worker, and what follows.
 
 A look is one request. It ends the call, parks it until the next look, or asks a person what the server asks of us. A
 look that brings nothing is made again, later each time; a task that the server does not know any more has an unknown
@@ -28,13 +28,13 @@ _UNKNOWN_TASK: Final = -32602
 
 
 def begun(source: str, tool: str, view: TaskView) -> ToolResult:
-    """Of a call that was answered with a task."""
+    """The result of a call that was answered with a task."""
     task = RemoteTask(source=source, task_id=view.task_id, tool=tool, begun_at=time.time(), wished_s=view.wished_s)
     return ToolResult(text="", task=task)
 
 
 def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> ToolResult:
-    """What one look brings. Raises nothing of ``McpError``."""
+    """Look at a task once and return the result for its call. Raises nothing of ``McpError``."""
     try:
         if task.answer is not None and task.asked is not None:
             tell_task(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": responses_of(task)})
@@ -61,7 +61,9 @@ def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> To
 
 
 def cancel(asking: McpExchange, task: RemoteTask) -> None:
-    """Tell the server that nobody wants it any more. Raises ``McpError``; one that does not know it is content."""
+    """Tell the server that the task's result is not wanted any more. Raises ``McpError``; a server that does not know
+    it is content.
+    """
     if not task.task_id:
         if asking.server.keeps_sessions:
             asking.give_up(task.server_state)
@@ -90,7 +92,7 @@ def _aged(task: RemoteTask) -> ToolResult:
 
 
 def _asked(asking: McpExchange, task: RemoteTask, view: TaskView) -> ToolResult:
-    """The first question that a person can answer; what nobody here answers is declined at once."""
+    """The result with the first question that a person can answer; questions of other kinds are declined at once."""
     requests = {str(key)[:200]: one for key, one in list(view.asked.items())[:20]}
     for key, one in requests.items():
         if (question := question_of(task, one)) is not None:
@@ -105,7 +107,7 @@ def _asked(asking: McpExchange, task: RemoteTask, view: TaskView) -> ToolResult:
 
 
 def question_of(task: RemoteTask, request: object) -> Question | None:
-    """What a person is asked; ``None`` for what is no form."""
+    """The question for a person; ``None`` for a request that is no form."""
     match request:
         case {"method": "elicitation/create", "params": {"message": str(message)} as params}:
             if params.get("mode", "form") != "form":
@@ -137,7 +139,7 @@ def _fields(schema: object) -> dict[str, Mapping[str, Any]]:
 
 
 def responses_of(task: RemoteTask) -> Mapping[str, Any]:
-    """What a person answered, as the form that was asked for."""
+    """A person's answer, in the shape of the form that was asked for."""
     assert task.asked is not None and task.answer is not None
     params = task.asked["request"].get("params") or {}
     content = _content(_fields(params.get("requestedSchema")), task.answer)
@@ -146,7 +148,9 @@ def responses_of(task: RemoteTask) -> Mapping[str, Any]:
 
 
 def _content(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[str, Any] | None:
-    """``None`` when the answer fits nothing, so that the server is not told what nobody said."""
+    """The values of the fields; ``None`` when the answer fits nothing, so that the server is told nothing that was not
+    said.
+    """
     if not fields:
         return {}
     if len(fields) == 1:

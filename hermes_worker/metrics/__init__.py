@@ -1,1 +1,1 @@
-"""What Prometheus reads of a process: one registry, one table of metrics, one small server."""
+"""The metrics of a process for Prometheus: one registry, one table of metrics, one small server."""

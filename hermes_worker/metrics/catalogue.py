@@ -20,13 +20,14 @@ class MetricKind(StrEnum):
 
 
 class MetricScope(StrEnum):
-    """Whose numbers these are, and what a kill does to them."""
+    """The origin of a metric's numbers, and what a kill does to them."""
 
     FLEET = "fleet"
-    """Of the rows of all tenants. Counters are exact, whatever was killed. Every API and every scheduler serves the
-    same numbers, so take the largest of them and not the sum."""
+    """Numbers of the rows of all tenants. Counters are exact, whatever was killed. Every API and every scheduler serves
+    the same numbers, so take the largest of them and not the sum.
+    """
     PROCESS = "process"
-    """Of the process that serves them, since it began. A process that is killed takes them with it."""
+    """Numbers of the process that serves them, since it began. A process that is killed takes them with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

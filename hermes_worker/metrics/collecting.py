@@ -1,4 +1,4 @@
-"""From what a process counted, and from what the rows say, to what Prometheus reads.
+"""Collect metrics for Prometheus from the counters of a process and from the rows.
 
 A collector is asked at every scrape and keeps no numbers of its own. The rows are read at most once in
 ``_READ_EVERY_S``, however many ask.
@@ -34,7 +34,7 @@ _READ_EVERY_S = 5.0
 Sample = tuple[str, tuple[str, ...], float]
 """The name of a metric, the values of its labels, its value."""
 Gauges = Mapping[str, Callable[[], float]]
-"""By the name of a metric, or its name and the value of its only label after a dot."""
+"""Functions that read a value, by the name of a metric, or its name and the value of its only label after a dot."""
 
 _TIMERS: Mapping[str, str] = {
     "hint.waited": "hermes_hint_wait_seconds",
@@ -60,7 +60,7 @@ _TOKENS = {
 
 
 class ProcessCollector(Collector):
-    """What this process counted and timed, and how it stands."""
+    """The counters, timers and gauges of this process."""
 
     def __init__(self, role: str, gauges: Gauges) -> None:
         self._role = role
@@ -71,7 +71,7 @@ class ProcessCollector(Collector):
         yield from _histograms(durations())
 
     def describe(self) -> Iterable[Family]:
-        """Nothing is asked when the collector is registered."""
+        """Empty, so that nothing is asked when the collector is registered."""
         return []
 
     def _samples(self) -> Iterator[Sample]:
@@ -115,7 +115,7 @@ class _Look:
 
 
 class FleetCollector(Collector):
-    """What the rows of all tenants say. While the database is away it says only that."""
+    """The state of the rows of all tenants. While the database is away it reports only that."""
 
     def __init__(self, database: Database, values: LabelValues) -> None:
         self._database = database
@@ -131,7 +131,7 @@ class FleetCollector(Collector):
         yield from _families([self._bounded(sample) for sample in samples], MetricScope.FLEET)
 
     def describe(self) -> Iterable[Family]:
-        """Nothing is asked when the collector is registered."""
+        """Empty, so that nothing is asked when the collector is registered."""
         return []
 
     def _state(self) -> FleetReading | None:
@@ -210,8 +210,9 @@ _DELIVERY_ENDS = ("delivered", "failed", "abandoned")
 
 
 def _at_least(values: LabelValues) -> Iterator[Sample]:
-    """Counters that are there before they count anything: ``rate`` does not see the first thing that a new one
-    counts, and of these the first is what matters."""
+    """Zeros for counters that have counted nothing yet: ``rate`` does not see the first thing that a new one counts,
+    and of these the first is what matters.
+    """
     yield f"hermes_{statistics.RUNS_ACCEPTED}", (), 0
     yield "hermes_tool_calls", (CallStatus.UNKNOWN.value, Replay.ONCE.value), 0
     for reason in ExitReason:

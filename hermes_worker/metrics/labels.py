@@ -1,4 +1,4 @@
-"""Which values a label may have in this process; every other value becomes ``other``."""
+"""The values that a label may have in this process; every other value becomes ``other``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hermes_worker.settings.kinds import named_model
 
 OTHER = "other"
 _FROM_OUTSIDE = frozenset({"model", "platform"})
-"""Labels whose values come from callers; those of the others come from closed lists of the product."""
+"""Labels whose values come from callers; the values of the others come from closed lists of the product."""
 
 
 class LabelValues:
-    """What may be said of models and platforms."""
+    """The known models and platforms."""
 
     def __init__(self, settings: Settings) -> None:
         self._known: Mapping[str, frozenset[str]] = {

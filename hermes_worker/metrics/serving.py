@@ -60,7 +60,7 @@ def registry_of(settings: Settings, role: str, gauges: Gauges, fleet: Database |
 
 
 def connection_gauges(database: Database) -> Gauges:
-    """How many connections to ``database`` are open and in use."""
+    """Gauges of how many connections to ``database`` are open and in use."""
     return {
         "hermes_process_database_connections.open": lambda: float(database.connections()[0]),
         "hermes_process_database_connections.used": lambda: float(database.connections()[1]),

@@ -1,4 +1,6 @@
-"""What a model provider is to the rest of the worker: one call in, one reply out, errors already translated."""
+"""The interface of a model provider for the rest of the worker: one call in, one reply out, errors already
+translated.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ OnDelta = Callable[[Delta], None]
 
 
 class Abort(Protocol):
-    """How a call in flight is told to give up. ``core.abort.AbortSignal`` implements it."""
+    """Tells a call in flight to give up. Implemented by ``core.abort.AbortSignal``."""
 
     def is_set(self) -> bool: ...
 

@@ -1,4 +1,5 @@
-"""What a model call is on every wire: one exchange of bytes that can be cut off, and a reply that is put together.
+"""The parts of a model call that every wire shares: one exchange of bytes that can be cut off, and a reply that is
+assembled from it.
 
 A wire brings its request body, a way to post it, and an ``Assembler`` that knows its events. Here is the rest: the
 abort, the patience, the bytes, the ends that streams come to, and the translation of everything that can go wrong.
@@ -33,8 +34,9 @@ from hermes_worker.models.wires.sse import EventTooLarge, event_data
 
 REPLY_BYTES_MAX = 64 * 1024 * 1024
 AFTER_END_S = 0.2
-"""How long we wait for the end of a stream whose last event has come. A server that is slower than this costs a new
-connection; one that is waited for would cost the whole read timeout."""
+"""How many seconds to wait for the end of a stream whose last event has come. A slower server costs a new connection;
+waiting for it would cost the whole read timeout.
+"""
 STALE_FACTOR = 1.5
 """A server that sends only comments or blank lines may go on for this many times the limit of a silent one
 (docs/behaviour.md, "Time-outs": 180 s and 120 s)."""
@@ -47,19 +49,19 @@ class Assembler(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """The event that ends a stream has come."""
+        """Whether the event that ends a stream has come."""
 
     @property
     def has_content(self) -> bool: ...
 
     def feed(self, document: object) -> None:
-        """One event of a stream. Raises ``MalformedReply`` or ``StreamedError``."""
+        """Take one event of a stream. Raises ``MalformedReply`` or ``StreamedError``."""
 
     def feed_whole(self, document: object) -> None:
-        """A reply that was not streamed. Raises as ``feed``, and ``MalformedReply`` when it is none."""
+        """Take a reply that was not streamed. Raises as ``feed``, and ``MalformedReply`` when it is no reply."""
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
-        """The reply. Raises ``CutShort`` when it broke off before any text of it had come."""
+        """Return the reply. Raises ``CutShort`` when it broke off before any text of it had come."""
 
 
 class Post(Protocol):
@@ -70,19 +72,19 @@ class Post(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One attempt at a call."""
+    """One attempt at a model call."""
 
     endpoint: Endpoint
     model: str
     messages: int
-    """How many were sent; tells a refusal of something small from one of something big."""
+    """How many messages were sent; tells a refusal of something small from one of something big."""
     body: bytes
     post: Post
     assembler: Assembler
     sdk_error: type[Exception]
     """Base class of what ``post`` raises, beside the errors of the HTTP client."""
     reply_name: str
-    """What this wire calls its reply, for messages: ``a chat completion``."""
+    """This wire's name for its reply, for messages: ``a chat completion``."""
     frames: Callable[[Iterable[bytes]], Iterator[object]] | None = None
     """Reads the events of a stream that is not made of server-sent events: documents, in order. A stream of frames
     begins with a zero byte, which no text does."""
@@ -98,7 +100,7 @@ class Exchange:
 
 
 class Learner(Generic[_Dialect]):
-    """Asks a server in the way it was found to understand, and in another one when it refuses the way of asking.
+    """Asks a server in the dialect that it was found to understand, and in another one when it refuses the dialect.
 
     What it learns is kept for the process.
     """
@@ -113,8 +115,9 @@ class Learner(Generic[_Dialect]):
         adapt: Callable[[_Dialect, ModelCallError], _Dialect | None],
         abort: Abort,
     ) -> ModelReply:
-        """``adapt`` answers a refusal with a better dialect, or ``None`` when it was about something else; each trait
-        may change once, so asking again comes to an end.
+        """Make the call, changing the dialect as often as the server's refusals say. ``adapt`` answers a refusal with a
+        better dialect, or ``None`` when it was about something else; each trait may change once, so asking again comes
+        to an end.
 
         Raises ``ModelCallError``, with kind ``interrupted`` when ``abort`` was set.
         """
@@ -155,13 +158,15 @@ _REFUSED = (
 
 
 def refusal_of(error: ModelCallError) -> str | None:
-    """What a refusal of the request itself says, in lower case, when it is about something that is not understood."""
+    """The text of a refusal of the request itself, in lower case, when it is about something that is not understood;
+    else ``None``.
+    """
     text = error.message.lower()
     return text if error.status in (400, 422) and any(word in text for word in _REFUSED) else None
 
 
 def patience_s(endpoint: Endpoint, request: ModelRequest) -> float:
-    """The longest silence to bear: the endpoint's, or the model's if that thinks longer."""
+    """The longest silence to bear, in seconds: the endpoint's, or the model's if that thinks longer."""
     return max(endpoint.read_timeout_s, silence_s(request.model))
 
 
@@ -216,7 +221,7 @@ class _Progress:
         self._heard_s = time.monotonic()
 
     def heard(self) -> None:
-        """An event came."""
+        """Note that an event came."""
         self._heard_s = time.monotonic()
 
     def watched(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -260,7 +265,7 @@ _EVENT_FIELDS = (b":", b"data", b"event", b"id", b"retry")
 _FRAME = b"\0"
 """The first of the four bytes of a length: no frame has 16 MB."""
 _TELLING_BYTES = 5
-"""So many tell an event from anything else."""
+"""How many bytes tell a frame from anything else."""
 
 
 def _beginning(chunks: Iterator[bytes]) -> bytes:
@@ -275,8 +280,9 @@ def _beginning(chunks: Iterator[bytes]) -> bytes:
 
 
 def _finite(digits: str) -> float | str:
-    """A number beyond the range of JSON (``1e400``) stays its text: no row can hold infinity, and whoever reads the
-    arguments it stands in can then say what is wrong with them."""
+    """Convert a number; one beyond the range of JSON (``1e400``) stays its text. No row can hold infinity, and the
+    reader of the arguments in which it stands can then say what is wrong with them.
+    """
     number = float(digits)
     return number if math.isfinite(number) else digits
 
@@ -298,7 +304,7 @@ def _parsed(data: bytes) -> object:
 
 
 def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line, progress: _Progress) -> bool:
-    """Feed every event; tells whether the stream came to its regular end."""
+    """Feed every event; return whether the stream came to its regular end."""
     events = event_data(chunks)
     for data in events:
         progress.heard()
@@ -322,7 +328,7 @@ def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line, prog
 def _feed_frames(
     documents: Iterator[object], chunks: Iterator[bytes], assembler: Assembler, line: Line, progress: _Progress
 ) -> bool:
-    """The same for a stream of frames."""
+    """Feed every document of a stream of frames; return whether the stream came to its regular end."""
     for document in documents:
         progress.heard()
         assembler.feed(document)

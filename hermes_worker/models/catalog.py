@@ -99,9 +99,9 @@ def provider_of_host(base_url: str) -> ProviderRow | None:
 
 
 def address_of(row: ProviderRow, region: str = "") -> str:
-    """Where a provider is asked whose user gave no address; empty where every user has one of their own.
+    """The address of a provider whose user gave none; empty where every user has one of their own.
 
-    Raises ``ConfigurationError`` for a region that it does not have.
+    Raises ``ConfigurationError`` for a region that the provider does not have.
     """
     if "{region}" in row.base_url:
         return row.base_url.replace("{region}", region or row.usual_region)
@@ -126,7 +126,7 @@ def _owners_of(host: str, found: Installed) -> tuple[ProviderRow, ...]:
 
 
 def _narrowness(row: ProviderRow, host: str) -> int:
-    """How much of a host name a row names; 0 for a host that is not its own."""
+    """How much of a host name a row names, for choosing the narrowest; 0 for a host that is not the row's."""
     if row.host_pattern and re.fullmatch(row.host_pattern, host):
         return len(host)
     return max((len(own) for own in row.hosts if is_host(host, own)), default=0)
@@ -167,7 +167,7 @@ def host_matches(base_url: str, domain: str) -> bool:
 
 
 def is_local(base_url: str) -> bool:
-    """Whether the host is this machine or a private address, where models are slow and nobody drops idle streams."""
+    """Whether the host is this machine or a private address, where models are slow and idle streams are not dropped."""
     host = hostname(base_url)
     try:
         address = ipaddress.ip_address(host)
@@ -184,13 +184,15 @@ def is_local(base_url: str) -> bool:
 class WireChoice:
     wire: str
     provider: str
-    """The catalogue's name for it, or what was given in lower case; filled in from the host where none was given."""
+    """The catalogue's name of the provider, or the given name in lower case; filled in from the host where none was
+    given.
+    """
     is_explicit: bool
-    """The user asked for this wire; nothing may replace it."""
+    """Whether the user asked for this wire; then nothing may replace it."""
 
 
 def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, model: str) -> WireChoice:
-    """Which wire to speak, by the rows of the provider that is named or, if none is, of the host's (docs/behaviour.md,
+    """Choose the wire, by the row of the provider that is named or, if none is, of the host's (docs/behaviour.md,
     "Wires"). Pure.
 
     An ``api_mode`` that is no wire counts as not given, as in the original; the factory has rejected it before.
@@ -220,7 +222,7 @@ def _wire_of(row: ProviderRow | None, home: ProviderRow | None, base_url: str, m
 
 
 def _named(wire: str) -> str:
-    """The member of ``Wire`` where there is one."""
+    """The member of ``Wire`` with this value where there is one; else the text itself."""
     return Wire(wire) if wire in set(Wire) else wire
 
 
@@ -247,12 +249,12 @@ LOCAL_SILENCE_S = 900.0
 
 
 def silence_s(model: str) -> float:
-    """How long this model may think without a byte; 0 when nothing is known about it."""
+    """How many seconds this model may think without sending a byte; 0 when nothing is known about it."""
     return traits_of(model).silence_s or 0.0
 
 
 def stated_window(provider: str, model: str) -> int | None:
-    """The context window in tokens that is known of the model before anybody asked a server; ``None`` when none is."""
+    """The context window in tokens that is known of the model before a server was asked; ``None`` when none is."""
     row = find_provider(provider)
     served = row.windows.get(_slug(model)) if row is not None else None
     return served or traits_of(model).window
@@ -262,7 +264,9 @@ def stated_window(provider: str, model: str) -> int | None:
 
 
 def wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CHAT_COMPLETIONS) -> WireNeeds:
-    """What the endpoint at ``host`` (a bare host name) wants for ``model``. ``wire`` is the value of ``api_mode``."""
+    """What the endpoint at ``host`` (a bare host name) needs in messages for ``model``. ``wire`` is the value of
+    ``api_mode``.
+    """
     home, named, model_traits = _row_at(host), find_provider(provider), traits_of(model)
     rows = [row for row in (home, named) if row is not None]
     spoken = wire_rows().get(wire)
@@ -279,26 +283,27 @@ def wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CHAT_CO
 
 
 def thinker_of(*, provider: str, model: str, host: str) -> str:
-    """Whose reasoning a reply holds, as transcripts name it: the model's family, or else who serves it."""
+    """The name under which transcripts keep the reasoning of a reply: the model's family, or else the provider."""
     row = _row_at(host) or find_provider(provider)
     return traits_of(model).family or (row.name if row is not None else provider or host)
 
 
 def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
-    """What becomes of thinking that is sent again over Anthropic's wire to ``host`` (a bare host name)."""
+    """What to do with thinking that is sent again over Anthropic's wire to ``host`` (a bare host name)."""
     home = _row_at(host)
     return traits_of(model).thinking or (home.thinking if home is not None else None) or ThinkingPolicy.STRIP
 
 
 def issuer_at(host: str) -> str:
-    """Who signs or seals the reasoning of the endpoint at ``host`` (a bare host name). Stored with the transcript, so
-    the names stay."""
+    """The issuer that signs or seals the reasoning of the endpoint at ``host`` (a bare host name). Stored with the
+    transcript, so the names stay.
+    """
     return next((row.issuer for row in _rows_at(host.lower()) if row.issuer), f"other:{host.lower()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTarget:
-    """What a request is sent to."""
+    """The provider, host, model and wire that a request is sent to."""
 
     provider: str
     model: str
@@ -308,7 +313,7 @@ class CacheTarget:
 
 
 def cache_layout(target: CacheTarget) -> CacheLayout | None:
-    """How to mark requests to ``target``; ``None`` when marks would be ignored or refused."""
+    """The cache marks for requests to ``target``; ``None`` when marks would be ignored or refused."""
     family = traits_of(target.model).family
     wire = Wire.ANTHROPIC_MESSAGES if target.is_anthropic_wire else None
     home, named = _row_at(target.host), find_provider(target.provider)

@@ -1,4 +1,4 @@
-"""Where the model calls of a run go: the configured provider, and those to fall back on, in order."""
+"""The chain of providers for the model calls of a run: the configured provider, and those to fall back on, in order."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRoute:
-    """One place that can be asked, and what has to be known of it beside how to ask."""
+    """One endpoint, model and key that can be asked, and what has to be known of it beside how to ask."""
 
     provider: Provider
     name: str
-    """Of the provider, as in the catalogue: for prices and for rules of one provider."""
+    """The provider's name in the catalogue: for prices and for rules of one provider."""
     model: str
     host: str
     """Bare host name."""
     wire: str
     credential: str
-    """A name for the key under which workers can share what they learn of it; says nothing about the key itself."""
+    """A name for the key under which workers share what they learn of it; it reveals nothing of the key itself."""
     is_aggregator: bool = False
     window: ServedWindow | None = None
-    """What can be learned of the model's context window; ``None`` where the server is not asked."""
+    """Finds out the model's context window; ``None`` where the server is not asked."""
     cuts_silently: bool = False
     renew: Callable[[Abort], None] | None = None
     """Gets a new access token in place of one that was refused; raises ``ModelCallError``. ``None`` for a key."""
 
 
 _ROUTES_KEPT = 256
-"""There are as many as models that runs ask for."""
+"""How many routes are kept: about as many as models that runs ask for."""
 
 
 class Chain:
-    """The routes of an installation. Thread-safe: immutable but for objects that are shared by design."""
+    """The routes of an installation. Thread-safe: immutable, except for objects that are shared by design."""
 
     def __init__(
         self, primary: ModelChoice, fallbacks: Sequence[ModelChoice] = (), *, grants: Granting | None = None
@@ -68,7 +68,7 @@ class Chain:
         """Fallbacks that are not set up (no key, no address) or repeat another place and model are left out: a chain is
         for the moment of need, and then an entry that cannot work is worse than none.
 
-        ``grants`` is where the access tokens of logins come from; without it, logins are left out.
+        ``grants`` supplies the access tokens of logins; without it, logins are left out.
         """
         self._grants = grants
         self._windows = WindowAnswers()
@@ -81,11 +81,11 @@ class Chain:
 
     @property
     def has_pools(self) -> bool:
-        """Some provider of the chain has several keys."""
+        """Whether some provider of the chain has several keys."""
         return any(_has_pool(choice) for choice in (self._primary, *self._fallbacks))
 
     def credentials(self, model: str, position: int) -> Sequence[str]:
-        """Names of the keys that may be used at ``position``, if there is a choice. Raises as ``route``."""
+        """Names of the keys that may be used at ``position``, if there is a choice; else empty. Raises as ``route``."""
         if not _has_pool(self._at(position)):
             return ()
         choice = self._choice(model, position)
@@ -94,7 +94,7 @@ class Chain:
         return (*(login.name for login in choice.logins), *keys)
 
     def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
-        """The place at ``position`` for a run that wants ``model``; a position past the end gives the last one, for a
+        """The route at ``position`` for a run that wants ``model``; a position past the end gives the last one, for a
         run that began under a longer chain. ``credential`` is one of ``credentials``; without it, the first is used.
 
         Raises ``ConfigurationError`` naming the setting to change.
@@ -158,7 +158,7 @@ class Chain:
 
 
 def is_usable(choice: ModelChoice) -> bool:
-    """It is set up: it has a key if it needs one, an address, and a model."""
+    """Whether it is set up: it has a key if it needs one, an address, and a model."""
     return _place(choice) is not None and bool(choice.model)
 
 
@@ -194,20 +194,22 @@ def _login_of(choice: ModelChoice, credential: str) -> Login | None:
 
 
 def _keyed(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
-    """The endpoint with each of the keys."""
+    """The endpoint, once with each of its keys."""
     if endpoint.api_key or not choice.logins:
         yield endpoint
     yield from (checked(replace(endpoint, api_key=key)) for key in choice.more_keys)
 
 
 def _credential(endpoint: Endpoint) -> str:
-    """Salted by the address and cut short, so that it identifies a key to nobody who does not have it."""
+    """A name for the endpoint's key: a hash, salted by the address and cut short, which identifies the key only to a
+    process that has it.
+    """
     said = f"{endpoint.plain_url}\0{endpoint.api_key}"
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 class OneProvider:
-    """A chain of a single provider that somebody built: what tests and simulations hand to the loop."""
+    """A chain of one provider object that the caller built, for tests and simulations."""
 
     def __init__(self, provider: Provider, *, name: str = "custom", wire: str = Wire.CHAT_COMPLETIONS) -> None:
         self._provider = provider
@@ -227,7 +229,7 @@ class OneProvider:
 
 
 class NoChain:
-    """A chain that leads nowhere: of a worker that makes no model calls, and has no keys."""
+    """An empty chain, for a worker that makes no model calls and has no keys."""
 
     def __len__(self) -> int:
         return 1

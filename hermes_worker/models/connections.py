@@ -38,7 +38,7 @@ from hermes_worker.models.wires.pace import StreamPace
 from hermes_worker.net.urls import UrlPolicy, address_refusal
 
 KEEPALIVE_S = 30.0
-"""How long an idle connection is kept: well below the 60 s after which common load balancers drop one."""
+"""How long an idle connection is kept, in seconds: well below the 60 s after which common load balancers drop one."""
 IDLE_MAX = 256
 """Idle connections kept per endpoint; calls in flight are not limited here but by the worker's threads."""
 WRITE_TIMEOUT_S = 60.0
@@ -70,7 +70,7 @@ class LineCut(httpcore2.NetworkError):
 
 
 class Line:
-    """What one call is blocked on. ``cut`` may come from any thread and at any time; it lasts."""
+    """Knows what one call is blocked on. ``cut`` may be called from any thread and at any time; it lasts."""
 
     __slots__ = ("_is_cut", "_lock", "_wake", "has_sent", "stream")
 
@@ -80,7 +80,7 @@ class Line:
         self._is_cut = False
         self.stream: _Stream | None = None
         self.has_sent = False
-        """Something of the request was handed to the network."""
+        """Whether a part of the request was handed to the network."""
 
     @property
     def is_cut(self) -> bool:
@@ -98,7 +98,7 @@ class Line:
             raise LineCut("the call was aborted")
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """From here on ``cut`` calls ``wake``. Raises ``LineCut`` when the line is cut already."""
+        """Register ``wake``, which ``cut`` then calls. Raises ``LineCut`` when the line is cut already."""
         with self._lock:
             self.raise_if_cut()
             self._wake = wake
@@ -108,12 +108,12 @@ class Line:
         self.stream = stream
 
     def limit_reads(self, seconds: float) -> None:
-        """From here on no read of this call waits longer. To be called by the thread that reads."""
+        """Limit every later read of this call to so many seconds. To be called by the thread that reads."""
         if self.stream is not None:
             self.stream.read_timeout_max_s = seconds
 
     def release(self) -> None:
-        """The connection goes back to the pool: a late ``cut`` must not reach whoever uses it next."""
+        """Detach the connection before it goes back to the pool: a late ``cut`` must not reach the next call on it."""
         with self._lock:
             self._wake = None
             self.stream = None
@@ -174,7 +174,9 @@ class _Stream(httpcore2.NetworkStream):
         return data
 
     def _with_records_behind(self, data: bytes, bytes_max: int) -> bytes:
-        """A read under TLS brings one record at most, and servers send one for every event."""
+        """Read the TLS records that have come already: a read under TLS brings one record at most, and servers send one
+        for every event.
+        """
         records, room = [data], bytes_max - len(data)
         with contextlib.suppress(OSError):  # nothing more for now; a broken connection breaks the next read too
             self._limit(0.0)
@@ -320,7 +322,7 @@ def _resolved(host: str, port: int, flags: int = 0) -> list[_Address]:
 
 
 def _connect_any(addresses: list[_Address], line: Line, deadline: float | None) -> _Stream:
-    """Try one address after the other; the last failure is the one raised."""
+    """Connect to the first address that answers; raises the last failure when none does."""
     failure: OSError = OSError("the name has no address")
     for family, kind, protocol, address in addresses:
         sock = socket.socket(family, kind, protocol)
@@ -423,7 +425,9 @@ class CuttableTransport(httpx2.BaseTransport):
             return self._idle.pop() if self._idle else None
 
     def _push_idle(self, entry: _Idle) -> None:
-        """The newest is used first, so those that nobody needs any more are the oldest and leave from the left."""
+        """Put a connection on the stack. The newest is used first, so idle ones drift to the left end, where they
+        leave.
+        """
         oldest_allowed_s = time.monotonic() - KEEPALIVE_S
         surplus: list[_Idle] = []
         with self._lock:
@@ -484,7 +488,7 @@ _HTTPX_ERRORS: dict[type[Exception], type[httpx2.TransportError]] = {
 
 @contextlib.contextmanager
 def _as_httpx_errors() -> Iterator[None]:
-    """The SDK knows httpx2's exceptions, not httpcore2's."""
+    """Raise httpx2's exceptions in place of httpcore2's, which the SDK does not know."""
     try:
         yield
     except tuple(_HTTPX_ERRORS) as error:

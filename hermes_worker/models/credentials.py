@@ -1,11 +1,11 @@
-"""Which of several keys of one provider a turn uses, agreed upon by all workers.
+"""Choose which of several keys of one provider a turn uses, for all workers alike.
 
 Theory of operation. A provider may be given several keys. A turn *leases* one at its first call and keeps it, whichever
-worker makes its calls, because prompt caches belong to a key. A key that was refused *rests* until a time, for
-everybody: one worker's refusal is every worker's knowledge. All of this is one hash in Redis and one Lua script by
-Redis's clock. It holds names of keys that say nothing about them, never a key.
+worker makes its calls, because prompt caches belong to a key. A key that was refused *rests* until a time, for every
+worker: one worker's refusal is every worker's knowledge. All of this is one hash in Redis and one Lua script by Redis's
+clock. It holds names of keys that say nothing about them, never a key.
 
-Who has only one key never comes here. While Redis is away each process goes by what it has seen itself.
+A provider with a single key never comes here. While Redis is away each process goes by what it has seen itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hermes_worker.models.fleet_state import FleetState, Script
 from hermes_worker.observe import count, log
 
 LEASE_S = 900.0
-"""How long a key counts as in use by a turn that made no further call with it."""
+"""How many seconds a key counts as in use by a turn that made no further call with it."""
 _KEPT_S = 14 * 86_400
 _RESTS_REMEMBERED = 1_000
 _STATE_KEY = f"{KEY_PREFIX}credentials"
@@ -37,11 +37,11 @@ class Chosen:
 
     name: str
     has_others: bool
-    """Another one could be used now in its place."""
+    """Whether another key could be used now in its place."""
 
 
 class Pooling(Protocol):
-    """What the loop needs of a pool."""
+    """The pool of keys, as the loop uses it."""
 
     def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen: ...
 
@@ -51,7 +51,7 @@ class Pooling(Protocol):
 
 
 class FirstKey:
-    """Everybody uses the first key there is."""
+    """Always chooses the first key."""
 
     def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen:
         return Chosen(name=names[0], has_others=False)
@@ -76,8 +76,9 @@ class CredentialPool:
         self._resting: dict[str, float] = {}
 
     def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen:
-        """The key for a call of the turn ``ticket``: its own for as long as that can be used, else another, else the
-        one that can be used the soonest. A child gets one that few others use, so that siblings spread."""
+        """Choose the key for a call of the turn ``ticket``: its own for as long as that can be used, else another, else
+        the one that can be used the soonest. A child gets one that few others use, so that siblings spread.
+        """
         strategy = "least_leased" if is_child else self._strategy.value
         told = self._run(self._choose, [ticket, strategy, random.random(), LEASE_S, _KEPT_S, *names])
         if told is None:
@@ -85,7 +86,7 @@ class CredentialPool:
         return Chosen(name=str(told[0]), has_others=int(told[1]) > 0)
 
     def rest(self, name: str, seconds: float) -> None:
-        """Let nobody use the key for so long. The longest of several rests counts."""
+        """Let no worker use the key for so many seconds. The longest of several rests counts."""
         with self._lock:
             if len(self._resting) > _RESTS_REMEMBERED:
                 self._resting.clear()
@@ -95,7 +96,7 @@ class CredentialPool:
         log.info("model.key_rested", credential=name, seconds=round(seconds))
 
     def release(self, ticket: str) -> None:
-        """The turn is over. Idempotent."""
+        """Give back the key of a turn that is over. Idempotent."""
         self._run(self._release, [ticket])
 
     def _without_redis(self, names: Sequence[str]) -> Chosen:
@@ -105,7 +106,7 @@ class CredentialPool:
         return Chosen(name=usable[0] if usable else soonest, has_others=len(usable) > 1)
 
     def _run(self, script: Script, arguments: Sequence[Any]) -> Any:
-        """What the script answers; ``None`` while Redis is away."""
+        """Run the script and return its answer; ``None`` while Redis is away."""
         return self._state.run(script, [_STATE_KEY, f"{_STATE_KEY}:held", f"{_STATE_KEY}:leases"], arguments)
 
 

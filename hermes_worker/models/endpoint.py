@@ -1,4 +1,4 @@
-"""What a wire must know about the server it talks to."""
+"""The facts that a wire needs about the server it talks to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hermes_worker.core.errors import ConfigurationError
 
 CONNECT_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 120.0
-"""docs/behaviour.md, "Time-outs"; there is no limit on the whole of a reply that keeps coming."""
+"""The default time limit of a silent read, in seconds (docs/behaviour.md, "Time-outs"); there is no limit on the whole
+of a reply that keeps coming.
+"""
 WRITE_TIMEOUT_S = 60.0
 """Longest time in which not one byte of a request gets through."""
 
@@ -27,7 +29,7 @@ class Endpoint:
     api_key: str = field(default="", repr=False)
     """Empty for a server that asks for none: then no credential is sent at all."""
     is_access_token: bool = False
-    """``api_key`` is a token that somebody logged in for: a bearer token on every wire."""
+    """``api_key`` is the token of a login: a bearer token on every wire."""
     provider: str = ""
     """Name of the catalogue row, for messages and for rules of one provider."""
     key_header: str = "Authorization"
@@ -37,13 +39,13 @@ class Endpoint:
     body: Mapping[str, object] = field(default_factory=dict, hash=False)
     """Fields of every request's JSON; what a wire builds itself they cannot replace."""
     service_tier: str = ""
-    """Which of the provider's tiers is asked for, where the wire has a word for it; empty for the usual one."""
+    """The provider's tier to ask for, where the wire has a word for it; empty for the usual one."""
     region: str = ""
-    """Where requests are signed for, on wires that sign them."""
+    """The region that requests are signed for, on wires that sign them."""
     sends_stream_options: bool = True
-    """Ask for usage in the stream; some servers reject the question."""
+    """Whether to ask for usage in the stream; some servers reject the question."""
     sends_cache_key: bool = False
-    """Send the session id as ``prompt_cache_key``, so that one conversation meets one cache."""
+    """Whether to send the session id as ``prompt_cache_key``, so that one conversation meets one cache."""
     read_timeout_s: float = READ_TIMEOUT_S
     """Longest silence between two bytes of a reply."""
     connect_timeout_s: float = CONNECT_TIMEOUT_S
@@ -52,7 +54,7 @@ class Endpoint:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message may show: the key, and the parts of one that is made of several."""
+        """Values that no message may show: the key, and the parts of one that is made of several."""
         return tuple(dict.fromkeys((self.api_key, *self.api_key.split(":"))))
 
     @property
@@ -70,7 +72,7 @@ _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(?:%\w+)?")
 
 
 def checked(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, if it can be used. Raises ``ConfigurationError`` naming the setting to change."""
+    """Return the endpoint if it can be used. Raises ``ConfigurationError`` naming the setting to change."""
     parts = _split(endpoint.base_url)
     if parts.scheme not in ("http", "https") or not _HOST.fullmatch(parts.hostname or ""):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What went wrong in a model call, in our words: where exceptions of the SDK and the network become ours."""
+"""Translate exceptions of the SDK and the network into our ``ModelCallError``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUR_KEY = "HERMES_API_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPlace:
-    """Where a call went: what an error message may name, and what it must not."""
+    """The endpoint of a call: what an error message may name, and what it must not."""
 
     base_url: str
     provider: str = ""
@@ -33,9 +33,9 @@ class CallPlace:
 
 
 def translate(error: Exception, place: CallPlace, size: RequestSize | None = None) -> ModelCallError:
-    """The same failure as one of ours.
+    """Translate a failure into a ``ModelCallError``.
 
-    SDKs are told apart by nothing: all that are used here carry the response, its status and its body under the same
+    The SDKs need not be told apart: all that are used here carry the response, its status and its body under the same
     names, and keep errors of the network behind words of their own ("Request timed out.").
     """
     response = _response_of(error)
@@ -96,7 +96,7 @@ def _message(error: Exception, verdict: Classification, place: CallPlace) -> str
 
 
 def _hint(response: httpx2.Response | None, verdict: Classification, place: CallPlace) -> str:
-    """Which setting to look at, where one is to blame."""
+    """The setting to look at, as a sentence, where one is to blame; else empty."""
     match verdict.kind:
         case FailureKind.UNKNOWN if response is not None and _is_wrong_address(response, verdict):
             asked = response.request.url.copy_with(query=None)
@@ -112,13 +112,15 @@ def _hint(response: httpx2.Response | None, verdict: Classification, place: Call
 
 
 def _is_wrong_address(response: httpx2.Response, verdict: Classification) -> bool:
-    """Nothing is served there, as far as the answer tells: JSON with other words is of a server that is right."""
+    """Whether nothing is served at the address, as far as the answer tells: an answer in JSON with other words comes
+    from a server that is right.
+    """
     says_nothing = _document_of(response) is None or NOTHING_SERVED.search(verdict.message.lower()) is not None
     return response.status_code == 404 and says_nothing
 
 
 def _redirected(response: httpx2.Response, place: CallPlace) -> ModelCallError:
-    """Following a redirect could carry the key to another host, so the user is told instead."""
+    """The error for a redirect: following it could carry the key to another host, so the user is told instead."""
     target = response.headers.get("location", "another address")
     message = f"{place.base_url} redirects to {target}: set HERMES_BASE_URL (model.base_url) to the address meant."
     return ModelCallError(FailureKind.CONFIGURATION, redact(message, place.secrets), status=response.status_code)

@@ -1,4 +1,4 @@
-"""From the model settings to a provider that can be asked. Providers are shared: one per endpoint and process."""
+"""Build the provider that the model settings describe. Providers are shared: one per endpoint and process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hermes_worker.models.loading import build
 
 
 class WireSettings(Protocol):
-    """What the factory reads of the settings. ``None`` and the empty string both mean "not set"."""
+    """The settings that the factory reads. ``None`` and the empty string both mean "not set"."""
 
     @property
     def base_url(self) -> str | None: ...
@@ -44,12 +44,12 @@ class WireSettings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What the settings say of one provider beyond whom to ask and with which key."""
+    """Settings of one provider beyond its address and key."""
 
     region: str = ""
     service_tier: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with every request, beside the row's; they replace those of the same name."""
+    """Headers of every request, beside the row's; they replace row headers of the same name."""
     body: Mapping[str, object] = field(default_factory=dict)
     """Fields of every request's JSON, likewise."""
 
@@ -74,7 +74,8 @@ def shared_provider(wire: str, endpoint: Endpoint) -> Provider:
 def endpoint_of(
     settings: WireSettings, *, proxy_url: str | None = None, needs_key: bool = True, extras: Extras = NO_EXTRAS
 ) -> tuple[str, Endpoint]:
-    """Where model calls go, and the name of the wire they are written for. ``needs_key`` is false for who logs in.
+    """The endpoint of model calls, and the name of the wire they are written for. ``needs_key`` is false for a provider
+    with a login.
 
     Raises ``ConfigurationError`` naming the setting to change.
     """
@@ -117,7 +118,7 @@ def _service_tier(row: ProviderRow, extras: Extras) -> str:
 
 
 def provider_row(settings: WireSettings) -> ProviderRow:
-    """The catalogue's row for these settings: by name, else by host, else that of a server of the user's own."""
+    """The catalogue's row for these settings: by name, else by host, else the row for a server of the user's own."""
     if not settings.provider:
         return provider_of_host(settings.base_url or "") or provider_rows()["custom"]
     row = find_provider(settings.provider)
@@ -131,7 +132,9 @@ def provider_row(settings: WireSettings) -> ProviderRow:
 
 @functools.lru_cache(maxsize=256)
 def _shared(wire: str, endpoint: Endpoint, pid: int) -> Provider:
-    """The process id is part of the key, because a forked child must not use its parent's sockets."""
+    """Build the provider once per process: the process id is part of the key, because a forked child must not use its
+    parent's sockets.
+    """
     return build(wire, endpoint)
 
 

@@ -1,8 +1,8 @@
 """State that all processes share in Redis, and that scripts decide on.
 
-Whoever reaches the broker can write anything there. A state that a script cannot work with is thrown away, once, and
-the script asked again. A Redis that does not answer, or that refuses us or our scripts, is one that is away: that is
-said, and for ``AWAY_S`` nobody in this process asks it. What is done without it is up to the caller.
+Anybody who reaches the broker can write anything there. A state that a script cannot work with is thrown away, once,
+and the script asked again. A Redis that does not answer, or that refuses us or our scripts, counts as away: that is
+logged, and for ``AWAY_S`` no thread of this process asks it. What is done without it is up to the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hermes_worker.broker.queue import broker_failed, refuses_us
 from hermes_worker.observe import broker_outage, log
 
 AWAY_S = 5.0
-"""How long a process does without Redis after it did not answer."""
+"""How many seconds a process does without Redis after it did not answer."""
 
 Script = Callable[..., Any]
 
@@ -26,7 +26,7 @@ class FleetState:
     """Thread-safe; never raises for a Redis that is away."""
 
     def __init__(self, client: redis.Redis, doing: str) -> None:
-        """``doing`` says in the log what could not be done."""
+        """``doing`` is the phrase by which the log says what could not be done."""
         self._client = client
         self._doing = doing
         self._away_until = 0.0
@@ -36,7 +36,7 @@ class FleetState:
         return self._client.register_script(text)
 
     def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """What the script answers; ``None`` while Redis is away."""
+        """Run the script and return its answer; ``None`` while Redis is away."""
         if time.monotonic() < self._away_until:
             return None
         try:

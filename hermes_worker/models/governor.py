@@ -1,24 +1,30 @@
-"""Leave to ask a model: how often, and how many at once, all workers together may use one credential.
+"""Permits to ask a model: how often, and how many at once, all workers together may use one credential.
 
 Theory of operation. For each (provider, credential) Redis holds a small state, and one Lua script decides on it, by
 Redis's own clock, so that any number of workers agree. Limits per minute, of requests and of tokens, are kept by the
 *generic cell rate algorithm* (ITU-T I.371): the state is the time at which the next call would be exactly on schedule.
+Calls may run ahead of it by a burst (``BURST_PART``). With 600 calls a minute, without the reserve of ``USED_PART``:
 
-*Older work goes first.* Who may not ask at once is entered among those who wait, in the order of what their calls are
-for: the chain of runs that began first is the first (``order``), wherever and since whenever it waits. The place of a
-call is as many intervals away as others wait before it; it is told when that is, and comes again then. An older call
-that arrives meanwhile moves it back by one place. So the oldest run comes to its end before the next one advances, and
-answers arrive one after the other. Nobody starves: only what began earlier goes first, that is a finite number of
+    now = 100.0 s, one interval = 0.1 s, the burst reaches 0.9 s ahead, no other call waits
+    schedule at  90.0    idle for long: ask now, and the schedule moves to 100.1
+    schedule at 100.9    0.9 s ahead, which the burst allows: ask now, and it moves to 101.0
+    schedule at 101.0    1.0 s ahead: come again in 0.1 s
+
+*Older work goes first.* A call that may not be made at once is entered among the waiting ones, in the order of the work
+it belongs to: the chain of runs that began first is the first (``order``), wherever and since whenever it waits. A
+call's place is as many intervals away as others wait before it; it is told when that is, and comes again then. An older
+call that arrives meanwhile moves it back by one place. So the oldest run comes to its end before the next one advances,
+and answers arrive one after the other. No call starves: only what began earlier goes first, that is a finite number of
 chains, and each of them has finite limits.
 
-*No time is lost to those who come late.* While somebody waits the schedule does not move on by itself: for as long as
-``LATE_S`` unused intervals are kept for those who were told to come, and whoever comes has one as soon as there are
-more of them than older calls that wait. Who has not come by then waits no more, so a worker that died or a run that was
-stopped holds up nobody for longer; ``withdraw`` takes a place back at once. A call that waits for long is parked as a
-row (invariant I8); it finds its entry again by its ticket.
+*A call that comes a little late loses no time.* While calls wait the schedule does not move on by itself: for as long
+as ``LATE_S`` unused intervals are kept for calls that were told to come, and a call that comes gets one as soon as
+there are more of them than older calls that wait. A call that has not come by then waits no more, so a worker that died
+or a run that was stopped holds up no other call for longer; ``withdraw`` takes a place back at once. A call that waits
+for long is parked as a row (invariant I8); it finds its entry again by its ticket.
 
-A *cool-down* holds everybody back until a time: one worker's 429 is every worker's knowledge. When it is over the calls
-that waited come in a stream, not in a storm, even where no limit is known.
+A *cool-down* holds every call back until a time: one worker's 429 is every worker's knowledge. When it is over the
+calls that waited come in a stream, not in a storm, even where no limit is known.
 
 Limits come from the settings, or from the headers of responses. Where none is known and nothing is cooling, a process
 asks only now and then whether that is still so. All of this is a courtesy, never a matter of correctness: while Redis
@@ -44,40 +50,45 @@ from hermes_worker.observe import count
 
 MINUTE_S = 60.0
 USED_PART = 0.98
-"""Of a limit. The rest is for clocks that run apart and for the burst at the beginning."""
+"""The part of a limit that is used. The rest is for clocks that run apart and for the burst at the beginning."""
 BURST_PART = 1 / 60
 """A credential that was not used for a while may be used by this part of a minute ahead of its schedule. More would be
 taken for a burst by servers that look at seconds."""
 PLACES_KEPT_S = 600.0
-"""The longest wait for which a place is kept; who would have to wait longer shall ask again by then."""
+"""The longest wait for which a place is kept, in seconds; a call that would have to wait longer has to ask again by
+then.
+"""
 LATE_S = 5.0
-"""How much later than it was told a call may come and still have its place; also for how long unused intervals are kept
-for those who wait."""
+"""How many seconds later than it was told a call may come and still have its place; also for how long unused intervals
+are kept for waiting calls.
+"""
 RAMP_PER_MIN = 600
 """Calls per minute in the first moments after a cool-down of a credential without a known limit."""
 RAMP_S = 10.0
 BUSY_WAIT_S = 0.5
-"""When a call with a few older ones before it looks again while too many are in flight. The oldest looks five times as
-often, those behind at most four times as seldom."""
+"""After how many seconds a call with a few older ones before it looks again while too many are in flight. The oldest
+looks five times as often, later ones at most four times as seldom.
+"""
 CALL_S_MAX = 900.0
-"""After this a call in flight is no longer counted: its worker may have died with it."""
+"""After so many seconds a call in flight is no longer counted: its worker may have died with it."""
 LOOK_AGAIN_S = 1.0
-"""How long a process believes that a credential is without limits."""
+"""How many seconds a process believes that a credential is without limits."""
 LEARNED_S = 86_400.0
-"""How long learned limits are believed, and the longest cool-down."""
+"""How many seconds learned limits are believed, and the longest cool-down."""
 DEBT_S_MAX = 3_600.0
-"""How far ahead of their limit tokens may have been used."""
+"""How many seconds ahead of their limit tokens may have been used."""
 _PLACES_REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPlace:
-    """What limits belong to. All that Redis keeps about it stands under ``key``: whatever tells places apart is a field
-    here and a part of the key, and nowhere else."""
+    """The credential at a provider that limits belong to. All that Redis keeps about it stands under ``key``: whatever
+    tells places apart is a field here and a part of the key, and nowhere else.
+    """
 
     provider: str
     credential: str
-    """A name for the key that says nothing about it."""
+    """A name for the key that reveals nothing of it."""
 
     @property
     def key(self) -> str:
@@ -91,22 +102,22 @@ class Permit:
     place: KeyPlace
     ticket: str
     tokens: int = 0
-    """Estimate that was charged."""
+    """The estimated tokens that were charged."""
     wait_s: float = 0.0
-    """0 for leave to ask now; else when to come again with the same ticket."""
+    """0 when the call may be made now; else after how many seconds to come again with the same ticket."""
     ahead: int = 0
-    """How many calls that wait go before this one."""
+    """How many waiting calls go before this one."""
     is_cooling: bool = False
-    """The wait is for the end of a cool-down."""
+    """Whether the wait is for the end of a cool-down."""
     is_local: bool = False
-    """Given by this process alone, without the others."""
+    """Whether this process decided alone, while Redis is away."""
     is_governed: bool = False
-    """There is something to account for when the call has ended."""
+    """Whether the end of the call has to be accounted for with ``settle``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredLimits:
-    """Limits of the settings, for each credential; ``None`` takes what the provider's responses say, if anything."""
+    """Limits that the settings give each credential; ``None`` takes what the provider's responses say, if anything."""
 
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
@@ -114,7 +125,7 @@ class ConfiguredLimits:
 
 
 class Governing(Protocol):
-    """What the loop needs of a governor."""
+    """The governor, as the loop uses it."""
 
     def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit: ...
 
@@ -126,7 +137,7 @@ class Governing(Protocol):
 
 
 class Ungoverned:
-    """Everybody may ask at any time."""
+    """A governor that grants every permit at once."""
 
     def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
         return Permit(place=place, ticket=ticket)
@@ -147,7 +158,7 @@ class Governor:
     def __init__(
         self, client: redis.Redis, limits: ConfiguredLimits | None = None, *, minute_s: float = MINUTE_S
     ) -> None:
-        """``minute_s`` is how long a minute takes: tests have no time."""
+        """``minute_s`` is how many seconds a minute takes: tests have no time."""
         self._limits = limits or ConfiguredLimits()
         self._minute_s = minute_s
         self._state = FleetState(client, "governing")
@@ -160,11 +171,11 @@ class Governor:
         self._alone = _Alone(self._limits, minute_s)
 
     def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
-        """Leave to make one call of about ``tokens`` input tokens, or when to come again.
+        """Acquire a permit for one call of about ``tokens`` input tokens, or learn when to come again.
 
-        Of those who wait the smallest ``order`` goes first: the number of the run that everything began with. Who has
-        none comes after all who have one, in the order of their first asking. The same ``ticket`` is the same call. A
-        call that got leave is ended by ``settle``; one that waits and will not come again, by ``withdraw``.
+        Of the waiting calls the smallest ``order`` goes first: the number of the run that everything began with. A call
+        without one comes after all that have one, in the order of their first asking. The same ``ticket`` is the same
+        call. A call that was permitted is ended by ``settle``; one that waits and will not come again, by ``withdraw``.
         """
         free = Permit(place=place, ticket=ticket)
         if time.monotonic() < self._free_until.get(place.key, 0.0):
@@ -200,14 +211,14 @@ class Governor:
         )
 
     def withdraw(self, permit: Permit) -> None:
-        """The call is not going to be made: nobody need wait behind it. Idempotent."""
+        """Give up a call that will not be made, so that no other waits behind it. Idempotent."""
         if permit.wait_s > 0 and not permit.is_local:
             self._run(self._withdraw, permit.place, [permit.ticket])
 
     def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
-        """The call has ended: ``usage`` if it had a reply, ``limits`` if the response named any.
+        """End a call: ``usage`` if it had a reply, ``limits`` if the response named any.
 
-        A second time corrects the count of tokens twice, and nothing else.
+        Settling a second time corrects the count of tokens twice, and nothing else.
         """
         if not permit.is_governed and limits is None:
             return
@@ -230,7 +241,7 @@ class Governor:
             self._free_until.pop(permit.place.key, None)
 
     def cool_down(self, place: KeyPlace, seconds: float) -> None:
-        """Let nobody ask for so long. The longest of several cool-downs counts."""
+        """Hold back every call for so many seconds. The longest of several cool-downs counts."""
         self._alone.cool_down(place, seconds)
         self._run(self._cool_down, place, [max(0.0, seconds)])
         self._free_until.pop(place.key, None)
@@ -243,13 +254,13 @@ class Governor:
             self._free_until[place.key] = time.monotonic() + LOOK_AGAIN_S
 
     def _run(self, script: Script, place: KeyPlace, arguments: Sequence[Any]) -> Any:
-        """What the script answers; ``None`` while Redis is away."""
+        """Run the script and return its answer; ``None`` while Redis is away."""
         keys = [f"{place.key}{part}" for part in ("", ":places", ":busy", ":due", ":tokens")]
         return self._state.run(script, keys, [*arguments, *_CONSTANTS])
 
 
 class _Alone:
-    """What this process does without the others: the same limits, by what it was told and has seen itself."""
+    """Keeps the limits in this process while Redis is away, by the settings and by what it has seen itself."""
 
     def __init__(self, limits: ConfiguredLimits, minute_s: float) -> None:
         self._limits = limits
@@ -315,9 +326,9 @@ _CONSTANTS = (
     USED_PART,
     DEBT_S_MAX,
 )
-"""Behind each script's own arguments, in this order."""
+"""Arguments that follow each script's own, in this order."""
 _FEW = 32
-"""How many of those before it a call looks at when it wants one of few places in flight."""
+"""How many older calls a call looks at when it wants one of few places in flight."""
 
 _NOW = """
 local time = redis.call('TIME')

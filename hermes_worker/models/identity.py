@@ -1,4 +1,6 @@
-"""Who serves a model, as a run remembers it: two configurations with one identity give a run to the same server."""
+"""The identity of an endpoint, as a run stores it: two configurations with one identity give a run to the same
+server.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ from hermes_worker.models.catalog import address_of, find_provider
 from hermes_worker.settings import ModelSettings
 
 STAND_IN = "scripted"
-"""Identity of the scripted stand-in, wherever it listens."""
+"""Identity of the scripted stand-in, whatever its address."""
 STAND_IN_MODEL = "scripted"
 """The one model of the stand-in."""
 
 
 def endpoint_identity(settings: ModelSettings) -> str:
-    """Address of the API that ``settings`` lead to, without a login and a query; ``STAND_IN`` for the stand-in.
+    """The address of the API that ``settings`` lead to, without a login and a query; ``STAND_IN`` for the stand-in.
 
-    A stack gives the stand-in to its processes as a server of their own, which the name of its model tells apart.
+    A stack configures the stand-in as a server of its own, which the name of its model tells apart.
     """
     if settings.is_scripted or (settings.provider == "custom" and settings.name == STAND_IN_MODEL):
         return STAND_IN
@@ -25,9 +27,9 @@ def endpoint_identity(settings: ModelSettings) -> str:
 
 
 def usual_address(settings: ModelSettings) -> str:
-    """Where the provider that is named is asked when no address is given; empty where that is not known.
+    """The address of the named provider when the settings give none; empty where it is not known.
 
-    Raises ``ConfigurationError`` for a region that it does not have.
+    Raises ``ConfigurationError`` for a region that the provider does not have.
     """
     row = find_provider(settings.provider) if settings.provider else None
     return address_of(row, settings.options_of(row.name, *row.aliases).region) if row is not None else ""

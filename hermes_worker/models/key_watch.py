@@ -1,4 +1,4 @@
-"""Which keys may be used, as this process knows it, and what it has to say about them.
+"""Which keys may be used, as this process knows it, and what it reports about them.
 
 The truth is rows (``store.key_states``). A process reads them every second beside its work, so that looking costs a
 model call no statement, and writes only when there is something to say: a failure that tells something about a key, an
@@ -25,7 +25,7 @@ _NOTHING = Finding()
 
 
 class KeyGuarding(Protocol):
-    """What the loop needs to know of keys. Nothing here raises for a database that is away."""
+    """The states of keys, as the loop uses them. No method raises for a database that is away."""
 
     @property
     def are_all_open(self) -> bool: ...
@@ -44,7 +44,7 @@ class KeyGuarding(Protocol):
 
 
 class AllOpen:
-    """Every key may be used at any time."""
+    """Key states without any closed key."""
 
     are_all_open = True
 
@@ -76,30 +76,32 @@ class KeyWatch:
         self._end = threading.Event()
 
     def start(self) -> None:
-        """Begin to look, in a thread of its own."""
+        """Begin to read the rows, in a thread of its own."""
         threading.Thread(target=self._keep_looking, name="hermes_key_watch", daemon=True).start()
 
     def stop(self) -> None:
         self._end.set()
 
     def look(self) -> None:
-        """Read what is known now. Raises ``UnavailableError``."""
+        """Read the current states. Raises ``UnavailableError``."""
         found = {row.credential: row for row in self._states.all() if row.state.is_closed or row.state.evidence}
         with self._lock:
             self._known = found
 
     @property
     def are_all_open(self) -> bool:
-        """Nothing at all is held against any key."""
+        """Whether nothing at all is held against any key."""
         return not self._known
 
     def closed(self, credential: str) -> KeyRow | None:
-        """What is known of a key that may not be used; ``None`` for one that may. No statement."""
+        """The row of a key that may not be used; ``None`` for a key that may. Executes no statement."""
         row = self._known.get(credential)
         return row if row is not None and row.state.is_closed else None
 
     def probe(self, credential: str, owner: int) -> Probe | None:
-        """The right to try a closed key, if it is time for that and nobody else has it."""
+        """Acquire the right to try a closed key, if it is time for that; ``None`` when it is not or another worker has
+        it.
+        """
         try:
             probe = self._states.claim_probe(credential, owner)
         except UnavailableError:
@@ -110,7 +112,7 @@ class KeyWatch:
         return probe
 
     def give_back(self, probe: Probe, wait_s: float = 0.0) -> None:
-        """It was not used."""
+        """Release a probe that was not used."""
         try:
             self._learn(self._states.give_back(probe, wait_s=wait_s))
         except UnavailableError:
@@ -119,8 +121,9 @@ class KeyWatch:
     def failed(
         self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
     ) -> bool:
-        """Say how a call failed; whether its key is closed now. ``is_renewable``: the key is an access token, of which
-        a refusal says only that another one is due."""
+        """Record how a call failed; return whether its key is closed now. ``is_renewable``: the key is an access token,
+        of which a refusal says only that another one is due.
+        """
         found = finding(failure)
         if is_renewable and failure.status == 401:
             found = _NOTHING
@@ -140,7 +143,7 @@ class KeyWatch:
         return row is not None and row.state.is_closed and found.condition is not None
 
     def answered(self, place: KeyPlace, probe: Probe | None) -> None:
-        """Say that a call was answered. Writes nothing while nothing is held against its key."""
+        """Record that a call was answered. Writes nothing while nothing is held against its key."""
         if probe is None and (place.credential not in self._known or self.closed(place.credential)):
             return
         was_closed = self.closed(place.credential) is not None
@@ -151,7 +154,7 @@ class KeyWatch:
         self._learn(row, was_closed=was_closed)
 
     def _learn(self, row: KeyRow | None, *, was_closed: bool = False) -> None:
-        """What this process has just written it need not wait for."""
+        """Take over a row that this process has just written, without waiting for the next read."""
         if row is None:
             return
         with self._lock:
@@ -180,6 +183,7 @@ class KeyWatch:
 
 
 def parked_wait_s() -> float:
-    """How long a run is parked that waits for a closed key, if nobody wakes it. Runs that were parked together do not
-    all look at once."""
+    """How many seconds a run that waits for a closed key is parked, if nothing wakes it. Random, so that runs that were
+    parked together do not all look at once.
+    """
     return PARKED_S * random.uniform(0.8, 1.2)

@@ -10,13 +10,13 @@ from hermes_worker.models.catalog import ProviderRow, provider_rows, wire_rows
 
 
 def providers_table() -> str:
-    """Every provider: who it is, where it is, and how we know."""
+    """The table of all providers: name, address and source."""
     head = ("provider", "also called", "address", "key", "wire", "source", "asked for real")
     return _table(head, map(_provider, provider_rows().values()))
 
 
 def wires_table() -> str:
-    """Every wire."""
+    """The table of all wires."""
     rows = (
         (f"`{row.name}`", f"`[{row.extra}]`" if row.extra else "", "yes" if row.is_called else "unverified live")
         for row in wire_rows().values()

@@ -1,5 +1,6 @@
-"""What a row of the catalogue refers to, imported when it is first needed: an SDK takes half a second, and no process
-needs all of them; a scheduler needs none."""
+"""Import the implementation of a catalogue row when it is first needed: an SDK takes half a second to import, and no
+process needs all of them; a scheduler needs none.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from hermes_worker.models.endpoint import Endpoint
 
 
 def build(wire: str, endpoint: Endpoint) -> Provider:
-    """What speaks ``wire`` to ``endpoint``. Raises ``ConfigurationError`` when an optional dependency is missing."""
+    """Build the provider that speaks ``wire`` to ``endpoint``. Raises ``ConfigurationError`` when an optional
+    dependency is missing.
+    """
     row = wire_rows()[wire]
     try:
         implementation = load(row.implementation)

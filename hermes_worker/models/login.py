@@ -13,7 +13,7 @@ from hermes_worker.models.factory import shared_provider
 
 
 class Granting(Protocol):
-    """Where access tokens come from. ``hermes_worker.models.logins.Grants``."""
+    """Supplies access tokens. Implemented by ``hermes_worker.models.logins.Grants``."""
 
     def grant(self, login: Login, abort: Abort) -> Grant: ...
 

@@ -1,14 +1,14 @@
 """Access tokens for logins: renewed by one worker, used by all.
 
-Theory of operation. What a refresh token was exchanged for is a row that every worker reads. Who finds it about to end,
-or was refused with it, claims the exchange in that row; of any number of workers one gets the claim, and the others
-wait for what it writes. The claim is committed before the token server is asked, so a worker that dies in between
-leaves a mark: nobody knows then whether the refresh token is spent, and sending it again could revoke everything that
-came of it. Such a login is dead until somebody signs in again. One whose server gives no new refresh tokens is tried
-again.
+Theory of operation. What a refresh token was exchanged for is a row that every worker reads. A worker that finds it
+about to end, or was refused with it, claims the exchange in that row; of any number of workers one gets the claim, and
+the others wait for what it writes. The claim is committed before the token server is asked, so a worker that dies in
+between leaves a mark: it is then unknown whether the refresh token is spent, and sending it again could revoke
+everything that came of it. Such a login is dead until a person signs in again. One whose server gives no new refresh
+tokens is tried again.
 
-The tokens are encrypted with a key made from the refresh token of the configuration, which no server but the token
-server ever sees: a copy of the database holds nothing that can be used.
+The tokens are encrypted with a key made from the refresh token of the configuration, which only the token server ever
+sees: a copy of the database holds nothing that can be used.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 EXCHANGE_S = 30.0
-"""Longest time that an exchange may take altogether."""
+"""Longest time that an exchange may take altogether, in seconds."""
 CLAIM_S = 4 * EXCHANGE_S
 PATIENCE_S = 5.0
-"""How long a call waits for an exchange that another worker makes."""
+"""How many seconds a call waits for an exchange that another worker makes."""
 COMMIT_PATIENCE_S = 60.0
-"""How long new tokens are kept in memory for a database that is away."""
+"""How many seconds new tokens are kept in memory for a database that is away."""
 _LOOK_EVERY_S = 0.1
 _LOOKED_UP_EVERY_S = 300.0
-"""How long a process goes by what it has read of a login."""
+"""How many seconds a process goes by what it has read of a login."""
 _ANSWER_BYTES_MAX = 1_000_000
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol)
 
@@ -90,13 +90,13 @@ Exchange = Callable[[Login, str], Answer]
 class _Held:
     grant: Grant
     until: float
-    """By the monotonic clock."""
+    """When to read the row again, by the monotonic clock."""
 
 
 class Grants:
     """The access tokens of this process. Thread-safe.
 
-    Methods raise ``ModelCallError`` when there is no token to be had: ``auth`` when somebody has to sign in again, a
+    Methods raise ``ModelCallError`` when there is no token to be had: ``auth`` when a person has to sign in again, a
     passing kind when the token server is away, ``interrupted`` when ``abort`` was set. They also raise
     ``UnavailableError``.
     """
@@ -109,15 +109,16 @@ class Grants:
         self._refused: dict[str, int] = {}
 
     def grant(self, login: Login, abort: Abort) -> Grant:
-        """A token to use now."""
+        """Return a token to use now, renewing it if its time is over."""
         held = self._held.get(login.name)
         if held is not None and held.until > time.monotonic():
             return held.grant
         return self._current(login, abort)
 
     def renew(self, login: Login, refused: int, abort: Abort) -> Grant:
-        """A token newer than version ``refused``, which its provider did not take. Whoever comes with a version that
-        was renewed meanwhile gets the newer one, and nothing is exchanged."""
+        """Return a token newer than version ``refused``, which its provider did not take. A caller whose version was
+        renewed meanwhile gets the newer one, and nothing is exchanged.
+        """
         with self._lock:
             self._refused[login.name] = max(refused, self._refused.get(login.name, 0))
             self._held.pop(login.name, None)
@@ -155,7 +156,7 @@ class Grants:
     def _opened(self, login: Login, state: LoginState) -> Grant:
         tokens = _tokens_of(login, state)
         grant = Grant(access_token=tokens["access"], version=state.version)
-        # At the end of its time it is kept for a moment all the same: somebody is renewing it, or cannot.
+        # At the end of its time it is kept for a moment all the same: another worker is renewing it, or none can.
         fresh_s = _LOOKED_UP_EVERY_S if state.fresh_s is None else max(1.0, min(state.fresh_s, _LOOKED_UP_EVERY_S))
         with self._lock:
             if grant.version > self._refused.get(login.name, 0):
@@ -163,8 +164,9 @@ class Grants:
         return grant
 
     def _try_to_renew(self, login: Login, state: LoginState, abort: Abort) -> ModelCallError | None:
-        """Make the exchange if nobody else does; what kept it from being made. One that has begun is finished, whatever
-        becomes of the call."""
+        """Make the exchange unless another worker does; return the failure that kept it from being made, or ``None``.
+        An exchange that has begun is finished, whatever becomes of the call.
+        """
         claim = uuid.uuid4().hex
         if not self._store.claim(login.name, state, claim, ttl_s=CLAIM_S):
             return None
@@ -284,7 +286,7 @@ def _refresh_token_of(login: Login, state: LoginState) -> str:
 
 
 def _is_single_use(login: Login, state: LoginState) -> bool:
-    """Unless an exchange left the token as it was. Before the first, nobody knows."""
+    """Whether an exchange spends the refresh token: assumed until an exchange has left it unchanged."""
     return state.sealed is None or _refresh_token_of(login, state) != login.refresh_token
 
 
@@ -296,7 +298,9 @@ def _box(login: Login) -> Fernet:
 
 
 def exchange_over(proxy_url: str | None = None) -> Exchange:
-    """Exchanges over the network (RFC 6749 §6), through ``proxy_url`` if given. Redirects are not followed."""
+    """Build an ``Exchange`` over the network (RFC 6749 §6), through ``proxy_url`` if given. Redirects are not
+    followed.
+    """
 
     def exchange(login: Login, refresh_token: str) -> Answer:
         line = Line()

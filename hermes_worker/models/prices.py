@@ -1,4 +1,4 @@
-"""What a model call costs at a provider: the price list of ``core.pricing``, on the terms of the provider's row."""
+"""The cost of a model call at a provider: the price list of ``core.pricing``, on the terms of the provider's row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hermes_worker.core.pricing import BY_TOKENS, Cost, Price, PriceTerms
 from hermes_worker.models.catalog import find_provider
 
 OwnPrices = Mapping[tuple[str, str], Price]
-"""The user's, by provider and model as configured."""
+"""The user's own prices, by provider and model as configured."""
 
 
 def cost_of(usage: Usage, *, provider: str, model: str, own_prices: OwnPrices | None = None) -> Cost:
@@ -19,7 +19,7 @@ def cost_of(usage: Usage, *, provider: str, model: str, own_prices: OwnPrices | 
 
 
 def is_priced(provider: str, model: str, own_prices: OwnPrices | None = None) -> bool:
-    """Whether it will be known what a call costs."""
+    """Whether the cost of a call is known."""
     return pricing.is_priced(provider, model, own_prices, _terms(provider))
 
 

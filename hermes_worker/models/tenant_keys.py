@@ -1,4 +1,4 @@
-"""Provider keys that belong to a tenant: with which it is asked for in place of those of the installation."""
+"""The choice of providers for a tenant that brings provider keys of its own, in place of those of the installation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hermes_worker.models.factory import provider_row
 
 
 def with_own_keys(choice: ModelChoice, keys: Mapping[str, Sequence[str]]) -> ModelChoice | None:
-    """The choice for a tenant that brings ``keys``, by providers of the catalogue: with its own, or as it is where
-    nobody needs one. ``None`` where only a key of the installation would do, which is not the tenant's to use."""
+    """The choice for a tenant that brings ``keys``, by providers of the catalogue: with its own keys, or unchanged
+    where no key is needed. ``None`` where only a key of the installation would do, which is not the tenant's to use.
+    """
     own = keys.get(provider_row(choice).name, ())
     if own:
         return replace(choice, api_key=own[0], more_keys=tuple(own[1:]), logins=())

@@ -1,9 +1,9 @@
-"""Where model calls of tenants go that bring provider keys, as this process knows it.
+"""The providers of tenants that bring provider keys, as this process knows them.
 
 The keys are rows (``features.provider_keys.rows``), which a process looks at every second beside its work, so a model
 call costs no statement for them. It decrypts them when some were added or removed. While the database is away, or the
-key that they are encrypted with is not here yet, the last known ones count: a tenant that has keys is never asked for
-with those of the installation because nobody could read its own.
+key that they are encrypted with is not here yet, the last known ones count: a tenant that has keys is never served with
+those of the installation because its own could not be read.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class KeySourcing(Protocol):
 
 
 class TenantKeyWatch(Generic[M]):
-    """What ``build`` makes of each tenant's keys. Thread-safe.
+    """Keeps what ``build`` makes of each tenant's keys. Thread-safe.
 
-    ``settled`` is what the settings say of tenants; of a tenant that has rows these count alone.
+    ``settled`` is what the settings say of tenants; for a tenant that has rows, the rows count alone.
     """
 
     def __init__(self, source: KeySourcing, build: Callable[[str, KeysOf], M], settled: Mapping[str, M]) -> None:
@@ -49,26 +49,26 @@ class TenantKeyWatch(Generic[M]):
 
     @property
     def is_empty(self) -> bool:
-        """No tenant has keys of its own."""
+        """Whether no tenant has keys of its own."""
         return not self._models
 
     def find(self, tenant: str) -> M | None:
-        """``None`` for a tenant without keys of its own. No statement."""
+        """What was built for a tenant; ``None`` for a tenant without keys of its own. Executes no statement."""
         return self._models.get(tenant)
 
     def all(self) -> Sequence[M]:
-        """Of every tenant that has some."""
+        """What was built for every tenant that has keys."""
         return tuple(self._models.values())
 
     def start(self) -> None:
-        """Begin to look, in a thread of its own."""
+        """Begin to read the rows, in a thread of its own."""
         threading.Thread(target=self._keep_looking, name="hermes_tenant_keys", daemon=True).start()
 
     def stop(self) -> None:
         self._end.set()
 
     def look(self) -> None:
-        """Learn of keys that were added and removed. Raises ``UnavailableError``."""
+        """Read which keys were added and removed. Raises ``UnavailableError``."""
         version = self._source.version()
         if version == self._version:
             return
@@ -77,7 +77,7 @@ class TenantKeyWatch(Generic[M]):
             of_tenant = found.setdefault(each.tenant, {})
             if each.key is not None:
                 of_tenant.setdefault(each.provider, []).append(each.key)
-        # Who has the same keys as before keeps what was learned of them.
+        # A tenant with the same keys as before keeps what was learned of them.
         made = {
             tenant: self._models[tenant] if self._keys.get(tenant) == keys else self._build(tenant, keys)
             for tenant, keys in found.items()
@@ -98,10 +98,10 @@ class TenantKeyWatch(Generic[M]):
 
 
 class WhereNeeded:
-    """A pool that is asked, and told, only while some provider has several keys. Thread-safe."""
+    """A pool that is used only while some provider has several keys. Thread-safe."""
 
     def __init__(self, pool: Pooling, other: Pooling, is_needed: Callable[[], bool]) -> None:
-        """``other`` is what is used while there is nothing to choose from."""
+        """``other`` is used while there is nothing to choose from."""
         self._pool = pool
         self._other = other
         self._is_needed = is_needed

@@ -1,4 +1,4 @@
-"""Two vendors with wires of their own: extensions like those of anybody else, with optional dependencies.
+"""Two vendors with wires of their own: extensions like any foreign one, with optional dependencies.
 
 They prove the door: nothing else in the product names them but ``installed.BUILT_IN``.
 """

@@ -1,9 +1,9 @@
-"""Asking a server how large a model's context window is (docs/behaviour.md, "Context windows").
+"""Ask a server how large a model's context window is (docs/behaviour.md, "Context windows").
 
-Asked when a run needs to know, never before an ordinary call: a request was refused as too long and nobody said how
-long it may be. The questions go where calls go: to the same checked address, with the same credential and proxy, and
-they follow no redirect. All of them together take ``TIME_MAX_S`` at most. What was learned, also that nothing was, is
-kept for a while; a turn keeps it in its memory besides.
+Asked when a run needs to know, never before an ordinary call: a request was refused as too long without saying how long
+it may be. The questions go where calls go: to the same checked address, with the same credential and proxy, and they
+follow no redirect. All of them together take ``TIME_MAX_S`` at most. What was learned, also that nothing was, is kept
+for a while; a turn keeps it in its memory besides.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from hermes_worker.models.endpoint import Endpoint
 
 TIME_MAX_S = 3.0
 KNOWN_S, UNKNOWN_S = 600.0, 60.0
-"""How long an answer is believed, and how long a server that gave none is left alone."""
+"""How many seconds an answer is believed, and how many a server that gave none is left alone."""
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 """Lists of aggregators are about 1 MB long."""
 _KEPT_MAX = 1_024
 
 
 class WindowAnswers:
-    """What servers said of their models' windows, by address and model. Thread-safe."""
+    """The answers of servers about their models' windows, by address and model. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class WindowAnswers:
 
     @contextlib.contextmanager
     def asking(self, place: tuple[str, str]) -> Iterator[bool]:
-        """Whether nobody else asks there at the moment."""
+        """Mark the place as being asked while the block runs; yields whether no other thread is asking it."""
         with self._lock:
             is_first = place not in self._being_asked
             self._being_asked.add(place)
@@ -79,15 +79,17 @@ class ServedWindow:
     model: str
     wire: str
     is_own_server: bool
-    """A server of the user's own, which may have more doors than those of its API."""
+    """Whether the server is the user's own, which may have more doors than those of its API."""
     answers: WindowAnswers
     stated: int | None = None
-    """What rows say of the model, in tokens. A server of the user's own may have given it less."""
+    """The window that catalogue rows give the model, in tokens. A server of the user's own may have given it less."""
 
     @property
     def known(self) -> int | None:
-        """What was learned before, or else what a row states that is smaller than usual, in tokens; asks nobody. A
-        larger window has to come from the server or from a setting: a conversation that fills it costs accordingly."""
+        """The window that was learned before, or else one that a row states if it is smaller than usual, in tokens;
+        asks no server. A larger window has to come from the server or from a setting: a conversation that fills it
+        costs accordingly.
+        """
         return self.answers.fresh(self._place)[1] or self._smaller_than_usual
 
     @property
@@ -96,11 +98,13 @@ class ServedWindow:
         return self.stated if is_smaller and not self.is_own_server else None
 
     def learn(self, window: int) -> None:
-        """The server stated it elsewhere, such as in a refusal."""
+        """Take over a window that the server stated elsewhere, such as in a refusal."""
         self.answers.keep(self._place, window)
 
     def ask(self, abort: Abort) -> int | None:
-        """The window in tokens; ``None`` when the server does not tell. Takes ``TIME_MAX_S`` at most; never raises."""
+        """Ask the server for the window in tokens; ``None`` when it does not tell. Takes ``TIME_MAX_S`` at most; never
+        raises.
+        """
         is_fresh, window = self.answers.fresh(self._place)
         if is_fresh:
             return window
@@ -110,7 +114,7 @@ class ServedWindow:
         return window
 
     def ask_auxiliary(self) -> None:
-        """Ask without keeping anybody waiting; ``known`` tells the answer when there is one."""
+        """Ask in a thread of its own, without waiting; ``known`` returns the answer once there is one."""
         if not self.answers.fresh(self._place)[0]:
             threading.Thread(target=self._ask_alone, name="window", daemon=True).start()
 
@@ -192,6 +196,6 @@ def _limited(response: httpx2.Response) -> bytes:
 
 
 def headers_of(wire: str, endpoint: Endpoint) -> dict[str, str]:
-    """What calls over ``wire`` carry, the credential among it. What the wire is made of is imported for that."""
+    """The headers of calls over ``wire``, the credential among them. Imports the wire's implementation."""
     headers: Mapping[str, object] = load(wire_rows()[wire].headers)(endpoint)
     return {name: value for name, value in headers.items() if isinstance(value, str)}

@@ -22,18 +22,18 @@ class ServerEvent:
     data: str = field(repr=False)
     name: str = "message"
     event_id: str | None = None
-    """What this event says of itself; an event without an id has none, whatever came before it."""
+    """The event's own id; ``None`` for an event without one, whatever came before it."""
 
 
 class EventReader:
-    """Reads one stream, or the same one again after it was taken up."""
+    """Reads one stream, or the same stream again after it was taken up."""
 
     def __init__(self, *, chars_max: int) -> None:
         """``chars_max`` is for all data of one event, and for a line."""
         self.last_event_id: str | None = None
-        """Of the last event that had one, with data or without: from there the stream can be taken up again."""
+        """The id of the last event that had one, with data or without: from there the stream can be taken up again."""
         self.retry_s: float | None = None
-        """How long the server wants to be left alone before that."""
+        """How many seconds the server wants to pass before that."""
         self._chars_max = chars_max
         self._id: str | None = None
         self._data: list[str] = []
@@ -42,7 +42,7 @@ class EventReader:
         self.begin()
 
     def begin(self) -> None:
-        """Another connection brings the rest of the stream: what was half there comes again."""
+        """Prepare for another connection that brings the rest of the stream: an unfinished event comes again."""
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._line: list[str] = []
         self._line_chars = 0
@@ -70,7 +70,9 @@ class EventReader:
         return found
 
     def _hold(self, text: str) -> None:
-        """Not joined before the line is whole, or a line that comes byte by byte would be copied as often."""
+        """Keep a piece of a line. Pieces are joined when the line is whole, or one that comes byte by byte would be
+        copied as often.
+        """
         self._line.append(text)
         self._line_chars += len(text)
         if self._line_chars > self._chars_max:

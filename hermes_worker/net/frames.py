@@ -53,9 +53,9 @@ class FramesEnded(NoAnswer):
     ) -> None:
         super().__init__(reason, was_sent=was_sent)
         self.code = code
-        """With which the other side closed a websocket (RFC 6455 §7.4)."""
+        """The code with which the other side closed a websocket (RFC 6455 §7.4)."""
         self.response = response
-        """What a server answered instead of opening it, without its body."""
+        """The server's answer instead of opening it, without its body."""
 
 
 class FrameConnection(Protocol):
@@ -66,11 +66,11 @@ class FrameConnection(Protocol):
         ...
 
     def send(self, frame: str) -> None:
-        """Raises ``FramesEnded``."""
+        """Send a frame. Raises ``FramesEnded``."""
         ...
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         ...
 
 
@@ -163,7 +163,7 @@ class _Websocket:
 
 
 class _SocketReader(ABC):
-    """Bytes of a socket until something is a frame."""
+    """Collects bytes of a socket into frames."""
 
     def __init__(self, sock: socket.socket, host: str) -> None:
         self._sock = sock
@@ -239,7 +239,7 @@ class _Streamed(_SocketReader):
         self._write((self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
 
     def send(self, frame: str) -> None:
-        """There is no way back."""
+        """Do nothing: a response has no way back."""
 
     def _read(self, found: bytes) -> None:
         try:
@@ -266,7 +266,7 @@ class _Streamed(_SocketReader):
                 self._is_over = True
 
     def _heard_in(self, data: bytes) -> list[str]:
-        """Of each event its ``data``, or lines that are not empty."""
+        """The frames in a piece of the body: the ``data`` of each event, or lines that are not empty."""
         if self._events is None:
             return [line for line in self._lines(data) if line.strip()]
         try:

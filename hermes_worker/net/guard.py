@@ -24,17 +24,17 @@ from hermes_worker.net.urls import UrlPolicy, address_refusal
 
 
 class ConnectionWatch:
-    """What one thread did while it was watched."""
+    """The connections and files of one thread while it was watched."""
 
     def __init__(self, policy: UrlPolicy) -> None:
         self.policy = policy
         self.has_sent = False
         """A part of an HTTP request went out."""
         self.refusal: str | None = None
-        """What was not allowed last."""
+        """The reason of the last refusal; ``None`` for none."""
 
     def judge_file(self, path: Any) -> None:
-        """Raises ``PermissionError``."""
+        """Judge a file to open. Raises ``PermissionError``."""
         if isinstance(path, int) or _is_code(os.fsdecode(path)):
             return
         self.refuse("it would read a file of this machine")
@@ -44,7 +44,7 @@ class ConnectionWatch:
         raise PermissionError(errno.EACCES, reason)
 
     def judge(self, address: Any) -> None:
-        """Raises ``PermissionError``: to the library a connection that failed."""
+        """Judge an address to connect to. Raises ``PermissionError``: to the library a connection that failed."""
         host = address[0] if isinstance(address, tuple) and isinstance(address[0], str) else None
         reason = address_refusal(host, self.policy) if host is not None else "it is not an internet address"
         if reason is not None:
@@ -72,7 +72,7 @@ def watching(watch: ConnectionWatch) -> Iterator[None]:
 
 
 def _install() -> None:
-    """Once per process, and not before somebody needs it: a hook is asked at every file that is opened."""
+    """Install the hook once per process, when it is first needed: it is called at every file that is opened."""
     global _is_installed
     with _lock:
         if not _is_installed:

@@ -20,7 +20,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
-    """What came back. Header names are lower case."""
+    """An answer. Header names are lower case."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -28,8 +28,9 @@ class HttpResponse:
 
 
 class NoAnswer(Exception):
-    """Raised by whoever makes the requests: there is no response. ``was_sent`` is false when the connection was never
-    made, so that nothing can have arrived."""
+    """There is no response to a request. ``was_sent`` is false when the connection was never made, so that nothing can
+    have arrived.
+    """
 
     def __init__(self, reason: str, *, was_sent: bool) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""May this URL be fetched? The decision only: whoever connects resolves the name and passes the addresses in.
+"""May this URL be fetched? The decision only: the caller that connects resolves the name and passes the addresses in.
 
 A URL that a model or an outsider chose can point anywhere: at the metadata service of the cloud, at the database next
 door, at this process. The rules are those of the original (docs/behaviour.md, "Addresses") with three holes closed:
@@ -6,7 +6,7 @@ door, at this process. The rules are those of the original (docs/behaviour.md, "
 * The caller gets back the addresses that were judged and connects to one of *them*, so that a name which answers
   differently the second time (DNS rebinding) has nothing to gain. Every redirect is a new decision.
 * Addresses that carry another inside (IPv4-mapped, translated, NAT64, 6to4, Teredo, ISATAP) are judged by all of them.
-* Host names that are numbers in disguise (``0x7f.1``, ``2130706433``) are refused before anybody resolves them.
+* Host names that are numbers in disguise (``0x7f.1``, ``2130706433``) are refused before they are resolved.
 
 The networks are listed here rather than asked of ``ipaddress``, whose answers differ between Python releases.
 """
@@ -130,7 +130,7 @@ class UnsafeUrl(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlPolicy:
-    """What an installation allows."""
+    """The addresses that an installation allows."""
 
     allows_private: bool = False
     """Addresses of the local network and of this machine (``security.allow_private_urls``). Metadata and link-local
@@ -149,7 +149,7 @@ class HttpUrl:
     url: str
     scheme: str
     host: str
-    """As it is resolved: lower case, IDNA-encoded, without brackets and trailing dot."""
+    """The host as it is resolved: lower case, IDNA-encoded, without brackets and trailing dot."""
     port: int
 
 
@@ -170,7 +170,7 @@ def check_url(url: str, addresses: Iterable[str], policy: UrlPolicy | None = Non
 
 
 def parse_http_url(url: str, policy: UrlPolicy | None = None) -> HttpUrl:
-    """What can be decided before the name is resolved. Raises ``UnsafeUrl``."""
+    """Parse a URL and decide what can be decided before the name is resolved. Raises ``UnsafeUrl``."""
     parts = _split(url)
     scheme = parts.scheme.lower()
     if scheme not in DEFAULT_PORTS:
@@ -221,7 +221,7 @@ def sensitive_parameter(url: str) -> str | None:
 def _split(url: str) -> SplitResult:
     if len(url) > URL_CHARS_MAX:
         raise UnsafeUrl(f"A URL has at most {URL_CHARS_MAX} characters.")
-    # urlsplit drops tabs and newlines and reads a backslash as part of the host: parsers disagree, so nobody guesses.
+    # urlsplit drops tabs and newlines and reads a backslash as part of the host: parsers disagree, so we do not guess.
     if _CONTROL_OR_SPACE.search(url):
         raise UnsafeUrl("A URL must not contain spaces, control characters or backslashes; percent-encode them.")
     try:

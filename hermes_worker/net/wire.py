@@ -18,13 +18,14 @@ from hermes_worker.net.urls import HttpUrl, SafeUrl, UrlPolicy, check_addresses,
 
 CONNECT_S = 10.0
 TOTAL_S = 60.0
-"""Of one request. A server that sends a byte a second does not hold a worker longer than this."""
+"""Longest time of one request, in seconds. A server that sends a byte a second does not hold a worker longer than this.
+"""
 BODY_BYTES_MAX = 4_000_000
 _PIECE_BYTES = 65_536
 
 
 def sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequest], HttpResponse]:
-    """A function that makes one request under ``policy``. It raises ``NoAnswer`` and ``UnsafeUrl``."""
+    """Build a function that makes one request under ``policy``. It raises ``NoAnswer`` and ``UnsafeUrl``."""
     return lambda request: send(request, policy, total_s=total_s)
 
 
@@ -39,8 +40,9 @@ def send(
 
 @contextmanager
 def opened(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Iterator[OpenResponse]:
-    """Make one request, and read of its body what is wanted, within the block and within ``total_s``. The connection
-    ends with the block. Raises as ``send``."""
+    """Make one request, and read a part of its body within the block and within ``total_s``. The connection ends with
+    the block. Raises as ``send``.
+    """
     target = parse_http_url(request.url, policy)
     judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
     connection = _PinnedConnection(judged)
@@ -60,7 +62,7 @@ def opened(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S)
 
 
 class OpenResponse:
-    """What came back so far: the status, the headers in lower case, and a body that may not have ended."""
+    """An answer so far: the status, the headers in lower case, and a body that may not have ended."""
 
     def __init__(self, connection: _PinnedConnection, response: http.client.HTTPResponse) -> None:
         self._connection = connection
@@ -126,14 +128,14 @@ def _asked(connection: _PinnedConnection, request: HttpRequest) -> OpenResponse:
 
 @contextmanager
 def _answering(connection: _PinnedConnection) -> Iterator[None]:
-    """What goes wrong in the block is ``NoAnswer``."""
+    """Turn errors of the block into ``NoAnswer``."""
     try:
         yield
         if connection.was_cut:
             # The library takes the end of a connection for the end of the headers, and of a body without a length.
             raise TimeoutError
     except (OSError, http.client.HTTPException, ValueError) as error:
-        # What the library makes of a connection that we cut tells nobody that the time was up.
+        # The library's error about a connection that we cut does not say that the time was up.
         what = TimeoutError.__name__ if connection.was_cut else type(error).__name__
         raise NoAnswer(f"{connection.host} did not answer: {what}", was_sent=True) from None
 
@@ -160,7 +162,7 @@ class _PinnedConnection(http.client.HTTPConnection):
         self.sock = self._opened = _opened(self._judged, is_tls=self._judged.target.scheme == "https")
 
     def cut(self) -> None:
-        """End whatever waits for the server. ``self.sock`` is gone by then if the answer ends with the connection."""
+        """End every wait for the server. ``self.sock`` is gone by then if the answer ends with the connection."""
         if self._opened is None:
             return
         self.was_cut = True

@@ -1,1 +1,1 @@
-"""What may be run, sent and shown: commands, threats, text of strangers, secrets. Pure."""
+"""Judgements about what may be run, sent and shown: commands, threats, text of strangers, secrets. Pure."""

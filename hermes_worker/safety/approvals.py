@@ -1,9 +1,9 @@
-"""Which shell commands need somebody's permission, and which are never run (docs/behaviour.md, "Approvals").
+"""Which shell commands need a person's permission, and which are never run (docs/behaviour.md, "Approvals").
 
 ``assess`` reads the command as a shell would (``safety.shell``) and applies rules to what it would *run*: a word in
-quotes, a commit message or a search pattern is an argument. Three kinds of rule: what is refused always, whoever
-asks and whatever the mode (hardline); what somebody forbade (deny globs); and what is dangerous, so that it is asked
-about once, remembered for the session, or allowed for good, under the key of its pattern.
+quotes, a commit message or a search pattern is an argument. Three kinds of rule: commands that are always refused, for
+every asker and in every mode (hardline); commands that the operator forbade (deny globs); and dangerous commands, which
+are asked about once, remembered for the session, or allowed for good, under the key of their pattern.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Mode(StrEnum):
     SMART = "smart"
     """A model decides, and passes on what it is not sure of."""
     OFF = "off"
-    """Nothing is asked; hardline and deny rules hold all the same."""
+    """No question is asked; hardline and deny rules hold all the same."""
 
 
 class Unattended(StrEnum):
-    """What becomes of a question, by where the run came from."""
+    """The answer to a question in runs that no person watches."""
 
     ASK = "ask"
-    """Somebody may answer it."""
+    """A person may answer it."""
     DENY = "deny"
     APPROVE = "approve"
 
@@ -48,11 +48,11 @@ class Choice(StrEnum):
 
 _ALIASES: Final = {"approve": Choice.ONCE, "approved": Choice.ONCE, "allow": Choice.ONCE}
 CHOICE_WORDS: Final = (*Choice, *_ALIASES)
-"""What ``choice_of`` takes, in any case."""
+"""The words that ``choice_of`` takes, in any case."""
 
 
 def choice_of(text: str) -> Choice:
-    """Raises ``ValueError``."""
+    """Parse the choice of a person. Raises ``ValueError``."""
     word = text.strip().lower()
     return _ALIASES.get(word) or Choice(word)
 
@@ -66,7 +66,7 @@ class ApprovalPolicy:
     """Pattern keys that were allowed, for the session or for good."""
     unattended: Unattended = Unattended.ASK
     has_sudo_password: bool = False
-    """A password for sudo is configured, so reading one from standard input is no guessing."""
+    """Whether a password for sudo is configured, so that reading one from standard input is no guessing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +80,20 @@ _ALLOW: Final = Allow()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
     reason: str
-    """For the model."""
+    """The reason, for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     pattern_keys: tuple[str, ...]
-    """Every danger of it that was not allowed before; whatever is chosen counts for all of them."""
+    """Every danger of the command that was not allowed before; the choice counts for all of them."""
     remark: str = ""
-    """What else a person is to know."""
+    """A remark for the person beside the dangers."""
     choices: tuple[Choice, ...] = tuple(Choice)
 
     @property
     def description(self) -> str:
-        """What is dangerous about it, for a person."""
+        """The dangers of the command, in words for a person."""
         return describe_dangers(self.pattern_keys, self.remark)
 
 
@@ -101,10 +101,10 @@ Decision = Allow | Deny | Ask
 
 
 class Verdict(StrEnum):
-    """What a model says about a dangerous command (mode smart)."""
+    """A model's verdict about a dangerous command (mode smart)."""
 
     APPROVE = "approve"
-    """Let this one run; it is not remembered."""
+    """Run this one; the approval is not remembered."""
     DENY = "deny"
     """Better not. A person may allow it all the same, once."""
     ESCALATE = "escalate"
@@ -121,18 +121,18 @@ VERDICT_RULES: Final = (
 
 
 def verdict_question(command: str, description: str) -> str:
-    """What is shown of a command to who judges it: without comments, which could argue for it."""
+    """The question to the model that judges a command: without comments, which could argue for it."""
     return canonical_json({"command": without_comments(command), "matched": description})
 
 
 def verdict_of(text: str) -> Verdict:
-    """One word, in any case and with punctuation; anything else is no verdict."""
+    """Parse a verdict: one word, in any case and with punctuation; anything else means that a person is to decide."""
     word = text.strip().strip(".!*`'\"").lower()
     return Verdict(word) if word in {verdict.value for verdict in Verdict} else Verdict.ESCALATE
 
 
 def under_verdict(asked: Ask, verdict: Verdict) -> Allow | Ask:
-    """What a verdict makes of a question."""
+    """The decision about a question once a model gave its verdict."""
     match verdict:
         case Verdict.APPROVE:
             return _ALLOW
@@ -144,7 +144,7 @@ def under_verdict(asked: Ask, verdict: Verdict) -> Allow | Ask:
 
 
 def without_comments(command: str) -> str:
-    """``command`` without what a shell takes for comments. Linear."""
+    """``command`` without the shell's comments. Takes linear time."""
     kept: list[str] = []
     quote, is_escaped, is_comment, before = "", False, False, "\n"
     for char in command:
@@ -171,7 +171,7 @@ COMMAND_CHARS_MAX: Final = 128_000
 
 
 def assess(command: str, policy: ApprovalPolicy) -> Decision:
-    """What to do about ``command``. Pure; linear in its length."""
+    """Decide what to do about ``command``. Pure; takes time linear in its length."""
     blocked = _forbidden(command, policy)
     if blocked is not None:
         return blocked
@@ -196,7 +196,9 @@ def is_hardline(command: str) -> bool:
 
 
 def dangers(command: str) -> Iterator[str]:
-    """The keys of the dangerous patterns that ``command`` matches, each once; what could not be read comes last."""
+    """The keys of the dangerous patterns that ``command`` matches, each once; the key for unreadable parts comes
+    last.
+    """
     seen: dict[str, None] = {}
     doubts: dict[str, None] = {}
     for text in _variants(command):
@@ -243,7 +245,7 @@ def _hardline(what: str) -> Deny:
 
 
 def _variants(command: str) -> tuple[str, ...]:
-    """The command as the shell gets it, and as somebody may want it to look: full-width letters made plain."""
+    """The command as the shell gets it, and as it may be meant to look: full-width letters made plain."""
     plain = unmarked(command)
     folded = unicodedata.normalize("NFKC", plain)
     return (plain,) if folded == plain else (plain, folded)

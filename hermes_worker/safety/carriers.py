@@ -1,7 +1,7 @@
-"""Programs that run other programs: what a command carries in its words.
+"""Programs that run other programs: the commands that a command carries in its words.
 
 A program of ``WRAPPERS`` is read precisely: its options, then a command. One of ``_DATA`` carries nothing. Everything
-else is unknown: whichever of its words could begin a dangerous command is taken for one, but not for certain
+else is unknown: any of its words that could begin a dangerous command is taken for one, but not for certain
 (``Command.is_sure``), so that a person is asked and nothing is refused for good.
 """
 
@@ -36,7 +36,7 @@ ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[\])?\+?=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
-    """How a program that runs another one is called."""
+    """The command line of a program that runs another one."""
 
     letters: str = ""
     """Short options that take a value."""
@@ -49,9 +49,9 @@ class Wrapper:
     assigns: bool = False
     """``NAME=value`` may stand before the command."""
     is_text: bool = False
-    """Its words are joined and read by a shell."""
+    """Whether its words are joined and read by a shell."""
     is_sure: bool = True
-    """Not so when it runs the command elsewhere, or only perhaps."""
+    """Whether it surely runs the command here; false when it runs it elsewhere, or only perhaps."""
 
 
 _TIMEOUT: Final = Wrapper(
@@ -160,7 +160,7 @@ _DATA: Final = name_set(
     reset stty mount umount ip ifconfig iptables nft ufw useradd userdel usermod passwd
     """
 )
-"""Programs whose words are never commands, but for the options and words that a rule of their own names."""
+"""Programs whose words are never commands, except the options and words that a rule of their own names."""
 
 _PROSE_OPTIONS: Final = (
     "--message",
@@ -174,7 +174,7 @@ _PROSE_OPTIONS: Final = (
 )
 _GUESSES_MAX: Final = 16
 _CHARS_MAX: Final = 1_500_000
-"""Of the words of all commands found in one line; the same word may stand in several."""
+"""Characters of the words of all commands found in one line; the same word may stand in several."""
 _WRAPPERS_MAX: Final = 24
 _NOT_WORD: Final = re.compile(r"[\s;&|(){}`$]")
 _TOKENS: Final = re.compile(r"[\w./+-]+")
@@ -182,7 +182,7 @@ _TOKENS: Final = re.compile(r"[\w./+-]+")
 
 @dataclass(slots=True)
 class _Work:
-    """One line being looked into."""
+    """The state of looking into one line."""
 
     read: Callable[[str], Reading]
     is_interesting: Callable[[str], bool]
@@ -258,7 +258,7 @@ _INTERPRETERS: Final = re.compile(
 
 
 def is_interpreter(name: str) -> bool:
-    """Whether the program runs programs in a language, shells aside. Its words behind a script are the script's."""
+    """Whether the program runs programs in a language, shells aside. The words behind a script belong to the script."""
     return _INTERPRETERS.fullmatch(name) is not None
 
 
@@ -290,7 +290,9 @@ def unwrap(command: Command) -> tuple[Command, bool]:
 
 
 def _only_names(name: str, words: Sequence[str]) -> bool:
-    """``command -v rm`` only says where ``rm`` is; ``flock`` may be given a text; ``busybox --list``."""
+    """Whether the wrapper runs nothing here: ``command -v rm`` only says where ``rm`` is; ``flock`` may be given a
+    text; ``busybox --list``.
+    """
     options = [word for word in words[1:3] if word.startswith("-")]
     if name == "command":
         return any("v" in option.lower() for option in options)
@@ -323,7 +325,7 @@ def _split(wrapper: Wrapper, words: Sequence[str]) -> tuple[list[str], list[str]
 
 
 def _takes_value(wrapper: Wrapper, word: str) -> int | None:
-    """How many words the long option is; ``None`` when it is not known."""
+    """How many words the long option takes up; ``None`` when it is not known."""
     bare, has_value = word[2:].partition("=")[0], "=" in word
     if bare in wrapper.flags.split() or has_value:
         return 1
@@ -344,7 +346,7 @@ def _value_follows(wrapper: Wrapper, word: str) -> bool:
 
 
 def shell_payloads(args: Sequence[str]) -> Iterator[str]:
-    """What a shell given ``args`` runs because of ``-c``, also as part of ``-lc``."""
+    """The texts that a shell given ``args`` runs because of ``-c``, also as part of ``-lc``."""
     for position, arg in enumerate(args):
         if arg == "--" or (not arg.startswith(("-", "+")) and not _is_option_value(args, position)):
             return
@@ -406,7 +408,7 @@ _EXEC_FLAGS: Final = {
 
 
 def carried_words(command: Command) -> Iterator[tuple[list[str], list[str], bool]]:
-    """Commands among the words: themselves, what runs them, and whether that is certain."""
+    """Commands among the words: the command, the words that run it, and whether that is certain."""
     name, args = command.name, command.args
     flags = _EXEC_FLAGS.get(name, ())
     for position, arg in enumerate(args):
@@ -420,7 +422,7 @@ def carried_words(command: Command) -> Iterator[tuple[list[str], list[str], bool
 
 
 def _guesses(command: Command, work: _Work) -> Iterator[Command]:
-    """What an unknown program may run: its words from each that names a program, and texts among them."""
+    """The commands that an unknown program may run: its words from each that names a program, and texts among them."""
     args = command.args
     for position, word in enumerate(args):
         is_prose = position > 0 and args[position - 1] in _PROSE_OPTIONS

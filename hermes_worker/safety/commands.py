@@ -1,7 +1,7 @@
-"""What a command line would run, as values: the reader makes them (``safety.shell``), the table judges them.
+"""The commands of a command line, as values: the reader makes them (``safety.shell``), the table judges them.
 
-Words stand as the program gets them, with quotes undone. What the reader cannot know of a word stands in it as one of
-the marks below, which no text can contain by itself (``unmarked``).
+Words stand as the program gets them, with quotes undone. An unknown part of a word stands in it as one of the marks
+below, which no text can contain by itself (``unmarked``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def has_expansion(word: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Command:
-    """One simple command, or a compound one: then without words, with what is redirected into and out of it."""
+    """One simple command, or a compound one: then without words, with the redirections of the whole."""
 
     words: list[str] = field(default_factory=list)
     """The first is the program as written."""
@@ -64,21 +64,21 @@ class Command:
     documents: list[str] = field(default_factory=list)
     """Bodies of here-documents and here-strings."""
     nested: list[Command] = field(default_factory=list)
-    """What its substitutions run."""
+    """The commands that its substitutions run."""
     before: Command | None = None
     """The command whose output is piped into this one."""
     group: Command | None = None
     """The compound command it stands in, whose input is its input."""
     members: list[Command] = field(default_factory=list)
-    """Of a compound command."""
+    """The commands inside a compound command."""
     function: str = ""
     """The function whose body it stands in."""
     wrappers: list[list[str]] = field(default_factory=list)
-    """What it was wrapped in: ``["sudo", "-E"]``, ``["xargs"]``, ``["find"]``; outermost first."""
+    """The wrappers around it: ``["sudo", "-E"]``, ``["xargs"]``, ``["find"]``; outermost first."""
     is_detached: bool = False
-    """Ends in ``&``."""
+    """Whether it ends in ``&``."""
     is_sure: bool = True
-    """Not so when the reader only supposes that a program runs these words, or that it runs them here."""
+    """False when the reader only supposes that a program runs these words, or that it runs them here."""
 
     @property
     def name(self) -> str:
@@ -132,7 +132,7 @@ class Reading:
     commands: Sequence[Command]
     """Everything it would run, in the order of the text."""
     doubts: Sequence[str]
-    """What could not be read for certain; each once."""
+    """The parts that could not be read for certain; each once."""
 
 
 # --- options and operands --------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def short_flags(args: Sequence[str]) -> set[str]:
 
 
 def operands(args: Sequence[str]) -> list[str]:
-    """What is no option."""
+    """The arguments that are no options."""
     found: list[str] = []
     only_operands = False
     for arg in args:
@@ -162,7 +162,7 @@ def operands(args: Sequence[str]) -> list[str]:
 
 
 _ABBREVIATION_CHARS_MIN: Final = 4
-"""Of a long option, its dashes included: ``--ha`` may be ``--hard``."""
+"""Least characters of an abbreviated long option, its dashes included: ``--ha`` may be ``--hard``."""
 
 
 def is_option(arg: str, option: str) -> bool:
@@ -184,7 +184,7 @@ def has_option(args: Sequence[str], *options: str) -> bool:
 
 
 def values_of(args: Sequence[str], *options: str) -> Iterator[str]:
-    """What is given to ``options``: ``-o x``, ``-ox``, ``--output x``, ``--output=x``."""
+    """The values given to ``options``: ``-o x``, ``-ox``, ``--output x``, ``--output=x``."""
     for position, arg in enumerate(args):
         if arg == "--":
             return

@@ -1,8 +1,8 @@
-"""Which calls of which programs are dangerous, as rows: a reason, programs, the words after them, and options.
+"""Dangerous calls of programs, as rows: a reason, programs, the words after them, and options.
 
-Words are what must follow in this order, options of the program left out; ``a|b`` is a choice. Of the options one must
-be there. A long option matches its abbreviations, a letter matches in a cluster. Programs stand without their folders,
-in lower case. What needs more than a row says is a rule in ``safety.dangers``.
+Words must follow in this order, options of the program left out; ``a|b`` is a choice. One of the options must be there.
+A long option matches its abbreviations, a letter matches in a cluster. Programs stand without their folders, in lower
+case. A danger that a row cannot express is a rule in ``safety.dangers``.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ BY_PROGRAM: Final = _by_program(ROWS)
 
 
 def reasons(name: str, args: Sequence[str]) -> Iterable[str]:
-    """Why a call of ``name`` is dangerous, by the rows."""
+    """The reasons why a call of ``name`` is dangerous, by the rows."""
     for row in BY_PROGRAM.get(name, ()):
         if row.unless and _has_any(args, row.unless):
             continue

@@ -1,8 +1,8 @@
 """The decision table: what is dangerous about a command that was read, and what is never run.
 
-A rule takes one command and gives the key of its reason, or ``None``. ``NEVER`` is refused whoever asks, and only for
-what was read for certain; ``RULES`` asks. What a program, a few words and an option say in full is a row of
-``safety.danger_rows``.
+A rule takes one command and gives the key of its reason, or ``None``. ``NEVER`` is refused for every asker, and only
+for what was read for certain; ``RULES`` asks. A danger that a program, a few words and an option express in full is a
+row of ``safety.danger_rows``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_command(text: str) -> Reading:
 
 
 CODE_FLAG: Final = "script via an interpreter's code flag"
-"""The danger of a program that stands in the command itself."""
+"""The danger of program text that stands in the command itself."""
 
 
 def is_interesting(name: str) -> bool:
@@ -234,7 +234,7 @@ NEVER: Final[tuple[Rule, ...]] = (
 
 
 def never(command: Command) -> str | None:
-    """Why ``command`` is never run. Not asked of what is only supposed."""
+    """The reason why ``command`` is never run, or ``None``. To be asked of certain commands only."""
     return next((reason for rule in NEVER if (reason := rule(command)) is not None), None) if command.is_sure else None
 
 
@@ -442,7 +442,7 @@ def _shell_payload(command: Command) -> str | None:
 
 
 def _fed_program(command: Command) -> str | None:
-    """Program text that does not come from a file."""
+    """The danger of program text that does not come from a file."""
     name = command.name
     if name in _SOURCES:
         scripts = operands(command.args)[:1]
@@ -467,7 +467,7 @@ def _fed_program(command: Command) -> str | None:
 
 
 def _only_reads_files(command: Command) -> bool:
-    """Standard input is a file, or ``cat`` of files: as if the file had been named."""
+    """Whether standard input is a file, or ``cat`` of files: as if the file had been named."""
     fed = command.input
     if fed is None or fed.documents:
         return False
@@ -653,7 +653,7 @@ def _sed_scripts(args: Sequence[str]) -> list[str]:
 
 
 def _texts_read(command: Command) -> list[str]:
-    """What a command reads from its standard input, as far as the line says."""
+    """The texts that a command reads from its standard input, as far as the line shows them."""
     fed = command.input
     documents = fed.documents if fed is not None else []
     return [*documents, *(" ".join(other.args) for other in command.upstream), *_documents_of(command.upstream)]
@@ -665,7 +665,7 @@ def _documents_of(commands: Iterator[Command]) -> Iterator[str]:
 
 
 def _made_text(command: Command) -> str | None:
-    """Commands that are not known before they run."""
+    """The danger of commands that are not known before they run."""
     words = command.words
     if words and (has_expansion(words[0]) or (command.wrappers and "{}" in words[0])):
         is_of_eval = command.group is not None and command.group.name == "eval"
@@ -821,7 +821,7 @@ _NO_CLIENTS: Final = name_set(
 
 
 def _statement(command: Command) -> str | None:
-    """A database dropped through a client that is not known."""
+    """The danger of dropping a database through an unknown client."""
     if command.name in _NO_CLIENTS or not command.words:
         return None
     texts = [*command.args, *(arg.partition("=")[2] for arg in command.args if arg.startswith("-") and "=" in arg)]
@@ -1044,7 +1044,7 @@ _RULED: Final = (
 
 
 def reasons(commands: Sequence[Command]) -> Iterator[str]:
-    """Why any of ``commands`` is dangerous; a reason may come more than once."""
+    """The reasons why any of ``commands`` is dangerous; a reason may come more than once."""
     for command in commands:
         for full_rule in FULL_RULES:
             yield from full_rule(command)
@@ -1057,7 +1057,7 @@ def reasons(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _made_executable(commands: Sequence[Command]) -> Iterator[str]:
-    """``chmod +x`` of something that the same line then runs."""
+    """The danger of ``chmod +x`` of something that the same line then runs."""
     made: set[str] = set()
     for command in commands:
         if command.words and command.words[0].removeprefix("./") in made:
@@ -1070,7 +1070,7 @@ def _made_executable(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _runs_what_it_wrote(commands: Sequence[Command]) -> Iterator[str]:
-    """A file that the line writes and then runs."""
+    """The danger of a file that the line writes and then runs."""
     made: set[str] = set()
     for command in commands:
         if made and any(_file(script) in made for script in _scripts(command)):

@@ -1,8 +1,8 @@
-"""Which commands may destroy files of the workspace, so that a checkpoint is made before them. Pure.
+"""Commands that may destroy files of the workspace, so that a checkpoint is made before them. Pure.
 
-The list is Hermes Agent's (``rm``, ``mv``, ``cp``, ``sed -i``, ``truncate``, ``dd``, ``shred``, some of ``git``,
-``>``) and programs like them. It decides about a copy and not about a permission: a command that is not on it, such as
-a script that deletes files, is run without one.
+The list is Hermes Agent's (``rm``, ``mv``, ``cp``, ``sed -i``, ``truncate``, ``dd``, ``shred``, some of ``git``, ``>``)
+and programs like them. It decides about a copy and not about a permission: a command that is not on it, such as a
+script that deletes files, is run without one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOWHERE: Final = ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/
 
 
 def is_destructive(text: str) -> bool:
-    """Whether a command line looks as if it changed or removed files. What cannot be read does."""
+    """Whether a command line looks as if it changed or removed files. An unreadable one counts as such."""
     try:
         reading = read_command(text)
     except Unreadable:

@@ -1,7 +1,7 @@
-"""What becomes of text that others may have written, by where it comes from: one table for all ways in.
+"""What becomes of text that others may have written, by its origin: one table for all ways in.
 
 ``POLICIES`` says for each origin which patterns of ``safety.threats`` its text is judged with, and what is done about a
-match and about characters that show nothing:
+match and about invisible characters:
 
 * *blocked*: the text does not reach a prompt, or is not kept; a line says so in its place;
 * *marked*: it is shown, and what it looks like is named beside it (``safety.untrusted`` puts it into its wrapper);
@@ -25,19 +25,19 @@ class Origin(StrEnum):
     """Every way by which text of others gets in."""
 
     MEMORY_WRITE = "memory_write"
-    """An entry of the memory, when somebody wants it kept."""
+    """An entry of the memory, when it is to be kept."""
     MEMORY = "memory"
     """An entry of the memory that is about to enter a prompt; it may be older than a pattern."""
     RECALLED_MEMORY = "recalled_memory"
-    """What a provider of memory found for a message."""
+    """Text that a memory provider found for a message."""
     SKILL_WRITE = "skill_write"
-    """A skill or one of its files, when an agent or an import wants it kept."""
+    """A skill or one of its files, when an agent or an import adds it."""
     SKILL = "skill"
     """A skill that is shown to an agent, and its line in the index."""
     CONTEXT_FILE = "context_file"
     """A file of the project for agents (``AGENTS.md``), and ``SOUL.md``."""
     CONTEXT_SOURCE = "context_source"
-    """What a context source of an extension says."""
+    """The text of a context source of an extension."""
     TOOL_RESULT = "tool_result"
     """The result of a tool that says it is untrusted."""
     FOLDER_NOTE = "folder_note"
@@ -55,7 +55,7 @@ class Origin(StrEnum):
 
 
 class Treatment(StrEnum):
-    """What is done about something suspicious."""
+    """The treatment of suspicious text."""
 
     BLOCKED = "blocked"
     MARKED = "marked"
@@ -64,16 +64,16 @@ class Treatment(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What is done about text of one origin."""
+    """The treatment of text of one origin."""
 
     patterns: Scope | JobScan
-    """Which patterns it is judged with."""
+    """The patterns that it is judged with."""
     threat: Treatment
-    """What is done when one matches."""
+    """The treatment when one matches."""
     invisible: Treatment
-    """What is done about characters that show nothing."""
+    """The treatment of invisible characters."""
     thing: str
-    """What the text is called in the line that stands for it."""
+    """The name of the text in the line that replaces it."""
 
 
 _KEPT = Treatment.BLOCKED
@@ -102,21 +102,22 @@ POLICIES: Mapping[Origin, Policy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What was found in a text, and what may go on in its place."""
+    """The findings about a text, and the text that may be used."""
 
     text: str
-    """What may enter a prompt: the text, without what was stripped; the line that says it was left out where it is
-    blocked. It is not wrapped."""
+    """The text that may enter a prompt: without stripped characters; where it is blocked, the line that says it was
+    left out. It is not wrapped.
+    """
     threats: tuple[str, ...] = ()
     """Ids of what looks like an attack, each once: for the log and for people. They quote nothing."""
     removed: tuple[str, ...] = ()
     """Labels of the characters that were taken out, such as ``U+200B``."""
     is_blocked: bool = False
-    """It must not be kept and not be shown."""
+    """Whether it must neither be kept nor be shown."""
 
 
 def judge(text: str, origin: Origin) -> Judgement:
-    """What is to become of ``text``, which came in by ``origin``.
+    """Decide what becomes of ``text``, which came in by ``origin``.
 
     >>> judge("The tests run with make.", Origin.MEMORY_WRITE).is_blocked
     False

@@ -1,12 +1,34 @@
 """Reads a command line as bash does: which simple commands it would run, with quoting undone.
 
-A reading for guards, not a shell. One pass from left to right keeps a stack of open compound commands, so that it knows
-where a command begins and what is a pattern, a condition or arithmetic; substitutions are read by readers of
-their own. Its judge is a real bash (``tests/core/test_shell_against_bash.py``). What it cannot read for certain is a
-*doubt*, and a doubt asks: reading on after one may name too much, never silently too little.
+A reading for guards, not a shell. Its judge is a real bash (``tests/core/test_shell_against_bash.py``).
 
-Every step is counted against a budget in proportion to the length, so no text takes long; none raises anything but
-``Unreadable``.
+Theory of operation. One pass goes from left to right (``_Reader.read_all``), one token at a time. Three things are
+kept:
+
+* the *current command*, to which words, assignments and redirections are added until an operator, a line end or a
+  bracket finishes it (``_finish``); a finished command joins ``commands``, the flat list that the rules look at;
+* a stack of *frames*, one for each compound command that is open (``if``, ``{``, ``(``, ``case`` ...). It tells where a
+  command begins, and what is a pattern, a condition or arithmetic instead: a reserved word counts only where a command
+  may begin. Closing a frame makes the compound command the current one again, for its redirections;
+* *here-documents* whose body is still to come: it begins behind the line end.
+
+So ``if grep -q x "$f"; then cat f | sh & fi > out`` becomes four commands:
+
+    words            before   group    other
+    grep -q x MARK            the if   MARK stands for what "$f" becomes
+    cat f                     the if
+    sh               cat      the if   detached; ``before`` is whose output it reads
+    (none)                             the if itself: members are the three above, writes to ``out``
+
+A substitution (``$(...)``, backquotes, ``<(...)``) is read by a reader of its own from the same place on, and what it
+runs is in ``nested`` of the command that it stands in, and in the flat list.
+
+What cannot be read for certain is a *doubt* (a bracket that closes nothing, a function of an unusual name, a text that
+ends too early), and a doubt asks a person: reading on after one may name too much, never silently too little. That is
+why wrong-looking input is read on with and not refused: bash runs the lines in front of a syntax error.
+
+Every step is counted against a budget in proportion to the length, which all readers of one line share, so no text
+takes long; none raises anything but ``Unreadable``, for a line that is nested too deeply or has too many parts.
 """
 
 from __future__ import annotations
@@ -62,7 +84,7 @@ _COMPOUND: Final = frozenset({"{", "if", "while", "until", "for", "select", "cas
 
 @dataclass(slots=True)
 class _Budget:
-    """Steps that are left, shared by all readers of one line."""
+    """The steps that are left, shared by all readers of one line."""
 
     steps: int
     commands: int = COMMANDS_MAX
@@ -85,7 +107,9 @@ class _Budget:
 
 
 def read(text: str) -> Reading:
-    """What ``text`` runs by itself: what its words carry (``sudo``, ``sh -c``) is left alone. Raises ``Unreadable``."""
+    """Read the commands that ``text`` runs by itself; the commands that its words carry (``sudo``, ``sh -c``) are left
+    alone. Raises ``Unreadable``.
+    """
     budget = _Budget(_STEPS_MIN + _STEPS_PER_CHAR * len(text))
     reader = _Reader(text, budget, 0)
     reader.read_all()
@@ -102,16 +126,16 @@ def _flatten(commands: Iterable[Command], found: list[Command]) -> None:
 
 @dataclass(slots=True)
 class _Token:
-    """A word as read."""
+    """A word as it was read."""
 
     text: str
     """Quotes undone; braces are still marks."""
     is_plain: bool
     """Nothing of it was quoted or expanded, so it may be a reserved word."""
     prefix: str
-    """What stands before the first quote or expansion."""
+    """The characters before the first quote or expansion."""
     source: str
-    """As written."""
+    """The word as written."""
 
 
 @dataclass(slots=True)
@@ -161,7 +185,7 @@ class _Reader:
     # --- the main loop -----------------------------------------------------------------------------------------------
 
     def read_all(self) -> None:
-        """Up to the end, or to the bracket that closes this substitution."""
+        """Read up to the end, or to the bracket that closes this substitution."""
         while self.at < len(self._text):
             self._budget.spend()
             if self._frames and self._frames[-1].awaits_pattern:
@@ -362,7 +386,7 @@ class _Reader:
         words += self._fields(token.text)
 
     def _names_descriptor(self, token: _Token) -> bool:
-        """The number, or the variable, in front of a redirection."""
+        """Take the number, or the variable, in front of a redirection; return whether there is one."""
         follows = self._text[self.at : self.at + 1]
         if not follows or follows not in "<>" or not token.is_plain:
             return False
@@ -380,7 +404,7 @@ class _Reader:
             self._is_prefixed = True
 
     def _array(self) -> None:
-        """The words of an array, which are data; what they expand is run."""
+        """Read the words of an array, which are data; what they expand is run."""
         self.at += 1
         while True:
             self._skip_gaps()
@@ -458,7 +482,9 @@ class _Reader:
         return True
 
     def _time(self) -> bool:
-        """The reserved word, with its one option; with any other it is a program."""
+        """Take the reserved word ``time`` with its one option; with any other it is a program, and false is
+        returned.
+        """
         while True:
             self._skip_gaps()
             at = self.at
@@ -471,7 +497,7 @@ class _Reader:
                 return True
 
     def _coproc(self) -> None:
-        """Its input is what others write to it. A name is only read in front of a compound command."""
+        """Read ``coproc``, whose input others write. A name is only read in front of a compound command."""
         self._current.reads_from.append(PROCESS)
         self._skip_gaps()
         at = self.at
@@ -528,7 +554,7 @@ class _Reader:
         self._frames[-1].awaits_pattern = True
 
     def _pattern(self, frame: _Frame) -> None:
-        """One list of patterns, with the bracket behind it."""
+        """Read one list of patterns, with the bracket behind it."""
         self._skip_gaps(lines=True)
         if self.at >= len(self._text):
             return
@@ -551,7 +577,9 @@ class _Reader:
         self._finish()
 
     def _pattern_text(self, until: str, breaks: str) -> None:
-        """Up to one of ``until`` outside quotes and inner brackets; words and bars are data, expansions are run."""
+        """Read up to one of ``until`` outside quotes and inner brackets; words and bars are data, expansions are
+        run.
+        """
         level, start = 0, self.at
         while self.at < len(self._text):
             self._budget.spend()
@@ -571,7 +599,7 @@ class _Reader:
                 self.at += 1
 
     def _condition(self) -> None:
-        """``[[ ... ]]``: its words are data."""
+        """Read ``[[ ... ]]``: its words are data."""
         command = self._current
         command.words.append("[[")
         is_regex = False
@@ -609,7 +637,7 @@ class _Reader:
         return False
 
     def _arithmetic_command(self) -> bool:
-        """``((...))``; not so when the brackets turn out to be two subshells."""
+        """Read ``((...))``; return false when the brackets turn out to be two subshells."""
         if not self._text.startswith("((", self.at):
             return False
         end = self._arithmetic_end(self.at + 2)
@@ -623,7 +651,7 @@ class _Reader:
         return True
 
     def _arithmetic_end(self, at: int) -> int:
-        """Where the ``))`` of arithmetic stands, or -1."""
+        """The position of the ``))`` of arithmetic, or -1."""
         text, level = self._text, 0
         while at < len(text):
             self._budget.spend()
@@ -693,7 +721,7 @@ class _Reader:
                 command.reads_from.append(target)
 
     def _document(self, command: Command, strips_tabs: bool) -> None:
-        """The delimiter of a here-document. It is not expanded, only unquoted."""
+        """Read the delimiter of a here-document. It is not expanded, only unquoted."""
         kept, doubts = self._current, len(self._budget.doubts)
         self._current = Command()
         token = self._word()
@@ -735,7 +763,7 @@ class _Reader:
         return "\n".join(lines)
 
     def _line(self, joins: bool) -> str:
-        """One line of a body; a backslash joins it to the next where the body is expanded."""
+        """Read one line of a body; a backslash joins it to the next where the body is expanded."""
         parts: list[str] = []
         while True:
             self._budget.spend()
@@ -781,7 +809,7 @@ class _Reader:
         return _Token(text, is_plain, text if prefix is None else prefix, self._text[start : self.at])
 
     def _piece(self, parts: list[str]) -> None:
-        """One part of a word: a quoted text, an expansion, a mark or ordinary characters."""
+        """Read one part of a word: a quoted text, an expansion, a mark or ordinary characters."""
         text, char = self._text, self._text[self.at]
         if char == "\\":
             escaped = text[self.at + 1 : self.at + 2] or "\\"
@@ -817,7 +845,7 @@ class _Reader:
             self._doubt("control characters outside quotes")
 
     def _subscript(self, parts: list[str]) -> None:
-        """``[...]`` of an array in front of an assignment: one word, whatever stands in it."""
+        """Read ``[...]`` of an array in front of an assignment: one word, with everything inside."""
         self.at += 1
         level = 0
         while self.at < len(self._text):
@@ -905,7 +933,7 @@ class _Reader:
             self.at += 1
 
     def _bracket_expansion(self) -> None:
-        """``$(...)`` or ``$((...))``."""
+        """Read ``$(...)`` or ``$((...))``."""
         if self._text.startswith("$((", self.at):
             end = self._arithmetic_end(self.at + 3)
             if end >= 0:
@@ -920,7 +948,7 @@ class _Reader:
         self._current.nested += self._substitution()
 
     def _substitution(self, group: Command | None = None) -> list[Command]:
-        """The commands up to the closing bracket; its opening has been read."""
+        """Read the commands up to the closing bracket; its opening has been read."""
         inner = _Reader(self._text, self._budget, self._depth + 1, self.at, is_substitution=True)
         inner._current.function = self._current.function
         if group is not None:
@@ -934,7 +962,7 @@ class _Reader:
         return inner.commands
 
     def _process(self, direction: str) -> None:
-        """``<(...)`` or ``>(...)``, whose commands read what others write."""
+        """Read ``<(...)`` or ``>(...)``, whose commands read what others write."""
         if self._text.startswith("(", self._continued(self.at)):
             # bash looks for the end of what may be arithmetic by brackets and quotes alone, comments included.
             self._doubt("brackets that may be arithmetic")
@@ -961,7 +989,7 @@ class _Reader:
         self._current.nested += inner.commands
 
     def _old_arithmetic(self) -> None:
-        """``$[...]``."""
+        """Read ``$[...]``."""
         self.at += 2
         level = 0
         while self.at < len(self._text):
@@ -980,7 +1008,7 @@ class _Reader:
         self._doubt("arithmetic that does not end")
 
     def _braced_parameter(self, *, is_quoted: bool) -> str:
-        """``${...}``. What it becomes; its inner expansions are read."""
+        """Read ``${...}`` with its inner expansions; return the text that stands for its value."""
         self.at += 2
         start = self.at
         if self._text[start : start + 1] in (" ", "\t", "\n", "|"):
@@ -1068,7 +1096,7 @@ def _ansi_c_char(found: re.Match[str]) -> str:
 
 
 def _value_mark(parameter: str, *, is_quoted: bool) -> str:
-    """What stands in a word for the value of ``parameter``. Home folders are spelled as a path."""
+    """The text that stands in a word for the value of ``parameter``. Home folders are spelled as a path."""
     if parameter == "HOME":
         return "~"
     if parameter == "HERMES_HOME":
@@ -1087,7 +1115,7 @@ def _may_subscript(parts: Sequence[str], is_first: bool, is_array: bool) -> bool
 
 
 def _unbraced(text: str) -> str:
-    """With braces, and a bracket that begins no pattern, as they were written."""
+    """The word with its braces, and a bracket that begins no pattern, as they were written."""
     plain = text.replace(BRACE_OPEN, "{").replace(BRACE_COMMA, ",").replace(BRACE_CLOSE, "}")
     if ANY_OF not in plain or "]" in plain[plain.index(ANY_OF) :]:
         return plain
@@ -1108,7 +1136,7 @@ def _delimiter_part(found: re.Match[str]) -> str:
 
 
 def _brace_expanded(text: str, budget: _Budget) -> list[str]:
-    """The words that ``{a,b}`` stands for. A sequence like ``{a..c}`` stands for text that is not known."""
+    """The words that ``{a,b}`` stands for. A sequence like ``{a..c}`` stands for unknown text."""
     done: list[str] = []
     waiting = [text]
     while waiting and len(done) + len(waiting) <= _BRACE_WORDS_MAX:

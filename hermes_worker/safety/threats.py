@@ -27,14 +27,14 @@ OVERLAP_CHARS = 4_096
 
 
 class Scope(StrEnum):
-    """Where scanned text comes from."""
+    """The kinds of scanned text."""
 
     ALL = "all"
-    """Anywhere."""
+    """Text from anywhere."""
     CONTEXT = "context"
     """Files, memory and tool results: others may have written them."""
     STRICT = "strict"
-    """What is about to be kept, as memory or as a skill, while somebody can still object."""
+    """Text that is about to be kept, as memory or as a skill, while it can still be refused."""
 
 
 _INCLUDED = {
@@ -145,17 +145,17 @@ SKILL_PATTERNS: tuple[ThreatPattern, ...] = (
     _pattern("sudo_usage", Scope.STRICT, r"(?:^|[\n;&|(`])[ \t$]{0,8}sudo\s+[\w./-]"),
     _pattern("private_key", Scope.STRICT, r"-----begin (?:[a-z0-9]+ ){0,4}private key(?: block)?-----"),
 )
-"""What a skill of others is scanned with as well, before somebody takes it: its scripts run as whoever takes it."""
+"""Patterns for skills of others, used before such a skill is taken: its scripts run as the user who takes it."""
 
 JOB_DIRECTIVE_IDS = frozenset({"prompt_injection", "deception_hide", "sys_prompt_override", "disregard_rules"})
 """The patterns that do not survive ordinary prose: the only ones an assembled prompt is scanned with."""
 
 
 class JobScan(StrEnum):
-    """Which text of a job is scanned."""
+    """The two texts of a job that are scanned."""
 
     WRITTEN = "written"
-    """What somebody wrote, when it is saved and again before it runs."""
+    """The prompt as written, when it is saved and again before it runs."""
     ASSEMBLED = "assembled"
     """The whole prompt, which may quote a runbook that describes an attack."""
 
@@ -212,7 +212,7 @@ INVISIBLE = frozenset(
     for first, last in ((0x200B, 0x200D), (0x2060, 0x2064), (0xFEFF, 0xFEFF), (0x202A, 0x202E), (0x2066, 0x2069))
     for code in range(first, last + 1)
 ) | frozenset(chr(code) for code in range(0xE0000, 0xE0080))
-"""Characters that show nothing: zero-width, bidirectional controls and the tag characters that can spell ASCII."""
+"""Invisible characters: zero-width, bidirectional controls and the tag characters that can spell ASCII."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,11 +228,11 @@ class AssembledScan:
     """An assembled prompt, made safe to send as far as that is possible."""
 
     text: str
-    """Without invisible characters."""
+    """The prompt without invisible characters."""
     removed: tuple[str, ...]
     """Labels of the characters taken out, such as ``U+200B``: for the log."""
     finding: ThreatFinding | None
-    """Why the prompt must not be sent at all."""
+    """The reason why the prompt must not be sent at all; ``None`` when it may be."""
 
 
 def scan(text: str, scope: Scope) -> tuple[str, ...]:
@@ -243,8 +243,9 @@ def scan(text: str, scope: Scope) -> tuple[str, ...]:
 
 
 def matching(text: str, scope: Scope) -> tuple[str, ...]:
-    """Ids of the patterns of ``scope``, and of the scopes inside it, that match ``text``. What is about to be kept must
-    hold no key of a vendor either, whatever it is called there."""
+    """Ids of the patterns of ``scope``, and of the scopes inside it, that match ``text``. Text that is about to be kept
+    must hold no key of a vendor either, under any name.
+    """
     found = tuple(_matching_ids(_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])))
     if scope is Scope.STRICT and HARDCODED_SECRET not in found and holds_vendor_key(text):
         return (*found, HARDCODED_SECRET)
@@ -257,7 +258,7 @@ def skill_threats(text: str) -> tuple[str, ...]:
 
 
 def job_threats(text: str, patterns: Iterable[ThreatPattern]) -> tuple[str, ...]:
-    """Ids of ``patterns`` that match what is to run as a job. The call of the bundled GitHub skill is none."""
+    """Ids of ``patterns`` that match the text of a job. The call of the bundled GitHub skill does not count."""
     readings = (_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, reading) for reading in _readings(text))
     return tuple(_matching_ids(readings, patterns))
 
@@ -308,13 +309,14 @@ _JSON_ESCAPE = re.compile(
     r"\\{1,4}(?:u(?P<high>[dD][89abAB][0-9A-Fa-f]{2})\\{1,4}u(?P<low>[dD][c-fC-F][0-9A-Fa-f]{2})"
     r"|u(?P<code>[0-9A-Fa-f]{4})|(?P<sign>[nrtbf\"/]))"
 )
-"""Also of JSON that stands in a text of JSON, whose backslashes are doubled."""
+"""Matches escapes also in JSON that stands in a text of JSON, whose backslashes are doubled."""
 _SIGNS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 
 def _readings(text: str) -> Iterator[str]:
-    """``text`` as it stands, and as somebody reads it who sees JSON in it: a word behind the ``\\n`` of a tool's result
-    begins a line there."""
+    r"""``text`` as it stands, and as a reader of JSON sees it: a word behind the ``\n`` of a tool's result begins a
+    line there.
+    """
     yield _fold(text)
     read = _JSON_ESCAPE.sub(_unescaped, text) if "\\" in text else text
     if read != text:

@@ -1,13 +1,13 @@
 """Text of strangers, marked: it stands between two lines that it cannot write itself (docs/behaviour.md, "Results").
 
-Whatever reaches a prompt from outside (a web page, the payload of an event, the output of a job's script, another job's
-answer) is wrapped here and nowhere else, once, before it is stored: what is stored is what every later prompt shows
-(invariant I7). Text that is wrapped already is wrapped again, because nothing in a text can prove that it was we who
-wrapped it.
+Text that reaches a prompt from outside (a web page, the payload of an event, the output of a job's script, another
+job's answer) is wrapped here and nowhere else, once, before it is stored: what is stored is what every later prompt
+shows (invariant I7). Text that is wrapped already is wrapped again, because nothing in a text can prove that it was we
+who wrapped it.
 
 The delimiter inside the text is made harmless in every spelling that a model could take for it: letters of either case,
-full-width letters and look-alikes of other scripts, characters that show nothing in between, entities, escapes of JSON
-and of URLs, and other characters where the underscores stand. So the only closing line is ours, the last one.
+full-width letters and look-alikes of other scripts, invisible characters in between, entities, escapes of JSON and of
+URLs, and other characters where the underscores stand. So the only closing line is ours, the last one.
 
 Threats are named in the first lines and otherwise left alone: a page *about* an attack has to be readable.
 """
@@ -27,13 +27,13 @@ from hermes_worker.safety.origins import Origin, judge
 
 TAG = "untrusted_tool_result"
 WRAPPED_CHARS_MIN = 32
-"""Shorter text cannot say much and stays as it is (reference); ``inline`` makes the delimiter harmless there, too."""
+"""Shorter text cannot say much and is not wrapped (reference); ``harmless`` is applied to it all the same."""
 _HARMLESS = "untrusted-tool-result"
 _SOURCE_CHARS_MAX = 100
 
 
 class Provenance(StrEnum):
-    """Where text of strangers comes from, beside tools, which have names of their own."""
+    """The origins of strangers' text beside tools, which have names of their own."""
 
     WEBHOOK = "webhook"
     SCRIPT = "script"
@@ -81,7 +81,7 @@ def marked(text: str, source: str, provenance: Provenance | None = None) -> Mark
 
 
 def _attribute(source: str) -> str:
-    """A name that cannot end the attribute, whatever it is made of."""
+    """The name in a form that cannot end the attribute."""
     return re.sub(r"[^\w.:/ -]", "_", source, flags=re.ASCII)[:_SOURCE_CHARS_MAX]
 
 
@@ -106,7 +106,7 @@ _LOOK_ALIKES = str.maketrans(
         "†": "t",
     }
 )
-"""Letters of other scripts and digits that are read as those of the delimiter, after folding to lower case."""
+"""Letters of other scripts and digits that look like those of the delimiter, after folding to lower case."""
 
 _ESCAPE = re.compile(
     r"&(?:[aA][mM][pP];){0,3}(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,31});?"
@@ -116,7 +116,7 @@ _ESCAPE = re.compile(
 )
 _SPECIAL = re.compile(rf"{_ESCAPE.pattern}|[^\x00-\x7f]")
 _GAP = r"(?:\\[nrtbfv]|[^a-z]){0,64}"
-"""Also line ends as JSON writes them."""
+"""Characters between the letters of the delimiter, line ends as JSON writes them among them."""
 _DELIMITER = re.compile(_GAP.join(_HARMLESS.replace("-", "")))
 _HEX = re.compile(r"[0-9A-Fa-f]+")
 _UNDECOMPOSED = ((0xE0061, 0xE007A), (0x1F150, 0x1F169), (0x1F170, 0x1F189), (0x1F1E6, 0x1F1FF))
@@ -156,7 +156,7 @@ def _plain_ascii(text: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _plain(special: str) -> str:
-    """What an escape, or a character beyond ASCII, is read as."""
+    """The plain character that an escape, or a character beyond ASCII, is read as."""
     said = special if not special.isascii() else _decoded(special)
     for first, last in _UNDECOMPOSED:
         if len(said) == 1 and first <= ord(said) <= last:

@@ -1,4 +1,4 @@
-"""What the settings of extensions hold: read here, as all settings are, and checked when a process begins."""
+"""The values of the settings of extensions: read here, as all settings are, and checked when a process begins."""
 
 from __future__ import annotations
 

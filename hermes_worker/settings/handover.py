@@ -1,9 +1,9 @@
-"""Secrets from one process to the next, by descriptor: what is in an environment or an argument, ``ps`` and ``/proc``
-show for as long as the process lives.
+"""Hand secrets from one process to the next, by descriptor: ``ps`` and ``/proc`` show an environment or an argument for
+as long as the process lives.
 
-Theory of operation. Whoever starts a process of ours puts the secrets into a file without a name, in memory and sealed
-against changes, which the child inherits; a variable, ``HERMES_SECRETS_FD``, says which descriptor it is. ``settings``
-reads it once, closes it and forgets the variable, so nothing that the process starts later has it.
+Theory of operation. The process that starts one of ours puts the secrets into a file without a name, in memory and
+sealed against changes, which the child inherits; a variable, ``HERMES_SECRETS_FD``, says which descriptor it is.
+``settings`` reads it once, closes it and forgets the variable, so nothing that the process starts later has it.
 
 A process that was started with secrets in its environment, as a container is, cannot take them back: the kernel shows
 the environment of its start. So it starts itself again, once, as the same process (``exec``): with a clean environment

@@ -1,4 +1,5 @@
-"""What a setting may hold: parsers from text or YAML to a checked value, each with the words that say what it takes.
+"""The kinds of values that settings may hold: parsers from text or YAML to a checked value, each with the words that
+say what it takes.
 
 Pure. A parser raises ``ValueError`` or ``TypeError`` for what it does not take; ``settings`` makes a sentence of that.
 """

@@ -1,4 +1,5 @@
-"""Settings with what is said for a tenant, a session or a run, and what a fleet's configuration may say. Pure.
+"""Settings with overrides for a tenant, a session or a run, and the settings that a fleet's configuration may hold.
+Pure.
 
 A value is written as in the environment, and checked as any value of its setting. ``core.overrides`` says which may be
 overridden and how far.

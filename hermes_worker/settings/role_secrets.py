@@ -1,7 +1,7 @@
 """Which variables hold secrets, and which role of a stack gets which of them. Pure; one table.
 
-A *role* is what a process of ours is there for. One that ``up`` or ``run`` starts gets the secrets of its row and no
-others; who starts workers one by one decides that with the variables they are given.
+A *role* is the purpose of a process of ours. One that ``up`` or ``run`` starts gets the secrets of its row and no
+others; an operator who starts workers one by one decides that with the variables they are given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Text in rows that only who has the server key can read: a copy of the database holds nothing that can be used.
+"""Text in rows that only a holder of the server key can read: a copy of the database holds nothing that can be used.
 
-What is sealed names the key it was sealed with, so that keys can be changed: the new one seals, earlier ones still
-open. It also says what it belongs to, so that it cannot be moved to another row.
+Sealed text names the key it was sealed with, so that keys can be changed: the new one seals, earlier ones still open.
+It also says what it belongs to, so that it cannot be moved to another row.
 """
 
 from __future__ import annotations

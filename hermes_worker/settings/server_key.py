@@ -1,8 +1,8 @@
-"""The key of the API, which everybody needs who talks to it.
+"""The key of the API, which every client of the API needs.
 
 An operator may set one (``server.key``). Otherwise the home directory holds one in a file that only its owner reads,
-and that no command of an agent sees; whoever serves the API first makes it. It stays in that file: it is not handed on
-in an environment, on a command line or in a log.
+and that no command of an agent sees; the first process to serve the API makes it. It stays in that file: it is not
+handed on in an environment, on a command line or in a log.
 """
 
 from __future__ import annotations

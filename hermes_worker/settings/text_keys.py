@@ -1,8 +1,8 @@
-"""Where the keys of encrypted texts come from: a setting, its file, or what a command prints. Keys in a file and those
-of a command may be changed while processes run.
+"""The keys of encrypted texts: from a setting, its file, or the output of a command. Keys in a file and those of a
+command may be changed while processes run.
 
-No process hands on what it read anew: each reads for itself, so that one that is started later has the keys of now. The
-keys go to ``store``, which derives what it needs, and stay out of logs and errors.
+No process hands on what it read anew: each reads for itself, so that one that is started later has the current keys.
+The keys go to ``store``, which derives what it needs, and stay out of logs and errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TLS of the API: what it shows to others, and how commands of the same machine know it again."""
+"""TLS of the API: the certificate that it shows to others, and how commands of the same machine recognise it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Of a process: armed faults, when to look for garbage, files read that may be none."""
+"""Things of one process: armed faults, garbage collection, plain files, folders that go with their process."""

@@ -1,11 +1,11 @@
-"""Named places where a test may kill, freeze or fail this process. A no-op unless somebody arms them.
+"""Named places where a test may kill, freeze or fail this process. A no-op unless a test arms them.
 
 A plan is text, so that it can travel in one environment variable (``HERMES_FAULTS``, read by ``settings``)::
 
     iterate.after_claim=kill@3;call_tool.after_run=stall:5@1;submit.after_commit=stop!/tmp/once
 
 ``point=action``, then optionally ``:seconds`` (for ``stall``), ``@n`` (only the n-th time this process passes the
-point; every time when left out), ``?text`` (only for work that is called so: runs whose id contains the text) and
+point; every time when left out), ``?text`` (only for work whose name contains it: runs whose id contains the text) and
 ``!path`` (a latch: only the first process of the fleet that creates the file acts). The point names are a closed list,
 so that a renamed point breaks its tests instead of disarming them.
 """
@@ -39,7 +39,7 @@ class FaultPoint(StrEnum):
     PREPARE_AFTER_COMMIT = "prepare.after_commit"
     CALL_TOOL_AFTER_CLAIM = "call_tool.after_claim"
     CALL_TOOL_AFTER_BEGIN = "call_tool.after_begin"
-    """Of a ``once`` call alone: it counts as begun, and its tool has not started."""
+    """A ``once`` call counts as begun, and its tool has not started. Passed by such calls alone."""
     CALL_TOOL_AFTER_RUN = "call_tool.after_run"
     """The tool has acted, its result is not stored yet."""
     CALL_TOOL_AFTER_SETTLE = "call_tool.after_settle"
@@ -71,7 +71,7 @@ class FaultAction(StrEnum):
     KILL = "kill"
     """SIGKILL this process."""
     STOP = "stop"
-    """SIGSTOP this process; whoever armed it sends SIGCONT."""
+    """SIGSTOP this process; the test sends SIGCONT."""
     STALL = "stall"
     """Sleep for the given seconds."""
     RAISE = "raise"
@@ -89,7 +89,7 @@ class Fault:
     point: FaultPoint
     action: FaultAction
     seconds: float = 0.0
-    """How long ``stall`` sleeps."""
+    """How many seconds ``stall`` sleeps."""
     hit: int | None = None
     """Act on this pass only, counted from 1 in this process; ``None`` acts on every pass."""
     only: str | None = None
@@ -151,7 +151,7 @@ _plan: _Plan | None = None
 
 
 def arm(plan: str) -> None:
-    """Arm the points that ``plan`` names, in place of whatever was armed, with all counts at zero."""
+    """Arm the points that ``plan`` names, in place of all armed before, with all counts at zero."""
     global _plan
     faults = parse_faults(plan)
     _plan = _Plan(faults) if faults else None

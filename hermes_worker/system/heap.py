@@ -1,4 +1,4 @@
-"""When this process looks for garbage: hardly while it imports, and never among what imports left."""
+"""When this process collects garbage: hardly while it imports, and never among the objects that imports left."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _RUNNING = 10_000
 
 
 def begin() -> None:
-    """The process starts and will import much."""
+    """Collect rarely from now on: the process starts and will import much."""
     gc.set_threshold(_STARTING, 10, 10)
 
 
 def settle() -> None:
-    """Everything that stays is there: keep it out of every later search. Idempotent.
+    """Keep all present objects out of every later search, since they stay. Idempotent.
 
     Nothing is collected before: one object in two hundred is garbage, and to find it takes 0.2 s of CPU.
     """

@@ -1,9 +1,9 @@
 """Folders for what a process needs on the disk while it lives, and not a moment longer.
 
-A process that is killed removes nothing. So whatever it leaves must have an owner that a later one can name: each
-process has one folder below a place that all of them know, and holds a lock in it while it lives. Whoever finds a
-folder whose lock is free removes it (``remove_left_folders``). The kernel frees the lock, so no number of a process
-that was given to another one can mislead anybody.
+A process that is killed removes nothing. So its files must have an owner that a later process can name: each process
+has one folder below a place that all of them know, and holds a lock in it while it lives. A process that finds a folder
+whose lock is free removes it (``remove_left_folders``). The kernel frees the lock, so a process number that was given
+out again cannot mislead anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOCK = "lock"
 
 
 class LeftFolders(NamedTuple):
-    """What processes that are gone have left."""
+    """The folders that ended processes have left."""
 
     folders: int
     bytes: int
@@ -43,7 +43,8 @@ class OwnFolder(NamedTuple):
 
 def open_own_folder(place: Path) -> OwnFolder:
     """Make a folder below ``place`` for this process, and remove those of processes that are gone. Raises ``OSError``,
-    also where ``place`` is not this user's alone."""
+    also where ``place`` is not this user's alone.
+    """
     _require_private(place)
     remove_left_folders(place)
     while True:
@@ -51,7 +52,7 @@ def open_own_folder(place: Path) -> OwnFolder:
         own.mkdir(mode=0o700)
         lock = (own / _LOCK).open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (own / _LOCK).exists():  # else somebody took it for left, before it was locked
+        if (own / _LOCK).exists():  # else another process took it for left, before it was locked
             return OwnFolder(own, lock)
         lock.close()
 
@@ -72,7 +73,7 @@ def find_left_folders(place: Path) -> LeftFolders:
 
 
 def temporary_place() -> Path:
-    """Below which the processes of this user have their folders."""
+    """The directory below which the processes of this user have their folders."""
     return Path(tempfile.gettempdir()) / f"hermes-worker-{os.geteuid()}-processes"
 
 
@@ -122,7 +123,7 @@ def _require_private(place: Path) -> None:
 
 
 def _left_below(place: Path) -> Iterator[Path]:
-    """Folders whose lock nobody holds. The caller has each lock until it asks for the next one."""
+    """Yield the folders whose lock is free. The caller has each lock until it asks for the next one."""
     with suppress(OSError):
         for folder in sorted(place.iterdir()):
             with suppress(OSError), (folder / _LOCK).open("rb") as lock:

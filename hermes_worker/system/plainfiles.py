@@ -1,7 +1,7 @@
 """Read files that somebody else may have put there: a program, a user, a command that an agent ran. And replace one.
 
 Behind the name of a file may be a FIFO without a writer, a device that never ends, a socket, or ten gigabytes of holes.
-So a file is opened without waiting, it is looked at once it is open, and only so much of it is read.
+So a file is opened without waiting, it is looked at once it is open, and only a bounded part of it is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTE_BYTES_MAX = 1_000_000
 
 
 class NotPlain(OSError):
-    """What is at the path is neither a file nor a directory: a FIFO, a device, a socket."""
+    """The path is neither a file nor a directory: a FIFO, a device, a socket."""
 
 
 def open_plain(path: str | Path, *, folder: int | None = None, follows_links: bool = True) -> BinaryIO:
@@ -56,8 +56,9 @@ def read_note(path: Path) -> str:
 
 
 def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
-    """Write a file anew. A reader finds the old one or the new one, whatever dies. It has ``mode``; ``None`` keeps what
-    it has, and a new one is for its owner alone, as are directories that are made. Raises ``OSError``."""
+    """Replace a file in one step. A reader finds the old one or the new one, whatever dies. It has ``mode``; ``None``
+    keeps the old mode, and a new file is for its owner alone, as are directories that are made. Raises ``OSError``.
+    """
     if mode is None:
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Which systems this runs on, and what it does without on those that are no Linux. Pure: callers say where they are.
+"""Which systems this runs on, and what is missing on those other than Linux. Pure: callers say which system theirs is.
 
 What a system lacks is stated here once; ``doctor`` says it, and ``docs/platforms.md`` says what to do instead.
 """
@@ -18,7 +18,7 @@ _WAITS_SINCE = (3, 13)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformSupport:
-    """What one system offers. The names are those of ``sys.platform``."""
+    """The support of one system. The names are those of ``sys.platform``."""
 
     name: str
     runs: bool
@@ -38,7 +38,7 @@ _MACOS_LACKS = (
 
 
 def support_of(platform: str, python: tuple[int, int]) -> PlatformSupport:
-    """What a system named ``platform`` offers to this version of Python."""
+    """The support of a system named ``platform`` with this version of Python."""
     if platform == "linux":
         return PlatformSupport(name="Linux", runs=True)
     if platform == "darwin":
@@ -62,7 +62,7 @@ def support_of(platform: str, python: tuple[int, int]) -> PlatformSupport:
 
 
 def refusal(command: str, platform: str, python: tuple[int, int]) -> str | None:
-    """Why a command of the command line does not work on ``platform``; ``None`` where it does."""
+    """The reason why a command of the command line does not work on ``platform``; ``None`` where it does."""
     support = support_of(platform, python)
     is_refused = command in _WAITING if support.runs else command not in _ANYWHERE
     if support.needs and is_refused:

@@ -1,8 +1,8 @@
-"""What runs find in earlier sessions: who they are stands in their rows, and decides where they may look.
+"""What runs find in earlier sessions. The run's row says who the run acts for, and so where it may look.
 
 A run of the owner of a tenant, or of their schedule, looks into all sessions of the tenant. One of a guest's key looks
-into those that this key alone began. One that an event from outside began looks into none: whoever sent the event would
-read what people said.
+into those that this key alone began. One that an event from outside began looks into none: the sender of the event
+would read what people said.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hermes_worker.store.search.reading import Asker, Said, SessionPlace, Sessio
 _BOOKENDS: Final = 3
 _AROUND: Final = 5
 _FIRST, _LAST = 20, 10
-"""Of the original, as the numbers above."""
+"""How many messages of the beginning and of the end `read` shows: the original's numbers, like those above."""
 _CHARS_MAX: Final = 1_500
-"""Of a message; what is longer is cut, and says so."""
+"""Characters of one message; a longer message is cut, and says so."""
 _DEMOTED: Final = "cron"
 
 
@@ -65,7 +65,7 @@ class AgentSessions:
         return {"mode": "discover", "query": query.text, "results": told, "is_complete": result.is_complete}
 
     def read(self, session_id: str, context: ToolContext) -> Mapping[str, object]:
-        """How a conversation begins and ends."""
+        """The first and the last messages of a conversation."""
         reading = SessionTexts(self._database, self._reader(context))
         place = _placed(reading, session_id)
         if place.last_seq <= _FIRST + _LAST:
@@ -77,7 +77,7 @@ class AgentSessions:
         return {"mode": "read", **_heading(place), "messages": _told(first), "left_out": left_out, "end": _told(last)}
 
     def scroll(self, session_id: str, around: int, window: int, context: ToolContext) -> Mapping[str, object]:
-        """The messages around one. Not of the conversation that the run is in: its model has read them."""
+        """The messages around one. Refused for the conversation that the run is in: its model has read them."""
         reading = SessionTexts(self._database, self._reader(context))
         place = _placed(reading, session_id)
         if place.pk in self._own(reading, context):
@@ -126,7 +126,7 @@ def _placed(reading: SessionTexts, session_id: str) -> SessionPlace:
 
 
 def _one_of_each(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> list[FoundMessage]:
-    """The first of each line of forks; those of scheduled runs come last."""
+    """Keep the first match of each line of forks; matches in scheduled runs come last."""
     first: dict[int, FoundMessage] = {}
     for each in found:
         first.setdefault(roots.get(each.session_pk, each.session_pk), each)

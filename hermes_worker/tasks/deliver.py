@@ -64,7 +64,7 @@ from scheduler.reports import Report, report_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryParts:
-    """What delivering works with."""
+    """The parts that a worker needs to deliver."""
 
     outbox: Deliveries
     views: Views
@@ -72,17 +72,17 @@ class DeliveryParts:
     sender: Sender
     leases: Leases
     attachments: Callable[[str], FileOutbox | None] = lambda workspace: None
-    """From a run's workspace, as it is stored, to the files that may be sent along."""
+    """Opens the files that may be sent along, given a run's stored workspace."""
     secrets: Sequence[str] = ()
-    """What no message may contain, however it looks."""
+    """Values that no message may contain, whatever they look like."""
     filters_silence: bool = True
-    """Answers that only say that nothing is said go to files and programs, not to people."""
+    """Whether answers that only say that nothing is said go to files and programs alone, and not to people."""
     policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(attempts_max=ATTEMPTS_MAX))
     pace: ChatPace = field(default_factory=ChatPace)
     written: Callable[[str], str] = lambda run_id: ""
-    """What a run that is at work has written of its newest reply until now."""
+    """Reads the text that a run at work has written of its newest reply until now."""
     progress: Callable[[str], RunProgress] = lambda run_id: RunProgress()
-    """How far a run is that is at work."""
+    """Reads how far a run at work has got."""
     commit_patience_s: float = 600.0
 
 
@@ -117,7 +117,7 @@ def _deliver(parts: DeliveryParts, effect: SendDelivery) -> None:
 
 
 def _traced(claim: DeliveryClaim) -> AbstractContextManager[None]:
-    """A notice about a job belongs to no run, so to no trace."""
+    """The span of a delivery. A notice about a job belongs to no run, so to no trace."""
     if claim.run_id is None:
         return nullcontext()
     platform = claim.target.partition(":")[0]
@@ -126,7 +126,7 @@ def _traced(claim: DeliveryClaim) -> AbstractContextManager[None]:
 
 
 class _Sending:
-    """One attempt."""
+    """One attempt at one delivery."""
 
     def __init__(self, parts: DeliveryParts, claim: DeliveryClaim, abort: AbortSignal) -> None:
         self._parts = parts
@@ -166,7 +166,9 @@ class _Sending:
         return self._send_to(target)
 
     def _give_back(self) -> list[Hint]:
-        """Begin nothing: this process was frozen since its claim, and by now the delivery may be somebody else's."""
+        """Give the claim back without sending: this process was frozen since its claim, and by now the delivery may be
+        another worker's.
+        """
         self._write(partial(self._parts.outbox.release, self._claim))
         return []
 
@@ -193,8 +195,9 @@ class _Sending:
         return []
 
     def _take_buttons_away(self, target: Target) -> list[Hint]:
-        """Change a message that stands in the chat, if it still does and can be changed. No chat is worth less because
-        that cannot be done."""
+        """Remove the buttons from a message, if it still stands in the chat and can be changed. A failure is ignored:
+        it is no reason to hold up the chat.
+        """
         message_id = self._claim.standing.message_id
         pieces = pieces_of(self._conceal(self._claim.body or ""), target, self._parts.dispatcher, None)
         if message_id is None or not pieces or not self._parts.dispatcher.loses_buttons(target.platform):
@@ -214,7 +217,7 @@ class _Sending:
         return self._fail(failure, is_abandoned=False)
 
     def _resolved(self, reference: str) -> Resolution:
-        """Raises ``TargetError``."""
+        """Resolve a reference to its targets. Raises ``TargetError``."""
         dispatcher = self._parts.dispatcher
         references = parse_targets(reference)
         require_open_to(self._claim.tenant, references, dispatcher.rules)
@@ -223,9 +226,10 @@ class _Sending:
         return resolve(references, origin=None, homes=homes, lookup=dispatcher.named)
 
     def _meant_by_others(self, *, yields: bool = False) -> dict[Target, str]:
-        """Where the run's other deliveries go that are served before this one: those that name the chat itself, and
-        those that came earlier; all of them for one that ``yields``. A chat that is meant twice, as by its id and as
-        the home channel, is sent to once."""
+        """The targets of the run's other deliveries that are served before this one, each with its reference:
+        deliveries that name the chat itself, and earlier ones; all of them for a delivery that ``yields``. A chat that
+        is named twice, as by its id and as the home channel, is sent to once.
+        """
         found: dict[Target, str] = {}
         is_earlier = True
         for reference in self._parts.outbox.beside(self._claim):
@@ -251,7 +255,7 @@ class _Sending:
         # A file keeps everything, and a program that waits for the end of a run is told of it in any case.
         is_silence = report.says_nothing and self._parts.filters_silence
         is_unwanted = is_silence and target.platform not in (LOCAL, WEBHOOK)
-        # Whoever is asked is shown all of it, also what looks as if it named a file.
+        # A person who is asked is shown the whole text, also a part that looks as if it named a file.
         takes_files = self._claim.workspace and not self._claim.buttons
         outbox = self._parts.attachments(self._claim.workspace or "") if takes_files else None
         pieces: Sequence[Piece] = []
@@ -429,12 +433,12 @@ class _Sending:
 
 
 _QUOTABLE_MAX = 40
-"""So many messages of a question are known again when somebody replies to them, the last ones."""
+"""How many messages of a question, the last ones, are recognised when a person replies to them."""
 _NOT_CHANGEABLE = frozenset({SendErrorKind.NOT_FOUND, SendErrorKind.UNKNOWN})
 _COMES_AGAIN = frozenset(
     {SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.AMBIGUOUS, SendErrorKind.BAD_FORMAT}
 )
-"""What another attempt, perhaps as plain text, may mend; repeating a change leaves what it leaves."""
+"""Errors that another attempt, perhaps as plain text, may mend; repeating a change does no harm."""
 _LASTING = tuple(
     one.value
     for one in (Adjustment.PLAIN_TEXT, Adjustment.WITHOUT_THREAD, Adjustment.REPLAYED, Adjustment.BUTTONS_GONE)

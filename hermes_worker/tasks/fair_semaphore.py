@@ -1,9 +1,9 @@
-"""How many threads of a process compute at once.
+"""Limit how many threads of a process compute at once.
 
-A model worker has a thread for each call in flight, and nearly all of them wait for a model. But those whose reply has
-come share one interpreter: when a dozen compute at once each is a dozen times slower, hands the lock over a dozen times
-more often and holds its database connection all the while. Let in a few at a time, in the order in which they came, and
-all but the last are done sooner and none is overtaken.
+A model worker has a thread for each call in flight, and nearly all of them wait for a model. But the threads whose
+reply has come share one interpreter: when a dozen compute at once each is a dozen times slower, hands the lock over a
+dozen times more often and holds its database connection all the while. Let in a few at a time, in the order in which
+they came, all but the last are done sooner and none is overtaken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FairSemaphore:
             turn = threading.Lock()
             turn.acquire()
             self._line.append(turn)
-        turn.acquire()  # released by whoever leaves, which passes its place on: nobody can slip in between
+        turn.acquire()  # released by the thread that leaves, which passes its place on: no other can slip in between
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -37,7 +37,7 @@ from hermes_worker.tasks.steps import begin
 _PIECE_BYTES = 262_144
 _UNREADABLE = "it is no picture that can be read"
 SIDE_PX_MAX = 2_000
-"""Of a picture as the model is shown it."""
+"""The longest side of a picture that the model is shown, in pixels."""
 _CALLED: Mapping[MediaKind, str] = {
     MediaKind.VOICE: "voice",
     MediaKind.AUDIO: "sound",
@@ -55,14 +55,14 @@ class Downloads(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchingParts:
-    """What fetching works with."""
+    """The parts that a worker needs to fetch files."""
 
     files: InboundFiles
     downloads: Downloads
     sender: Sender
     leases: Leases
     hear: Callable[[bytes, str], Hearing] = lambda content, media_type: NOT_SET_UP
-    """From a recording and its media type to what is said in it."""
+    """Transcribes a recording of a given media type."""
     commit_patience_s: float = 600.0
 
 
@@ -81,7 +81,7 @@ def _fetch_file(parts: FetchingParts, effect: FetchFile) -> None:
         return
     with (
         bound(run_id=claim.run_id),
-        # Not under the run's id: it has not begun, and whoever stops it later finds that out by itself.
+        # Not under the run's id: it has not begun, and a later stop finds that out by itself.
         parts.leases.holding(claim.token, f"file {claim.file_id}", may_hand_over=False) as abort,
     ):
         try:
@@ -107,7 +107,7 @@ def _settled(parts: FetchingParts, claim: FileClaim, file: FetchedFile | None) -
 
 
 def _fetched(parts: FetchingParts, claim: FileClaim) -> FetchedFile | None:
-    """What came of it; ``None`` when it is to be tried again."""
+    """Fetch the file and return what is to be recorded of it; ``None`` when it is to be tried again."""
     try:
         with TemporaryFile() as content:
             missing = parts.downloads.fetch(claim.account, claim.media, content)
@@ -165,7 +165,7 @@ def _looked_at(parts: FetchingParts, claim: FileClaim, file: BinaryIO) -> Fetche
 
 
 def _digest_of(file: BinaryIO) -> str:
-    """Its SHA-256."""
+    """The SHA-256 of a file, as hexadecimal digits."""
     file.seek(0)
     digest = hashlib.sha256()
     while piece := file.read(_PIECE_BYTES):
@@ -174,7 +174,7 @@ def _digest_of(file: BinaryIO) -> str:
 
 
 def _shown(content: bytes) -> tuple[SmallImage | None, str]:
-    """A picture as the model is shown it, or why it is shown none."""
+    """The picture in the size that the model is shown, or the reason why it is shown none."""
     why = _why_unseen(content)
     small = small_image(content, SIDE_PX_MAX) if why is None else None
     if small is None or (small.content is content and not is_whole(content)):
@@ -183,7 +183,7 @@ def _shown(content: bytes) -> tuple[SmallImage | None, str]:
 
 
 def _why_unseen(content: bytes) -> str | None:
-    """Why a picture is not even decoded."""
+    """The reason not to decode a picture at all; ``None`` when it may be decoded."""
     pixels = pixels_of(content)
     if pixels is None:
         return _UNREADABLE

@@ -1,6 +1,6 @@
-"""The threads beside the work: two renew the leases and sweep, one listens for nudges, one indexes what was said.
+"""The threads beside the work: two renew the leases and sweep, one listens for nudges, one indexes messages for search.
 
-Neither depends on the other or on Celery's event loop, and neither ever waits for a task.
+None of them depends on another or on Celery's event loop, and none ever waits for a task.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ STALLED_AFTER_S = 30.0
 EX_STALLED = 70
 _LOOKS_AT_ONCE = 3
 _LOOK_EVERY_S = 0.1
-"""The first nudges are looked into at once; of a flood of them, what comes within this time, together."""
+"""Seconds between two looks at nudged runs. The first nudge is looked into at once; later ones within this time,
+together.
+"""
 LANE_IDLE_S = 20.0
 """A lane that has had nothing to do for this long leaves."""
 
@@ -51,16 +53,16 @@ def leave(pid: int | None = None) -> None:
 
 
 class LaneStarter(Protocol):
-    """Where suspects are tried. ``worker.lanes.Lanes``."""
+    """Starts lanes, in which suspects are tried. Implemented by ``worker.lanes.Lanes``."""
 
     def ask(self) -> None: ...
 
 
 class Keeper:
-    """Renews, sweeps, and watches that this process really consumes.
+    """Renews leases, sweeps, and watches that this process really consumes.
 
-    Liveness is "claimed something lately, or nothing was due": a Celery consumer can be alive and deaf. A process
-    that finds itself deaf ends with status 70, and whoever supervises it starts another.
+    Liveness is "claimed something lately, or nothing was due": a Celery consumer can be alive and deaf. A process that
+    finds itself deaf ends with status 70, and its supervisor starts another.
     """
 
     def __init__(
@@ -81,7 +83,8 @@ class Keeper:
         stalled_after_s: float = STALLED_AFTER_S,
     ) -> None:
         """``suspects`` are the queues of the suspects that this process has tried in its ``lanes``; ``indexer`` makes
-        what was said searchable, beside the work."""
+        messages searchable, beside the work.
+        """
         self._indexer = indexer
         self._leases = leases
         self._sweeper = sweeper
@@ -105,7 +108,7 @@ class Keeper:
         self._threads: list[threading.Thread] = []
 
     def serves_pool(self, pid: int) -> None:
-        """This process is a child of a pool, which leaves as a whole: ``pid`` is its parent."""
+        """Tell the keeper that this process is a child of a pool, which leaves as a whole: ``pid`` is its parent."""
         self._pool_pid = pid
 
     def start(self) -> None:
@@ -129,7 +132,7 @@ class Keeper:
             began = time.monotonic()
             try:
                 if not self._leases.beat() and self._is_lane:
-                    # Somebody else has its step, or will have; it was frozen, or the step outstayed its time.
+                    # Another worker has its step, or will have: this one was frozen, or the step outstayed its time.
                     os._exit(0)
                 self._leave_if_asked()
                 for run_id in self._stopping(self._leases.held_runs()):
@@ -193,7 +196,7 @@ class Keeper:
             report_pruned(self._pruner.look())
 
     def _tend_lanes(self, depths: Mapping[str, int] | None) -> None:
-        """Have a lane more for suspects that wait; as a lane, leave when there is nothing to do."""
+        """Start a lane more for suspects that wait; in a lane, leave when there is nothing to do."""
         if self._is_lane and not self._leases.in_flight and self._leases.idle_s > LANE_IDLE_S:
             leave()
         has_suspects = any((depths or {}).get(queue, 0) for queue in self._suspects)
@@ -201,8 +204,9 @@ class Keeper:
             self._lanes.ask()
 
     def _touch(self) -> None:
-        """Kubernetes looks at the age of this file; asking Celery instead costs 2.6 s of CPU. It grows old when the
-        thread hangs or meets a defect, and not when the database is away."""
+        """Touch the file whose age Kubernetes checks; asking Celery instead costs 2.6 s of CPU. The file grows old when
+        the thread hangs or meets a defect, and not when the database is away.
+        """
         if self._alive_file is None:
             return
         try:
@@ -224,7 +228,7 @@ class Keeper:
 
 
 def report(swept: Swept) -> None:
-    """Say what a sweep repaired; nothing when it found nothing."""
+    """Log and count what a sweep repaired; do nothing when it found nothing."""
     count("sweep.completed")
     if swept.hints or swept.workers_expired or swept.iterations_lost or swept.calls_lost:
         log.info(
@@ -239,17 +243,17 @@ def report(swept: Swept) -> None:
 
 
 def report_pruned(deleted: Counter[str] | None) -> None:
-    """Say what a look deleted; nothing when it found nothing."""
+    """Log and count what the pruner deleted; do nothing when it deleted nothing."""
     if deleted is not None and (counts := {what: count for what, count in deleted.items() if count}):
         log.info("rows.pruned", **counts)
 
 
 class Listener:
-    """Hears ``stop`` and ``watch`` nudges: a stop reaches a call in flight at once instead of at the next heartbeat.
+    """Receives ``stop`` and ``watch`` nudges: a stop reaches a call in flight at once instead of at the next heartbeat.
 
-    A nudge says where to look, and nothing else: whoever reaches the broker can send one. What a run's row says is
-    done. Only runs that this process works on are looked up, all that were named meanwhile by one statement, and no
-    more often than every ``_LOOK_EVERY_S``, however many nudges come.
+    A nudge says where to look, and nothing else, since anybody who reaches the broker can send one. What a run's row
+    says is done. Only runs that this process works on are looked up, all that were named meanwhile by one statement,
+    and no more often than every ``_LOOK_EVERY_S``, however many nudges come.
     """
 
     def __init__(
@@ -288,17 +292,17 @@ class Listener:
                 self._end.wait(1.0)
 
     def _patience_s(self) -> float:
-        """How long to wait for the next nudge: those that were heard are not to wait for it."""
+        """How many seconds to wait for the next nudge, so that nudges received already are not held up by it."""
         return _LOOK_EVERY_S if self._named else 1.0
 
     def hear(self, text: str) -> None:
-        """Note which run was named; ``look`` does the rest."""
+        """Note the run that a nudge names; ``look`` does the rest."""
         _, _, run_id = text.partition(" ")
         if run_id in self._leases.held_runs():
             self._named.add(run_id)
 
     def look(self) -> None:
-        """Do what the rows of the runs that were named say, if it is time to look again."""
+        """Do what the rows of the noted runs say, if it is time to look again."""
         if not self._named or not self._looks.take(time.monotonic()):
             return
         named, self._named = self._named, set()

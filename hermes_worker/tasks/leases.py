@@ -1,9 +1,30 @@
-"""What this process holds, and the thread that keeps it.
+"""The claims of this process, and the lease that keeps them.
 
-One thread per process renews the term of all leases with one statement. It is not the thread that works, so a tool
-that blocks for minutes does not lose its claim; a process that is frozen or cut off does. When a renewal says that the
-term was taken away, every claim is lost: the work in flight is told to stop, and what it still writes is refused by
-the token anyway.
+Theory of operation. A process has one row in ``workers``, and its claims name that row. One statement renews the row,
+and with it every claim: a *heartbeat*, four times in the lease's length (``ttl_s``). The thread that beats
+(``keeper.Keeper``) is not the thread that works, so a tool that blocks for minutes does not lose its claim; a process
+that is frozen or cut off does. With a lease of 40 s:
+
+    t = 0    registered, first renewal
+    10 20    heartbeats
+    30       heartbeat at 30: the lease now ends at 70. Then the process is frozen, or its database is away
+    62       30 + 0.8 * 40: the lease is not *trusted* any more, so nothing new begins under it
+    70       the lease ends: the next sweep marks the row as dead and takes each claim away by replacing its token
+             (before that sweep a renewal still succeeds, and nothing was lost)
+    95       thawed. ``owner`` renews before the next claim and finds the row dead: every claim is LOST, its step is
+             told to stop, and the process registers again under a new number
+
+Being told to stop is a courtesy. What makes a late writer harmless is the token: it has been replaced, so each write of
+the lost claim matches nothing (invariant I2). The trusted part is counted from *before* the statement of the renewal,
+and by a clock that no one can set back, so we never trust longer than the database does.
+
+Three sets say what the process is doing. ``beginning`` counts a task from before its claim until its hints are sent, so
+that a drain never sees an idle process in between. ``holding`` keeps a claim while its step is done. A claim that
+stands in the rows and in neither (the database failed its task at a bad moment) is an orphan, which ``give_up_strays``
+releases after a whole lease: before that it may be a claim that is only just being made.
+
+A drain goes through the same signals: first nothing may begin, then, when the drain period is over, ``hand_over`` tells
+those steps to stop that another worker can do again, and the others finish.
 """
 
 from __future__ import annotations
@@ -30,19 +51,19 @@ class AbortReason(StrEnum):
     STOP = "stop"
     """The run is being stopped."""
     LOST = "lost"
-    """The claim is no longer ours."""
+    """The claim was taken away."""
     DRAIN = "drain"
     """The process is leaving and wants to hand the step over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """One claim in flight."""
+    """A claim that this process works on."""
 
     run_id: str
     abort: AbortSignal
     may_hand_over: bool
-    """The step can be given back when the process drains; false for a tool that must not run twice."""
+    """Whether the step can be given back when the process drains; false for a tool that must not run twice."""
 
 
 class Leases:
@@ -58,8 +79,9 @@ class Leases:
         slots: int | None = None,
         sandbox: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """``slots`` is how many model calls the process makes at once, if it makes any. ``sandbox`` names the rung of
-        its commands, once one was started."""
+        """``slots`` is how many model calls the process makes at once, if it makes any. ``sandbox`` returns the rung of
+        its commands' sandbox, once one was started.
+        """
         self._sandbox = sandbox
         self._workers = workers
         self._slots = slots
@@ -81,15 +103,16 @@ class Leases:
 
     @property
     def name(self) -> str | None:
-        """What people call this process."""
+        """The name of this process for people, or ``None`` before it is registered."""
         return self._name
 
     @property
     def owner(self) -> int:
-        """The number claims are made under. Raises ``UnavailableError`` when there is none and none can be had.
+        """The number of this process's row in ``workers``, under which it claims. Raises ``UnavailableError`` when
+        there is none and none can be had.
 
-        A process that was frozen learns here, before it claims, whether its place is still its own: claims under a
-        place that was taken away are lost as soon as they are made.
+        A process that was frozen learns here, before it claims, whether its row is still its own: claims under a row
+        that was taken away are lost as soon as they are made.
         """
         if not self.is_trusted:
             with self._beating:
@@ -105,7 +128,7 @@ class Leases:
 
     @property
     def term_s(self) -> float:
-        """How long a renewal lasts."""
+        """The seconds that a renewal lasts."""
         return self._ttl_s
 
     @property
@@ -113,7 +136,7 @@ class Leases:
         return self._ttl_s / _BEATS_PER_TERM
 
     def register(self) -> Registration:
-        """Enter the process among the workers. Raises ``UnavailableError``."""
+        """Insert this process's row into ``workers``. Raises ``UnavailableError``."""
         with self._lock:
             if self._registration is None:
                 began = time.clock_gettime(STEADY_CLOCK)
@@ -125,24 +148,26 @@ class Leases:
 
     @property
     def is_draining(self) -> bool:
-        """The process takes no new work."""
+        """Whether the process takes no new work."""
         return self._is_draining
 
     @property
     def was_asked_to_leave(self) -> bool:
-        """Somebody asked for a drain of this process, and it has not begun to."""
+        """Whether a drain of this process was requested and has not begun."""
         return self._was_asked_to_leave and not self._is_draining
 
     def drain(self) -> None:
-        """From now on nothing may begin. What has begun is in flight until it ends. Idempotent."""
+        """Refuse every new step from now on. Steps that have begun go on until they end. Idempotent."""
         with self._lock:
             self._is_draining = True
 
     @contextmanager
     def beginning(self, queue: str, at: float) -> Iterator[bool]:
-        """Around all that a task does for a message of ``queue`` that was hinted at ``at``; says whether it may begin.
+        """Surround all that a task does for a message of ``queue`` that was hinted at ``at``; yields whether it may
+        begin.
 
-        It counts from before its claim until its hints are sent, so that the process never looks idle in between.
+        The task counts as in flight from before its claim until its hints are sent, so that the process never looks
+        idle in between.
         """
         with self._lock:
             if at > self._watermarks.get(queue, 0.0):
@@ -162,7 +187,7 @@ class Leases:
         with self._lock:
             self._held[token] = Holding(run_id=run_id, abort=abort, may_hand_over=may_hand_over)
             self._last_claim_at = time.monotonic()
-            # The claim took longer than the drain period, or this process was frozen in it and somebody else may have
+            # The claim took longer than the drain period, or this process was frozen in it and another worker may have
             # the step by now.
             is_too_late = may_hand_over and (self._is_handing_over or not self.is_trusted)
         if is_too_late:
@@ -177,16 +202,16 @@ class Leases:
 
     @property
     def in_flight(self) -> int:
-        """Tasks that have begun and not ended."""
+        """The number of tasks that have begun and not ended."""
         return self._begun
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last claim; 0 while something is held."""
+        """Seconds since the last claim; 0 while a claim is held."""
         return 0.0 if self._held else time.monotonic() - self._last_claim_at
 
     def beat(self) -> bool:
-        """Renew once. False when the term was gone; then everything held is lost and a new place is taken.
+        """Renew once. False when the lease was gone; then every claim is lost and the process registers again.
 
         Raises ``UnavailableError`` when the database did not answer.
         """
@@ -218,7 +243,7 @@ class Leases:
         return False
 
     def give_up_strays(self) -> int:
-        """Let go of claims that stand under this process and that nothing in it works on; returns how many.
+        """Release claims of this process that nothing in it works on; return how many.
 
         A task that the database fails (in the middle of a claim, before its work, after all patience) ends and cannot
         say so. Raises ``UnavailableError``.
@@ -233,12 +258,13 @@ class Leases:
         return strays
 
     def abort_run(self, run_id: str, reason: AbortReason) -> int:
-        """Tell whatever this process does for a run to give up; returns how many steps that were."""
+        """Tell every step that this process does for a run to give up; return how many steps were told."""
         return self._abort_where(lambda holding: holding.run_id == run_id, reason)
 
     def hand_over(self) -> int:
-        """The drain period is over: give back every step that another worker can take over safely, those included
-        whose claim is only just being made. Returns how many were told."""
+        """End the drain period: tell every step that another worker can take over safely to give its claim back, steps
+        included whose claim is only just being made. Returns how many were told.
+        """
         with self._lock:
             self._is_handing_over = True
         return self._abort_where(lambda holding: holding.may_hand_over, AbortReason.DRAIN)
@@ -248,7 +274,7 @@ class Leases:
             return {holding.run_id for holding in self._held.values()}
 
     def retire(self) -> None:
-        """Leave: what is still held may be taken by others at once. Idempotent."""
+        """Give up this process's row: other workers may take at once what is still held. Idempotent."""
         registration = self._registration
         if registration is None:
             return
@@ -258,12 +284,14 @@ class Leases:
             log.warning("database.unreachable", doing="retire")
 
     def watch(self, run_ids: Collection[str]) -> None:
-        """Somebody follows these runs. It counts for as long as something is held for them: later claims read it."""
+        """Note that these runs have watchers. The note lasts while a claim is held for the run: later claims read the
+        row.
+        """
         with self._lock:
             self._watched |= {holding.run_id for holding in self._held.values()}.intersection(run_ids)
 
     def is_watched(self, run_id: str) -> bool:
-        """Whether somebody began to follow the run while something was held for it."""
+        """Whether a watcher began to follow the run while a claim was held for it."""
         return run_id in self._watched
 
     def _abort_where(self, applies: Callable[[Holding], bool], reason: AbortReason) -> int:

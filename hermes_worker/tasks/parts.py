@@ -1,4 +1,4 @@
-"""What a task body works with. The simulation hands in other parts with the same methods."""
+"""The parts that a task body works with. The simulation passes other objects with the same methods."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class CallStore(Protocol):
 
 
 class AuxiliaryStore(Protocol):
-    """What tool calls ask of models. ``store.runs.auxiliary.AuxiliaryCalls``."""
+    """The questions of tool calls to models. Implemented by ``store.runs.auxiliary.AuxiliaryCalls``."""
 
     def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]: ...
 
@@ -134,7 +134,7 @@ class AuxiliaryStore(Protocol):
 
 
 class HookStore(Protocol):
-    """What hooks are told, and what became of it. ``store.hook_calls.HookCalls``."""
+    """Calls of hooks that are due, and their outcomes. Implemented by ``store.hook_calls.HookCalls``."""
 
     def claim(self, effect: CallHook, owner: int) -> HookCallClaim | None: ...
 
@@ -149,14 +149,14 @@ class HookStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The hooks of a worker process, and where it is written what became of them."""
+    """The hooks of a worker process, and the store that records their outcomes."""
 
     runner: HookRunner = field(default_factory=HookRunner)
     store: HookStore | None = None
-    """``None`` where there are none."""
+    """``None`` where there are no hooks."""
     observed: Observed = field(default_factory=lambda: NOT_OBSERVED)
     may_remember: Callable[[str], bool] = lambda run_id: True
-    """Whether a run may write memories: no memory provider is asked about another one."""
+    """Whether a run may write memories: memory providers are asked about such runs only."""
     memory_tools: frozenset[str] = frozenset()
     """The tools of the memory provider."""
 
@@ -179,15 +179,17 @@ class ModelChain(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantModels:
-    """Where a tenant's model calls go."""
+    """The providers that a tenant's model calls go to."""
 
     chain: ModelChain
     auxiliary: Mapping[str, ModelChain]
-    """Providers of single tasks beside the conversation."""
+    """Providers for single tasks beside the conversation."""
 
 
 class TenantBook(Protocol):
-    """Where model calls of tenants go that have provider keys of their own. ``models.tenant_watch.TenantKeyWatch``."""
+    """The providers of tenants that have provider keys of their own. Implemented by
+    ``models.tenant_watch.TenantKeyWatch``.
+    """
 
     @property
     def is_empty(self) -> bool: ...
@@ -234,26 +236,26 @@ class Parts:
     live: Live
     catalog: Catalog
     chain: ModelChain
-    """Where model calls go, in a worker that makes them; in any other it leads nowhere (``NoChain``)."""
+    """The providers that model calls go to, in a worker that makes them; empty in any other worker (``NoChain``)."""
     workspace: Callable[[str], Workspace]
     """Opens the workspace a session's stored description names."""
     now: Callable[[], float]
     """Epoch seconds by the database's clock."""
     delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
-    """Which commands need permission."""
+    """The rules by which commands need permission."""
     guardrails: GuardrailRules = field(default_factory=GuardrailRules)
-    """What is said and done about an agent that repeats itself in vain."""
+    """The rules about an agent that repeats itself in vain."""
     governor: Governing = field(default_factory=Ungoverned)
-    """Who may ask a model when, over all workers."""
+    """Decides when a model may be asked, over all workers."""
     auxiliary_chains: Mapping[str, ModelChain] = field(default_factory=dict)
-    """Providers of their own for calls beside the conversation, by the name of their task."""
+    """Providers for calls beside the conversation, by the name of their task."""
     tenant_models: TenantBook = field(default_factory=NoTenantKeys)
-    """Of tenants that have provider keys of their own, in place of the two above."""
+    """The providers of tenants that have provider keys of their own, in place of ``chain`` and ``auxiliary_chains``."""
     pool: Pooling = field(default_factory=FirstKey)
-    """Which of several keys of a provider a turn uses."""
+    """Decides which of a provider's several keys a turn uses."""
     keys: KeyGuarding = field(default_factory=AllOpen)
-    """Which keys may be used at all: those that have money and whose server works."""
+    """The states of keys: a key without money, or whose server is down, is not used."""
     model: ModelOptions = field(default_factory=ModelOptions)
     files: FileStore | None = None
     """Files of messages that belong into workspaces."""
@@ -262,32 +264,33 @@ class Parts:
     processes: Processes | None = None
     """The rows of background processes; ``None`` where none can be started."""
     hooks: Hooks = field(default_factory=Hooks)
-    """Code of others that is asked before a step is written."""
+    """Foreign code that is asked before a step is written."""
     fair_semaphore: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what tools return."""
     reviewing: Reviewing | None = None
-    """Looks back at conversations behind their turns; ``None`` where nobody does."""
+    """Begins reviews of conversations behind their turns; ``None`` where there are none."""
     checkpoints: Checkpointing | None = None
     """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
     policies: ToolPolicies = field(default_factory=ToolPolicies)
     """What the settings decide for tools."""
     overridden_by: Callable[[Parts, str], Parts] = lambda parts, overrides: parts
-    """What serves a run that overrides settings (``RunSpec.overrides`` in canonical JSON)."""
+    """Builds the context for a run that overrides settings, from ``RunSpec.overrides`` in canonical JSON."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
-    """What the installation says that models cost, by provider and model."""
+    """The installation's own prices, by provider and model."""
     calls_max: int = 64
     """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0
-    """How long a result is kept in memory for a database that is away, while its claim is not known to be lost."""
+    """How many seconds a result is kept in memory for a database that is away, while its claim is not known to be lost.
+    """
 
     def serving(self, run: RunRecord) -> Parts:
-        """What serves this run: these parts, but for the settings that it was accepted with."""
+        """These parts, with the settings that the run was accepted with."""
         return self if run.overrides is None else self.overridden_by(self, run.overrides)
 
     def models_of(self, session_pk: int) -> TenantModels:
-        """Where model calls of a session go."""
+        """The providers that model calls of a session go to."""
         if not self.tenant_models.is_empty:
             own = self.tenant_models.find(self.runs.session_of(session_pk).tenant)
             if own is not None:

@@ -33,10 +33,10 @@ class Piece:
     text: str
     file: MediaFile | None = None
     picture: MediaPicture | None = None
-    """In place of a file: it is fetched when it is sent."""
+    """A picture in place of a file: it is fetched when it is sent."""
     kind: MediaKind = MediaKind.DOCUMENT
     buttons: tuple[ChatButton, ...] = ()
-    """What people can press below it."""
+    """Buttons that people can press below the message."""
 
     @property
     def has_file(self) -> bool:
@@ -46,8 +46,9 @@ class Piece:
     def opened(
         self, conceal: Callable[[str], str], fetch: Callable[[MediaPicture], Attachment]
     ) -> tuple[str, Attachment | None]:
-        """The text and the file as they are sent. ``conceal`` takes credentials out of files that are text,
-        ``fetch`` gets a picture from its address."""
+        """Read the text and the file as they are sent. ``conceal`` takes credentials out of files that are text,
+        ``fetch`` gets a picture from its address.
+        """
         try:
             if self.picture is not None:
                 return self.text, fetch(self.picture)
@@ -58,7 +59,7 @@ class Piece:
             return self.without_file(str(gone)), None
 
     def without_file(self, reason: str) -> str:
-        """What is said in place of the file."""
+        """The text that is sent in place of the file."""
         if self.picture is not None:
             note = self.picture.link
         else:
@@ -89,12 +90,14 @@ def pieces_of(text: str, target: Target, dispatcher: Dispatcher, outbox: FileOut
 
 
 def with_buttons(pieces: Sequence[Piece], buttons: tuple[ChatButton, ...]) -> Sequence[Piece]:
-    """``pieces``, the last of them with the buttons."""
+    """``pieces``, with the buttons added to the last of them."""
     return [*pieces[:-1], replace(pieces[-1], buttons=buttons)] if pieces and buttons else pieces
 
 
 def _texts(text: str, limit: TextLimit) -> list[Piece]:
-    """Any part may need the remark that it is a duplicate, and parts must be the same in every attempt."""
+    """Split a text into parts with room for the remark that a part may be a duplicate: any part may need it, and parts
+    must be the same in every attempt.
+    """
     assert measure(DUPLICATE_REMARK, limit.unit) < _REMARK_ROOM
     room = replace(limit, size_max=limit.size_max - _REMARK_ROOM)
     return [Piece(text=part) for part in split_text(text, room)] if text.strip() else []
@@ -122,7 +125,7 @@ def _name(path: str) -> str:
 
 
 def _concealed(attachment: Attachment, conceal: Callable[[str], str]) -> Attachment:
-    """What is text is treated as the message itself; what is not cannot be looked through."""
+    """A file with credentials taken out, if it is text; other files cannot be searched and stay as they are."""
     if attachment.kind is not MediaKind.DOCUMENT:
         return attachment
     try:

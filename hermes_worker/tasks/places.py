@@ -1,7 +1,7 @@
-"""In a worker for tools: gives back what idle workspaces of other machines hold, and removes those that may go.
+"""A thread of a worker for tools that releases what idle remote workspaces hold, and removes workspaces that may go.
 
-The place says which workspaces there are, the rows say what of them is needed: those that this database never knew are
-left alone, so several installations may share a place. All of it is idempotent, and safe in several processes.
+The place says which workspaces there are, the rows say what of them is needed: workspaces that this database never knew
+are left alone, so several installations may share a place. All of it is idempotent, and safe in several processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EVERY_S_MAX: Final = 300.0
 
 
 class WorkspaceNeeds(Protocol):
-    """What rows say of workspaces. ``features.retention.rows.Pruner``."""
+    """The rows' word about workspaces. Implemented by ``features.retention.rows.Pruner``."""
 
     def tenants(self) -> list[str]: ...
 
@@ -48,8 +48,9 @@ class Tended:
 
 
 def tend(place: WorkspacePlace, needs: WorkspaceNeeds, idle_s: float) -> Tended:
-    """Remove the workspaces of a place that may go, and give back what idle ones hold. Raises ``WorkspaceError`` and
-    ``UnavailableError``; what was done is done."""
+    """Remove the workspaces of a place that may go, and release what idle ones hold. Raises ``WorkspaceError`` and
+    ``UnavailableError``; what was done before that stays done.
+    """
     own = {PurePosixPath(root).name: root for root in place.roots() if is_own_name(PurePosixPath(root).name)}
     names = sorted(own)
     pruned = [tenant for tenant in needs.tenants() if _lets_go(needs, tenant)]
@@ -71,7 +72,7 @@ def _lets_go(needs: WorkspaceNeeds, tenant: str) -> bool:
 
 
 class PlaceKeeper:
-    """Tends a place again and again, in a thread of its own. A place that hangs holds nobody else up."""
+    """Tends a place again and again, in a thread of its own, so that a place that hangs holds up no other work."""
 
     def __init__(
         self,
@@ -80,8 +81,9 @@ class PlaceKeeper:
         idle_s: float,
         is_copy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """While ``is_copy`` says so, the workspaces are those of the original of a restored copy, and stay as they
-        are."""
+        """While ``is_copy`` returns true, the workspaces belong to the original of this restored copy, and stay as they
+        are.
+        """
         self._is_copy = is_copy
         self._place = place
         self._needs = needs
@@ -94,7 +96,7 @@ class PlaceKeeper:
             threading.Thread(target=self._run, args=(self._place,), name="hermes_places", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more. Idempotent; waits for nobody."""
+        """Stop tending. Idempotent; does not wait."""
         self._end.set()
 
     def _run(self, place: WorkspacePlace) -> None:
@@ -105,11 +107,11 @@ class PlaceKeeper:
             self.look(place)
 
     def look(self, place: WorkspacePlace) -> None:
-        """Tend it once, and say what was done or why it was not."""
+        """Tend the place once, and log what was done or why it was not."""
         try:
             done = Tended() if self._is_copy() else tend(place, self._needs, self._idle_s)
         except UnavailableError:
-            return  # whoever needs the database says that it is away
+            return  # the heartbeat says that the database is away
         except WorkspaceError as error:
             log.warning("workspace.not_tended", workspace_kind=place.kind, reason=str(error))
         except Exception:

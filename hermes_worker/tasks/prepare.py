@@ -1,9 +1,9 @@
-"""What has to be done before the first model call of a session: read the files of its workspace that are written for
-agents, and complete its prompt with them. And before that of a run whose message came with files: put these into the
-workspace. Their names are made by us (``core.inbound_files.inbox_path``), and writing them again changes nothing.
+"""Prepare the first model call of a session: read the files of its workspace that are written for agents, and complete
+its prompt with them. Also put the files of a run's message into the workspace, before the run's first model call. Their
+names are made by us (``core.inbound_files.inbox_path``), and writing them again changes nothing.
 
 The claim is that on the run's next step, so leases, suspects, stops and the sweeper treat it like a model call. It only
-reads, so it may be done again; the prompt is completed once, by whoever comes first, and never changes afterwards
+reads, so it may be done again; the prompt is completed once, by the first worker to do so, and never changes afterwards
 (invariant I7). Later runs of the session find a whole prompt and have nothing to do.
 """
 
@@ -34,7 +34,7 @@ UNREAD = (
     "CLAUDE.md), read it before you work there."
 )
 USUAL_WINDOW = 200_000
-"""Tokens, where nobody said what the model's window is."""
+"""The context window that is assumed where none is known, in tokens."""
 
 
 def prepare(parts: Parts, effect: Prepare, at: float) -> None:
@@ -70,8 +70,9 @@ def _prepare(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDon
 
 
 def _place(parts: Parts, files: FileStore, session: SessionContext, run_pk: int) -> None:
-    """Put the files that came with the run's message where its agent is told they are. What cannot be written is not
-    there when the agent looks for it."""
+    """Put the files that came with the run's message where its agent is told they are. A file that cannot be written is
+    missing when the agent looks for it.
+    """
     wanted = files.to_place(run_pk)
     if not wanted:
         return
@@ -87,8 +88,9 @@ def _place(parts: Parts, files: FileStore, session: SessionContext, run_pk: int)
 
 
 def _read(parts: Parts, session: SessionContext) -> tuple[str, str]:
-    """What the project says, and the folder that says it. A workspace that cannot be read leaves it out, and the agent
-    is told."""
+    """Read the project's file for agents; return its text and its folder. A workspace that cannot be read leaves the
+    text out, and the agent is told.
+    """
     try:
         workspace = parts.workspace(session.workspace)
         files = project_files(workspace)

@@ -1,4 +1,4 @@
-"""Showing what a run has written until now: one look, one edit, and the row goes back to wait. No worker waits."""
+"""Show what a run has written until now: one look, one edit, and the row goes back to wait. No worker waits."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from hermes_worker.models.governor import Governing, KeyPlace, Ungoverned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPace:
-    """What all workers know together of the flood limits of chats: one worker's 429 holds back the others."""
+    """The flood limits of chats, shared by all workers: one worker's 429 holds back the others."""
 
     governor: Governing = field(default_factory=Ungoverned)
 
     def wait_s(self, target: Target) -> float:
-        """For how many seconds nothing may be sent to a chat; 0 for now."""
+        """For how many seconds nothing may be sent to a chat; 0 when it may be sent to now."""
         place = _place(target)
         permit = self.governor.acquire(place, ticket=place.credential, tokens=0)
         if permit.wait_s > 0:
@@ -47,7 +47,7 @@ class ChatPace:
         return permit.wait_s
 
     def heard(self, target: Target, error: DeliveryError) -> None:
-        """Tell the others what a platform answered."""
+        """Share a platform's rate limit with the other workers."""
         if error.kind is SendErrorKind.RATE_LIMITED and error.retry_after_s:
             self.governor.cool_down(_place(target), error.retry_after_s)
 
@@ -59,7 +59,7 @@ def _place(target: Target) -> KeyPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """One look at what is written, for one chat."""
+    """One look at what a run has written, for one chat."""
 
     dispatcher: Dispatcher
     pace: ChatPace
@@ -68,8 +68,9 @@ class Preview:
     """The message that the first preview answers."""
 
     def show(self, standing: ChatStanding, text: str, *, key: str, progress: str = "") -> AfterPreview:
-        """Show ``text`` below ``progress`` if it is time; what the row says then. ``key`` tells the message from all
-        others."""
+        """Show ``text`` below ``progress`` if it is time; return what to write into the row. ``key`` tells the message
+        from all others.
+        """
         limit = self.dispatcher.limit(self.target)
         left = limit.size_max - (measure(progress, limit.unit) + 2 if progress else 0)
         written = shown_of(text, lambda shown: measure(shown, limit.unit) <= left)
@@ -85,8 +86,9 @@ class Preview:
         return self._showing(standing, step, key)
 
     def type(self, after: AfterPreview, signs: ChatSigns) -> AfterPreview:
-        """Show that somebody writes, where the chat can be shown it; what the row says then. What comes of it changes
-        nothing but when the chat is left alone."""
+        """Show a typing sign, where the chat has one; return what to write into the row. The outcome only changes how
+        long the chat is left alone.
+        """
         if not self.dispatcher.types(self.target.platform) or self.pace.wait_s(self.target) > 0:
             return after
         outcome = self.dispatcher.show_typing(self.target)
@@ -119,7 +121,9 @@ def _became(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:
 
 
 def previewed_text(written: str, conceal: Callable[[str], str], outbox: FileOutbox | None) -> str:
-    """What of an unfinished answer people may see: no credentials, no paths of files, and no stage direction."""
+    """The part of an unfinished answer that people may see: no credentials, no paths of files, and no stage
+    direction.
+    """
     text = conceal(written)
     if outbox is not None:
         text = outbox.extract(text).text

@@ -1,8 +1,9 @@
-"""In a worker for tools: looks at background processes by their rows, tells their sessions, and ends what is over.
+"""A thread of a worker for tools that looks at background processes by their rows, tells their sessions, and ends
+processes whose time is over.
 
 No process belongs to a worker. A row that is due for a look is taken by one of them, and a turn that tells of what it
-saw begins in the transaction that writes it down. What is known of a process that no row knows any more, because its
-session was deleted, is removed, which ends the process.
+saw begins in the transaction that writes it down. The directory of a process whose row was deleted with its session is
+removed, which ends the process.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from hermes_worker.workspaces.processes import PROCESS_NAME, KeepsProcesses, Pro
 _LOOK_EVERY_S: Final = 2.0
 _WATCHED_S: Final = 2.0
 _UNWATCHED_S: Final = 15.0
-"""Until the next look at a process about whose output or end nobody is told by a message."""
+"""Seconds until the next look at a process whose output and end are not told by a message."""
 _FORGET_S: Final = 1800.0
 _AWAY_S: Final = 60.0
 _STRAYS_EVERY_S: Final = 60.0
@@ -49,7 +50,7 @@ _OUTPUT_CHARS: Final = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchParts:
-    """What watching works with."""
+    """The parts that a worker needs to watch background processes."""
 
     rows: Processes
     calls: CallStore
@@ -57,14 +58,14 @@ class WatchParts:
     workspace: Callable[[str], Workspace]
     """Opens the workspace that a session's stored description names."""
     processes_dir: Path
-    """Where local workspaces leave what is known of theirs."""
+    """The directory in which local workspaces keep the state of their processes."""
     redactor: Redactor = field(default_factory=Redactor)
     turns_max: int = 0
-    """Turns of a chain that nobody asked for."""
+    """How many turns of a chain may begin without a person's request."""
 
 
 class ProcessWatcher:
-    """A thread of this process that watches."""
+    """Watches background processes in a thread of this process."""
 
     def __init__(self, parts: WatchParts, *, is_on: bool = True) -> None:
         self._parts = parts
@@ -77,14 +78,14 @@ class ProcessWatcher:
             threading.Thread(target=self._run, name="hermes_processes", daemon=True).start()
 
     def stop(self) -> None:
-        """OutputWatch no more. Idempotent; waits for nobody."""
+        """Stop watching. Idempotent; does not wait."""
         self._end.set()
 
     def _run(self) -> None:
         keep_looking(self._end, _LOOK_EVERY_S, self.look, event="process.unwatched")
 
     def look(self) -> int:
-        """Look at what is due; how many that were."""
+        """Look at each process that is due; return how many there were."""
         due = self._parts.rows.due()
         for one in due:
             try:
@@ -99,7 +100,7 @@ class ProcessWatcher:
         return len(due)
 
     def forget_strays(self) -> list[str]:
-        """End and forget what runs here and has no row any more."""
+        """End processes of this machine that have no row any more, and remove their directories."""
         directory = self._parts.processes_dir
         if not directory.is_dir():
             return []
@@ -140,7 +141,7 @@ class ProcessWatcher:
         self._write_down(due, found)
 
     def _forget(self, due: DueProcess, workspace: KeepsProcesses | None) -> None:
-        """Of one that has ended, and of which nothing more is to be told."""
+        """Remove the directory of a process that has ended and about which nothing more is to be told."""
         if not due.may_be_forgotten:
             self._parts.rows.look_again(due, _FORGET_S)
             return
@@ -187,7 +188,7 @@ class ProcessWatcher:
             self._parts.sender.send(hints)
 
     def _clean(self, due: DueProcess, text: str) -> str:
-        """Output as a message holds it: without secrets, and wrapped as text that is no order to anybody."""
+        """Output as a message holds it: without secrets, and wrapped as text that is no instruction."""
         documents = self._parts.calls.session_documents(due.session_pk, (ENV_KEY,))
         redactor = self._parts.redactor
         plain = redactor.without(shown(text), secrets_of(documents.get(ENV_KEY)))

@@ -1,7 +1,8 @@
-"""In a worker for tools: tells servers of tasks whose calls are over, and closes the rows of such tasks.
+"""A thread of a worker for tools that tells servers about tasks whose calls are over, and closes the rows of such
+tasks.
 
-The rows say what is to be done, so whoever looks first does it. A server that cannot be told is told again later, for a
-day; telling it twice is harmless (``tasks/cancel`` of the extension Tasks).
+The rows say what is to be done, so the first worker to look does it. A server that cannot be told is told again later,
+for a day; telling it twice is harmless (``tasks/cancel`` of the extension Tasks).
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ class EndsTasks(Protocol):
     """A tool source whose tools may answer with tasks."""
 
     def cancel_task(self, task: RemoteTask) -> None:
-        """Tell whoever works on it that nobody wants it any more. May block for some seconds; raises anything."""
+        """Tell the server of a task that its result is not wanted any more. May block for some seconds; raises
+        anything.
+        """
         ...
 
 
 class TaskCloser:
-    """A thread of this process that closes what is over."""
+    """Closes the tasks of finished calls in a thread of this process."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class TaskCloser:
         is_on: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``source`` raises for a name that is not there any more."""
+        """``source`` raises for a name that no longer exists."""
         self._rows = rows
         self._source = source
         self._is_on = is_on
@@ -55,14 +58,14 @@ class TaskCloser:
             threading.Thread(target=self._run, name="hermes_remote_tasks", daemon=True).start()
 
     def stop(self) -> None:
-        """Idempotent; waits for nobody."""
+        """Stop closing tasks. Idempotent; does not wait."""
         self._end.set()
 
     def _run(self) -> None:
         keep_looking(self._end, _LOOK_EVERY_S, self.look, event="remote_task.unwatched")
 
     def look(self) -> Mapping[int, str]:
-        """Do what is due; what became of each, by its row. Raises ``UnavailableError``."""
+        """Close each task that is due; return the outcomes by row id. Raises ``UnavailableError``."""
         found = self._rows.abandoned(most=_BATCH)
         self._tried = {one.wait_id: self._tried[one.wait_id] for one in found if one.wait_id in self._tried}
         done: dict[int, str] = {}
@@ -74,7 +77,7 @@ class TaskCloser:
         return done
 
     def _outcome(self, one: AbandonedTask) -> str | None:
-        """``None`` for a task whose server is told again later."""
+        """Tell the server and return the outcome for the row; ``None`` for a task whose server is told again later."""
         if one.has_ended:
             return "ended"
         now = self._clock()

@@ -1,4 +1,4 @@
-"""What a run that a chat began says of how it is answered there."""
+"""How a run that a chat began is answered there, as its row says."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hermes_worker.store.outbox.deliveries import DeliveryClaim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyWishes:
-    """Of the run that a delivery belongs to; of none, nothing."""
+    """A run's wishes about its answer in a chat; all empty for a delivery without a run."""
 
     metadata: Mapping[str, str] = field(default_factory=dict)
     source: str | None = None
 
     @classmethod
     def of(cls, claim: DeliveryClaim) -> ReplyWishes:
-        """Reads what the run was asked."""
+        """Read the wishes from the run's request."""
         if claim.spec is None:
             return cls()
         spec = RunSpec.from_json(claim.spec)
@@ -29,9 +29,11 @@ class ReplyWishes:
 
     @property
     def signs(self) -> ChatSigns:
-        """What the chat is shown while the run is at work."""
+        """The signs that the chat is shown while the run is at work."""
         return signs_in(self.metadata, self.source)
 
     def message_replied_to(self, target: Target, *, part: int) -> str:
-        """The platform's id of it; empty for none: no chat began the run, or the part goes elsewhere."""
+        """The platform's id of the message that the part replies to; empty for none: no chat began the run, or the part
+        goes elsewhere.
+        """
         return replied_to(self.metadata, self.source, sender=target.sender, chat=target.chat, part=part)

@@ -28,7 +28,7 @@ from hermes_worker.tracing import recording as tracing
 
 
 class StepParts(Protocol):
-    """What the frame of any step works with."""
+    """The parts that the frame of every step needs."""
 
     @property
     def sender(self) -> Sender: ...
@@ -50,13 +50,13 @@ ClaimT = TypeVar("ClaimT", bound=StepClaim)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """A step that was done and written."""
+    """The outcome of a step that was done and written."""
 
     hints: Sequence[Hint]
     is_watched: bool = False
-    """Somebody follows the run and is told that it has moved."""
+    """Whether the run has watchers, who are told that it has moved."""
     then: Callable[[], None] | None = None
-    """What is left to do when everybody knows; nothing waits for it."""
+    """Follow-up work, done after watchers were told; nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +65,15 @@ class RunStep(Generic[EffectT, ClaimT]):
 
     queue: QueueName
     suspects: QueueName
-    """The queue of those that are tried apart."""
+    """The queue of suspects of this kind, which lanes take."""
     after_claim: FaultPoint
     after_commit: FaultPoint
     claim: Callable[[Parts, EffectT], ClaimT | None]
-    """``None`` when the step is done already, or somebody else has it."""
+    """Claims the step; returns ``None`` when it is done already, or another worker has it."""
     may_hand_over: Callable[[ClaimT], bool]
     """Whether a process that leaves may give the step back unfinished."""
     do: Callable[[Parts, ClaimT, AbortSignal], StepDone]
-    """Does the step and writes what came of it."""
+    """Does the step and writes its outcome."""
 
 
 def take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT, at: float) -> None:
@@ -83,7 +83,7 @@ def take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT, at: floa
 
 
 def begin(parts: StepParts, queue: QueueName, hint: Hint, do: Callable[[], None]) -> None:
-    """``do``, if this process may begin something from ``queue``; else its message goes back where it came from."""
+    """Call ``do``, if this process may begin something from ``queue``; else send the message back to its queue."""
     with parts.leases.beginning(queue, hint.at) as may_begin:
         if may_begin:
             took(f"hint.waited.{queue.value}", time.time() - hint.at)
@@ -116,7 +116,7 @@ def _take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT) -> None
 
 
 def _traced(effect: Effect) -> dict[str, tracing.Value]:
-    """What the span of the step says, beside what the step adds to it."""
+    """The attributes of the step's span, beside those that the step adds."""
     place = {names.ITERATION: effect.iteration, names.ATTEMPT: effect.attempt}
     if isinstance(effect, Iterate):
         return {names.OPERATION: names.CHAT, **place}
@@ -127,7 +127,7 @@ def _traced(effect: Effect) -> dict[str, tracing.Value]:
 
 
 def _named(effect: Effect) -> Mapping[str, object]:
-    """What every log line of the step says."""
+    """The fields of every log line of the step."""
     named = {"run_id": effect.run_id, "iteration": effect.iteration, "attempt": effect.attempt}
     return named if isinstance(effect, TurnEffect) else {**named, "call": effect.position}
 
@@ -135,8 +135,9 @@ def _named(effect: Effect) -> Mapping[str, object]:
 def written(
     parts: Parts, write: Callable[[], list[Hint]], abort: AbortSignal, *, refused: str, **facts: object
 ) -> list[Hint] | None:
-    """What follows from the step, once ``write`` has written its outcome; ``None``, counted and logged as ``refused``,
-    when the claim is not ours any more and nothing was written."""
+    """Write the outcome of a step with ``write`` and return what follows; ``None``, counted and logged as ``refused``,
+    when the claim was taken away and nothing was written.
+    """
     try:
         return persist(write, abort, patience_s=parts.commit_patience_s)
     except LeaseLost as lost:

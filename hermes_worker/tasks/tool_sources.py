@@ -1,6 +1,6 @@
-"""In a worker for tools: asks the tool sources what they offer and leaves it as rows, again and again.
+"""A thread of a worker for tools that asks the tool sources for their tools and writes them into rows, again and again.
 
-Nobody waits for it. A source that fails or hangs keeps the row that it has, and is asked again later; while it hangs,
+Nothing waits for it. A source that fails or hangs keeps the row that it has, and is asked again later; while it hangs,
 no second thread asks it.
 """
 
@@ -31,16 +31,16 @@ class SourceStore(Protocol):
 
 @dataclass(slots=True)
 class _AskedSource:
-    """What is known of one source."""
+    """The state of one source."""
 
     declared: ToolSourceDeclaration
     source: ToolSource
     due_at: float = 0.0
-    """By ``time.monotonic``."""
+    """When to ask it next, by ``time.monotonic``."""
     since: float | None = None
-    """When the thread that asks it now began; ``None`` when none does."""
+    """When the thread that is asking it began; ``None`` when none does."""
     is_named: bool = False
-    """The log says that this thread hangs."""
+    """Whether the log already says that this thread hangs."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -55,7 +55,7 @@ class ToolLister:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``taken`` are the names of tools that are there without sources."""
+        """``taken`` are the names of tools that exist without sources."""
         self._asking = [_AskedSource(declared, source) for declared, source in sources.values()]
         self._store = store
         self._taken = frozenset(taken)
@@ -68,7 +68,7 @@ class ToolLister:
             threading.Thread(target=self._run, name="hermes_tool_sources", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask no more. Idempotent; waits for nobody."""
+        """Ask no more. Idempotent; does not wait."""
         self._end.set()
 
     def _run(self) -> None:
@@ -77,7 +77,7 @@ class ToolLister:
             self._end.wait(_LOOK_EVERY_S)
 
     def look(self) -> list[threading.Thread]:
-        """Ask whom it is time to ask; the threads that do."""
+        """Start a thread for each source that is due, and return those threads."""
         begun = []
         for asking in self._asking:
             with asking.lock:

@@ -1,4 +1,4 @@
-"""What is removed of a home's files: documents of jobs, and workspaces of sessions that are quiet or gone."""
+"""Remove files of a home: documents of jobs, and workspaces of sessions that are idle or deleted."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ def remove_files(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequenc
 
 
 def left_places(home: Path) -> tuple[Path, ...]:
-    """Where processes have folders of their own, which later ones remove (``system.own_folders``)."""
+    """Folders in which processes make folders of their own, which later processes remove (``system.own_folders``)."""
     return temporary_place(), home / "browsers", home / "mcp-servers"
 
 
 def remove_left(home: Path) -> int:
-    """Remove what processes that are gone have left on this machine; how many folders. Idempotent."""
+    """Remove the folders that ended processes have left on this machine; return how many. Idempotent."""
     return sum(map(remove_left_folders, left_places(home)))
 
 
 def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[RetentionKind, int]:
-    """Remove what the rules let go of this machine's files; how many of each kind. ``outputs_kept`` is the number of
-    documents that stay of each job. Job documents have no tenant, so the default one's rule holds for them all."""
+    """Remove the files of this machine that the rules let go; return how many of each kind. ``outputs_kept`` is the
+    number of documents that stay of each job. Job documents have no tenant, so the default one's rule holds for them
+    all.
+    """
     remove_left(home)
     age_s = pruner.rules(DEFAULT_TENANT)[RetentionKind.OUTPUTS].age_s
     removed = {RetentionKind.OUTPUTS: prune_outputs(output_dir(home), outputs_kept, age_s=age_s)}

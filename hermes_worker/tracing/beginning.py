@@ -1,4 +1,4 @@
-"""Whether this process records, as its settings say."""
+"""Begin recording in this process, if its settings say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To a collector, by OTLP over HTTP, in the background. Needs the extra ``otel``."""
+"""Export spans to a collector, by OTLP over HTTP, in the background. Needs the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ _pid: int | None = None
 
 
 class Exporter:
-    """Sends spans in batches. A collector that is away costs no step anything; what does not fit the queue is lost."""
+    """Sends spans in batches. A collector that is away costs a step nothing; spans that do not fit the queue are
+    lost.
+    """
 
     def __init__(self, endpoint: str, role: str) -> None:
-        """``endpoint`` is where the collector takes traces: ``http://collector:4318/v1/traces``."""
+        """``endpoint`` is the address at which the collector takes traces: ``http://collector:4318/v1/traces``."""
         # It logs what it cannot send, at each try; of a collector that is away one line a minute would be too many.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         facts = {
@@ -75,7 +77,7 @@ def _context(trace: int, span: int) -> SpanContext:
 
 
 def _links(caller: CallersSpan) -> tuple[Link, ...]:
-    """None for what is not written as W3C Trace Context wants it."""
+    """The link to a caller's span; empty for one that is not written as W3C Trace Context wants it."""
     carrier = {"traceparent": caller.traceparent, "tracestate": caller.tracestate}
     found = get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
     # The exporter sends no state of links, so it goes as an attribute as well.

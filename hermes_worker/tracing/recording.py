@@ -1,4 +1,4 @@
-"""What steps say of themselves while they are done, and what rows say of runs that are over.
+"""Record steps as spans while they are done, and runs by their rows when they are over.
 
 Theory of operation. A step becomes a span when it ends, in the process that did it; the span of a killed attempt is
 lost with its worker. So no span may be needed as a parent but that of a run, and that one is made from the run's row,
@@ -33,8 +33,9 @@ _ROOTS_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallersSpan:
-    """What a caller says of the span in which it called us, as W3C Trace Context writes it. Not trusted: whoever sends
-    it on looks whether it makes sense."""
+    """The span in which a caller called us, as W3C Trace Context writes it. Not trusted: the code that sends it on
+    checks it.
+    """
 
     traceparent: str
     tracestate: str = ""
@@ -53,11 +54,11 @@ class SpanRecord:
     attributes: dict[str, Value]
     error: str | None = None
     link: CallersSpan | None = None
-    """Somebody else's span that caused this one."""
+    """A foreign span that caused this one; ``None`` for none."""
 
 
 class SpanSink(Protocol):
-    """Where spans go. ``tracing.exporting.Exporter``."""
+    """Takes finished spans. Implemented by ``tracing.exporting.Exporter``."""
 
     def put(self, record: SpanRecord) -> None: ...
 
@@ -97,14 +98,15 @@ class Recorder:
             self._put(_name(opened.attributes), run_id, step_span_id(token), (began_at, opened.attributes, error))
 
     def submitted(self, run_id: str, source: str) -> None:
-        """A run was accepted, here and now."""
+        """Record that a run was accepted, here and now."""
         attributes: dict[str, Value] = {names.RUN: run_id, names.SOURCE: source}
         made = (time.time(), attributes, None)
         self._put(names.SUBMIT, run_id, step_span_id(f"submit:{run_id}"), made, link=_caller.get())
 
     def ended(self, ends: Sequence[RunEnd]) -> None:
         """Hand over the spans of runs that are over; when this returns they are out of this process, if the collector
-        takes them. Safe to repeat: the same run gives the same span."""
+        takes them. Safe to repeat: the same run gives the same span.
+        """
         for end in ends:
             self._sink.put(_of_run(end))
         if ends:
@@ -133,7 +135,7 @@ class Recorder:
         try:
             trace = trace_id(self._root(run_id))
         except UnavailableError:
-            return  # a span that nobody can find a trace for is not worth a step
+            return  # a span without a trace is not worth failing a step
         record = SpanRecord(
             name=name,
             trace=trace,
@@ -185,23 +187,23 @@ _recorder: Recorder | None = None
 
 
 def record_with(recorder: Recorder | None) -> None:
-    """From now on this process records with ``recorder``; ``None`` for not at all."""
+    """Record with ``recorder`` in this process from now on; ``None`` for not at all."""
     global _recorder
     _recorder = recorder
 
 
 def recorder() -> Recorder | None:
-    """Who records in this process."""
+    """The recorder of this process; ``None`` for none."""
     return _recorder
 
 
 def step(run_id: str, token: str, attributes: dict[str, Value]) -> AbstractContextManager[None]:
-    """Around a step that holds a claim."""
+    """Record a step that holds a claim, while the block runs."""
     return _NOTHING if _recorder is None else _recorder.step(run_id, token, attributes)
 
 
 def submitted(run_id: str, source: str | None) -> None:
-    """A run was accepted."""
+    """Record that a run was accepted."""
     if _recorder is not None:
         _recorder.submitted(run_id, source or "")
 
@@ -213,7 +215,7 @@ def flush() -> None:
 
 
 def tell_ends(ends: Sequence[RunEnd]) -> None:
-    """Runs are over and about to be counted."""
+    """Record runs that are over and about to be counted."""
     if _recorder is not None:
         _recorder.ended(ends)
 
@@ -233,15 +235,18 @@ def note(**attributes: Value) -> None:
 
 
 def note_messages(rows: Sequence[Message], reply: ModelReply) -> None:
-    """Add what a model was told and what it answered to the span of the step that this thread does, if the settings
-    want texts in spans."""
+    """Add the messages to a model and its answer to the span of the step that this thread does, if the settings want
+    texts in spans.
+    """
     if _recorder is not None and _recorder.redactor is not None:
         hides = _recorder.redactor
         note(input_messages=texts.told(rows, hides), output_messages=texts.replied(reply, hides))
 
 
 def note_call(arguments: str, result: str) -> None:
-    """Add what a tool was given and what it returned, likewise."""
+    """Add a tool's arguments and result to the span of the step that this thread does, if the settings want texts in
+    spans.
+    """
     if _recorder is not None and _recorder.redactor is not None:
         hides = _recorder.redactor
         note(tool_arguments=texts.plain(arguments, hides), tool_result=texts.plain(result, hides))
@@ -249,7 +254,7 @@ def note_call(arguments: str, result: str) -> None:
 
 @contextmanager
 def called_from(caller: CallersSpan) -> Iterator[None]:
-    """Runs that are submitted in this block were caused by ``caller``."""
+    """Link runs that are submitted in this block to ``caller``."""
     before = _caller.set(caller)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What people, models and tools wrote, as attributes of spans: hidden of secrets, and never more than so much. Pure.
+"""Texts of people, models and tools as attributes of spans: without secrets, and of bounded length. Pure.
 
 Messages are written as the semantic conventions for generative AI have them: a role, and parts of a type.
 """
@@ -13,9 +13,9 @@ from hermes_worker.core.messages import Message, ModelReply, canonical_json
 from hermes_worker.safety.redaction import Redactor
 
 TEXT_CHARS_MAX = 16_000
-"""Of one attribute. Collectors drop what is much larger."""
+"""Characters of one attribute. Collectors drop much larger ones."""
 _LOOKED_AT_CHARS_MAX = 4 * TEXT_CHARS_MAX
-"""Secrets are looked for in no more than this. What is shown is shorter, so half a secret is not."""
+"""Characters in which secrets are looked for. Fewer are shown, so half a secret is never shown."""
 
 
 def plain(text: str, redactor: Redactor, chars_max: int = TEXT_CHARS_MAX) -> str:
@@ -25,13 +25,13 @@ def plain(text: str, redactor: Redactor, chars_max: int = TEXT_CHARS_MAX) -> str
 
 
 def told(rows: Sequence[Message], redactor: Redactor) -> str:
-    """What the model was told since its last reply."""
+    """The messages to the model since its last reply."""
     answered = next((place for place in range(len(rows), 0, -1) if rows[place - 1].role == "assistant"), 0)
     return _document([{"role": row.role, "parts": list(_parts(row))} for row in rows[answered:]], redactor)
 
 
 def replied(reply: ModelReply, redactor: Redactor) -> str:
-    """What it answered, its tool calls included."""
+    """The model's answer, its tool calls included."""
     parts: list[dict[str, str]] = [{"type": "text", "content": reply.text}] if reply.text else []
     for call in reply.tool_requests:
         parts.append({"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments})
@@ -52,7 +52,7 @@ def _parts(row: Message) -> Iterator[dict[str, str]]:
 
 
 def _document(messages: list[dict[str, Any]], redactor: Redactor) -> str:
-    """As JSON. All texts together have so many characters at most."""
+    """The messages as JSON. All texts together have a bounded number of characters."""
     left = TEXT_CHARS_MAX
     for part in (part for message in messages for part in message["parts"]):
         for name in ("content", "response", "arguments"):

@@ -53,7 +53,7 @@ __all__ = ["build", "connect_signals", "process"]
 _CELERY = ("celery", "__main__.py")
 """``celery -A`` and ``python -m celery -A``: programs that do nothing else, so they may be started again."""
 _PRUNE_S = 5.0
-"""Of each minute, at most, over all processes: some hundred runs (docs/retention.md)."""
+"""Seconds of each minute that pruning takes at most, over all processes: some hundred runs (docs/retention.md)."""
 EX_STARVED = 71
 """EX_OSERR of sysexits.h: the system did not give the memory that a step needs."""
 
@@ -133,10 +133,10 @@ def _add_fetching(app: Celery, settings: Settings) -> None:
 
 
 def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:
-    """Run a task body. Celery acknowledges a task that raised, so nothing may be left to it.
+    """Run a task body and handle every error: Celery acknowledges a task that raised, so nothing may be left to it.
 
-    A server that is away leaves the row due or claimed, and the sweeper finds it. Anything else is a defect or a
-    row that cannot be read: it ends this one run, visibly, as long as the step is still ours.
+    A server that is away leaves the row due or claimed, and the sweeper finds it. Anything else is a defect or a row
+    that cannot be read: it ends this one run, visibly, as long as the step is still ours.
     """
     here = process(settings)
     try:
@@ -155,21 +155,22 @@ def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess],
 
 
 def _leave_lane() -> None:
-    """After a task that was broken off, a lane may hold a claim that it does not know of."""
+    """Let a lane leave after a task that was broken off: it may hold a claim that it does not know of."""
     if is_lane():
         leave()
 
 
 def _end_starved_lane(error: Exception, effect: Effect | SendDelivery) -> None:
-    """A lane whose memory does not suffice dies of its step, as a worker without a limit would have."""
+    """End a lane whose memory does not suffice: it dies of its step, as a worker without a limit would have."""
     if is_lane() and isinstance(error, MemoryError):
         log.error("task.failed", run_id=effect.run_id, error="MemoryError: see lease.lane_memory_mb")
         os._exit(EX_STARVED)
 
 
 def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> None:
-    """Like ``_guarded``. A delivery that meets a defect stays claimed; its claim is given up as a stray, and it is
-    tried again until its attempts are used up."""
+    """Deliver and handle every error, like ``_guarded``. A delivery that meets a defect stays claimed; its claim is
+    released as orphaned, and it is tried again until its attempts are used up.
+    """
     try:
         deliver(process(settings).deliveries, effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -182,8 +183,9 @@ def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> Non
 
 
 def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
-    """Like ``_guarded``. A row that meets a defect stays claimed; its claim is given up as a stray, and it is due
-    again until its attempts are used up."""
+    """Call a hook and handle every error, like ``_guarded``. A row that meets a defect stays claimed; its claim is
+    released as orphaned, and it is due again until its attempts are used up.
+    """
     try:
         call_hook(process(settings).parts, effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -193,8 +195,9 @@ def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
 
 
 def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> None:
-    """Like ``_guarded``. A row that meets a defect stays claimed; its claim is given up as a stray, and it is due
-    again until its attempts are used up."""
+    """Gather artifacts and handle every error, like ``_guarded``. A row that meets a defect stays claimed; its claim is
+    released as orphaned, and it is due again until its attempts are used up.
+    """
     try:
         gather_artifacts(process(settings).gathering, effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -204,8 +207,9 @@ def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> N
 
 
 def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
-    """Like ``_guarded``. A row that meets a defect stays claimed; its claim is given up as a stray, and it is due
-    again until its attempts are used up."""
+    """Fetch a file and handle every error, like ``_guarded``. A row that meets a defect stays claimed; its claim is
+    released as orphaned, and it is due again until its attempts are used up.
+    """
     try:
         fetch_file(process(settings).fetching, effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -215,8 +219,9 @@ def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
 
 
 def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:
-    """Like ``_guarded``. An execution that meets a defect stays claimed; its claim is given up as a stray, and it ends
-    as unknown."""
+    """Collect for a job and handle every error, like ``_guarded``. An execution that meets a defect stays claimed; its
+    claim is released as orphaned, and it ends as unknown.
+    """
     try:
         collect(process(settings).collecting, firing_id, at)
     except (UnavailableError, LeaseLost) as error:

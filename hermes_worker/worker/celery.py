@@ -1,4 +1,4 @@
-"""The configured Celery application. Only processes that consume need it; whoever publishes uses ``queue``."""
+"""The configured Celery application. Only processes that consume need it; other publishers use ``broker.queue``."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _sentinel_options(sentinels: Sentinels | None) -> dict[str, Any]:
 
 
 def _verified(url: str) -> str:
-    """Over TLS the certificate is verified unless the URL says otherwise, as redis-py does; kombu would not."""
+    """The URL with verification of certificates unless it says otherwise, as redis-py does; kombu would not verify."""
     if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
         return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
     return url
@@ -114,7 +114,9 @@ class PatientConsumer(Consumer):  # type: ignore[misc]
     _pause_s = _RECONNECT_FIRST_S
 
     def on_ready(self) -> None:
-        """Each time that it begins to consume; Celery calls the worker's own ``on_consumer_ready`` the first time."""
+        """Declare the worker ready each time that it begins to consume; Celery calls the worker's own
+        ``on_consumer_ready`` the first time.
+        """
         super().on_ready()
         readiness.declare_ready()
 
@@ -127,7 +129,9 @@ class PatientConsumer(Consumer):  # type: ignore[misc]
         self._pause(exc)
 
     def _pause(self, error: Exception) -> None:
-        """A broker that takes connections and refuses what is done on them would be asked without end."""
+        """Pause after an error: a broker that takes connections and refuses what is done on them would be asked without
+        end.
+        """
         _note_outage(error)
         now = time.monotonic()
         is_again = now - self._failed_at < 2 * _RECONNECT_MAX_S
@@ -138,7 +142,7 @@ class PatientConsumer(Consumer):  # type: ignore[misc]
 
 
 def _note_outage(error: Exception) -> None:
-    """Not ready for this reason; raises ``error`` when no waiting mends it."""
+    """Declare the worker not ready for this reason; raises ``error`` when no waiting mends it."""
     if is_protocol_error(error):
         raise error
     readiness.declare_waiting(explain_outage(error))

@@ -1,15 +1,15 @@
 """Lanes: processes in which suspects are tried, one step at a time, with nothing else to harm or to blame.
 
 Theory of operation. A step whose worker vanished is a suspect (``core.run.Run.deaths``). Its message goes to a queue of
-its own, and only a claim made apart takes it, so a message that went astray runs it in nobody's company. A worker whose
-queues have suspects waiting asks the *parent of its lanes* for a lane. That is a process which the worker makes before
-it has threads; it works on nothing, and starts lanes and waits for their ends. A lane is a worker of its own, with a
-row and a heartbeat of its own; what brings it down is the one step it does.
+its own, and only a claim made apart takes it, so a message that went astray runs it beside no other step. A worker
+whose queues have suspects waiting asks the *parent of its lanes* for a lane. That is a process which the worker makes
+before it has threads; it works on nothing, and starts lanes and waits for their ends. A lane is a worker of its own,
+with a row and a heartbeat of its own; what brings it down is the one step it does.
 
 *Who says that a lane died of its step?* Only the parent, which saw it end by itself: it marks the lane's row crashed,
 and the sweeper counts that against the step. Nothing else counts: a lane that leaves in order, that is told to leave,
-that finds its place taken because it was frozen or cut off, or that goes down together with its parent, because then
-nobody reports it. A parent lives on after its worker until the lanes have left, so the death of a worker beside a lane
+that finds its row taken because it was frozen or cut off, or that goes down together with its parent, because then no
+process reports it. A parent lives on after its worker until the lanes have left, so the death of a worker beside a lane
 changes nothing.
 
 A lane leaves when nothing was there for it for a while, and whenever it may hold a claim that it does not know of: what
@@ -61,7 +61,7 @@ class Lanes:
         self._is_lost = False
 
     def ask(self) -> None:
-        """Have one lane more, unless there are as many as there may be. Returns at once.
+        """Request one lane more, unless there are as many as there may be. Returns at once.
 
         A worker without a parent of its lanes could not do its part any more, so it leaves, for its supervisor to start
         a whole one.
@@ -117,7 +117,7 @@ def open_lanes(settings: Settings, options: WorkerOptions) -> Lanes | None:
 
 
 def _forked(body: Callable[[], object]) -> int:
-    """Run ``body`` in a forked process, with the usual signals, which ends with what it returns; its number."""
+    """Run ``body`` in a forked process, with the usual signals, which ends with what it returns; return its number."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     gc.freeze()  # a collection in the child would copy all that it looks through
@@ -194,7 +194,7 @@ def _spawning(settings: Settings, queues: str) -> Callable[[str], int]:
 
 
 def _spawned(settings: Settings, arguments: Sequence[str], default: Sequence[int] = ()) -> int:
-    """Start Python with everything this process was given, the secrets by descriptor; its number."""
+    """Start Python with everything this process was given, the secrets by descriptor; return its number."""
     environ, secrets = handed_to(settings, *ProcessRole)
     with sealed(secrets.to_bytes()) as descriptor:
         os.set_inheritable(descriptor, True)
@@ -203,7 +203,7 @@ def _spawned(settings: Settings, arguments: Sequence[str], default: Sequence[int
 
 
 class _Parent:
-    """Starts lanes when it is asked to, and says of each that ended by itself that it did."""
+    """Starts lanes on request, and reports each that ended by itself."""
 
     def __init__(self, settings: Settings, start: Callable[[str], int], base: str, control: int) -> None:
         self._settings = settings
@@ -217,7 +217,7 @@ class _Parent:
         self._is_leaving = False
 
     def run(self) -> None:
-        """Until the worker says leave, or is gone, and the last lane has ended."""
+        """Run until the worker says leave, or is gone, and the last lane has ended."""
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C goes to everybody; the worker tells us
         woken, wakes = os.pipe()
@@ -255,7 +255,9 @@ class _Parent:
                 self._report(name, os.waitstatus_to_exitcode(status))
 
     def _report(self, name: str, status: int) -> None:
-        """A lane that was told to leave may have been killed for being slow, so its end says nothing."""
+        """Report the end of a lane. A lane that was told to leave may have been killed for being slow, so its end says
+        nothing.
+        """
         if status == 0 or self._is_leaving:
             self._failures = 0
             return
@@ -267,8 +269,9 @@ class _Parent:
 
 
 def _enter_crash(settings: Settings, name: str) -> bool:
-    """Whether the lane had a place among the workers, which is marked as crashed now; false as well when the database
-    stays away for longer than the place lasts."""
+    """Mark the lane's row as crashed; return whether it had one. False as well when the database stays away for longer
+    than the row lasts.
+    """
     deadline = time.monotonic() + settings.lease.ttl_s
     while True:
         database = database_of(settings)

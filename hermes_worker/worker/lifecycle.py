@@ -1,8 +1,8 @@
 """How a worker process begins and how it leaves.
 
-It leaves in order: take no new work, finish what it does for as long as the drain period allows, hand over what
-another worker can take over, and then go, whatever still runs. Celery's own warm shutdown cannot be bounded with the
-threads pool, and does not tell the children of the prefork pool that it began; hence the thread and the pipe here.
+It leaves in order: take no new work, finish what it does for as long as the drain period allows, hand over what another
+worker can take over, and then go, whatever still runs. Celery's own warm shutdown cannot be bounded with the threads
+pool, and does not tell the children of the prefork pool that it began; hence the thread and the pipe here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HAND_OVER_S = 3.0
 """After the drain period, steps that can be handed over get this long to notice and be given back."""
 
 _LANES_PATIENCE_S = HAND_OVER_S + 2.0
-"""What lanes get to end once the worker has: they were told to leave when it was, and take no longer."""
+"""How many seconds lanes get to end once the worker has: they were told to leave when it was, and take no longer."""
 
 _process: WorkerProcess | None = None
 _lanes: Lanes | None = None
@@ -116,7 +116,7 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
 
 
 def _serve_metrics(settings: Settings, slots: int, here: WorkerProcess | None) -> None:
-    """``here`` is ``None`` in the parent of a prefork pool, which does nothing itself."""
+    """Serve the metrics. ``here`` is ``None`` in the parent of a prefork pool, which does nothing itself."""
     from hermes_worker.metrics.serving import connection_gauges, serve_metrics  # loaded where they are wanted
 
     gauges = {"hermes_process_slots": lambda: float(slots)}
@@ -146,7 +146,7 @@ def start_draining(here: WorkerProcess, lease: LeaseSettings) -> None:
 
 
 def hurry() -> None:
-    """Whoever asked this process to leave asked again: the drain period is over."""
+    """End the drain period: the process was asked to leave a second time."""
     _hurry.set()
 
 
@@ -197,20 +197,20 @@ class _DrainLine:
 
     @property
     def is_open(self) -> bool:
-        """In the parent, once there may be children."""
+        """Whether the pipe is open: in the parent, once there may be children."""
         return self._ends is not None
 
     def open(self) -> None:
         self._ends = os.pipe()
 
     def say_drain(self) -> None:
-        """Idempotent."""
+        """Tell the children to drain. Idempotent."""
         if self._ends is not None and not self._said:
             self._said = True
             os.close(self._ends[1])
 
     def listen(self, here: WorkerProcess, lease: LeaseSettings) -> None:
-        """In a child: hear what the parent says. Without a parent that forked there is nothing to hear."""
+        """Listen, in a child, for the parent's order to drain. Does nothing without a parent that forked."""
         if self._ends is None:
             return
         read_end, write_end = self._ends

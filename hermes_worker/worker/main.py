@@ -42,11 +42,13 @@ EX_OK = 0
 _LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DATABASE_FIRST_S = 0.5
 _DATABASE_MAX_S = 5.0
-"""Between two tries to enter a process among the workers. It says so at growing intervals of its own."""
+"""The longest wait between two tries to register a process, in seconds. Tries are logged at growing intervals of their
+own.
+"""
 
 
 class Pool(StrEnum):
-    """How a worker runs several tasks at once."""
+    """The ways in which a worker runs several tasks at once."""
 
     THREADS = "threads"
     PREFORK = "prefork"
@@ -102,7 +104,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
 
 
 def node_name(queues: Sequence[str]) -> str:
-    """What Celery's tools call the worker: what it consumes, and unique in the fleet."""
+    """The worker's name for Celery's tools: the queues that it consumes, and unique in the fleet."""
     role = "worker" if set(queues) == {name.value for name in STANDING_QUEUES} else "-".join(queues)
     return f"{role}.{os.getpid()}@{socket.gethostname()}"
 
@@ -123,7 +125,7 @@ def _require_apart(options: WorkerOptions, pool: Pool, concurrency: int) -> None
 
 
 def _bound_memory(megabytes: int) -> None:
-    """Let allocations fail, of data that this process alone has, above so many megabytes; 0 for no limit."""
+    """Make allocations fail, of data that this process alone has, above so many megabytes; 0 for no limit."""
     if megabytes and sys.platform == "linux":
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         most = megabytes * 1024 * 1024
@@ -149,7 +151,7 @@ def _fail_early(settings: Settings, pool: Pool) -> None:
 
 
 def _wait_for_database(settings: Settings, pool: Pool, alive_file: Path | None) -> None:
-    """Enter the process among the workers, however long the database is away, full or read-only. Leaves at a signal.
+    """Register the process, however long the database is away, full or read-only. Leaves at a signal.
 
     Raises ``ConfigurationError``.
     """
@@ -175,18 +177,18 @@ def _wait_for_database(settings: Settings, pool: Pool, alive_file: Path | None) 
 
 
 def _leave_at_once(_number: int, _frame: Any) -> NoReturn:
-    """Nothing has begun that would have to end in order."""
+    """End the process: nothing has begun that would have to end in order."""
     readiness.withdraw()
     raise SystemExit(EX_OK)
 
 
 def _title_child(title: str, **_: Any) -> None:
-    """A process of the prefork pool, which Celery has just given a title of its own."""
+    """Title a process of the prefork pool, which Celery has just given a title of its own."""
     title_process(title)
 
 
 def _keep_our_logging(**_: Any) -> None:
-    """A receiver of ``setup_logging`` tells Celery to leave the loggers alone."""
+    """Keep the loggers alone: a receiver of ``setup_logging`` tells Celery to do so."""
 
 
 class _Worker(Worker):  # type: ignore[misc]
@@ -199,7 +201,7 @@ class _Worker(Worker):  # type: ignore[misc]
             signal.signal(number, self._on_signal)
 
     def set_process_status(self, info: str) -> None:
-        """The process has its title from the command; Celery's would say ``celeryd`` of every role."""
+        """Do nothing: the process has its title from the command; Celery's would say ``celeryd`` of every role."""
 
     def on_consumer_ready(self, consumer: Any) -> None:
         super().on_consumer_ready(consumer)

@@ -5,7 +5,7 @@ itself, every few seconds. While they are off there is an event dispatcher that 
 and no task looks at it. (Celery's own worker, told to send neither heartbeats nor events, has no dispatcher, and the
 command answers "event dispatcher unavailable".)
 
-*Commands* that read are always answered. Those that change a fleet stop runs or starve a queue for everybody; they are
+*Commands* that read are always answered. Those that change a fleet stop runs or starve a queue for all of it; they are
 answered with a sentence unless ``worker.remote_control`` allows them.
 """
 
@@ -95,7 +95,7 @@ def _in_a_sentence(name: str, handler: _Handler) -> _Handler:
 
 
 def _enable_events(state: Any) -> Mapping[str, str]:
-    """Send events from now on. Idempotent."""
+    """Switch events on. Idempotent."""
     dispatcher = state.consumer.event_dispatcher
     if dispatcher is None:
         return control.nok("the worker has no connection to the broker just now")  # type: ignore[no-any-return]
@@ -110,7 +110,7 @@ def _enable_events(state: Any) -> Mapping[str, str]:
 
 
 def _disable_events(state: Any) -> Mapping[str, str]:
-    """Send no events from now on. Idempotent."""
+    """Switch events off. Idempotent."""
     dispatcher = state.consumer.event_dispatcher
     if dispatcher is None or not dispatcher.enabled:
         return control.ok("task events already disabled")  # type: ignore[no-any-return]
@@ -121,13 +121,14 @@ def _disable_events(state: Any) -> Mapping[str, str]:
 
 
 def _notice(consumer: Any) -> None:
-    """A task's strategy looks once at whether events are sent."""
+    """Make the tasks notice the switch: a task's strategy looks once at whether events are sent."""
     consumer.update_strategies()
 
 
 def _stats(state: Any, **arguments: Any) -> Mapping[str, Any]:
     """Celery's figures of this worker, without the passwords of the broker: Celery shows that of a broker on a socket,
-    and those of Sentinels."""
+    and those of Sentinels.
+    """
     told: dict[str, Any] = _CELERYS["stats"](state, **arguments)
     broker = told["broker"]
     shown = {

@@ -1,4 +1,6 @@
-"""What a process does before it forks workers, so that none of them has to: their start takes a third of the CPU."""
+"""Work that a process does before it forks workers, so that none of them has to: their start takes a third of the
+CPU.
+"""
 
 from __future__ import annotations
 

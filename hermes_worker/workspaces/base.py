@@ -1,5 +1,6 @@
-"""Where tools act. A workspace belongs to a session, not to a worker: any worker that can reach it may run the next
-call, so it is described by a value (``WorkspaceRef``) that is stored with the session."""
+"""The interface of a workspace, in which tools act. A workspace belongs to a session, not to a worker: any worker that
+can reach it may run the next call, so it is described by a value (``WorkspaceRef``) that is stored with the session.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from typing import Final, Protocol, runtime_checkable
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""More of a file is not read: the worker holds it in memory, next to those of its other calls."""
+"""Bytes of a file that are read at most: the worker holds them in memory, next to those of its other calls."""
 PATH_BYTES_MAX: Final = 4_095
-"""Of Linux: ``PATH_MAX`` of limits.h, without the byte that ends it."""
+"""The longest path of Linux: ``PATH_MAX`` of limits.h, without the byte that ends it."""
 
 
 FILES_KEY: Final = "workspace_files"
@@ -26,13 +27,13 @@ class Ending(StrEnum):
     """Why a command is no longer running."""
 
     EXITED = "exited"
-    """By itself."""
+    """It ended by itself."""
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
 
 
 class Excess(StrEnum):
-    """What a command was ended for taking too much of."""
+    """The limit that a command was ended for exceeding."""
 
     PROCESSES = "processes"
     DISK = "disk"
@@ -42,7 +43,7 @@ class Excess(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TerminalSize:
-    """Of a terminal that a command is given, in characters."""
+    """The size of a command's terminal, in characters."""
 
     rows: int = 30
     columns: int = 120
@@ -66,7 +67,7 @@ EXCESS_SENTENCES: Final[Mapping[Excess, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """How a command ended."""
+    """The end of a command: its output, its exit code and what it left."""
 
     output: bytes
     """stdout and stderr, interleaved as written; the middle is dropped when it exceeds the limit asked for."""
@@ -78,18 +79,21 @@ class CommandResult:
     ending: Ending = Ending.EXITED
     """Tells a time-out from a command that exited with 124 by itself."""
     exported: Mapping[str, str] | None = None
-    """What the shell exported when it ended, without what every command of the workspace is given; hand it to the
-    next command as ``env``. ``None`` when it could not be read."""
+    """The variables that the shell exported when it ended, without those that every command of the workspace is given;
+    hand them to the next command as ``env``. ``None`` when they could not be read.
+    """
     left_running: bool = False
-    """Processes were still running in the background; they were ended."""
+    """Whether processes were still running in the background; they were ended."""
     excess: Excess | None = None
-    """What it was ended for, by its keeper or by the kernel."""
+    """The limit that it was ended for, by its keeper or by the kernel; ``None`` for none."""
     sandbox: str | None = None
-    """What confined it; ``"none"`` when nothing does here, ``None`` when the workspace was not told to."""
+    """The sandbox that confined it; ``"none"`` when nothing confines commands here, ``None`` when the workspace was not
+    told to.
+    """
     network: str | None = None
-    """The network it had (``sandbox.network.Network``), where something confined it."""
+    """The network it had (``sandbox.network.Network``), where a sandbox confined it."""
     refused: tuple[str, ...] = ()
-    """What the proxy refused to connect to, and why; the first few."""
+    """The connections that the proxy refused, and why; the first few."""
     errors: bytes = b""
     """stderr, where it was asked for apart from ``output``."""
 
@@ -103,7 +107,7 @@ class PathNotFound(WorkspaceError):
 
 
 def require_path(path: str) -> None:
-    """Raises ``WorkspaceError`` for what no system takes as a path. What is left may be repeated in an error."""
+    """Raise ``WorkspaceError`` for a text that no system takes as a path. Any other may be repeated in an error."""
     if not path:
         raise WorkspaceError("the path is empty")
     if "\0" in path:
@@ -125,7 +129,9 @@ class HostUnreachable(WorkspaceAway):
 
 
 class HostLost(WorkspaceAway):
-    """The host of the workspace, or the way to it, was lost while something ran there. Nobody knows what it did."""
+    """The host of the workspace, or the connection to it, was lost while something ran there. It is unknown what it
+    did.
+    """
 
 
 class WorkspaceReset(WorkspaceAway):
@@ -135,11 +141,11 @@ class WorkspaceReset(WorkspaceAway):
 
 @runtime_checkable
 class KnownFiles(Protocol):
-    """A workspace whose files have an id, by which a session knows them again."""
+    """A workspace whose files have an id, by which a session recognises them."""
 
     @property
     def identity(self) -> str | None:
-        """``None`` before they were used."""
+        """The id of the files; ``None`` before they were used."""
 
     def expect(self, identity: str | None) -> None:
         """Say which files the session worked on before; ``None`` when on none."""
@@ -189,21 +195,23 @@ class Workspace(Protocol):
         terminal: TerminalSize | None = None,
     ) -> CommandResult:
         """Run a shell command in its own process group with an allow-listed environment plus ``env``, confined as the
-        workspace's policy says for who asked. On time-out or when ``should_stop`` turns true the group gets SIGTERM,
+        workspace's policy says for ``origin``. On time-out or when ``should_stop`` turns true the group gets SIGTERM,
         then SIGKILL. ``on_output`` is given the output piece by piece as it comes, all of it, in this thread. With
         ``terminal`` the command has a terminal of that size instead of pipes.
 
         Raises ``HostUnreachable`` or another ``WorkspaceError`` when it cannot be started, or not be confined as it
-        must be, and ``HostLost`` when it was started and nobody can say how it ended."""
+        must be, and ``HostLost`` when it was started and its end is unknown.
+        """
 
     def require_free_space(self) -> None:
-        """Raise ``WorkspaceError`` when the disk of the workspace is nearly full. A workspace that holds what it may
-        is told by ``write_bytes``, and a command in it may only tidy up."""
+        """Raise ``WorkspaceError`` when the disk of the workspace is nearly full. A workspace that has reached its own
+        limit passes here: ``write_bytes`` refuses then, and a command in it may only tidy up.
+        """
 
 
 @runtime_checkable
 class HoldsEnvironmentFiles(Protocol):
-    """A workspace that says what stands in its environment files, so that it can be hidden in results."""
+    """A workspace that can read its environment files, so that their values can be hidden in results."""
 
     def env_texts(self) -> tuple[str, ...]:
         """The texts of ``.env`` and its like near the root. Raises nothing."""
@@ -225,8 +233,9 @@ class Converses(Protocol):
         should_stop: Callable[[], bool],
         origin: RunOrigin = PEOPLE,
     ) -> CommandResult:
-        """As ``Workspace.execute``, with ``channel``, a descriptor of a socket pair, as the command's standard input,
-        and with stderr apart. The descriptor stays the caller's."""
+        """Run a command as ``Workspace.execute`` does, with ``channel``, a descriptor of a socket pair, as its standard
+        input, and with stderr apart. The descriptor stays the caller's.
+        """
 
     def confines(self, origin: RunOrigin) -> bool:
         """Whether a command from ``origin`` reaches only the files that the sandbox shows it, and no open network."""
@@ -234,7 +243,7 @@ class Converses(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptAnswer:
-    """How a script of ours ended on a host."""
+    """The output and exit of a script of ours on a host."""
 
     code: int
     output: bytes
@@ -247,9 +256,10 @@ class RunsScripts(Protocol):
 
     @property
     def may_hold_kb(self) -> int:
-        """Kilobytes of files; 0 for no limit."""
+        """Kilobytes that the files may take; 0 for no limit."""
 
     def run_script(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int) -> ScriptAnswer:
-        """Run a script with the root of the workspace and ``arguments``, and ``data`` as its input; one round trip. It
-        is asked of a workspace that may not be there, and does not make it. Raises ``WorkspaceAway`` where the host
-        cannot be asked, ``WorkspaceError`` where it writes more than ``bytes_max``."""
+        """Run a script with the root of the workspace and ``arguments``, and ``data`` as its input; one round trip. The
+        workspace need not exist, and is not made. Raises ``WorkspaceAway`` where the host cannot be asked,
+        ``WorkspaceError`` where it writes more than ``bytes_max``.
+        """

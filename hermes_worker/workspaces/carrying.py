@@ -1,4 +1,4 @@
-"""Files from one workspace to another, of whatever kinds: by their hashes, and only what differs."""
+"""Copy files from one workspace to another, of any kinds: by their hashes, and only those that differ."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ class HashedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What became of the files."""
+    """The outcome of a copy."""
 
     files: int
-    """How many were written."""
+    """How many files were written."""
     bytes: int
-    """How many bytes they have."""
+    """How many bytes the written files have."""
     same: int
-    """How many were there already."""
+    """How many files were there already."""
     left_out: Mapping[str, str]
     """By path, why a file was not taken: it is larger than is read, holds credentials, or changed meanwhile."""
 
 
 def hashed_files(workspace: Workspace, origin: RunOrigin = PEOPLE) -> dict[str, HashedFile]:
-    """All regular files of a workspace by their paths below its root; links and snapshots are none. Raises
-    ``WorkspaceError``."""
+    """All regular files of a workspace by their paths below its root, without links and snapshots. Raises
+    ``WorkspaceError``.
+    """
     heard = bytearray()
 
     def hear(data: bytes) -> None:
@@ -80,8 +81,10 @@ def hashed_files(workspace: Workspace, origin: RunOrigin = PEOPLE) -> dict[str, 
 
 
 def carry(source: Workspace, target: Workspace, origin: RunOrigin = PEOPLE) -> Carried:
-    """Write the files of one workspace that the other lacks, or has otherwise; what only the other has stays. A file is
-    known by its hash, so it may be done again after a failure, and sends nothing twice. Raises ``WorkspaceError``."""
+    """Write the files of ``source`` that ``target`` lacks, or has with another content; files that only ``target`` has
+    stay. A file is known by its hash, so a copy may be repeated after a failure, and sends nothing twice. Raises
+    ``WorkspaceError``.
+    """
     ours, theirs = hashed_files(source, origin), hashed_files(target, origin)
     left_out: dict[str, str] = {}
     written: list[str] = []
@@ -101,7 +104,7 @@ def carry(source: Workspace, target: Workspace, origin: RunOrigin = PEOPLE) -> C
 
 
 def _refusal(source: Workspace, target: Workspace, path: str) -> str | None:
-    """Write one file; why that is not done."""
+    """Write one file; return the reason when it is not written, else ``None``."""
     try:
         target.write_bytes(path, source.read_bytes(path))
     except WorkspaceAway:

@@ -1,5 +1,5 @@
-"""The files of a workspace that hold variables with secrets (``.env`` and its like): found, so that what stands in them
-can be hidden in results. No tool shows them; a command that an agent runs may read them, and print what it read.
+"""Find the files of a workspace that hold variables with secrets (``.env`` and its like), so that their values can be
+hidden in results. No tool shows these files; a command that an agent runs may read them, and print what it read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces.protection import is_env_file
 
 _DEPTH: Final = 2
-"""Folders below the root that are looked into."""
+"""How many levels of folders below the root are looked into."""
 _ENTRIES_MAX: Final = 4_000
 _FILES_MAX: Final = 32
 _BYTES_MAX: Final = 65_536
@@ -22,8 +22,9 @@ _SKIPPED: Final = frozenset({".git", "node_modules", ".venv", "venv", "__pycache
 
 
 def env_texts(root: str) -> tuple[str, ...]:
-    """What stands in the environment files of ``root`` and of the folders below it, two deep. No link is followed, and
-    what cannot be read is left out."""
+    """The texts of the environment files of ``root`` and of the folders below it, two deep. No link is followed, and
+    files that cannot be read are left out.
+    """
     found: list[str] = []
     for path in _files(root):
         with suppress(OSError, NotPlain):

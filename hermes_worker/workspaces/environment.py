@@ -31,7 +31,7 @@ _PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def command_environment(environ: Mapping[str, str], *, passthrough: Collection[str] = ()) -> dict[str, str]:
-    """What commands get of ``environ``: the allow-list and the names an operator listed in ``passthrough``."""
+    """The part of ``environ`` that commands get: the allow-list and the names an operator listed in ``passthrough``."""
     allowed = {name: value for name, value in environ.items() if _may_pass(name, passthrough)}
     allowed.setdefault("PATH", _PATH_DEFAULT)
     return allowed

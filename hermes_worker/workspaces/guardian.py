@@ -1,4 +1,4 @@
-"""A worker's commands die with it, also when it is killed outright.
+"""End a worker's commands when the worker dies, also when it is killed outright.
 
 Theory of operation. A worker that gets SIGKILL cannot clean up, and a command that outlives it would go on changing a
 workspace that another worker has taken over. The kernel's parent-death signal does not help: it follows the *thread*
@@ -19,7 +19,7 @@ TAG_VARIABLE = "HERMES_COMMAND_ID"
 """Set in the environment of every command, so that processes that left its session can still be found."""
 
 _STOP_GRACE_S = 1.0
-"""How long the companion may take to see the end of its pipe."""
+"""How many seconds the companion may take to see the end of its pipe."""
 
 _COMPANION = f"""
 declare -A commands
@@ -40,7 +40,7 @@ done
 
 
 class Guardian:
-    """The companion of this process, started when it is first needed and again if somebody killed it."""
+    """The companion of this process, started when it is first needed and again if it was killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,9 +50,9 @@ class Guardian:
         self._is_registered = False
 
     def entrance(self) -> int:
-        """A descriptor through which a new command enters itself: pass it on, then close it.
+        """Return a descriptor through which a new command enters itself: pass it on, then close it.
 
-        A duplicate, so that replacing the companion never leaves another thread with a number that by then means
+        It is a duplicate, so that replacing the companion never leaves another thread with a number that by then means
         something else. Raises ``OSError``.
         """
         with self._lock:
@@ -73,7 +73,7 @@ class Guardian:
             self._tell(f"- {pid}\n")
 
     def forget(self) -> None:
-        """Called in a forked child: the companion and the commands are the parent's."""
+        """Drop everything in a forked child: the companion and the commands are the parent's."""
         self._lock = threading.Lock()
         if self._pipe is not None:
             os.close(self._pipe)
@@ -84,7 +84,7 @@ class Guardian:
         self._listed = {}
 
     def stop(self) -> None:
-        """Called when the worker exits in an orderly way."""
+        """End the companion when the worker exits in an orderly way."""
         with self._lock:
             self._close()
 

@@ -65,9 +65,10 @@ class LocalWorkspace:
         umask: int | None = None,
         processes_dir: str | None = None,
     ) -> None:
-        """``bytes_max`` is what it may hold, 0 for no limit. ``umask`` holds for what commands and the methods here
-        write; ``None`` for that of the worker. ``processes_dir`` is where background processes leave what is known of
-        them, hidden from commands; ``None`` for a directory beside the workspace."""
+        """``bytes_max`` limits the bytes it may hold, 0 for no limit. ``umask`` holds for what commands and the methods
+        here write; ``None`` for the worker's own. ``processes_dir`` is the directory for the state of background
+        processes, hidden from commands; ``None`` for a directory beside the workspace.
+        """
         self._again = partial(
             LocalWorkspace,
             root,
@@ -106,7 +107,7 @@ class LocalWorkspace:
         canonical = PurePosixPath(os.path.realpath(named))
         if not canonical.is_relative_to(self._root):
             raise WorkspaceError(f"{path!r} is outside the workspace {self.root!r}")
-        # The name as given counts too: a link called .env is somebody's way to keep the file elsewhere.
+        # The name as given counts too: a link called .env may lead to a file that is kept elsewhere.
         for candidate in (canonical, named):
             refusal = self._protection.refusal(candidate, for_write=for_write)
             if refusal:
@@ -175,7 +176,9 @@ class LocalWorkspace:
         stdin: int | None = None,
         terminal: TerminalSize | Terminal | None = None,
     ) -> CommandResult:
-        """``terminal`` may be one that is open; it stays the caller's, and so does ``stdin``."""
+        """Run a command, see ``Workspace``. ``terminal`` may be one that is open; it stays the caller's, and so does
+        ``stdin``.
+        """
         folder = self.resolve(cwd) if cwd is not None else self._root
         # Opening it says in good words what starting the shell there would say in bad ones.
         self.require_folder(cwd or ".")
@@ -300,7 +303,7 @@ class LocalWorkspace:
             os.close(descriptor)
 
     def _allowed(self, mode: int) -> int | None:
-        """What is left of the permissions of a new file; ``None`` when the umask of the worker decides."""
+        """The permissions of a new file under the umask; ``None`` when the umask of the worker decides."""
         return None if self._umask is None else mode & ~self._umask
 
     @contextmanager
@@ -315,7 +318,7 @@ class LocalWorkspace:
 def _run(
     wanted: shell.RunningCommand, terminal: TerminalSize | Terminal | None, should_stop: Callable[[], bool]
 ) -> CommandResult:
-    """With a terminal of its own where only a size is given."""
+    """Run a command, with a terminal of its own where only a size is given."""
     if not isinstance(terminal, TerminalSize):
         return shell.run(replace(wanted, terminal=terminal), should_stop=should_stop)
     try:
@@ -327,7 +330,7 @@ def _run(
 
 
 def _made(name: str, folder: int) -> bool:
-    """Make a folder unless there is one; whether it was made."""
+    """Make a folder unless there is one; return whether it was made."""
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
@@ -336,7 +339,7 @@ def _made(name: str, folder: int) -> bool:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """A link that leads nowhere, or round in a loop, is an entry like any other, and no folder."""
+    """Whether an entry is a folder, or a link to one. A link that leads nowhere, or round in a loop, is none."""
     try:
         return entry.is_dir()
     except OSError:
@@ -345,7 +348,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 @contextmanager
 def _reported(path: str) -> Iterator[None]:
-    """Say what the system says about ``path``, without naming anything but ``path``."""
+    """Turn the system's errors about ``path`` into ``WorkspaceError``, without naming anything but ``path``."""
     try:
         yield
     except FileNotFoundError as error:

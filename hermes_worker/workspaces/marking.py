@@ -2,7 +2,7 @@
 
 Theory of operation. A variable can be unset, so it is only the first sign. The second is a resource limit that no
 kernel since 2.4.25 looks at (the number of file locks, ``RLIMIT_LOCKS``): set to 0 it changes nothing, every child has
-it too, and only a process with CAP_SYS_RESOURCE can raise it again, which nobody is in a sandbox. Root without a
+it too, and only a process with CAP_SYS_RESOURCE can raise it again, which no process in a sandbox has. Root without a
 sandbox can. So the third sign is a worker among the processes above. None of them is the wall: that is the hidden home,
 and the key of the API.
 """
@@ -19,20 +19,21 @@ MARK_VARIABLE: Final = "HERMES_INSIDE_COMMAND"
 MARK_LIMIT: Final = 10
 """RLIMIT_LOCKS, which Python has no name for."""
 MARK_LETTER: Final = "x"
-"""The same for bash's ``ulimit``."""
+"""The letter of that limit in bash's ``ulimit``."""
 _OPEN: Final = ", agents may call hermes-worker"
 _WORKERS = ("hermes-worker: worker ", "hermes-worker: lane ")
 _DEPTH_MAX = 64
 
 
 def worker_title(role: str, *, may_call_us: bool) -> str:
-    """The title of a process that runs commands. It says whether they may call us, which is nothing that a command can
-    change of a process above it."""
+    """The title of a process that runs commands. It says whether they may call us; a command cannot change the title of
+    a process above it.
+    """
     return f"{role}{_OPEN}" if may_call_us else role
 
 
 def is_marked() -> bool:
-    """Whether this process, or one that started it, has the limit of an agent's command. Linux only."""
+    """Whether this process has the limit of an agent's command, from itself or from a process above it. Linux only."""
     if sys.platform == "win32":
         return False
     import resource

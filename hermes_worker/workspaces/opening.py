@@ -38,7 +38,7 @@ class CopyRule:
 
 
 def open_workspace(ref: WorkspaceRef, options: OpeningOptions) -> Workspace:
-    """The workspace that ``ref`` names. Raises ``WorkspaceError`` when it cannot be opened from this machine."""
+    """Open the workspace that ``ref`` names. Raises ``WorkspaceError`` when it cannot be opened from this machine."""
     declared = installed.current().workspaces.get(ref.kind)
     if declared is None:
         raise WorkspaceError(
@@ -49,7 +49,7 @@ def open_workspace(ref: WorkspaceRef, options: OpeningOptions) -> Workspace:
 
 
 def open_local(root: str, options: OpeningOptions) -> Workspace:
-    """A directory of this machine; it is made if it is not there yet. Raises ``WorkspaceError``."""
+    """Open a directory of this machine; it is made if it does not exist. Raises ``WorkspaceError``."""
     try:
         Path(root).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

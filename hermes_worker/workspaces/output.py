@@ -10,7 +10,7 @@ _LINE_BYTES_MAX = 1_024
 
 
 class HeadTail:
-    """Collects bytes and keeps at most about ``limit`` of them, whatever is written."""
+    """Collects bytes and keeps at most about ``limit`` of them, however many are written."""
 
     def __init__(self, limit: int) -> None:
         self._head_max = int(limit * _HEAD_SHARE)
@@ -33,7 +33,7 @@ class HeadTail:
             del self._tail[: len(self._tail) - self._tail_max]
 
     def render(self) -> bytes:
-        """What was kept, with a line that says how much is missing. No UTF-8 character is cut in half."""
+        """The bytes that were kept, with a line that says how many are missing. No UTF-8 character is cut in half."""
         if not self.was_truncated:
             return bytes(self._head + self._tail)
         given_up = min(_LINE_BYTES_MAX, (self._head_max + self._tail_max) // 32)
@@ -44,8 +44,9 @@ class HeadTail:
 
 
 def _to_last_line(data: bytes, given_up: int) -> bytes:
-    """``data`` to the end of a line, or of a word; at most ``given_up`` bytes less. What stands on both sides of a cut
-    is read by nobody, and half a secret is not recognised as one."""
+    """``data`` up to the end of a line, or of a word; at most ``given_up`` bytes less. A word that is cut in two cannot
+    be read, and half a secret is not recognised as one.
+    """
     start = len(data) - given_up
     for end in (data.rfind(b"\n", start), data.rfind(b" ", start)):
         if end >= 0:

@@ -29,8 +29,9 @@ _SECRET_FOLDERS = frozenset({".aws", ".gnupg", ".ssh"})
 _SECRETS_OF_HOME = (".azure", ".config/gcloud", ".config/gh", ".config/git/credentials", ".docker", ".kube", ".npmrc")
 """Ordinary names inside a project, credentials inside a home directory."""
 _OPEN_IN_HERMES = "workspaces"
-"""Of the worker's own directory, what is not its state: the workspaces of sessions. The rest decides what is asked and
-who may answer (settings, database, keys, scripts, skills), and nobody reads or writes it through a tool."""
+"""The part of the worker's own directory that tools may use: the workspaces of sessions. The rest decides what is asked
+and who may answer (settings, database, keys, scripts, skills), and no tool reads or writes it.
+"""
 _KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
 """``/proc/self/environ`` is a regular file, and it is the worker's own environment."""
 _SYSTEM_SECRETS = ("/etc/gshadow", "/etc/shadow", "/etc/sudoers", "/etc/sudoers.d")
@@ -47,7 +48,7 @@ class Protection:
     """The worker's own directory of settings and state."""
 
     def refusal(self, path: PurePosixPath, *, for_write: bool) -> str | None:
-        """Why ``path`` (absolute) may not be used, as the end of a sentence; ``None`` when it may."""
+        """The reason why ``path`` (absolute) may not be used, as the end of a sentence; ``None`` when it may."""
         if _is_secret_name(path) or _is_in(path, _SYSTEM_SECRETS) or _is_in(path, _below(self.home, _SECRETS_OF_HOME)):
             return "holds credentials and is protected"
         if self._is_in_hermes_home(path):

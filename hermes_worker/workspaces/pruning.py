@@ -1,4 +1,4 @@
-"""The directories that sessions were given, when nobody needs them any more."""
+"""Remove the directories that sessions were given, when they are not needed any more."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _TOUCHED_S = 3600.0
 
 
 def prune_workspaces(directory: Path, over: Callable[[Collection[str]], set[str]]) -> list[str]:
-    """Remove the workspaces below ``directory`` of the sessions that are ``over`` among those asked for; returns which.
+    """Remove the workspaces below ``directory`` of the sessions that are ``over`` among those asked for; return their
+    sessions.
 
-    Nothing else is touched, no link is followed, and none that was changed within the last hour goes. Idempotent; safe
-    for several processes.
+    Nothing else is touched, no link is followed, and no workspace is removed that was changed within the last hour.
+    Idempotent; safe for several processes.
     """
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if _is_own(entry))
@@ -37,7 +38,8 @@ def prune_workspaces(directory: Path, over: Callable[[Collection[str]], set[str]
 
 def remove_workspaces(directory: Path, sessions: Collection[str]) -> list[str]:
     """Remove the workspaces below ``directory`` that these sessions were given, also one that was changed a moment ago;
-    returns which. No link is followed. Idempotent."""
+    return their sessions. No link is followed. Idempotent.
+    """
     own = [name for name in sorted(sessions) if _OWN.fullmatch(name) and (directory / name).is_dir()]
     return [name for name in own if not (directory / name).is_symlink() and _remove(directory / name)]
 

@@ -1,4 +1,4 @@
-"""How much a workspace may hold. What a command does to it while it runs, the command's keeper watches."""
+"""How many bytes a workspace may hold. While a command runs, the command's keeper watches the limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk
 
 _PATIENCE_S: Final = 1.0
-"""For one walk. What was found until then counts; the keeper's walk goes on to the end."""
+"""How many seconds one walk may take. What was found until then counts; the keeper's walk goes on to the end."""
 _KNOWN_FOR_S: Final = 5.0
 _SLACK_BYTES: Final = 1024**2
 """A command in a workspace that is full already may use this much more, so that it can tidy up."""
 
 
 class Quota:
-    """What one workspace holds, against what it may. Thread-safe."""
+    """The size of one workspace, and its limit. Thread-safe."""
 
     def __init__(self, root: str, bytes_max: int) -> None:
         self._root = root
@@ -42,13 +42,15 @@ class Quota:
             content.bytes += taken
 
     def allowed(self) -> int:
-        """How much a command that begins now may fill the workspace up to."""
+        """Up to how many bytes a command that begins now may fill the workspace."""
         with self._lock:
             used = self._recent().bytes
             return self._bytes_max if used <= self._bytes_max else used + _SLACK_BYTES
 
     def _recent(self) -> Content:
-        """Walks only when it has been a while, or when enough was written to the disk to matter."""
+        """The size of the workspace; walks only when it has been a while, or when enough was written to the disk to
+        matter.
+        """
         content = self._content
         is_recent = time.monotonic() < self._known_at + _KNOWN_FOR_S
         if content is None or not is_recent or content.may_have_outgrown(self._bytes_max):

@@ -1,4 +1,4 @@
-"""How a session remembers its workspace. ``opening`` opens it, in the worker that uses it."""
+"""The description of a workspace that a session stores. ``opening`` opens it, in the worker that uses it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
 
 CONTAINED_DIRECTORY = "/workspace/files"
-"""Where the workspace of a session is in its container or pod. The folder above it is a volume."""
+"""The path of a session's workspace in its container or pod. The folder above it is a volume."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class WorkspaceKind(StrEnum):
-    """Where a workspace is: the kinds that are built in. Extensions may bring more."""
+    """The kinds of workspaces that are built in. Extensions may bring more."""
 
     LOCAL = "local"
     SSH = "ssh"
@@ -58,7 +58,7 @@ EXTENSION = Extension(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceRef:
-    """Which workspace a session has: stored with the session and meaningful on every worker."""
+    """The workspace of a session: stored with the session and meaningful on every worker."""
 
     kind: str
     """The name of a ``WorkspaceDeclaration``."""
@@ -97,7 +97,7 @@ def session_workspace(workspaces_dir: str, session_id: str, *, kind: str = Works
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningOptions:
-    """What the installation says of all workspaces."""
+    """The installation's settings for all workspaces."""
 
     base_env: Mapping[str, str]
     """The environment that commands start from."""
@@ -108,7 +108,7 @@ class OpeningOptions:
     bytes_max: int = 0
     umask: int | None = None
     processes_dir: str | None = None
-    """Where background processes of local workspaces leave what is known of them."""
+    """The directory for the state of background processes of local workspaces."""
     ssh: SshAccount | None = None
     """The account for workspaces of the kind ``ssh``; ``None`` when none is set."""
     docker: DockerAccount | None = None

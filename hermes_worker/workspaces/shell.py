@@ -41,22 +41,24 @@ _COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
 _POLL_S: Final = 0.03
 _READ_BYTES: Final = 65_536
 _END_SIGNALS: Final = {Ending.TIMED_OUT: signal.SIGTERM, Ending.CANCELLED: signal.SIGINT}
-"""What tells a keeper to end its command; how long the command may then take is the keeper's to say, and holds for
-commands without one, too."""
+"""The signals that tell a keeper to end its command; how long the command may then take is the keeper's to say, and
+holds for commands without one, too.
+"""
 _KEEPER_GRACE_S: Final = 3.0
-"""More than that, before its work is done for it."""
+"""How many seconds more than that to wait before its work is done for it."""
 _KILL_GRACE_S: Final = 2.0
-"""After SIGKILL; a process that is stuck in the kernel longer than this is given up."""
+"""How many seconds to wait after SIGKILL; a process that is stuck in the kernel longer than this is given up."""
 _FINISH_GRACE_S: Final = 0.3
-"""How long processes that outlive the shell may take to finish by themselves, like the ``gzip`` in
-``make > >(gzip > log.gz)``."""
+"""How many seconds processes that outlive the shell may take to finish by themselves, like the ``gzip`` in ``make >
+>(gzip > log.gz)``.
+"""
 _STRAY_GRACE_S: Final = 0.2
 _EXIT_CODES: Final = {Ending.TIMED_OUT: 124, Ending.CANCELLED: 130}
 _GONE_POLL_S: Final = 0.01
 _STATE_BYTES_MAX: Final = 1_048_576
 _BOOKKEEPING: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_", TAG_VARIABLE, MARK_VARIABLE})
 _SHELL_CONTROL: Final = frozenset({"BASHOPTS", "BASH_ENV", "SHELLOPTS"})
-"""They would change the next shell before it reads its command."""
+"""Variables that would change the next shell before it reads its command."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # On one line, so that the line numbers in bash's messages are those of the command. The status of the command is the
@@ -100,7 +102,7 @@ class Terminal:
 
     @classmethod
     def opened(cls, size: TerminalSize) -> Terminal:
-        """Raises ``OSError``."""
+        """Open a terminal. Raises ``OSError``."""
         ours, theirs = os.openpty()
         termios.tcsetwinsize(ours, (size.rows, size.columns))
         return cls(ours, theirs)
@@ -112,7 +114,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCommand:
-    """What to run. ``base_env`` is given to every command of the workspace, ``env`` is this session's own."""
+    """A command to run. ``base_env`` is given to every command of the workspace, ``env`` is this session's own."""
 
     text: str
     cwd: str
@@ -128,11 +130,11 @@ class RunningCommand:
     watched: Sequence[Watched] = ()
     """Directories that must not become too full while it runs; only where something confines it."""
     umask: int | None = None
-    """Permissions that its new files do not get; ``None`` for those of the worker."""
+    """Permission bits that its new files do not get; ``None`` for the worker's own umask."""
     may_call_us: bool = False
     """Whether ``hermes-worker`` does its work when it is called from here."""
     on_output: Callable[[bytes], None] | None = None
-    """Given all output as it comes."""
+    """Called with all output as it comes."""
     stdin: int | None = None
     """A descriptor that the command reads; ``None`` for one at its end. It stays the caller's."""
     terminal: Terminal | None = None
@@ -172,7 +174,7 @@ def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandR
 
 
 def check_command(text: str) -> None:
-    """Raises ``WorkspaceError`` for what no shell can be given."""
+    """Raise ``WorkspaceError`` for a text that no shell can be given."""
     if "\0" in text:
         raise WorkspaceError("the command contains a NUL character")
     try:
@@ -194,7 +196,7 @@ class _Running:
         self.errors = HeadTail(command.output_bytes_max)
         self.verdict = KeeperVerdict()
         self.variables: Mapping[str, str] = {}
-        """What its confinement added to its environment."""
+        """The variables that its confinement added to its environment."""
         self._deadline = time.monotonic() + command.timeout_s
         self._tag = secrets.token_hex(8)
         self._tell = command.on_output
@@ -231,7 +233,7 @@ class _Running:
 
     @property
     def exit_code(self) -> int:
-        """As shells count: 128 and the signal's number when a signal ended it."""
+        """The exit code as shells count: 128 and the signal's number when a signal ended it."""
         code = self._process.returncode
         assert code is not None, "close() has waited for it"
         return 128 - code if code < 0 else code
@@ -248,10 +250,10 @@ class _Running:
                 return Ending.CANCELLED
 
     def finish(self) -> bool:
-        """After the shell's own exit: take the rest of the output and end what it left in the background.
+        """Take the rest of the output after the shell's own exit, and end what it left in the background. Returns
+        whether anything had to be ended.
 
-        Where nothing keeps the command together, daemons, which left the session on purpose, are spared. Whether
-        anything had to be ended is returned.
+        Where no keeper holds the command together, daemons, which left the session on purpose, are spared.
         """
         left_running = False
         if self._kept is not None:
@@ -286,7 +288,7 @@ class _Running:
         return True
 
     def _is_ended_by_keeper(self, number: signal.Signals) -> bool:
-        """Whether the keeper did it. It is the one that can tell when nothing of the command is left."""
+        """Whether the keeper ended the command. It is the one that can tell when nothing of the command is left."""
         if self._kept is None:
             return False
         self._signal([self._process.pid], number)
@@ -374,13 +376,13 @@ class _Running:
             self._read(pipe)
 
     def _read(self, pipe: int) -> bool:
-        """Take one piece of output; whether there was any."""
+        """Take one piece of output; return whether there was any."""
         try:
             data = os.read(pipe, _READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:
-            data = b""  # a terminal that nobody has open any more
+            data = b""  # a terminal that no process has open any more
         self._pipes[pipe].append(data)
         if not data:
             del self._pipes[pipe]
@@ -412,7 +414,7 @@ class _Running:
                 os.kill(pid, number)
 
     def _destroy(self, members: Callable[[], list[int]]) -> None:
-        """SIGKILL until nobody is left: a process may fork between the look and the signal."""
+        """Send SIGKILL until no member is left: a process may fork between the look and the signal."""
         deadline = time.monotonic() + _KILL_GRACE_S
         while (pids := members()) and time.monotonic() < deadline:
             # The keeper goes last, and by itself: without it, a process that left the session could not be found.
@@ -423,8 +425,9 @@ class _Running:
             self._signal(members(), signal.SIGKILL)
 
     def _has_exited(self) -> bool:
-        """Looks without reaping: until ``close`` the shell's id stays taken, so that none of the ids we signal can
-        come to mean a stranger."""
+        """Whether the shell has exited. It is not reaped: until ``close`` the shell's id stays taken, so that none of
+        the ids we signal can come to mean a stranger.
+        """
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
@@ -452,12 +455,12 @@ class _Running:
 
 
 def _wrap(command: RunningCommand, enter: str = "") -> tuple[str, ...]:
-    """What gives the command its terminal as the one that it belongs to, after it did ``enter``."""
+    """The words in front of the command that give it its terminal as the controlling one, after it did ``enter``."""
     return () if command.terminal is None else (*_SHELL, f"{enter}{_IN_TERMINAL}", "bash")
 
 
 def _mark_of(command: RunningCommand) -> list[tuple[int, int]]:
-    """The limit that marks it as an agent's."""
+    """The resource limit that marks the command as an agent's."""
     return [] if command.may_call_us else [(MARK_LIMIT, 0)]
 
 
@@ -478,7 +481,7 @@ def _session_of(pid: int) -> int | None:
 
 
 def parents_first(pids: Collection[int], parents: Mapping[int, int]) -> list[int]:
-    """The processes, each behind those of them that it came from; ``parents`` are the parents of all."""
+    """The processes, each behind those of them that it descends from; ``parents`` maps every process to its parent."""
 
     def depth(pid: int) -> int:
         above = 0
@@ -490,7 +493,7 @@ def parents_first(pids: Collection[int], parents: Mapping[int, int]) -> list[int
 
 
 def _is_zombie(pid: int) -> bool:
-    """Also true of a process that is gone."""
+    """Whether the process has ended without being reaped, or is gone."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -501,7 +504,7 @@ def _has_tag(process: psutil.Process, tag: str) -> bool:
     try:
         return process.environ().get(TAG_VARIABLE) == tag
     except (psutil.Error, OSError):
-        # Somebody else's process: not ours to read, and not ours to kill.
+        # Another user's process: not ours to read, and not ours to kill.
         return False
 
 
@@ -523,7 +526,9 @@ def _open_state() -> IO[bytes]:
 
 
 def state_of(data: bytes, base_env: Mapping[str, str]) -> tuple[str | None, Mapping[str, str] | None]:
-    """Where the shell was and what it exported; ``None`` for what it did not write or wrote too much of."""
+    """The directory of the shell and the variables that it exported; ``None`` for what it did not write or wrote too
+    much of.
+    """
     if not data or len(data) > _STATE_BYTES_MAX:
         return None, None
     first, *rest = data.decode("utf-8", "replace").split("\0")

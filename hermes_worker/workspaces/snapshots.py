@@ -1,8 +1,8 @@
 """Snapshots of a workspace: archives of its files, in a folder of its own. One implementation for every kind.
 
-All of it is commands of the workspace, so whatever confines those confines this too, and a snapshot counts against what
-the workspace may hold and goes with it. A snapshot is called by the SHA-256 of its archive, and is compared with it
-before anything is removed. A command of an agent can delete snapshots, but not change one.
+All of it is commands of the workspace, so the same sandbox confines them, and a snapshot counts against the workspace's
+limit and goes with it. The id of a snapshot is the SHA-256 of its archive, which is compared with it before anything is
+removed. A command of an agent can delete snapshots, but not change one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 
 FOLDER: Final = ".hermes-snapshots"
 KEPT_MAX: Final = 10
-"""Older ones are removed when another is taken."""
+"""How many snapshots are kept; older ones are removed when another is taken."""
 _TIMEOUT_S: Final = 600.0
 _OUTPUT_BYTES_MAX: Final = 65_536
 _ID: Final = re.compile(r"[0-9a-f]{64}")
@@ -88,7 +88,7 @@ def take_snapshot(workspace: Workspace, origin: RunOrigin = PEOPLE) -> Snapshot:
 
 
 def snapshots(workspace: Workspace, origin: RunOrigin = PEOPLE) -> tuple[Snapshot, ...]:
-    """Those that are kept, the newest first. Raises ``WorkspaceError``."""
+    """All snapshots, the newest first. Raises ``WorkspaceError``."""
     result = _ran(workspace, _LIST, origin)
     if result.exit_code != 0:
         raise WorkspaceError(f"the snapshots cannot be listed: {_said(result)}")
@@ -96,9 +96,10 @@ def snapshots(workspace: Workspace, origin: RunOrigin = PEOPLE) -> tuple[Snapsho
 
 
 def restore_snapshot(workspace: Workspace, snapshot_id: str, origin: RunOrigin = PEOPLE) -> None:
-    """Make the files of a workspace what they were; what is newer is gone. Idempotent: after a failure in the middle it
-    can be done again. Raises ``PathNotFound`` when there is no such snapshot, ``WorkspaceError`` when it is not what it
-    was, and then nothing is changed."""
+    """Make the files of a workspace what they were; newer files are removed. Idempotent: after a failure in the middle
+    it can be done again. Raises ``PathNotFound`` when there is no such snapshot, ``WorkspaceError`` when its archive
+    was changed, and then nothing is changed.
+    """
     if not _ID.fullmatch(snapshot_id):
         raise PathNotFound(f"{snapshot_id[:80]!r} is no snapshot")
     result = _ran(workspace, _RESTORE.replace("ID", snapshot_id), origin)

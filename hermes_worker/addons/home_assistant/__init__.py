@@ -1,4 +1,4 @@
-"""``ha_*``: what a Home Assistant knows, and what it does when asked (developers.home-assistant.io/docs/api/rest)."""
+"""``ha_*``: tools that read and control a Home Assistant (developers.home-assistant.io/docs/api/rest)."""
 
 from __future__ import annotations
 

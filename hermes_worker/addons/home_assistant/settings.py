@@ -1,4 +1,4 @@
-"""What the operator sets for ``ha_*``."""
+"""The operator's settings for ``ha_*``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes_worker.setting_groups import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeAssistant:
-    """Which one is asked, as whom."""
+    """The Home Assistant's address, and the token for it."""
 
     url: str = setting("HASS_URL", "The address of the Home Assistant, such as http://homeassistant.local:8123.")
     token: str = setting(

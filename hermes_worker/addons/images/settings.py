@@ -1,4 +1,4 @@
-"""What the operator sets for ``image_generate``."""
+"""The operator's settings for ``image_generate``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes_worker.setting_groups import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """Who makes them, and what is paid for."""
+    """The service for pictures: its key, its address and its model."""
 
     key: str = setting("HERMES_IMAGES_API_KEY", "The key for the service that makes pictures.", is_secret=True)
     url: str = setting(

@@ -1,5 +1,6 @@
-"""``image_generate`` itself. The requests are those of OpenAI's Images API (package ``openai``,
-``types.image_generate_params`` and ``types.image_edit_params``)."""
+"""The tool ``image_generate``. The requests are those of OpenAI's Images API (package ``openai``,
+``types.image_generate_params`` and ``types.image_edit_params``).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _REFERENCES_MAX: Final = 16
 """``image`` of ``gpt-image-1``."""
 _SIZES: Final = {"landscape": "1536x1024", "square": "1024x1024", "portrait": "1024x1536"}
 _KINDS: Final = ("image/png", "image/jpeg", "image/webp")
-"""What the service takes and gives, by media type."""
+"""The media types that the service takes and gives."""
 _FOLDER: Final = "images"
 
 
@@ -84,7 +85,7 @@ def _read(path: str, context: ToolContext) -> SmallImage:
 
 
 def _require_room(context: ToolContext) -> None:
-    """Before anything is paid for. Raises ``ToolFailed``."""
+    """Require free space before anything is paid for. Raises ``ToolFailed``."""
     try:
         context.workspace.write_bytes(f"{_FOLDER}/.gitkeep", b"")
     except WorkspaceError as error:

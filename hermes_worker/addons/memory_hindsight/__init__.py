@@ -1,4 +1,4 @@
-"""A memory provider that keeps what was said with Hindsight."""
+"""A memory provider that keeps conversations with Hindsight."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _SEARCH_S: Final = 20.0
 
 
 def recall(event: HookEvent) -> str | None:
-    """What Hindsight remembers that bears on what the user says. Raises ``AddonFailed``."""
+    """What Hindsight remembers that bears on the user's message. Raises ``AddonFailed``."""
     [query] = said(event, "user_message")
     if not query.strip():
         return None
@@ -39,13 +39,13 @@ def recall(event: HookEvent) -> str | None:
 
 
 def keep_turn(event: HookEvent) -> None:
-    """Give Hindsight what was said and answered. Raises ``AddonFailed``."""
+    """Send a turn's question and answer to Hindsight. Raises ``AddonFailed``."""
     asked_for, answered = said(event, "user_message", "assistant_response")
     _keep(event, [f"{who}: {text}" for who, text in (("User", asked_for), ("Assistant", answered)) if text.strip()])
 
 
 def keep_delegation(event: HookEvent) -> None:
-    """Give Hindsight what was delegated and what came of it. Raises ``AddonFailed``."""
+    """Send a delegated task and its result to Hindsight. Raises ``AddonFailed``."""
     goal, summary = said(event, "child_goal", "child_summary")
     _keep(event, [f"Delegated: {goal}", f"Result: {summary}"])
 
@@ -84,7 +84,7 @@ def _keep(event: HookEvent, lines: Sequence[str]) -> None:
         "document_id": event.id,
         "metadata": {"session_id": str(event.payload["session_id"])},
     }
-    # Hindsight asks a model what to keep, for which nobody waits here.
+    # Hindsight asks a model what to keep, which is not waited for here.
     told = {"items": [item], "async": True, "operation_id": str(uuid.uuid5(uuid.NAMESPACE_URL, event.id))}
     request = json_post(f"{_bank(settings, event.payload['tenant'])}/memories", told, _auth(settings))
     asked(_SERVICE, request, total_s=SYNC_S)

@@ -1,4 +1,4 @@
-"""What the operator sets for Hindsight."""
+"""The operator's settings for Hindsight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROLES = ("model", "tools")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hindsight:
-    """Where it is, the key, and whose memories they are."""
+    """The address, the key, and the user whose memories are kept."""
 
     key: str | None = setting(
         "HINDSIGHT_API_KEY", "The key for Hindsight; a server of your own may want none.", is_secret=True, roles=_ROLES

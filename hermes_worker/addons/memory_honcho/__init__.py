@@ -1,4 +1,4 @@
-"""A memory provider that keeps what was said with Honcho."""
+"""A memory provider that keeps conversations with Honcho."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Requests to Honcho, as its package ``honcho-ai`` 2.7.0 makes them. Not tried live.
 
-A *peer* is the user or the agent of a tenant, a *session* one of ours. Whoever writes makes them first: Honcho gives
-what is there when they are made again.
+A *peer* is the user or the agent of a tenant, a *session* one of ours. A writer makes them first: Honcho returns
+existing ones when they are made again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONCLUSIONS: Final = 10
 
 
 def recall(event: HookEvent) -> str | None:
-    """What Honcho knows of the user, as far as it bears on what they say. Raises ``AddonFailed``."""
+    """What Honcho knows of the user, as far as it bears on their message. Raises ``AddonFailed``."""
     [query] = said(event, "user_message")
     if not query.strip():
         return None
@@ -44,7 +44,7 @@ def recall(event: HookEvent) -> str | None:
 
 
 def keep_turn(event: HookEvent) -> None:
-    """Give Honcho what was said and answered. Raises ``AddonFailed``."""
+    """Send a turn's question and answer to Honcho. Raises ``AddonFailed``."""
     settings, tenant = filled(Honcho, event.values), event.payload["tenant"]
     asked_for, answered = said(event, "user_message", "assistant_response")
     user, agent = whose(tenant, settings.user), whose(tenant, settings.agent)
@@ -52,7 +52,7 @@ def keep_turn(event: HookEvent) -> None:
 
 
 def keep_delegation(event: HookEvent) -> None:
-    """Give Honcho what was delegated and what came of it. Raises ``AddonFailed``."""
+    """Send a delegated task and its result to Honcho. Raises ``AddonFailed``."""
     settings = filled(Honcho, event.values)
     goal, summary = said(event, "child_goal", "child_summary")
     _keep(settings, event, ((whose(event.payload["tenant"], settings.agent), f"Delegated: {goal}\nResult: {summary}"),))

@@ -1,4 +1,4 @@
-"""What the operator sets for Honcho."""
+"""The operator's settings for Honcho."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROLES = ("model", "tools")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Honcho:
-    """Where it is, the key, and who speaks to whom."""
+    """The address, the key, and the names of user and agent."""
 
     key: str | None = setting(
         "HONCHO_API_KEY", "The key for Honcho; a server of your own may want none.", is_secret=True, roles=_ROLES

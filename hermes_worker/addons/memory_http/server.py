@@ -11,7 +11,7 @@ _SERVICE = "the memory server"
 
 
 def recall(event: HookEvent) -> str | None:
-    """What the server has to say. Raises ``AddonFailed``."""
+    """The text that the server recalls. Raises ``AddonFailed``."""
     answer = asked(_SERVICE, _request(event), total_s=RECALL_S)
     if answer is None:
         return None

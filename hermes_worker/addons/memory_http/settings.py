@@ -1,4 +1,4 @@
-"""What the operator sets for a memory server."""
+"""The operator's settings for a memory server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROLES = ("model", "tools")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryServer:
-    """Where it is, and what it knows us by."""
+    """The address of the memory server, and the token for it."""
 
     url: str = setting("HERMES_MEMORY_URL", "The address that is asked and told.", roles=_ROLES)
     token: str | None = setting("HERMES_MEMORY_TOKEN", "Sent as a bearer token.", is_secret=True, roles=_ROLES)

@@ -1,4 +1,4 @@
-"""A memory provider that keeps what was said with Mem0."""
+"""A memory provider that keeps conversations with Mem0."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _SEARCH_S: Final = 20.0
 
 
 def recall(event: HookEvent) -> str | None:
-    """What Mem0 knows about what the user says. Raises ``AddonFailed``."""
+    """What Mem0 knows about the subject of the user's message. Raises ``AddonFailed``."""
     [query] = said(event, "user_message")
     if not query.strip():
         return None
@@ -27,13 +27,13 @@ def recall(event: HookEvent) -> str | None:
 
 
 def keep_turn(event: HookEvent) -> None:
-    """Give Mem0 what was said and answered. Raises ``AddonFailed``."""
+    """Send a turn's question and answer to Mem0. Raises ``AddonFailed``."""
     asked_for, answered = said(event, "user_message", "assistant_response")
     _keep(event, (("user", asked_for), ("assistant", answered)))
 
 
 def keep_delegation(event: HookEvent) -> None:
-    """Give Mem0 what was delegated and what came of it. Raises ``AddonFailed``."""
+    """Send a delegated task and its result to Mem0. Raises ``AddonFailed``."""
     goal, summary = said(event, "child_goal", "child_summary")
     _keep(event, (("assistant", f"Delegated: {goal}\nResult: {summary}"),))
 

@@ -1,4 +1,4 @@
-"""What the operator sets for Mem0."""
+"""The operator's settings for Mem0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROLES = ("model", "tools")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mem0:
-    """Where it is, the key, and whose memories they are."""
+    """The address, the key, and the user whose memories are kept."""
 
     key: str = setting("MEM0_API_KEY", "The key for Mem0.", is_secret=True, roles=_ROLES)
     url: str = setting("MEM0_HOST", "The address of Mem0.", default="https://api.mem0.ai", roles=_ROLES)

@@ -1,4 +1,4 @@
-"""What the operator sets for ``text_to_speech``."""
+"""The operator's settings for ``text_to_speech``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hermes_worker.setting_groups import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speech:
-    """Who speaks, with which voice."""
+    """The service for speech, and its voice."""
 
     key: str = setting("HERMES_SPEECH_API_KEY", "The key for the service that speaks.", is_secret=True)
     provider: Literal["openai", "elevenlabs"] = setting(

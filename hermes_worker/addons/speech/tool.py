@@ -1,6 +1,7 @@
-"""``text_to_speech`` itself. The requests are those of OpenAI's speech API (package ``openai``,
+"""The tool ``text_to_speech``. The requests are those of OpenAI's speech API (package ``openai``,
 ``types.audio.speech_create_params``) and of ElevenLabs (elevenlabs.io/docs/api-reference/text-to-speech/convert,
-October 2026)."""
+October 2026).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Speaker:
     model: str
     voice: str
     request: Callable[[str, str, str, str, str], HttpRequest]
-    """Of address, key, model, voice and text."""
+    """Builds the request from address, key, model, voice and text."""
 
 
 def _openai(url: str, key: str, model: str, voice: str, text: str) -> HttpRequest:
@@ -94,7 +95,7 @@ def text_to_speech(
 
 
 def _place(path: str, context: ToolContext) -> str:
-    """Where the file will be; asked before anything is paid for. Raises ``ToolFailed``."""
+    """The path of the file; checked before anything is paid for. Raises ``ToolFailed``."""
     try:
         return located(context, path, for_write=True)
     except WorkspaceError as error:
@@ -102,5 +103,5 @@ def _place(path: str, context: ToolContext) -> str:
 
 
 def _is_mp3(content: bytes) -> bool:
-    """By its first bytes: an ID3 tag, or the sync word of a frame."""
+    """Whether the first bytes are an ID3 tag, or the sync word of a frame."""
     return content.startswith(b"ID3") or (len(content) > 1 and content[0] == 0xFF and content[1] & 0xE0 == 0xE0)

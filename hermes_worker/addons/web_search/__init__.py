@@ -1,4 +1,4 @@
-"""``web_search``: what search engines find."""
+"""``web_search``: results of search engines."""
 
 from __future__ import annotations
 

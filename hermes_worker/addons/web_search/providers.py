@@ -38,17 +38,17 @@ class SearchProvider:
 
     name: str
     label: str
-    """For messages."""
+    """The name for messages."""
     address: str
-    """Where it is asked; empty for one whose address the operator sets."""
+    """The address of its API; empty for one whose address the operator sets."""
     key: Callable[[Searching], str | None]
-    """What it must have to be asked: a key, or an address."""
+    """Returns what it needs to be asked: a key, or an address; ``None`` when that is not set."""
     url: Callable[[Searching], str | None]
     """An address of the operator's that takes the place of ``address``."""
     request: Callable[[str, str, str, int], HttpRequest]
-    """Of address, key, query and limit."""
+    """Builds the request from address, key, query and limit."""
     hits: Callable[[HttpResponse], Iterable[Hit]]
-    """Of an answer. Raises ``AddonFailed``."""
+    """Reads the results of an answer. Raises ``AddonFailed``."""
 
 
 def _nothing(settings: Searching) -> str | None:
@@ -148,7 +148,7 @@ class _DuckPage(HTMLParser):
 
 
 def _target(href: str) -> str:
-    """Where a link of DuckDuckGo's leads: it goes by way of its own counter, but for advertisements, which are none."""
+    """The target of a link of DuckDuckGo's, which goes by way of its own counter; empty for an advertisement."""
     parts = urlsplit(f"https:{href}" if href.startswith("//") else href)
     if parts.path.startswith("/y.js"):
         return ""
@@ -227,12 +227,13 @@ PROVIDERS: Final[Mapping[str, SearchProvider]] = MappingProxyType(
         )
     }
 )
-"""In the order in which ``auto`` asks them."""
+"""Search engines in the order in which ``auto`` asks them."""
 
 
 def chosen(settings: Searching) -> tuple[SearchProvider, ...]:
-    """Who is asked, one after the other until one answers. The one that the operator chose is asked alone: what people
-    look for goes to nobody else. Empty when that one has no key."""
+    """The engines to ask, one after the other until one answers. One that the operator chose is asked alone: queries go
+    to no other. Empty when that one has no key.
+    """
     if settings.provider != "auto":
         one = PROVIDERS[settings.provider]
         return (one,) if one.key(settings) else ()

@@ -1,4 +1,4 @@
-"""What the operator sets for ``web_search``."""
+"""The operator's settings for ``web_search``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hermes_worker.setting_groups import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searching:
-    """Who is asked, and the keys."""
+    """The search engine, and the keys."""
 
     provider: Literal["auto", "exa", "tavily", "firecrawl", "parallel", "brave", "searxng", "duckduckgo"] = setting(
         "HERMES_WEB_SEARCH_PROVIDER",

@@ -1,4 +1,4 @@
-"""``web_search`` itself."""
+"""The tool ``web_search``."""
 
 from __future__ import annotations
 

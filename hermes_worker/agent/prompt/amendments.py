@@ -16,7 +16,7 @@ from hermes_worker.core.run_memory import Amendment
 
 IMAGE_LEFT_OUT = "[an image stood here; the model in use cannot see images]"
 _MARKS = ('"image_url"', '"input_image"', '"type":"image"')
-"""How a row that holds an image is told from the many that do not, without parsing it."""
+"""Substrings by which a row that may hold an image is found without parsing all rows."""
 _GRAMMAR_KEYWORDS = frozenset({"pattern", "format"})
 
 
@@ -63,12 +63,14 @@ def _without_images(row: str) -> str:
     parts = [{"type": "text", "text": IMAGE_LEFT_OUT} if _is_image(part) else part for part in content]
     if message.get("role") != "tool":
         return canonical_json({**message, "content": parts})
-    # Whoever takes no images in a result often takes no list there either.
+    # A provider that takes no images in a result often takes no list there either.
     return canonical_json({**message, "content": "\n".join(_texts(parts))})
 
 
 def _with_small_images(row: str, side_px_max: int) -> str:
-    """An image that cannot be made small is sent as it is: nobody else may be as strict as who refused it."""
+    """A row with its images made small. An image that cannot be made small is sent unchanged: another provider may
+    accept what this one refused.
+    """
     if not has_inline_images([row]):
         return row
     message: dict[str, Any] = json.loads(row)
@@ -107,7 +109,9 @@ def _plain_tools(tools: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _plain(value: object, *, is_schema: bool) -> object:
-    """Without the keywords. A *property* may well be called ``format``, so names of properties are left alone."""
+    """A value without the keywords. A *property* may well be called ``format``, so names of properties are left
+    alone.
+    """
     if isinstance(value, list):
         return [_plain(item, is_schema=is_schema) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Where a provider shall cut its prompt cache: the "system and 3" layout (docs/behaviour.md, "Prompt cache").
+"""Mark where a provider shall cut its prompt cache: the "system and 3" layout (docs/behaviour.md, "Prompt cache").
 
 Anthropic's models, and some that copied their interface, cache a prompt up to marked places. At most four marks are
 allowed: one behind the system prompt, which never changes in a session, and one behind each of the last three messages,
@@ -7,7 +7,7 @@ message: a mark behind its last row is enough, and the others stay where the req
 provider would not find from here if many calls were made at once (Anthropic looks back over 20 blocks:
 https://docs.claude.com/en/docs/build-with-claude/prompt-caching, 2026). Only rows that may be marked are parsed.
 
-Who takes marks, and of which layout, is a field of the provider's row.
+Whether a provider takes marks, and in which layout, is a field of its row.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hermes_worker.core.traits import CacheLayout
 
 MARKS_MAX = 4
 _RESULT = '"role":"tool"'
-"""As canonical JSON spells it. Inside a string the quotes would be escaped."""
+"""A tool result's role as canonical JSON spells it. Inside a string the quotes would be escaped."""
 
 
 class CacheLifetime(StrEnum):
-    """How long the provider keeps what was marked. An hour costs more to write."""
+    """The time for which the provider keeps marked content. An hour costs more to write."""
 
     FIVE_MINUTES = "5m"
     ONE_HOUR = "1h"

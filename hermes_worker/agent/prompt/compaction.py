@@ -1,10 +1,16 @@
-"""Making a long conversation fit: its older part is replaced by a summary (docs/behaviour.md, "Compaction"). Pure.
+"""Make a long conversation fit: its older part is replaced by a summary (docs/behaviour.md, "Compaction"). Pure.
 
 Theory of operation. Rows of a transcript are never rewritten. A compaction is one more row, in the user's role, whose
 private field says which rows it stands for; ``visible`` gives the rows a model is shown: the first few, the newest
-compaction, and what came after the rows it stands for, old results of tools in short. So every worker builds the same
-prompt from the same rows, a worker that dies while it summarises has changed nothing, and the whole conversation stays
-there to be read.
+compaction, and what came after the rows it stands for, old results of tools in short.
+
+    seq       1   2   3 ................ 40   41 ..... 60   61
+    rows      user and first answer      ...  tail          compaction: head 2, through 40
+    shown     1   2   61 (the summary)        41 ..... 60
+
+So every worker builds the same prompt from the same rows, a worker that dies while it summarises has changed nothing,
+and the whole conversation stays there to be read. The next compaction carries the summary of the one before further, so
+at most one of them is ever shown.
 """
 
 from __future__ import annotations
@@ -33,20 +39,21 @@ TRIGGER_TOKENS_MIN = 64_000
 _TAIL_ROWS, _TAIL_ROWS_MIN = 8, 3
 """Least rows at the end that are left alone; the smaller number where the larger leaves nothing to summarise."""
 ROWS_MAX = 5_000
-"""Messages of a request from which on the conversation is compacted, however short they are."""
+"""From so many messages of a request on the conversation is compacted, however short they are."""
 PRUNED_PART = 0.7
-"""Of the tokens that make a conversation too long: what it may have when old results are shown in short, so that no
-summary is needed yet."""
+"""The part of the trigger that a conversation may have once old results are shown in short, so that no summary is
+needed yet.
+"""
 _GAIN_PART = 0.05
 """A compaction that takes away less than this part has gained nothing."""
 _RETRY_PART = 0.1
-"""Of the tokens that make a conversation too long: so many new ones make another try worth it after futile ones."""
+"""The part of the trigger that must be new tokens before another try is worth it after futile compactions."""
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
 _FOCUS_TURNS, _FOCUS_TURN_CHARS, _FOCUS_CHARS = 3, 260, 700
 _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL = 6_000, 4_000, 1_500
 _ARGUMENTS_CHARS, _ARGUMENTS_HEAD = 1_500, 1_200
 REQUEST_CHARS_MIN = 6_000
-"""Of the request that is worked on: so much is kept to the letter, whatever the window."""
+"""How many characters of the request that is worked on are kept to the letter, whatever the window."""
 _SNAPSHOT_CHARS = 1_400
 _FALLBACK_CHARS, _FALLBACK_TURN_CHARS = 8_000, 700
 BEGIN = "[CONTEXT SUMMARY]"
@@ -81,7 +88,7 @@ _INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """What a compaction would do."""
+    """The rows that a compaction would summarise, and what it has to keep."""
 
     head: int
     """Rows at the beginning of the transcript that stay."""
@@ -94,29 +101,29 @@ class CompactionPlan:
     asked: str
     """The newest request of the user."""
     is_asked_later: bool
-    """The rows that stay hold that request themselves."""
+    """Whether the rows that stay hold the newest request themselves."""
     focus: str = ""
-    """What a person wants the summary to be about most of all; empty when nobody said."""
+    """What a person wants the summary to be about most of all; empty when no person said."""
     is_answered: bool = False
-    """The newest row is an answer to the newest request."""
+    """Whether the newest row is an answer to the newest request."""
     asked_images: Sequence[Mapping[str, Any]] = ()
     """The pictures of that request, as parts of a message."""
     asked_chars_max: int = REQUEST_CHARS_MIN
-    """Up to so many characters of that request are kept to the letter."""
+    """How many characters of that request are kept to the letter."""
     todos: str = ""
-    """The agent's own list of what it has to do, where none of the rows that stay shows it."""
+    """The agent's own to-do list, where none of the rows that stay shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protected:
-    """What a compaction leaves alone (docs/behaviour.md, "Compaction")."""
+    """The rows that a compaction leaves alone (docs/behaviour.md, "Compaction")."""
 
     head_rows: int = 3
     """Rows at the beginning, for the first compaction."""
     tail_rows: int = 20
     """Rows at the end whose results are never shown in short."""
     tail_part: float = 0.2
-    """Tokens at the end, as a part of those that make a conversation too long."""
+    """Tokens at the end that stay, as a part of the trigger."""
 
 
 PROTECTED = Protected()
@@ -130,13 +137,16 @@ _RAISED: Sequence[tuple[str, str, float]] = (
     ("openai-codex", "gpt-5.[456]*spark*", 0.7),
     ("openai-codex", "gpt-5.[456]*", 0.85),
 )
-"""Models that are good for more of their window than is usual: patterns of provider and model, and the share. From the
-original (docs/behaviour.md, "Compaction")."""
+"""Models that work well in a larger part of their window than is usual: patterns of provider and model, and the share.
+From the original (docs/behaviour.md, "Compaction").
+"""
 
 
 def share_for(provider: str, model: str, share: float, own: Sequence[tuple[str, float]] = ()) -> tuple[float, bool]:
-    """The share of a model's window from which on a conversation is compacted, and whether the settings say it for
-    this model: ``own`` has patterns of models, the first that fits counts. The table of models only raises."""
+    """The share of a model's window from which on a conversation is compacted, and whether the settings say it for this
+    model: ``own`` has patterns of models, of which the first that matches counts. The table of models only raises the
+    share.
+    """
     name = model.lower()
     for pattern, chosen in own:
         if fnmatchcase(name, pattern.lower()) or fnmatchcase(name.rpartition("/")[2], pattern.lower()):
@@ -166,7 +176,7 @@ def trigger_tokens(window: int, output_tokens_max: int | None, share: float, *, 
 def plan_compaction(
     rows: Sequence[Message], *, trigger: int, protected: Protected = PROTECTED
 ) -> CompactionPlan | None:
-    """What to summarise of the transcript; ``None`` when nothing would be gained."""
+    """Choose the rows of the transcript to summarise; ``None`` when nothing would be gained."""
     facts = facts_of(newest_compaction(rows))
     left = [row for row in rows if not is_compaction(row)]
     kept_before = [row for row in left if facts.through and row.seq <= facts.head]
@@ -190,8 +200,9 @@ def plan_compaction(
 
 
 def plan_pruning(rows: Sequence[Message], *, over: int, trigger: int, protected: Protected = PROTECTED) -> int | None:
-    """Up to which row results of tools should be shown in short, where that alone takes ``over`` tokens away; ``None``
-    where it does not."""
+    """The ``seq`` up to which results of tools should be shown in short, where that alone takes ``over`` tokens away;
+    ``None`` where it does not.
+    """
     facts = facts_of(newest_compaction(rows))
     shown = [row for row in visible(rows) if row.seq > facts.through]
     start = _tail(shown, int(trigger * protected.tail_part), protected.tail_rows)
@@ -209,7 +220,9 @@ def _pruning_row(rows: Sequence[Message], through: int) -> Message:
 
 
 def _head(shown: Sequence[Message], rows_max: int) -> int:
-    """Ends behind whole groups of calls and results, and not with a user: the summary speaks in that role."""
+    """How many rows at the beginning stay: they end behind whole groups of calls and results, and not with a user,
+    because the summary speaks in that role.
+    """
     head = min(rows_max, len(shown))
     while head < len(shown) and shown[head].role is Role.TOOL:
         head += 1
@@ -219,7 +232,7 @@ def _head(shown: Sequence[Message], rows_max: int) -> int:
 
 
 def _tail(shown: Sequence[Message], budget: int, rows_min: int) -> int:
-    """Where the rows that stay begin: with a row of the assistant that is no part of a group before it."""
+    """The index of the first row at the end that stays: a row of the assistant that is no part of a group before it."""
     start, tokens = len(shown), 0
     while start and (len(shown) - start < rows_min or tokens + _tokens(shown[start - 1]) <= budget):
         start -= 1
@@ -235,7 +248,7 @@ def asks_for_tools(row: Message) -> bool:
 
 
 def tokens_in(rows: Sequence[Message]) -> int:
-    """An estimate of what ``rows`` have."""
+    """An estimate of the tokens in ``rows``."""
     return sum(map(_tokens, rows))
 
 
@@ -251,7 +264,7 @@ def images_of(row: Message) -> Sequence[Mapping[str, Any]]:
 
 
 def asked_in(shown: Sequence[Message]) -> tuple[str, int]:
-    """The newest request of the user, and which of the rows holds it; -1 when none does."""
+    """The newest request of the user, and the index of the row that holds it; -1 when none does."""
     for position in range(len(shown) - 1, -1, -1):
         if shown[position].role is Role.USER:
             return _text(json.loads(shown[position].body).get("content")), position
@@ -262,7 +275,7 @@ def asked_in(shown: Sequence[Message]) -> tuple[str, int]:
 
 
 def is_futile(rows: Sequence[Message], *, trigger: int) -> bool:
-    """The newest compactions gained nothing, and too little was said since for another one to do better."""
+    """Whether the newest compactions gained nothing, and too little was said since for another one to do better."""
     newest = newest_compaction(rows)
     if newest is None or facts_of(newest).futile < FUTILE_MAX:
         return False
@@ -271,8 +284,9 @@ def is_futile(rows: Sequence[Message], *, trigger: int) -> bool:
 
 
 def with_gain(rows: Sequence[Message], body: str, *, tokens: int, trigger: int) -> str:
-    """The ``body`` of a compaction with how many of the newest gained nothing: it took away less than a twentieth of
-    the ``tokens`` of a request, or the next request is as long as one may not be."""
+    """The ``body`` of a compaction with the number of newest compactions in a row that gained nothing: this one took
+    away less than a twentieth of the ``tokens`` of a request, or the next request is too long again.
+    """
     seq = rows[-1].seq + 1
     saved = tokens_in(visible(rows)) - tokens_in(visible([*rows, Message(seq=seq, role=Role.USER, body=body)]))
     if saved >= tokens * _GAIN_PART and tokens - saved < trigger:
@@ -307,7 +321,7 @@ def summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[str]:
 
 
 def with_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
-    """``question`` with what others want the notes to keep, below what its last message says."""
+    """``question`` with what hooks want the notes to keep, below the text of its last message."""
     if not reminder.strip() or not question:
         return question
     last = json.loads(question[-1])
@@ -318,14 +332,14 @@ def with_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
 
 
 def focus_of(turns: Sequence[Message]) -> str:
-    """What the newest turns of the user are about, in a few words of theirs."""
+    """The subject of the user's newest turns, in a few of their words."""
     said = [_text(json.loads(row.body).get("content")) for row in turns if row.role is Role.USER]
     lines = [" ".join(text.split())[:_FOCUS_TURN_CHARS] for text in said[-_FOCUS_TURNS:]]
     return "\n".join(f"- {line}" for line in lines if line)[:_FOCUS_CHARS]
 
 
 def fallback_summary(plan: CompactionPlan) -> str:
-    """Notes made without a model: what was asked, what was done, what was said last."""
+    """Write notes without a model: what was asked, what was done, what was said last."""
     lines = [] if not plan.previous else [plan.previous[: _FALLBACK_CHARS // 2], ""]
     lines.append("(No model wrote these notes; they are cut from the turns.)")
     lines += [f"- {line}" for row in plan.turns if (line := _in_one_line(row))]
@@ -355,8 +369,9 @@ def compaction_body(plan: CompactionPlan, summary: str, *, pruned_through: int =
 
 
 def pruning_body(rows: Sequence[Message], through: int) -> str:
-    """The row that is stored so that results up to row ``through`` are shown in short: it says again which summary
-    there is."""
+    """The row that is stored so that results up to row ``through`` are shown in short: it repeats the current
+    summary.
+    """
     newest = newest_compaction(rows)
     facts = replace(facts_of(newest), pruned=through, futile=0)
     content = json.loads(newest.body)["content"] if newest else ""

@@ -1,4 +1,4 @@
-"""How long conversations are made shorter, as plugs: the setting ``compression.compactor`` names one.
+"""The ways of making conversations shorter, as plugs: the setting ``compression.compactor`` names one.
 
 A compactor chooses which rows a summary stands for, and what a model is asked about them. It does not write the row:
 ``compaction.compaction_body`` does, so that every worker shows the same rows of it. ``checked`` refuses a choice that
@@ -33,11 +33,12 @@ TAIL_ROWS_MIN = 3
 
 
 class Compactor(Protocol):
-    """Pure: the same rows give the same answers, on whichever worker it is asked."""
+    """Plans how a conversation is made shorter. Pure: the same rows give the same answers on every worker."""
 
     def plan(self, rows: Sequence[Message], *, trigger: int) -> CompactionPlan | None:
-        """What to summarise of the transcript, so that a request has well under ``trigger`` tokens again; ``None`` when
-        nothing would be gained."""
+        """Choose what to summarise of the transcript, so that a request has well under ``trigger`` tokens again;
+        ``None`` when nothing would be gained.
+        """
         ...
 
     def question(self, plan: CompactionPlan, *, chars_max: int) -> Sequence[str] | None:
@@ -45,13 +46,13 @@ class Compactor(Protocol):
         ...
 
     def notes(self, plan: CompactionPlan) -> str:
-        """The summary without a model: none is asked, or none answered."""
+        """Write the summary without a model: none is asked, or none answered."""
         ...
 
 
 @runtime_checkable
 class ResultPruner(Protocol):
-    """What a compactor may have beside that: results of tools in short, which asks no model and loses no turn."""
+    """A compactor that can also show results of tools in short, which asks no model and loses no turn."""
 
     def pruning(self, rows: Sequence[Message], *, over: int, trigger: int) -> int | None:
         """``seq`` of the row up to which results are shown in short, where that alone takes ``over`` tokens away;
@@ -82,8 +83,9 @@ SUMMARY = SummaryCompactor()
 
 
 def checked(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
-    """``plan`` with the newest request as it stands in ``rows``, and with the agent's list of what it has to do.
-    Raises ``ValueError`` that says what would be lost."""
+    """``plan`` with the newest request as it stands in ``rows``, and with the agent's to-do list. Raises ``ValueError``
+    that says what would be lost.
+    """
     if not 0 <= plan.head < plan.through <= len(rows):
         raise ValueError(f"it keeps {plan.head} rows and summarises up to row {plan.through} of {len(rows)}")
     left = [row for row in rows if not is_compaction(row)]
@@ -110,7 +112,7 @@ def checked(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
 
 
 def checked_pruning(through: int, rows: Sequence[Message]) -> int:
-    """``through`` where it touches none of the rows at the end. Raises ``ValueError``."""
+    """Return ``through`` if it touches none of the rows at the end. Raises ``ValueError``."""
     left = [row.seq for row in rows if not is_compaction(row)]
     if not 0 < through <= len(rows) or sum(seq > through for seq in left) < TAIL_ROWS_MIN:
         raise ValueError(f"it shortens results up to row {through} of {len(rows)}; {TAIL_ROWS_MIN} rows must stay")

@@ -1,4 +1,4 @@
-"""From the rows of a transcript to the messages of a request (docs/behaviour.md, "Message pipeline" and "Reasoning").
+"""Turn the rows of a transcript into the messages of a request (docs/behaviour.md, "Message pipeline" and "Reasoning").
 
 ``prepare`` is called before every model call. Our own rows are canonical JSON, and the state machine sees to it that
 every call has its result, so the usual history is passed on row by row without being parsed: roles and counts are
@@ -6,9 +6,9 @@ compared, assistant rows are translated once and remembered. Whatever is not as 
 handed in, a turn that failed between two messages of its user) goes through ``repaired``, a chain of pure functions
 over plain rows.
 
-Both ways use the same translation of a row, so a row that needs no repair has the same bytes in either: when a
-history turns from one way to the other, only what is new differs (invariant I7). For the same reason nothing here looks
-at the clock, at the position in the history or at other rows where it need not.
+Both ways use the same translation of a row, so a row that needs no repair has the same bytes in either: when a history
+turns from one way to the other, only what is new differs (invariant I7). For the same reason nothing here looks at the
+clock, at the position in the history or at other rows where it need not.
 
 ``import_history`` cleans rows from outside once, before they are stored.
 """
@@ -33,12 +33,12 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 
 UNAVAILABLE = "[The result of this call is not available: it is not part of this conversation any more.]"
 DAMAGED = "[The arguments of this call were damaged and are shown as {}. It did not run with what was meant.]"
-"""Stands before the result of a call whose arguments could not be read."""
+"""The text before the result of a call whose arguments could not be read."""
 NAMELESS_CALL = "invalid_tool_call"
 
 
 def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
-    """The messages of a request, as canonical JSON. ``rows`` are in order and hold no system prompt of ours.
+    """Build the messages of a request, as canonical JSON. ``rows`` are in order and hold no system prompt of ours.
 
     Raises ``ValueError`` when a row that has to be parsed is not a JSON object.
     """
@@ -56,13 +56,13 @@ def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[st
 
 
 def repaired(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
-    """The same for any history, however odd, at the price of parsing it."""
+    """Build the messages of any history, however odd, at the price of parsing it."""
     settled = pair_results(repair_roles(mend_arguments(_parsed(row.body) for row in rows)))
     return [canonical_json(translated(row, needs)) for row in drop_thinking_only(settled)]
 
 
 def import_history(history: Iterable[object]) -> list[str]:
-    """Canonical rows for a history from outside, to be stored before a session's first own row.
+    """Build canonical rows of a history from outside, to be stored before a session's first own row.
 
     Rows without a known role are left out, private fields are removed, surrounding white space goes, and the sequence
     is put right as far as it can be. Raises ``ValueError`` for numbers that JSON does not have.
@@ -85,8 +85,9 @@ _ANTHROPIC = '"anthropic_'
 
 
 def _is_well_ordered(rows: Sequence[Message]) -> bool:
-    """Each call has a result right behind its row, and nobody speaks twice in a row. Judged by roles and by counts of
-    substrings; that the ids agree is the store's promise."""
+    """Whether each call has a result right behind its row, and no role but tools' follows itself. Judged by roles and
+    by counts of substrings; that the ids agree is the store's promise.
+    """
     awaited, previous = 0, None
     tool, system, assistant = Role.TOOL, Role.SYSTEM, Role.ASSISTANT
     for row in rows:
@@ -105,8 +106,10 @@ def _is_well_ordered(rows: Sequence[Message]) -> bool:
 
 @cache
 def _translation(needs: WireNeeds) -> Callable[[str], str | None]:
-    """The translation of assistant rows for one kind of endpoint; ``None`` for a row that needs its neighbours
-    looked at. It remembers: a row is the same on every call, and a worker sees the same session again and again."""
+    """Build the translation of assistant rows for one kind of endpoint; it returns ``None`` for a row whose neighbours
+    have to be looked at. It caches: a row is the same on every call, and a worker sees the same session again and
+    again.
+    """
     remembered = lru_cache(maxsize=4_096)(lambda body: _translated_body(body, needs))
 
     def translate(body: str) -> str | None:
@@ -123,7 +126,7 @@ def _is_plain(body: str) -> bool:
 
 
 _REMEMBERED_CHARS_MAX = 32_768
-"""Larger rows are translated anew each time, so that the memory stays small."""
+"""Larger rows are translated each time, so that the cache stays small."""
 
 
 def _translated_body(body: str, needs: WireNeeds) -> str | None:
@@ -147,7 +150,8 @@ _NEVER_SENT = frozenset({"reasoning", "finish_reason", "tool_name", "effect_disp
 
 def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
     """A row as the endpoint takes it: the sidecar text instead of the shown one, reasoning as it is wanted, canonical
-    arguments, no private fields."""
+    arguments, no private fields.
+    """
     sent = {key: value for key, value in row.items() if not key.startswith("_") and key not in _NEVER_SENT}
     if isinstance(row.get("api_content"), str):
         sent["content"] = row["api_content"]
@@ -171,11 +175,11 @@ def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
 
 
 def reasoning_echo(row: Row, thinker: str = "") -> str:
-    """What an endpoint that insists on ``reasoning_content`` gets for an assistant row: what its own model, which is
+    """The ``reasoning_content`` of an assistant row for an endpoint that insists on it: what its own model, which is
     ``thinker``, thought in it.
 
-    A single blank where there is nothing, since absence is refused. Of a row that does not say who thought (an older
-    version wrote it, or a client) the ``reasoning`` is left out beside calls, since it may be another model's.
+    A single blank where there is nothing, since absence is refused. In a row without a recorded thinker (an older
+    version wrote it, or a client) the ``reasoning`` beside calls is left out, since it may be another model's.
     """
     echoed, by = row.get("reasoning_content"), row.get(THINKER_FIELD)
     is_own = by == thinker if by is not None else not row.get("tool_calls")
@@ -236,8 +240,9 @@ def _call_name(call: Row) -> str:
 
 
 def _call_id(call: Row) -> str:
-    """The id that results name: ``call_id`` where a Responses call has both. A call without any gets one made of
-    what it says, the same on every worker."""
+    """The id that results name: ``call_id`` where a Responses call has both. A call without any gets a hash of its
+    content, the same on every worker.
+    """
     for key in ("call_id", "id"):
         if isinstance(call.get(key), str) and call[key]:
             return str(call[key])
@@ -254,9 +259,10 @@ def _call_ids(call: Row) -> set[str]:
 
 
 def mend_arguments(rows: Iterable[Row]) -> list[Row]:
-    """Arguments that cannot be read become ``{}``, and the result of their call says so; one is added if there is
-    none. What only needs noise removed is left for ``translated``: such a call has run (docs/behaviour.md,
-    "Arguments")."""
+    """Replace arguments that cannot be read by ``{}``, and say so in the result of their call; one is added if there is
+    none. Arguments that only need noise removed are left for ``translated``: such a call has run (docs/behaviour.md,
+    "Arguments").
+    """
     mended: list[Row] = []
     unmarked: list[str] = []
     for row in rows:
@@ -307,8 +313,9 @@ def _answers(row: Row) -> str:
 
 
 def repair_roles(rows: Iterable[Row]) -> list[Row]:
-    """Rows in an order that strict providers take: assistants that speak twice are one, results stand behind the
-    calls they answer or are dropped, users that speak twice are one (docs/behaviour.md, "Message pipeline")."""
+    """Put rows in an order that strict providers take: assistants that speak twice are one, results stand behind the
+    calls they answer or are dropped, users that speak twice are one (docs/behaviour.md, "Message pipeline").
+    """
     answered = _drop_stray_results(_merge_assistants(rows))
     # A stray result may have stood between two assistants.
     return _merge_users(_merge_assistants(answered))
@@ -330,7 +337,7 @@ def _may_merge(first: Row, second: Row) -> bool:
 
 
 def _is_interim(row: Row) -> bool:
-    """A step of a Responses reply, which the provider wants back as the item it was."""
+    """Whether a row is a step of a Responses reply, which the provider wants back as the item it was."""
     has_items = bool(row.get("codex_reasoning_items") or row.get("codex_message_items"))
     return has_items or row.get("finish_reason") == "incomplete"
 
@@ -371,7 +378,9 @@ def _drop_stray_results(rows: Iterable[Row]) -> list[Row]:
 
 
 def _merge_users(rows: Iterable[Row]) -> list[Row]:
-    """Texts are joined by a blank line. A message of parts stays by itself: where an image stands has a meaning."""
+    """Merge neighbouring user rows: texts are joined by a blank line. A message of parts stays by itself: where an
+    image stands has a meaning.
+    """
     merged: list[Row] = []
     for row in rows:
         is_second = bool(merged) and merged[-1].get("role") == row.get("role") == "user"
@@ -392,7 +401,7 @@ def _one_user(first: Row, second: Row) -> Row:
 
 
 def pair_results(rows: Iterable[Row]) -> list[Row]:
-    """Each call of a row has exactly one result right behind it, and each result a call (docs/behaviour.md, "Message
+    """Give each call of a row exactly one result right behind it, and each result a call (docs/behaviour.md, "Message
     pipeline").
 
     Real results keep their order and come first; calls that have none get one that says so. Ids need to be unique in
@@ -441,8 +450,9 @@ def _named(call: Row) -> Row:
 
 
 def drop_thinking_only(rows: Iterable[Row]) -> list[Row]:
-    """Without assistant rows that hold nothing but reasoning, which providers refuse to see again. Users that stand
-    side by side because of that are merged, whatever their content (docs/behaviour.md, "Message pipeline")."""
+    """Drop assistant rows that hold nothing but reasoning, which providers refuse to see again. Users that stand side
+    by side because of that are merged, whatever their content (docs/behaviour.md, "Message pipeline").
+    """
     kept: list[Row] = []
     has_dropped = False
     for row in rows:

@@ -25,7 +25,7 @@ _RULES: Final = ".cursor/rules"
 @dataclass(frozen=True, slots=True)
 class _Kind:
     names: tuple[str, ...]
-    """The first that is there."""
+    """Names in order; the first that exists is read."""
     has_front_matter: bool = False
 
 
@@ -38,8 +38,9 @@ NAMES: Final = (*(name for kind in _KINDS for name in kind.names), ".cursorrules
 
 
 def project_files(workspace: Workspace) -> tuple[ContextFile, ...]:
-    """What the project says to agents; nothing when it says nothing. Raises ``WorkspaceAway`` when the workspace cannot
-    be read now. A file that cannot be read is none."""
+    """The files of the project that are written for agents; empty when there are none. Raises ``WorkspaceAway`` when
+    the workspace cannot be read now. A file that cannot be read is left out.
+    """
     top = _names_in(workspace, workspace.root)
     for kind in _KINDS:
         for name in (name for name in kind.names if name in top):
@@ -51,8 +52,9 @@ def project_files(workspace: Workspace) -> tuple[ContextFile, ...]:
 
 
 def without_front_matter(text: str) -> str:
-    """``text`` behind the YAML between two lines of dashes that it begins with; all of it where there is nothing behind
-    that."""
+    """``text`` without the YAML between two lines of dashes at its beginning; the whole text where nothing follows
+    that.
+    """
     if not text.startswith("---"):
         return text
     end = text.find("\n---", 3)
@@ -81,7 +83,7 @@ def _names_in(workspace: Workspace, folder: str) -> frozenset[str]:
 
 
 def _text(workspace: Workspace, name: str) -> str:
-    """Of a plain file; a link may lead out of the project, and is not followed."""
+    """The text of a plain file; a link may lead out of the project, and is not followed."""
     path = str(PurePosixPath(workspace.root, name))
     try:
         if workspace.may_read(path):

@@ -1,7 +1,8 @@
-"""Where the blocks of a system prompt come from: functions that are told about a new session and give a text.
+"""The sources of a system prompt's blocks: functions that get the facts of a new session and return a text.
 
-The built-in ones, of what every prompt says about the run and its workspace, are declared as those of others are.
-Whoever starts a session asks them (``services.context``); the prompt is then stored as bytes, so nobody asks again.
+The built-in ones, of what every prompt says about the run and its workspace, are declared as those of extensions are.
+The code that starts a session calls them (``services.context``); the prompt is then stored as bytes, so they are not
+called again.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from hermes_worker.safety.origins import Origin, judge
 BEFORE_CALLER = 300
 """A block of a lower order stands before the caller's instructions, the others behind them."""
 WITH_MEMORY = 900
-"""From this order on a block stands in the volatile tier, behind what is remembered: it changes often."""
+"""From this order on a block stands in the volatile tier, behind the memories: it changes often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextFacts:
-    """What a source is told of the session that begins."""
+    """The facts of the session that begins, for a context source."""
 
     tenant: str
     source: str
     """The kind of what asked for the run: ``api``, ``cli``, ``cron``, ``webhook``."""
     model: str = ""
-    """As the run names it; empty where that is not known yet: runs of jobs."""
+    """The model as the run names it; empty where it is not known yet: runs of jobs."""
     workspace: str = ""
     """The directory that its tools act in; empty where that is not known yet."""
     values: Mapping[str, SettingValue] = field(default_factory=lambda: MappingProxyType({}))
@@ -44,8 +45,9 @@ class PromptBlock:
 
 
 def block_of(declared: ContextSourceDeclaration, said: object) -> PromptBlock | None:
-    """What a source said, as a block: bounded, under its title, and without what looks like an attack; ``None`` when
-    it has nothing to say. Raises ``TypeError`` for what is no text."""
+    """The answer of a source as a block: bounded, under its title, and without what looks like an attack; ``None`` when
+    it is empty. Raises ``TypeError`` for an answer that is no text.
+    """
     if said is None:
         return None
     if not isinstance(said, str):
@@ -61,14 +63,16 @@ def block_of(declared: ContextSourceDeclaration, said: object) -> PromptBlock | 
 
 
 def place_of(block: PromptBlock) -> PromptPlace:
-    """Where a block stands."""
+    """The place of a block in the prompt."""
     if block.order < BEFORE_CALLER:
         return PromptPlace.ENVIRONMENT
     return PromptPlace.SOURCES if block.order < WITH_MEMORY else PromptPlace.PROVIDER
 
 
 def shortened(text: str, chars_max: int) -> str:
-    """The first 70 % and the last 20 % of what is allowed, with a line between that says what is missing."""
+    """The first 70 % and the last 20 % of the allowed characters, with a line between that says what is missing; a text
+    that fits stays whole.
+    """
     if len(text) <= chars_max:
         return text
     head, tail = int(chars_max * 0.7), int(chars_max * 0.2)
@@ -97,12 +101,12 @@ _SOURCE_GUIDANCE = {
 
 
 def origin(facts: ContextFacts) -> str:
-    """For a run that nobody watches: that nobody can be asked."""
+    """The block for a run without a watcher: no person can be asked. Empty for other runs."""
     return _SOURCE_GUIDANCE.get(facts.source, "")
 
 
 def workspace(facts: ContextFacts) -> str:
-    """Where the tools act."""
+    """The block that says in which directory the tools act."""
     if not facts.workspace:
         return ""
     return describe_workspace(facts.workspace)

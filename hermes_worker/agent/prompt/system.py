@@ -4,8 +4,8 @@ It is built once, stored with the session and sent as the same bytes on every ca
 here (invariant I7). ``core.prompt_places`` says which sections there are and in which order they stand. Pure: the same
 parts give the same text.
 
-Whoever brings a section of its own need not change this module: texts that stand in rows (memory, skills) come in
-through ``services.prompt_blocks``, those of extensions through context sources (``agent.prompt.sources``).
+New sections need no change here: texts that stand in rows (memory, skills) come in through ``services.prompt_blocks``,
+those of extensions through context sources (``agent.prompt.sources``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hermes_worker.core.prompt_places import Assembled, PromptPlace, assembled
 from hermes_worker.safety.origins import Origin, judge
 
 CONTEXT_CHARS_MIN, CONTEXT_CHARS_MAX = 20_000, 500_000
-"""Bounds for what a project's file may take, whatever the model's window."""
+"""Bounds of the characters that a project's file may take, whatever the model's window."""
 CONTEXT_WINDOW_SHARE = 0.06
 CHARS_PER_TOKEN = 4
 
@@ -42,7 +42,7 @@ class ContextFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptParts:
-    """What a system prompt is made of."""
+    """The inputs of a system prompt."""
 
     model: str
     provider: str
@@ -51,7 +51,7 @@ class PromptParts:
     tools: Set[str] = frozenset()
     """Names of the session's tools; guidance for tools that are not there would only confuse."""
     blocks: Sequence[PromptBlock] = ()
-    """What the context sources say (``agent.prompt.sources``), in their order."""
+    """The blocks of the context sources (``agent.prompt.sources``), in their order."""
     identity: str = ""
     """Replaces the default text about who the agent is."""
     instructions: str = ""
@@ -62,7 +62,8 @@ class PromptParts:
 
 
 OPEN_PLACES = (PromptPlace.SKILLS, PromptPlace.PROJECT, PromptPlace.MEMORY, PromptPlace.USER, PromptPlace.PROVIDER)
-"""What is filled later: from rows when the session is opened, from its workspace before its first model call."""
+"""Places that are filled later: from rows when the session is opened, from its workspace before its first model call.
+"""
 
 
 def build_system_prompt(parts: PromptParts) -> str:
@@ -71,7 +72,7 @@ def build_system_prompt(parts: PromptParts) -> str:
 
 
 def assembled_prompt(parts: PromptParts) -> Assembled:
-    """The same, with the gaps of what is filled later."""
+    """The system prompt with the positions of the gaps that are filled later."""
     still_open = OPEN_PLACES if not parts.context_files else set(OPEN_PLACES) - {PromptPlace.PROJECT}
     return assembled(_sections(parts), still_open)
 
@@ -83,7 +84,9 @@ def is_for(prompt: str, *, model: str, provider: str) -> bool:
 
 
 def renamed(prompt: str, *, model: str, provider: str) -> str:
-    """The prompt with the model and provider that answer now, for the duration of a fallback. Never stored."""
+    """The prompt with the names of the model and provider that answer now, for the duration of a fallback. Never
+    stored.
+    """
     return _with_last_named(_with_last_named(prompt, "Model", model), "Provider", provider)
 
 
@@ -109,7 +112,7 @@ def _sections(parts: PromptParts) -> Iterator[tuple[PromptPlace, str]]:
 
 
 def project_section(files: Sequence[ContextFile], window: int) -> str:
-    """What the files of the project say, for a model with this window (tokens); empty when there are none."""
+    """The section of the project's files, for a model with this window (tokens); empty when there are none."""
     texts = "\n\n".join(_context_section(file, context_chars_max(window)) for file in files)
     return f"# Project context\n\n{texts}" if texts else ""
 
@@ -124,7 +127,9 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 
 
 def _context_section(file: ContextFile, chars_max: int) -> str:
-    """Files come from repositories that others write to. One that talks like an attack is left out as a whole."""
+    """The section of one file. Files come from repositories that others write to: one that talks like an attack is left
+    out as a whole.
+    """
     name = _one_line(file.name)
     judged = judge(file.text.removeprefix("\ufeff").strip(), Origin.CONTEXT_FILE)
     return f"## {name}\n{judged.text if judged.is_blocked else shortened(judged.text, chars_max)}"
@@ -138,7 +143,7 @@ def _named(name: str, value: str) -> str:
 
 
 def _one_line(value: str) -> str:
-    """Names come from configuration and requests; a line break in one could forge a section."""
+    """A name in one line. Names come from configuration and requests; a line break in one could forge a section."""
     return " ".join(value.split())
 
 

@@ -1,7 +1,7 @@
-"""The agent's own list of what it has to do, beside a summary that hides the result in which it stood. Pure.
+"""The agent's own to-do list, beside a summary that hides the result in which it stood. Pure.
 
-The list itself is a document of the session and is lost by nothing; but an agent that no longer sees it forgets to go
-on with it. So the newest list that the transcript holds is written below the notes (docs/behaviour.md, "Compaction").
+The list itself is a document of the session and is never lost; but an agent that no longer sees it forgets to go on
+with it. So the newest list that the transcript holds is written below the notes (docs/behaviour.md, "Compaction").
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _ITEMS_MAX, _CONTENT_CHARS = 50, 400
 
 
 def todo_notes(rows: Sequence[Message], *, through: int) -> str:
-    """What is open in the newest list; empty where nothing is, or where a row behind ``through`` shows the list."""
+    """The open items of the newest list; empty where there are none, or where a row behind ``through`` shows the
+    list.
+    """
     calls = calls_in(rows)
     for row in reversed(rows):
         if row.role is not Role.TOOL:
@@ -34,7 +36,7 @@ def todo_notes(rows: Sequence[Message], *, through: int) -> str:
 
 
 def _listed(content: object) -> Sequence[Mapping[str, Any]] | None:
-    """The items of a result; ``None`` for one that is no list, such as an error."""
+    """The items of a result; ``None`` for a result that is no list, such as an error."""
     items = object_in(text_of(content)).get("todos")
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else None
 

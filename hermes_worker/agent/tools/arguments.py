@@ -1,11 +1,11 @@
-"""From the JSON a model wrote to the arguments a tool declared (docs/behaviour.md, "Arguments").
+"""Turn the JSON that a model wrote into the arguments that a tool declared (docs/behaviour.md, "Arguments").
 
 Values are first brought to the types that the schema asks for, where a value plainly means one: models write ``"5"``
 for 5 and ``"null"`` for nothing. Then ``json_schema`` judges them, and what is wrong is told in sentences that a model
 can act on. Keys the schema does not name are left alone unless it forbids them.
 
-A schema may come from a stranger: both functions work within the bounds of ``json_schema`` and raise
-``UnusableSchema`` beyond them.
+A schema may come from a stranger: both functions work within the bounds of ``json_schema`` and raise ``UnusableSchema``
+beyond them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REFERENCES_MAX = 16
 _NUMBER: Final = re.compile(r"[+-]?\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,3})?")
 _BOOLEANS: Final = {"true": True, "false": False}
 _UNCHANGED: Final = object()
-"""What a coercion returns that does not apply."""
+"""Returned by a coercion that does not apply."""
 
 
 def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -48,8 +48,9 @@ def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def violations(value: object, schema: Schema, *, whole: str = _WHOLE) -> tuple[str, ...]:
-    """What is wrong with the arguments, or another value that is called ``whole``, one sentence each; empty when it
-    can be used. Raises ``UnusableSchema``."""
+    """Sentences that say what is wrong with the arguments, or with another value that is called ``whole``; empty when
+    it can be used. Raises ``UnusableSchema``.
+    """
     _require_usable(schema)
     from hermes_worker.agent.tools.json_schema import errors_of
 
@@ -214,7 +215,9 @@ def _sentences(errors: Iterable[ValidationError], whole: str) -> Iterator[str]:
 
 
 def _told(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
-    """``path`` leads to the value from the arguments. An error inside of an alternative knows a part of it only."""
+    """Sentences about one error. ``path`` leads to the value from the arguments, while an error inside of an
+    alternative knows a part of it only.
+    """
     *outer, name = _places(path) or [""]
     within = "".join(f"in {place!r}: " for place in outer)
     if error.validator == "required":
@@ -247,7 +250,9 @@ def _missing(error: ValidationError) -> str:
 
 
 def _told_of_alternatives(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
-    """The first alternative of the value's type says what is wrong with it; if it is of no such type, that is it."""
+    """Sentences by the first alternative that has the value's type; where none has, the sentence says which types are
+    allowed.
+    """
     alternatives: dict[object, list[ValidationError]] = {}
     for inner in error.context or ():
         alternatives.setdefault(inner.relative_schema_path[0], []).append(inner)

@@ -1,4 +1,4 @@
-"""What ``terminal`` and ``process`` need of the background processes of a session: the rows, by a protocol."""
+"""The interface of ``terminal`` and ``process`` to the rows of a session's background processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KnownProcess(Protocol):
 
 
 class SessionProcesses(Protocol):
-    """The background processes of the session whose call this is. ``tasks.calls.processes``."""
+    """The background processes of the calling session. Implemented by ``tasks.calls.processes``."""
 
     @property
     def cannot_tell(self) -> str | None:
@@ -37,8 +37,9 @@ class SessionProcesses(Protocol):
     def begin(
         self, command: str, *, lifetime_s: float, has_terminal: bool, notifies: bool, patterns: Sequence[str]
     ) -> str:
-        """Write down that a process is about to be started; its id. Raises ``HermesError``, with a message for the
-        model when the session has as many as it may."""
+        """Write down that a process is about to be started; return its id. Raises ``HermesError``, with a message for
+        the model when the session has as many as it may.
+        """
 
     def started(self, process_id: str) -> None: ...
 
@@ -49,4 +50,4 @@ class SessionProcesses(Protocol):
     def find(self, process_id: str) -> KnownProcess | None: ...
 
     def was_told(self, process_id: str, state: str, exit_code: int | None) -> None:
-        """The model is shown that it has ended."""
+        """Record that the model is shown that the process has ended."""

@@ -1,9 +1,10 @@
-"""What a tool is: a specification and one function. A family of tools is one module; an ``Extension`` declares it.
+"""The interface of a tool: a specification and one function. A family of tools is one module; an ``Extension`` declares
+it.
 
 A tool gets parsed arguments and a ``ToolContext`` and returns a ``ToolResult``. It never touches the database, the
-broker or the environment. What it wants remembered for the session (the working directory, the todo list) it
-returns in ``session_updates``; the store writes that in the transaction that settles the call, so a worker that
-lost its claim cannot change a session.
+broker or the environment. What it wants remembered for the session (the working directory, the todo list) it returns in
+``session_updates``; the store writes that in the transaction that settles the call, so a worker that lost its claim
+cannot change a session.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ class InnerTools(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicies:
-    """What the settings that a run was accepted with decide for its tools."""
+    """Decisions for tools by the settings that a run was accepted with."""
 
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     skills: SkillPolicy = field(default_factory=SkillPolicy)
     command_s: int = COMMAND_S_DEFAULT
     """Seconds that a command may run when the model asks for no other limit."""
     network: str | None = None
-    """The network that commands have at most; ``None`` for what the installation allows them."""
+    """The widest network that commands have; ``None`` for what the installation allows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a call may use."""
+    """The environment of one call of a tool."""
 
     run_id: str
     session_id: str
@@ -72,19 +73,20 @@ class ToolContext:
     """The session documents named by ``ToolSpec.session_keys``; a missing one is absent."""
     cancelled: Cancellation
     origin: RunOrigin = PEOPLE
-    """Where the call comes from: what its commands may reach follows from that."""
+    """The origin of the call: what its commands may reach follows from that."""
     progress: Callable[[str], None] = lambda text: None
-    """Tells whoever watches the run how far the call is. Best effort; it must hold no secret."""
+    """Tells the run's watchers how far the call is. Best effort; it must hold no secret."""
     kept: Callable[[str], str | None] = lambda key: None
-    """The full text of a long result of this session by the key of its document, ``None`` when there is none."""
+    """Loads the full text of a long result of this session by the key of its document; ``None`` when there is none."""
     task: RemoteTask | None = None
     """The task that an earlier attempt of this call left: the call goes on with it and begins nothing."""
     finds_hints: bool = False
-    """Whether folders that the call is the first to touch have their say behind its result (``agent.tools.hints``)."""
+    """Whether the hints of folders that the call is the first to touch stand behind its result (``agent.tools.hints``).
+    """
     processes: SessionProcesses | None = None
     """The session's background processes; ``None`` where there can be none."""
     inner: InnerTools | None = None
-    """For a tool that runs scripts; ``None`` for any other."""
+    """The tools that a script may call; ``None`` for a tool that runs no scripts."""
     policies: ToolPolicies = field(default_factory=ToolPolicies)
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
@@ -93,7 +95,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What the model sees, and what is remembered."""
+    """The text that the model sees, and what is stored beside it."""
 
     text: str
     """JSON text for most tools."""
@@ -103,24 +105,25 @@ class ToolResult:
     refusal: Refusal | None = None
     """Why the call did not run, where it was not allowed to; ``text`` tells the model."""
     question: Question | None = None
-    """Instead of a result: the call has done nothing and waits for somebody's answer."""
+    """Set instead of a result: the call has done nothing and waits for a person's answer."""
     consultation: Consultation | None = None
-    """Instead of a result: the call has had no effect and goes on when models have answered."""
+    """Set instead of a result: the call has had no effect and goes on when models have answered."""
     task: RemoteTask | None = None
-    """Instead of a result: somebody else works on it, and the call looks again later. With a ``question`` its answer is
-    handed on."""
+    """Set instead of a result: a server works on it, and the call looks again later. With a ``question`` its answer is
+    handed on.
+    """
     delegated: Sequence[ChildTask] = ()
     """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
     is_background: bool = False
-    """The run shall not wait for them: what they leave begins a new turn of its session."""
+    """Whether the run does not wait for the children: their results begin a new turn of its session."""
     sandbox: str | None = None
-    """What confined the command that the tool ran; ``None`` when it ran none."""
+    """The sandbox that confined the command that the tool ran; ``None`` when it ran none."""
     network: str | None = None
-    """The network that command had, where something confined it."""
+    """The network that the command had, where a sandbox confined it."""
     is_untrusted: bool = False
-    """It holds text of strangers, although results of its tool need not."""
+    """Whether it holds text of strangers, although results of its tool need not."""
     is_unknown: bool = False
-    """The host of the workspace vanished while the tool acted there: nobody knows what it did."""
+    """Whether the outcome is unknown: the host of the workspace vanished while the tool acted there."""
 
 
 class Tool(Protocol):
@@ -135,8 +138,11 @@ class Tool(Protocol):
 @runtime_checkable
 class ConsultingTool(Tool, Protocol):
     """A tool that needs a model, which no worker that runs tools has. Its ``run`` reads, fetches and returns a
-    consultation; whichever worker takes the call once that is answered lets it ``finish``. A tool of replay class
-    ``once`` cannot be one: its worker may die after either half, and neither may run twice."""
+    consultation; the worker that takes the call once that is answered lets it ``finish``. A tool of replay class
+    ``once`` cannot be one: its worker may die after either half, and neither may run twice.
+    """
 
     def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
-        """The result, from nothing but what ``run`` put aside and the answers to its questions, in their order."""
+        """Build the result, from nothing but what ``run`` put aside and the answers to its questions, in their
+        order.
+        """

@@ -34,7 +34,7 @@ HITS_DEFAULT: Final = 50
 
 
 class SearchOutput(StrEnum):
-    """What is wanted of each match."""
+    """The form in which matches are returned."""
 
     CONTENT = "content"
     FILES = "files_only"
@@ -49,13 +49,13 @@ COMMAND_S_DEFAULT: Final = 180
 COMMAND_S_MAX: Final = 600
 
 PROCESS_S_MAX: Final = 86_400
-"""A background process is ended after so long."""
+"""After so many seconds a background process is ended."""
 
 WAIT_S_MAX: Final = 10
-"""No call waits longer for a process: a worker that waits does nothing else."""
+"""The longest wait of a call for a process, in seconds: a worker that waits does nothing else."""
 
 SCRIPT_S_MAX: Final = 300
-"""A script is ended after so long, with the call it is making."""
+"""After so many seconds a script is ended, with the call it is making."""
 
 SCRIPT_CHARS_MAX: Final = 100_000
 
@@ -684,7 +684,7 @@ BUNDLES: Final[Mapping[str, tuple[str, ...]]] = {
     "hermes-cli": (*_CORE, "clarify"),
     "hermes-cron": (*_CORE, "clarify"),
     "hermes-gateway": ("hermes-cli", "hermes-webhook"),
-    # Nobody answers a question that is asked through the API.
+    # A question that is asked through the API is not answered.
     "hermes-api-server": _CORE,
     "hermes-webhook": ("web", "vision", "clarify"),
     "debugging": ("terminal", "web", "file"),

@@ -1,6 +1,6 @@
-"""Which tools there are, which toolset holds which, and how a model is told about them.
+"""Which tools there are, which toolset holds which, and how they are described to a model.
 
-Everything but ``get`` is answered from declarations; a tool itself is loaded and built when somebody gets it.
+Everything but ``get`` is answered from declarations; a tool itself is loaded and built when ``get`` is called for it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class UnknownTool(HermesError):
 class Catalog:
     """Tools by name. Every answer is computed once and then looked up; thread-safe.
 
-    Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. A tool that
-    is at hand counts as its own declaration. ``services`` is what tools may be built with, by the names that their
+    Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. A tool
+    object counts as its own declaration. ``services`` is what tools may be built with, by the names that their
     declarations use, ``values`` the settings of each tool's extension, and ``sources`` makes tool sources. Raises
     ``ConfigurationError`` when two tools have one name or a bundle has the name of a toolset.
     """
@@ -90,7 +90,7 @@ class Catalog:
 
     @property
     def deferred(self) -> frozenset[str]:
-        """The names of the tools that ``tool_call`` leads to: only a session has such."""
+        """The names of the tools that ``tool_call`` leads to: only a session has some."""
         return frozenset()
 
     @property
@@ -126,8 +126,9 @@ class Catalog:
             return self._built_sources[name]
 
     def for_session(self, tools: str) -> Catalog:
-        """As a session with these stored definitions sees it: what came from tool sources is as it was then, whatever
-        is offered or installed by now. Raises as ``sources.spec_of``."""
+        """The catalogue as a session with these stored definitions sees it: tools of tool sources are as they were when
+        stored, whatever is offered or installed by now. Raises as ``sources.spec_of``.
+        """
         found = self._sessions.get(tools)
         if found is None:
             frozen = {spec.name: (source, spec) for source, spec in frozen_specs(tools)}
@@ -138,12 +139,13 @@ class Catalog:
         return found
 
     def may_wait(self, names: Iterable[str]) -> frozenset[str]:
-        """Of ``names``, the tools that need not be shown to a model: those that others than the product brought."""
+        """Those of ``names`` that need not be shown to a model: tools that the product did not bring itself."""
         return frozenset(name for name in names if not _is_of_product(self._declaration(name)))
 
     def load_all(self) -> None:
-        """Build every tool, so that one that cannot be built is known before anybody calls it. Raises
-        ``ConfigurationError``."""
+        """Build every tool, so that one that cannot be built is known before it is called. Raises
+        ``ConfigurationError``.
+        """
         for name in self._declared:
             self.get(name)
         for name in self._sources:
@@ -162,8 +164,9 @@ class Catalog:
         return self._resolved[key]
 
     def tool_definitions(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Canonical JSON of the chat-completions definition of each tool, sorted by name: the same names give the
-        same bytes, in whatever order they come. Raises ``UnknownTool``."""
+        """Canonical JSON of the chat-completions definition of each tool, sorted by name: the same names give the same
+        bytes, in whatever order they come. Raises ``UnknownTool``.
+        """
         wanted = sorted(set(names))
         for name in wanted:
             self._declaration(name)
@@ -188,7 +191,7 @@ class Catalog:
         return tuple(sorted(chosen))
 
     def _members(self, name: str) -> Iterator[str]:
-        """The tools of a toolset and of all it includes; a bundle that includes itself is no harm."""
+        """The tools of a toolset and of all it includes; a bundle that includes itself does no harm."""
         if name in EVERYTHING:
             yield from self._declared
             return
@@ -249,7 +252,7 @@ def _declared_by(found: Installed) -> Catalog:
 
 
 def declared_catalog() -> Catalog:
-    """The catalogue of the tools that are in force in this process, for whoever tells of tools and runs none."""
+    """The catalogue of the tools that are in force in this process, for code that describes tools and runs none."""
     return _declared_by(installed.current())
 
 
@@ -259,8 +262,9 @@ def has_tool_sources() -> bool:
 
 
 def catalog_with(definitions: Sequence[str]) -> Catalog:
-    """The same with the tools of sources, by the definitions that workers left of them. A tool whose name is taken by
-    now, or whose source is not in force here, is left out."""
+    """The catalogue in force with the tools of sources, by the definitions that workers stored. A tool whose name is
+    taken by now, or whose source is not in force here, is left out.
+    """
     return _declared_with(installed.current(), tuple(definitions)) if definitions else declared_catalog()
 
 
@@ -285,10 +289,10 @@ def _runs_elsewhere() -> Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedDeclaration(ToolDeclaration):
-    """A tool of a source, for whoever starts sessions."""
+    """A tool of a source, for code that starts sessions."""
 
     definition: str
-    """What a session stores of it."""
+    """The definition that a session stores."""
 
 
 def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:

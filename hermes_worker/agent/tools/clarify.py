@@ -13,7 +13,7 @@ from hermes_worker.core.questions import CHOICES_MAX, Question
 from hermes_worker.core.run import WaitKind
 
 _EXPIRES_S: Final = 3_600.0
-"""How long the user may take."""
+"""How many seconds the user may take."""
 _QUESTION_CHARS_MAX: Final = 10_000
 _CHOICE_CHARS_MAX: Final = 1_000
 

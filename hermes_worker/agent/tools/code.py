@@ -2,8 +2,8 @@
 
 The script is a command like any other: the same sandbox, limits, variables and permission. What is more is a socket
 pair, one end of which is its standard input: it needs no network, no file in the workspace and no address, and it ends
-with either side. A thread of the worker answers what comes over it, one call after the other. Whoever is at the other
-end is hostile: it may ask for tool calls and for nothing else, and what it says is bounded in size and number.
+with either side. A thread of the worker answers what comes over it, one call after the other. The other end is hostile:
+it may ask for tool calls and for nothing else, and its messages are bounded in size and number.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from hermes_worker.workspaces.output import HeadTail
 _OUTPUT_BYTES_MAX: Final = 50_000
 _ERROR_BYTES_MAX: Final = 10_000
 _MESSAGE_BYTES_MAX: Final = 8_000_000
-"""Of a call that a script makes. A longer result is an error to it."""
+"""Bytes of a message with a call that a script makes. A longer result is an error for the script."""
 _REFUSED_MAX: Final = 1_000
-"""So many calls more than it may make are answered; then nothing is."""
+"""How many calls beyond its limit are answered with an error; later ones get no answer."""
 _NO_PYTHON: Final = 127
 
 
@@ -79,7 +79,7 @@ class ExecuteCodeTool:
 
 
 def _leave_waiting(channel: socket.socket) -> None:
-    """Until the script, which is about to be ended, has ended: with an answer it would go on to its next line."""
+    """Wait until the script, which is about to be ended, has ended: with an answer it would go on to its next line."""
     while channel.recv(65_536):
         pass
 
@@ -106,7 +106,7 @@ class Until:
 
 
 class ScriptTalk:
-    """What a script asks for, and is answered. ``serve`` runs in a thread of its own until the channel is shut."""
+    """Serves the calls of one script. ``serve`` runs in a thread of its own until the channel is shut."""
 
     def __init__(self, code: str, tools: InnerTools, context: ToolContext, outer: ToolContext) -> None:
         self._code = code
@@ -114,17 +114,18 @@ class ScriptTalk:
         self._context = context
         self._outer = outer
         self.calls = 0
-        """That were made, whatever came of them."""
+        """How many calls were made, with any outcome."""
         self.updates: dict[str, Any] = {}
         """Session documents that they changed."""
         self.has_strangers = False
         """Whether any of them may have brought text of strangers."""
         self.is_lost = False
-        """Whether the claim is gone, so that the script has nobody to work for."""
+        """Whether the claim is gone, so that the script's work is of no use any more."""
 
     def serve(self, channel: socket.socket) -> None:
-        """Hand over the script, and make the calls that it asks for. Raises ``OSError`` at its end, ``ValueError`` and
-        ``RecursionError`` for what is no message."""
+        """Send the script, and make the calls that it asks for. Raises ``OSError`` at its end, ``ValueError`` and
+        ``RecursionError`` for bytes that are no message.
+        """
         tools = {name: list(parameters) for name, parameters in self._tools.parameters.items()}
         _send(channel, {"code": self._code, "tools": tools})
         refused = 0
@@ -177,7 +178,7 @@ def _said(error: str) -> str:
 
 @cache
 def _command() -> str:
-    """What the sandbox runs: the same for every script, which comes over the channel."""
+    """The command that the sandbox runs: the same for every script, which comes over the channel."""
     program = files("hermes_worker.agent.tools").joinpath("script_side.py").read_text("utf-8")
     variables = "PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1"
     return f"command -v python3 >/dev/null || exit {_NO_PYTHON}; {variables} python3 -u -c {shlex.quote(program)}"

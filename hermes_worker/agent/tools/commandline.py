@@ -1,4 +1,4 @@
-"""What can be told about a shell command from its text alone: whether it would never end, and what its exit code says.
+"""What a shell command's text alone tells: whether it would never end, and what its exit code means.
 
 These are hints for a model and not a guard: quoting that this reading gets wrong costs a better message, nothing else.
 """
@@ -88,7 +88,7 @@ def refusal_to_run(command: str) -> str | None:
 
 
 def exit_code_meaning(command: str, exit_code: int) -> str | None:
-    """What a non-zero exit code says when it does not simply say "failed"."""
+    """The meaning of a non-zero exit code that is more than "failed"; ``None`` where it has no other."""
     if len(command) > _CHARS_MAX:
         return _GENERAL_MEANINGS.get(exit_code)
     words = re.split(r"\|\||&&|[|;&\n]", _without_quotes(command).strip())[-1].split()

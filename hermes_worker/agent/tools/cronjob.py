@@ -1,4 +1,4 @@
-"""``cronjob``: an agent's hand on scheduled jobs (docs/behaviour.md, "Job records"). One tool for all of it."""
+"""``cronjob``: lets an agent manage scheduled jobs (docs/behaviour.md, "Job records"). One tool for all actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JobManager(Protocol):
 
 
 class CronjobTool:
-    """Hands what the model asks for to whoever keeps the jobs."""
+    """Passes the model's request on to the ``JobManager``."""
 
     def __init__(self, jobs: JobManager) -> None:
         self._jobs = jobs
@@ -33,7 +33,7 @@ class CronjobTool:
         action = JOB_ALIASES.get(arguments["action"], arguments["action"])
         wanted = {name: value for name, value in arguments.items() if name != "action"}
         if wanted.get("workdir"):
-            # Nobody gets at another directory by asking for it in a job.
+            # A job must not be the way to another directory.
             wanted["workdir"] = str(context.workspace.resolve(wanted["workdir"]))
         try:
             told = self._jobs.act(action, wanted, session_id=context.session_id, tenant=context.origin.tenant)

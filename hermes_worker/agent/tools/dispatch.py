@@ -1,4 +1,4 @@
-"""From a call as the model wrote it to a result, whatever happens in between."""
+"""Run a call as the model wrote it and return a result, even when something fails in between."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hermes_worker.safety.untrusted import marked
 from hermes_worker.workspaces.base import HostLost, WorkspaceError
 
 _QUICKLY_READ_CHARS = 20_000
-"""So much of a result is read for secrets in no time."""
+"""How many characters of a result are searched for secrets in no time."""
 
 NOT_ASKED = "not_asked"
-"""Why there is no answer to what a tool wanted to ask a model within a script."""
+"""The reason why a tool's question to a model has no answer within a script."""
 
 Gate = Callable[[Tool, Mapping[str, Any]], ToolResult | None]
 """Looks at a call before it runs; a result it gives stands in for the call."""
@@ -94,8 +94,9 @@ def run_inner(
     revise: Revise | None = None,
 ) -> ToolResult:
     """Run a call that a script makes: as ``run_tool``, but its result is a program's to read and not a model's, so it
-    is neither shortened nor put into the wrapper of untrusted text. What would wait for somebody does not run; where a
-    model would be asked, the result is what it is without an answer."""
+    is neither shortened nor put into the wrapper of untrusted text. A call that would have to wait for a person does
+    not run; where a model would be asked, the result is what it is without an answer.
+    """
     arguments = _arguments(tool, arguments_json)
     if isinstance(arguments, ToolResult):
         return _without_secrets(arguments, context)
@@ -119,7 +120,7 @@ def run_inner(
 
 
 def _marked(tool: Tool, result: ToolResult) -> ToolResult:
-    """Text of strangers in its wrapper. Once: what is stored of a call is what this returns."""
+    """Put text of strangers into its wrapper. This happens once: what is stored of a call is what this returns."""
     found = marked(result.text, tool.spec.name)
     if found.threats:
         count("untrusted.suspicious")
@@ -128,7 +129,7 @@ def _marked(tool: Tool, result: ToolResult) -> ToolResult:
 
 
 def _checked(tool: Tool, result: ToolResult) -> ToolResult:
-    """``result``, unless it leaves a consultation that cannot be kept."""
+    """Return ``result``, or an error where it leaves a consultation that cannot be kept."""
     if result.consultation is None:
         return result
     if tool.spec.replay is Replay.ONCE:
@@ -147,7 +148,7 @@ def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> 
 
 
 def _without_files_secrets(tool: Tool, result: ToolResult, context: ToolContext) -> ToolResult:
-    """Without what stands in the environment files of the workspace, however the tool came by it."""
+    """The result without the values in the workspace's environment files, however the tool came by them."""
     if not context.redactor.is_on:
         return result
     known = workspace_secrets(tool.spec.toolset, context.workspace)
@@ -165,7 +166,7 @@ def _without_secrets(result: ToolResult, context: ToolContext, *, is_configurati
         try:
             text = interruptible(hide, context.cancelled)
         except ToolInterrupted:
-            # What is not read for secrets is shown to nobody.
+            # A text that was not searched for secrets is not shown.
             return replace(
                 result, text=error_result("the call was interrupted; its result is not shown").text, is_error=True
             )
@@ -201,8 +202,9 @@ def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
 
 
 def _judged(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-    """The arguments and what is wrong with them, by the schema or, where that is none, by the mended one that the
-    model was sent. Raises ``UnusableSchema``."""
+    """The arguments and what is wrong with them, by the schema or, where that is none, by the mended one that the model
+    was sent. Raises ``UnusableSchema``.
+    """
     try:
         return (arguments := coerce(value, schema)), violations(arguments, schema)
     except UnusableSchema:

@@ -1,8 +1,8 @@
-"""What takes the text out of a document inside the sandbox: a program of its own, handed to Python as text.
+"""Take the text out of a document inside the sandbox: a program of its own, handed to Python as text.
 
 A parser of documents is the likeliest part of all to be broken by what it reads. So it gets the bytes over its standard
-input, has no way to answer but that, and may take as much memory and processor time as the order says. What it answers
-is a document's text to the worker, and nothing that is believed.
+input, has no way to answer but that, and may take as much memory and processor time as the order says. Its answer is a
+document's text for the worker, and is never trusted.
 """
 
 import io
@@ -18,7 +18,9 @@ from typing import Any
 _UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 _MEMBERS_MAX = 10_000
 _RATIO_MAX = 200
-"""Of a member of more than a megabyte: ordinary XML shrinks to a tenth, and long tables to a fiftieth."""
+"""The largest compression ratio of a member of more than a megabyte: ordinary XML shrinks to a tenth, and long tables
+to a fiftieth.
+"""
 _DECLARATIONS = (b"<!DOCTYPE", b"<!ENTITY")
 
 
@@ -27,7 +29,7 @@ class _DocumentRefused(Exception):
 
 
 class _FoundText:
-    """What is found, up to a limit."""
+    """Collects the text that is found, up to a limit."""
 
     def __init__(self, chars_max: int) -> None:
         self._left = chars_max
@@ -35,7 +37,7 @@ class _FoundText:
         self.is_whole = True
 
     def line(self, text: str) -> bool:
-        """Whether there is room for more."""
+        """Add a line; return whether there is room for more."""
         text = text.replace("\r", " ").replace("\x00", "")
         if len(text) + 1 > self._left:
             self._parts.append(text[: max(0, self._left - 1)])
@@ -63,7 +65,7 @@ def _pdf(data: bytes, text: _FoundText) -> dict[str, Any]:
 
 
 def _require_sane_archive(data: bytes) -> None:
-    """Looked at before any parser is: what would unpack to far more than it is."""
+    """Check an archive before a parser sees it: raise for one that would unpack to far more than it is."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         if len(members) > _MEMBERS_MAX:

@@ -28,7 +28,7 @@ _OUTPUT_BYTES_MAX: Final = 2_000
 LIBRARIES: Final[Mapping[str, str]] = MappingProxyType(
     {"pdf": "pypdf", "docx": "docx", "xlsx": "openpyxl", "pptx": "pptx"}
 )
-"""What reads which kind, as it is imported."""
+"""The library that reads each kind, by the name it is imported under."""
 HOW_TO_INSTALL: Final = "pip install 'hermes-worker[documents]'"
 
 
@@ -38,7 +38,7 @@ class Unextracted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentText:
-    """What was found in a document."""
+    """The text found in a document."""
 
     kind: str
     text: str
@@ -57,12 +57,12 @@ def document_kind(path: str, data: bytes) -> str | None:
 
 
 def missing_libraries() -> tuple[str, ...]:
-    """The kinds that cannot be read here, because what reads them is not installed. Imports nothing."""
+    """The kinds that cannot be read here, because their library is not installed. Imports nothing."""
     return tuple(kind for kind, module in LIBRARIES.items() if find_spec(module) is None)
 
 
 def document_text(kind: str, data: bytes, context: ToolContext) -> DocumentText:
-    """Raises ``Unextracted``, ``WorkspaceError``."""
+    """Extract the text of a document in the sandbox. Raises ``Unextracted``, ``WorkspaceError``."""
     workspace = context.workspace
     if not isinstance(workspace, Converses):
         raise Unextracted(
@@ -103,7 +103,7 @@ def document_text(kind: str, data: bytes, context: ToolContext) -> DocumentText:
 
 
 def _understood(kind: str, said: Mapping[str, Any]) -> DocumentText:
-    """What the sandbox answered, which is believed as little as the document."""
+    """Read the answer of the sandbox, which is trusted as little as the document."""
     if isinstance(missing := said.get("missing"), str):
         raise Unextracted(
             f"is a {kind} document, and {missing[:40]!r}, which reads such, is not installed on this worker "

@@ -2,7 +2,7 @@
 
 A command, a script, a background process or a page that a browser filled can show what stands in ``.env`` without its
 name beside it, so it is the values that are looked for. A text that was changed (encoded, cut into pieces) is not
-recognised: this is a seat belt. The wall is not to keep secrets where agents run commands.
+recognised: this is a seat belt. Real protection is to keep no secrets where agents run commands.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from hermes_worker.workspaces.base import HoldsEnvironmentFiles, Workspace
 
 _LINE: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*$")
 _CHARS_MIN: Final = 8
-"""Of the value of a name that sounds like a secret's."""
+"""Least characters of the value of a name that sounds like a secret's."""
 _RANDOM_CHARS_MIN: Final = 16
 _RANDOM: Final = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[A-Za-z0-9_+/=.~-]+")
-"""What looks like a key, whatever it is called."""
+"""Matches values that look like a key, whatever their name."""
 _DIRECTORIES: Final = ("PWD", "OLDPWD")
 _NAME: Final = re.compile(r"(?i)key|secret|token|pass|pwd|auth|cred|dsn|private")
-"""In such a file, more names are believed than in other texts."""
+"""Names that count as a secret's in such a file: more than in other texts."""
 _PLAIN: Final = re.compile(r"(?i)true|false|none|null|development|production|localhost|changeme")
 _TOOLSETS: Final = frozenset({"browser", "code_execution", "file", "terminal"})
-"""Whose tools can show what stands in files of the workspace."""
+"""The toolsets whose tools can show the content of files of the workspace."""
 
 
 def workspace_secrets(toolset: str, workspace: Workspace) -> tuple[str, ...]:
-    """What is to be hidden in a result of a tool of ``toolset``; nothing where its tools see no files."""
+    """The values to hide in a result of a tool of ``toolset``; empty where its tools see no files."""
     if toolset not in _TOOLSETS or not isinstance(workspace, HoldsEnvironmentFiles):
         return ()
     # The longest first: one may hold another.
@@ -62,7 +62,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _spellings(values: Iterable[str]) -> Iterator[str]:
-    """As they are, and as JSON writes them."""
+    """Each value unchanged, and as JSON writes it."""
     for value in values:
         yield value
         yield json.dumps(value)[1:-1]

@@ -1,4 +1,4 @@
-"""What tools need of whoever fetches for them."""
+"""The interface by which tools fetch addresses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class FetchFailed(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What is at an address."""
+    """The content of an address."""
 
     url: str
-    """Where it was found after redirects."""
+    """The address after redirects."""
     media_type: str
     """Lower case, without parameters; empty when the server did not say."""
     charset: str | None
     content: bytes = field(repr=False)
     is_cut: bool
-    """There is more of it."""
+    """Whether there is more of it."""
 
     @property
     def text(self) -> str:

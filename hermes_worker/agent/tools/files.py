@@ -38,21 +38,21 @@ DOCUMENT_BYTES_MAX: Final = 20 * 1024 * 1024
 _LINE_CHARS_MAX: Final = 2_000
 _READ_CHARS_MAX: Final = 100_000
 _SEEN_CHARS_MAX: Final = 2 * _LINE_CHARS_MAX
-"""As much of a line is looked at for secrets; less of it is shown."""
+"""How many characters of a line are searched for secrets; fewer of them are shown."""
 _CONTEXT_LINES: Final = 100
-"""A private key has fewer lines."""
+"""How many lines before and behind a page are searched with it; a private key has fewer lines."""
 _DIFF_CHARS_MAX: Final = 20_000
 _DIFF_FILE_CHARS_MAX: Final = 2_000_000
 _HINTS_MAX: Final = 5
 _NAMES_COMPARED_MAX: Final = 2_000
-"""Of a folder's names; to compare one takes some 20 microseconds."""
+"""How many names of a folder are compared; each takes some 20 microseconds."""
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 """A line as ``read_file`` counts them; ``str.splitlines`` also cuts at form feeds, U+2028, U+0085 and lone CR."""
 _RAW: Final = re.compile("[\udc80-\udcff]|\\\\(?=x(?:[89a-f][0-9a-f]|5c))")
 _ESCAPE: Final = re.compile(r"\\x([89a-f][0-9a-f]|5c)")
 _NUMBERED: Final = re.compile(r" {0,6}([1-9]\d{0,8})\|")
 _TABLE_SUFFIXES: Final = frozenset({".csv", ".dat", ".psv", ".tbl", ".tsv"})
-"""Of files whose lines may begin with a number and a bar."""
+"""Endings of files whose lines may begin with a number and a bar."""
 _IMAGE_SUFFIXES: Final = frozenset({".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
@@ -70,8 +70,9 @@ def session_folder(context: ToolContext) -> str | None:
 
 
 def located(context: ToolContext, path: str, *, for_write: bool = False) -> str:
-    """The canonical path of ``path`` as the model wrote it: of a name with bytes that are no text, as results show it.
-    Raises ``WorkspaceError``."""
+    """The canonical path of ``path`` as the model wrote it. A name with bytes that are no text is accepted as results
+    show it. Raises ``WorkspaceError``.
+    """
     folder = session_folder(context)
     if (meant := _unescaped(path)) != path:
         found = str(context.workspace.resolve(meant, cwd=folder, for_write=for_write))
@@ -97,8 +98,9 @@ def _escaped(path: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """The path that ``_escaped`` wrote so. Bytes that are UTF-8 together become their character, so that one file has
-    one spelling for those who guard it."""
+    """The path that ``_escaped`` wrote in this form. Bytes that are UTF-8 together become their character, so that one
+    file has one spelling for those who guard it.
+    """
     raw = _ESCAPE.sub(lambda found: "\\" if found[1] == "5c" else chr(0xDC00 + int(found[1], 16)), text)
     return text if raw == text else os.fsdecode(raw.encode("utf-8", "surrogateescape"))
 
@@ -110,13 +112,14 @@ def shown(path: str, context: ToolContext) -> str:
 
 
 def shown_from(folder: str, path: str) -> str:
-    """``shown``, for a caller that has many paths and asks for the session's folder once. Both are canonical."""
+    """``shown``, for a caller that has many paths and looks up the session's folder once. Both are canonical."""
     return "." if path == folder else _escaped(path.removeprefix(f"{folder.rstrip('/')}/"))
 
 
 def place_of(context: ToolContext, *paths: str) -> dict[str, object]:
-    """Where relative paths begin, and the canonical ``paths`` from the workspace's root, for a result; empty where both
-    are the same."""
+    """The folder where relative paths begin, and the canonical ``paths`` from the workspace's root, for a result; empty
+    where both are the same.
+    """
     root = str(context.workspace.resolve("."))
     current = shown_from(root, str(context.workspace.resolve(session_folder(context) or ".")))
     if current == ".":
@@ -186,7 +189,9 @@ def _document(kind: str, data: bytes, arguments: Mapping[str, Any], context: Too
 
 
 def _kept(canonical: str, context: ToolContext) -> bytes | None:
-    """A long result whose file is not in this workspace, because another one held it or somebody removed it."""
+    """The stored text of a long result whose file is not in this workspace, because another workspace held it or it was
+    removed; ``None`` where there is none.
+    """
     key = result_key(canonical)
     text = context.kept(key) if key is not None else None
     return None if text is None else text.encode("utf-8", "replace")
@@ -319,7 +324,9 @@ def _is_numbered(content: str) -> bool:
 
 
 def _text_before(workspace: Workspace, path: str) -> TextFile:
-    """The text that stands in a file, for what is kept of it; an empty one for what is no text."""
+    """The text of a file before the write, which decides what of its form is kept; an empty one for a file that is no
+    text.
+    """
     try:
         return _editable(workspace, path)
     except NotText:

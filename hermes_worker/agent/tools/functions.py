@@ -49,7 +49,7 @@ class Stop(Cancellation, Protocol):
 
 
 class Progress(Protocol):
-    """Tell whoever watches the run how far the call is."""
+    """Tells the run's watchers how far the call is."""
 
     def __call__(self, text: str) -> None: ...
 
@@ -67,7 +67,7 @@ class Deadline:
     """When the worker will cancel the call."""
 
     at: float
-    """By ``time.monotonic``."""
+    """The deadline, by ``time.monotonic``."""
 
     @property
     def left_s(self) -> float:
@@ -133,7 +133,7 @@ def tool(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a function takes: arguments of the model, and what the worker gives."""
+    """The parameters of a function: arguments of the model, and values that the worker gives."""
 
     arguments: type[BaseModel]
     given: Mapping[str, Any]
@@ -167,7 +167,9 @@ def _read(function: Callable[..., Any]) -> Signature:
 
 
 def _described(kind: Any) -> Any:
-    """``Annotated[int, "what it is"]`` describes an argument, as ``Field(description=...)`` does."""
+    """The type with its description: ``Annotated[int, "what it is"]`` describes an argument, as
+    ``Field(description=...)`` does.
+    """
     if get_origin(kind) is not Annotated:
         return kind
     plain, *notes = get_args(kind)
@@ -184,8 +186,9 @@ def _schema_of(arguments: type[BaseModel]) -> Mapping[str, Any]:
 
 
 def _untitled(schema: Any) -> Any:
-    """Without the titles that pydantic makes of names: they cost tokens and say nothing. An argument may be called
-    ``title``; its schema is no string."""
+    """A schema without the titles that pydantic makes of names: they cost tokens and say nothing. An argument may be
+    called ``title``; its schema is no string.
+    """
     if isinstance(schema, dict):
         return {key: _untitled(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
     return [_untitled(one) for one in schema] if isinstance(schema, list) else schema
@@ -203,7 +206,9 @@ class FunctionTool:
         self._values = Values(values)
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Raises what the function raises, but for what it tells the model."""
+        """Call the function. Raises what the function raises, except ``ToolFailed``, whose message becomes the
+        result.
+        """
         try:
             parsed = self._signature.arguments.model_validate(dict(arguments))
         except ValidationError as error:
@@ -212,7 +217,7 @@ class FunctionTool:
         wanted = {name: getattr(parsed, name) for name in type(parsed).model_fields}
         work = partial(self._call, {**wanted, **given}, context.cancelled)
         try:
-            # What has an effect is waited for: nobody could say whether it had it.
+            # A call with an effect is waited for: otherwise it would be unknown whether it had it.
             return _result(interruptible(work, context.cancelled) if self.spec.replay is Replay.PURE else work())
         except ToolFailed as error:
             return error_result(str(error))
@@ -237,7 +242,7 @@ class FunctionTool:
 
 
 async def _stoppable(work: Any, cancelled: Cancellation) -> Any:
-    """What a coroutine returns; it is cancelled by a stop. Raises ``ToolFailed`` then."""
+    """Run a coroutine and return its result; a stop cancels it, and then ``ToolFailed`` is raised."""
     task = asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=_LOOK_EVERY_S)

@@ -39,7 +39,7 @@ class _PlainForms(dict[int, str]):
 _TO_PLAIN: Final = _PlainForms()
 _WORD_OR_END: Final = re.compile(r"[^ \t\n]+|\n")
 _WRITTEN: Final = re.compile(r"""\\(?P<mark>[nt])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
-"""An escape that is written out, or a text in quotes, in which it is meant."""
+"""An escape that is written out, or a text in quotes, in which it is meant literally."""
 _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
 _Form = Literal["NFC", "NFD"]
 _FORMS: Final[Mapping[_Form, _Form]] = {"NFC": "NFD", "NFD": "NFC"}
@@ -77,7 +77,7 @@ class EditRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """Where a strategy found the text: spans of characters, in order and without overlap."""
+    """The spans of characters at which a strategy found the text, in order and without overlap."""
 
     spans: Sequence[tuple[int, int]]
     are_whole_lines: bool = False
@@ -111,8 +111,9 @@ def replace_lines(text: str, old: Sequence[str], new: Sequence[str]) -> Replaced
 
 
 def is_already_there(text: str, old: str, new: str) -> bool:
-    """Whether the edit was evidently made before: what was to come is there word for word, what was to go is not.
-    Short texts are there by chance too often to say."""
+    """Whether the edit was evidently made before: the new text is there word for word, the old one is not. Short texts
+    are there by chance too often to say.
+    """
     return len(new.strip()) >= 8 and new in text and old not in text
 
 
@@ -158,8 +159,9 @@ def _fitted(new: str, old: str, region: str, strategy: str, are_whole_lines: boo
 
 
 def _with_real_marks(region: str, old: str, new: str) -> str:
-    """``new`` with the region's tabs and line ends where it only has them written out (``\\t``, ``\\n``): its
-    arguments were escaped twice. What stands in quotes, and what ``old`` or the region writes out too, is meant."""
+    r"""``new`` with the region's tabs and line ends where it only has them written out (``\t``, ``\n``): its arguments
+    were escaped twice. An escape in quotes, or one that ``old`` or the region writes out too, is meant literally.
+    """
     meant = new
     if "\t" in region and "\t" not in new and "\\t" not in region + old:
         meant = _without_written("t", meant)
@@ -172,7 +174,7 @@ def _with_real_marks(region: str, old: str, new: str) -> str:
 
 
 def _without_written(mark: str, text: str) -> str:
-    """``text`` with a tab (``t``) or a line end (``n``) wherever it is written out, but in quotes."""
+    """``text`` with a tab (``t``) or a line end (``n``) wherever it is written out outside of quotes."""
     return _WRITTEN.sub(lambda found: _ESCAPES[found[0]] if found["mark"] == mark else found[0], text)
 
 
@@ -192,7 +194,7 @@ def _line_trimmed(text: str, old: str) -> _Found:
 
 
 def _whitespace_normalized(text: str, old: str) -> _Found:
-    """The same words with other amounts of white space between them; line ends stay line ends."""
+    """Find the same words with other amounts of white space between them; line ends stay line ends."""
     wanted = "\n".join(" ".join(line.split()) for line in old.strip().split("\n"))
     normal = _single_spaced(text)
     spans: list[tuple[int, int]] = []
@@ -202,14 +204,17 @@ def _whitespace_normalized(text: str, old: str) -> _Found:
 
 
 def _escape_normalized(text: str, old: str) -> _Found:
-    """``\\n`` and ``\\t`` written out as two characters, which happens when arguments are escaped twice."""
+    r"""Find the text where ``\n`` and ``\t`` are written out as two characters, which happens when arguments are
+    escaped twice.
+    """
     plain = _unescaped(old)
     return _Found(spans=list(_occurrences(text, plain)) if plain != old else ())
 
 
 def _unicode_normalized(text: str, old: str) -> _Found:
-    """Typographic quotes, dashes and spaces in the file where the model wrote plain ones, or the other way round; and
-    letters whose accents are characters of their own."""
+    """Find the text with typographic quotes, dashes and spaces where the model wrote plain ones, or the other way
+    round; and with letters whose accents are characters of their own.
+    """
     starts, plain = _plain_starts(text), _plain(text)
     spans: list[tuple[int, int]] = []
     for start, end in _occurrences(plain, _plain(old)):
@@ -227,7 +232,7 @@ def _unicode_lines(text: str, old: str) -> _Found:
 
 
 def _block_anchor(text: str, old: str) -> _Found:
-    """The same first and last line, and between them lines that resemble what was asked for."""
+    """Find the same first and last line, and between them lines that resemble those of ``old``."""
     wanted = [line.strip() for line in _lines(old)]
     if len(wanted) < 3:
         return _Found(spans=())
@@ -238,7 +243,7 @@ def _block_anchor(text: str, old: str) -> _Found:
 
 
 def _context_aware(text: str, old: str) -> _Found:
-    """A block of as many lines, at least half of them the same and each of the others similar."""
+    """Find a block of as many lines, at least half of them the same and each of the others similar."""
     wanted = [line.strip() for line in _lines(old)]
     if len(wanted) < 2:
         return _Found(spans=())
@@ -275,7 +280,7 @@ def _occurrences(text: str, wanted: str) -> Iterator[tuple[int, int]]:
 
 
 def _same_lines(text: str, old: str, form: Callable[[str], str]) -> _Found:
-    """Windows of ``text`` whose lines have the same form as those of ``old``, one after the other."""
+    """Find windows of ``text`` whose lines have the same form as those of ``old``, one after the other."""
     wanted = [form(line) for line in _lines(old)]
     lines = text.split("\n")
     forms = [form(line) for line in lines]
@@ -292,7 +297,7 @@ def _same_lines(text: str, old: str, form: Callable[[str], str]) -> _Found:
 
 
 def _resembling(text: str, old: str, accepts: Callable[[Sequence[str]], bool]) -> _Found:
-    """Runs of as many lines as ``old`` has that ``accepts`` takes; it is shown them without white space around."""
+    """Find runs of as many lines as ``old`` has that ``accepts`` takes; it is given them without white space around."""
     length = len(_lines(old))
     lines = text.split("\n")
     stripped = [line.strip() for line in lines]
@@ -317,7 +322,7 @@ class _SingleSpaced:
     origins: Sequence[int]
 
     def place_of(self, index: int) -> int:
-        """Where the character at ``index``, which is not one of the spaces between words, stands in the original."""
+        """The index in the original of the character at ``index``, which is not one of the spaces between words."""
         piece = bisect_right(self.starts, index) - 1
         return self.origins[piece] + index - self.starts[piece]
 
@@ -378,13 +383,15 @@ class _TooMuchToCompare(Exception):
 
 
 class _Compared:
-    """How similar lines are, for one search."""
+    """The similarities of lines, cached for one search."""
 
     def __init__(self) -> None:
         self._pairs_left = _COMPARED_PAIRS_MAX
 
     def ratio(self, one: str, other: str) -> float:
-        """From 0 to 1; lines too long to compare are equal or not at all similar. Raises ``_TooMuchToCompare``."""
+        """The similarity, from 0 to 1; lines too long to compare are equal or not at all similar. Raises
+        ``_TooMuchToCompare``.
+        """
         if one == other:
             return 1.0
         if max(len(one), len(other)) > _COMPARED_CHARS_MAX:
@@ -432,12 +439,14 @@ def _without_margins_of(old: str, new: str) -> str:
 
 
 def _plain_starts(text: str) -> list[int]:
-    """Where each character of ``text`` begins in its plain form; one more entry for the end."""
+    """The index at which each character of ``text`` begins in its plain form; one more entry for the end."""
     return [0, *accumulate(len(_TO_PLAIN[ord(char)]) for char in text)]
 
 
 def _with_typography_of(region: str, new: str) -> str:
-    """``new`` with the region's own characters in every line that says the same, or much the same, in plain ones."""
+    """``new`` with the region's own characters in every line that is the same, or much the same, in plain
+    characters.
+    """
     actual, written = region.split("\n"), new.split("\n")
     if len(actual) * len(written) > _COMPARED_PAIRS_MAX:
         return new
@@ -473,7 +482,7 @@ def _line_with_typography_of(actual: str, written: str) -> str:
 
 
 def _in_form_of(sample: str, text: str, written: str) -> str:
-    """``text`` with its accents composed or decomposed as those of ``sample`` are, or else those of ``written``."""
+    """``text`` with its accents composed or decomposed as in ``sample``, or else as in ``written``."""
     forms = [
         form
         for one in (sample, written)

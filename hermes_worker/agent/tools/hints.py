@@ -1,9 +1,9 @@
-"""What the files for agents (``AGENTS.md`` and the like) of a folder say, behind the first result that touched it.
+"""The files for agents (``AGENTS.md`` and the like) of a folder, shown behind the first result that touched it.
 
-Each folder has its say once in a session: what was said is a document of the session, written in the transaction that
-settles the call, so a worker that takes over knows it. The text is a stranger's: secrets are hidden in it, it is cut,
-and it stands in the wrapper of ``safety.untrusted``. A folder of another machine is not looked into: each look would
-be a way there and back.
+Each folder's file is shown once in a session: that it was shown is a document of the session, written in the
+transaction that settles the call, so a worker that takes over knows it. The text is a stranger's: secrets are hidden in
+it, it is cut, and it stands in the wrapper of ``safety.untrusted``. A folder of another machine is not looked into:
+each look would be a way there and back.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from hermes_worker.safety.untrusted import marked
 from hermes_worker.workspaces.base import KnownFiles, WorkspaceError
 
 HINTS_KEY: Final = "hint:"
-"""Begins the names of the documents that say which folders had their say."""
+"""The prefix of the documents that say which folders' hints were shown."""
 _FILES: Final = ("AGENTS.md", "agents.md", "CLAUDE.md", "claude.md", ".cursorrules")
-"""The first that is there speaks for its folder."""
+"""Names in order; the first that exists speaks for its folder."""
 _CHARS_MAX: Final = 8_000
-"""Of one file, as in Hermes Agent 0.19."""
+"""Characters of one file, as in Hermes Agent 0.19."""
 _OF_A_CALL_MAX: Final = 3
-"""Folders that have their say behind one result."""
+"""How many folders' hints are shown behind one result."""
 _OF_A_SESSION_MAX: Final = 50
 _ABOVE_MAX: Final = 5
-"""Folders above a path that are looked at."""
+"""How many folders above a path are looked at."""
 _PATHS_MAX: Final = 16
-"""Of one call."""
+"""How many paths of one call are looked at."""
 _COMMAND_CHARS_MAX: Final = 20_000
 _ARGUMENTS: Final = ("path", "file_path", "workdir")
 _ELSEWHERE: Final = ("-", "http://", "https://", "git@")
 
 
 def with_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, result: ToolResult) -> ToolResult:
-    """``result``, and behind it what folders say that the call was the first to touch. Raises nothing."""
+    """``result``, and behind it the hints of folders that the call was the first to touch. Raises nothing."""
     if result.is_error or isinstance(context.workspace, KnownFiles):
         return result
     said = sum(1 for key in context.session if key.startswith(HINTS_KEY))
@@ -68,7 +68,7 @@ def with_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, r
 
 
 def told(folder: str) -> Mapping[str, object]:
-    """The document of a session whose prompt says what this folder says."""
+    """The session document for a folder whose file already stands in the prompt."""
     return {_key(folder): True}
 
 
@@ -99,7 +99,9 @@ def _folders(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> 
 
 
 def _paths(tool: Tool, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """As the model wrote them. A command touches the folder it runs in and what looks like a path in it."""
+    """Paths as the model wrote them. A command touches the folder it runs in and the words in it that look like a
+    path.
+    """
     for name in _ARGUMENTS:
         value = arguments.get(name)
         if isinstance(value, str) and value.strip():

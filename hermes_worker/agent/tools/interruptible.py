@@ -18,11 +18,11 @@ class ToolInterrupted(Exception):
 
 
 def interruptible(work: Callable[[], _T], cancelled: Cancellation) -> _T:
-    """What ``work`` returns, or raises. Raises ``ToolInterrupted`` within moments of a stop.
+    """Return what ``work`` returns, or raise what it raises. Raises ``ToolInterrupted`` within moments of a stop.
 
-    The work then goes on for nothing until it ends by itself, so it must have no effect and a bounded input. It runs
-    on a thread of its own: what compares texts or shrinks an image cannot be told to look up. Only a single regular
-    expression that runs for long keeps everybody waiting.
+    The work then goes on for nothing until it ends by itself, so it must have no effect and a bounded input. It runs on
+    a thread of its own: code that compares texts or shrinks an image cannot be interrupted. Only a single regular
+    expression that runs for long delays even this.
     """
     found: list[_T] = []
     raised: list[BaseException] = []

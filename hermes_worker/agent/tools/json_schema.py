@@ -35,10 +35,12 @@ from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, Schema, Unus
 from hermes_worker.core.messages import canonical_json
 
 CHARS_MAX = 256_000
-"""Of a schema, as compact JSON."""
+"""Characters of a schema, as compact JSON."""
 PATTERN_CHARS_MAX = 2_000
 MEMBERS_MAX = 1_000
-"""Of a value that ``unevaluatedProperties`` or ``unevaluatedItems`` is asked of: that takes the square of it."""
+"""Members of a value that ``unevaluatedProperties`` or ``unevaluatedItems`` is applied to: that takes time with the
+square of it.
+"""
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
@@ -50,7 +52,7 @@ _DIALECTS: Final[Mapping[str, type[Validator]]] = {
     "https://json-schema.org/draft/2020-12/schema": Draft202012Validator,
 }
 _USUAL_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-"""Of a schema that names none, or one that we do not know: as MCP says (specification of 2025-11-25)."""
+"""The dialect of a schema that names none, or one that we do not know: as MCP says (specification of 2025-11-25)."""
 
 
 def require_usable(schema: Schema) -> None:
@@ -80,17 +82,17 @@ def require_usable(schema: Schema) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """A schema that was found usable. It is kept, so that no other object gets its identity; nobody changes it."""
+    """A schema that was found usable. It is kept, so that no other object gets its identity; it is never changed."""
 
     schema: Schema
     validator: Validator
 
 
 _NOT_BESIDE_UNEVALUATED = ("patternProperties", "$ref", "$dynamicRef", "$recursiveRef")
-"""What the library follows for these keywords by itself, where no limit holds."""
+"""Keywords that the library follows by itself for these, without any limit."""
 _JUDGED_MAX = 1_000
 _judged: dict[bytes, str | None] = {}
-"""What is wrong with the schemas that were seen, by digest; two threads may find the same out."""
+"""The verdicts on schemas that were seen, by digest; two threads may reach the same verdict."""
 _KEPT_MAX = 256
 _KEPT_CHARS_MAX = 32_000
 _usable: dict[int, _Usable] = {}
@@ -127,7 +129,7 @@ def _is_deeper_than(depth_max: int, value: Any) -> bool:
 
 
 def errors_of(value: Any, schema: Schema) -> Iterator[ValidationError]:
-    """What is wrong with ``value``, as it is found; ``schema`` is usable. To be read inside of ``bounded``.
+    """Yield what is wrong with ``value``, as it is found; ``schema`` is usable. To be iterated inside of ``bounded``.
 
     Raises ``UnusableSchema``.
     """
@@ -228,7 +230,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 
 
 def _hashable(value: Any) -> object:
-    """Equal for values that JSON Schema calls equal: 1 is 1.0, and true is not 1."""
+    """A key that is equal for values that JSON Schema calls equal: 1 is 1.0, and true is not 1."""
     match value:
         case bool():
             return ("boolean", value)
@@ -258,8 +260,9 @@ _REPLACED: Final[Mapping[str, Keyword]] = {
 
 
 def _is_found(pattern: str, text: str) -> bool:
-    """Whether the pattern is somewhere in ``text``. One that cannot be compiled says nothing: dialects of regular
-    expressions differ, and whoever wrote the schema judges again. Raises ``UnusableSchema``."""
+    """Whether the pattern matches anywhere in ``text``. One that cannot be compiled counts as matching: dialects of
+    regular expressions differ, and the author of the schema judges again. Raises ``UnusableSchema``.
+    """
     compiled = _compiled(pattern)
     if compiled is None:
         return True

@@ -1,4 +1,4 @@
-"""How long a schema and a value may keep a worker busy.
+"""Limits for the time that a schema and a value may keep a worker busy.
 
 Apart from ``json_schema`` because its library takes longer to import than everything else that a worker for tools
 needs: it is imported when the first call is judged.
@@ -15,10 +15,10 @@ from typing import Any
 from hermes_worker.core.errors import HermesError
 
 TIME_MAX_S = 1.0
-"""Processor time for one judgement."""
+"""Seconds of processor time for one judgement."""
 
 SCHEMA_DEEP_MAX = 64
-"""Of objects and lists in a schema."""
+"""Levels of objects and lists in a schema."""
 KEYWORDS_DEEP_MAX = 100
 """Keywords that are judged inside of each other; each takes about four frames of Python's thousand."""
 TOO_DEEP = "refers to itself without end, or is nested too deeply"
@@ -32,7 +32,7 @@ class UnusableSchema(HermesError):
 
 
 class JudgingBudget:
-    """What the present judgement may still take."""
+    """The processor time and depth that the present judgement may still take."""
 
     __slots__ = ("depth", "ends", "is_over_after")
 
@@ -48,7 +48,7 @@ class JudgingBudget:
             raise UnusableSchema(TOO_LONG)
 
     def leave(self) -> None:
-        """The piece of work that ``enter`` began is done, or was given up."""
+        """End the piece of work that ``enter`` began, whether it was done or given up."""
         self.depth -= 1
 
 
@@ -57,8 +57,9 @@ _budget: ContextVar[JudgingBudget | None] = ContextVar("_budget", default=None)
 
 @contextmanager
 def bounded(time_max_s: float = TIME_MAX_S) -> Iterator[None]:
-    """What is judged inside shares one budget. Raises ``UnusableSchema`` when it is used up, or when the schema or the
-    value is nested too deeply. Inside another ``bounded`` it is that one's budget that counts."""
+    """Give all judgements inside the block one budget. Raises ``UnusableSchema`` when it is used up, or when the schema
+    or the value is nested too deeply. Inside another ``bounded`` that one's budget counts.
+    """
     if _budget.get() is not None:
         yield
         return
@@ -72,8 +73,9 @@ def bounded(time_max_s: float = TIME_MAX_S) -> Iterator[None]:
 
 
 def left_s() -> float:
-    """Processor time that is left. Raises ``UnusableSchema`` when there is none, ``LookupError`` outside of
-    ``bounded``."""
+    """Seconds of processor time that are left. Raises ``UnusableSchema`` when there are none, ``LookupError`` outside
+    of ``bounded``.
+    """
     left = _present().ends - time.thread_time()
     if left <= 0:
         raise UnusableSchema(TOO_LONG)
@@ -81,15 +83,15 @@ def left_s() -> float:
 
 
 def spend() -> None:
-    """One piece of work is done. Raises as ``left_s``."""
+    """Count one piece of work that is done. Raises as ``left_s``."""
     _present().spend()
 
 
 def enter() -> JudgingBudget:
-    """One piece of work begins inside of another; ``leave`` of what is returned ends it. Raises as ``left_s``, and
-    ``UnusableSchema`` when it goes on like this.
+    """Begin one piece of work inside of another; ``leave`` of the returned budget ends it. Raises as ``left_s``, and
+    ``UnusableSchema`` when the work is nested too deeply.
 
-    Well before Python's own limit: what is written in Rust below ``jsonschema`` panics when it meets that one.
+    The limit is well below Python's own: what is written in Rust below ``jsonschema`` panics when it meets that one.
     """
     budget = _present()
     budget.spend()

@@ -1,4 +1,6 @@
-"""``send_message``: what an agent tells somebody outside while it works (docs/deliveries.md, "Messages of agents")."""
+"""``send_message``: sends a message of an agent to a target outside while it works (docs/deliveries.md, "Messages of
+agents").
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,18 @@ class MessageSender(Protocol):
     """Keeps the outbox. ``tasks.agent_messages``."""
 
     def send(self, target: str, message: str, context: ToolContext) -> Mapping[str, object]:
-        """Owe the message to the target; the same call owes it once, however often it is made. Returns what the model
-        is told. Raises ``HermesError``, whose message may be shown to it."""
+        """Enqueue the message for the target; the same call enqueues it once, however often it is made. Returns what
+        the model is told. Raises ``HermesError``, whose message may be shown to it.
+        """
         ...
 
     def targets(self, context: ToolContext) -> Mapping[str, object]:
-        """What targets look like, and where the run's answer goes. Raises ``HermesError``."""
+        """Describe the form of targets, and the target of the run's answer. Raises ``HermesError``."""
         ...
 
 
 class SendMessageTool:
-    """Hands what the model says to whoever keeps the outbox."""
+    """Passes the model's message on to the ``MessageSender``."""
 
     def __init__(self, messages: MessageSender) -> None:
         self._messages = messages

@@ -1,4 +1,4 @@
-"""What the planner of ``core.segments`` must know about a call, taken from the tool and its arguments."""
+"""The facts that the planner of ``core.segments`` needs about a call, taken from the tool and its arguments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hermes_worker.extension import ToolSpec
 from hermes_worker.workspaces.base import WorkspaceError
 
 Canonical = Callable[[str], str]
-"""From a path as a model wrote it to the one name of what it means. May raise ``WorkspaceError``."""
+"""Maps a path as a model wrote it to one canonical name. May raise ``WorkspaceError``."""
 
 
 _SEVERAL_PATHS = {"patch": "patch"}
-"""The argument with which a tool that otherwise touches one path touches several (V4A patches)."""
+"""The argument by which a tool that otherwise touches one path touches several (V4A patches)."""
 
 
 def lexical(path: str) -> str:

@@ -1,6 +1,6 @@
 """``process``: what a session does with the processes that ``terminal`` started in the background.
 
-Whatever is known of a process stands where it runs, so any worker may be the one that looks. No call waits for long:
+Everything known of a process stands where it runs, so any worker may be the one that looks. No call waits for long:
 ``wait`` returns after some seconds, and a process that is to be waited for longer tells when it ends.
 """
 
@@ -138,7 +138,7 @@ class ProcessTool:
 
 
 def _looked(workspace: KeepsProcesses, row: KnownProcess) -> ProcessLook:
-    """What is known where it runs; of one that was tidied away there, what its row says."""
+    """The state of a process where it runs; for one that was tidied away there, the state in its row."""
     try:
         return workspace.look_at_process(row.process_id)
     except PathNotFound:

@@ -1,4 +1,6 @@
-"""What the model sees of a result: errors without tricks, never more text than fits (docs/behaviour.md, "Results")."""
+"""The form in which the model sees a result: errors that cannot imitate a speaker, never more text than fits
+(docs/behaviour.md, "Results").
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _RESULT_CHARS_MIN: Final = 8_000
 _BATCH_SHARE: Final = 0.30
 _BATCH_CHARS_MIN: Final = 16_000
 _KEPT_CHARS_MAX: Final = 1_000_000
-"""Longer texts are in the workspace's file only."""
+"""Longer texts are kept in the workspace's file only."""
 _RESULT_PATH: Final = re.compile(rf"(?:^|/){RESULTS_FOLDER}/([0-9a-f]{{32}})\.txt\Z")
 
 _ROLE_TAGS: Final = re.compile(
@@ -35,20 +37,21 @@ _FENCES: Final = re.compile(r"^[ \t]*`{3,}[\w+-]*[ \t]*$|`{3,}[\w+-]*", re.MULTI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultLimits:
-    """How much text of results goes into a prompt, in characters."""
+    """Limits of the characters of results in a prompt."""
 
     result_chars: int = 100_000
     """One result; a tool may set a lower limit of its own."""
     batch_chars: int = 200_000
     """All results of one reply together."""
     preview_chars: int = 1_500
-    """What is shown of a result that was written to a file."""
+    """The part of a result that is shown when the whole was written to a file."""
     paged_chars: int | None = None
     """One result of a tool that pages by itself; ``None`` leaves it alone."""
 
     def shared_by(self, calls: int) -> ResultLimits:
         """The limits of each of a reply's ``calls``. Each may have its part of what all may have together, so no call
-        has to know what the others bring; a tool that pages is held to that as well."""
+        has to know the size of the others; a tool that pages is held to that as well.
+        """
         if calls <= self.batch_chars // self.result_chars:
             return self
         part = max(self.preview_chars, self.batch_chars // calls)

@@ -1,4 +1,6 @@
-"""What a person would have seen of a terminal's output in the end, as far as a line of text can say it. Linear."""
+"""Render a terminal's output as a person would have seen it in the end, as far as lines of text can show it. Linear
+time.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ def without_ansi(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """What a terminal shows of ``text``: lines that were written over (progress bars) as they were last, what was
-    deleted again left out."""
+    """The text that a terminal shows in the end: lines that were written over (progress bars) as they were last,
+    deleted characters left out.
+    """
     lines = without_ansi(text).replace("\r\n", "\n").split("\n")
     return _CONTROLS.sub("", "\n".join(_line(line) for line in lines))
 

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import Final
 
 _ENDED_S: Final = 30.0
-"""For what answers to notice that the command has ended."""
+"""How many seconds the answering thread has to notice that the command has ended."""
 
 
 def send_message(channel: socket.socket, data: bytes) -> None:
@@ -29,8 +29,9 @@ def receive_message(channel: socket.socket, bytes_max: int) -> bytes:
 
 @contextmanager
 def answered(talk: Callable[[socket.socket], None], over: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """The descriptor for a command, while ``talk`` speaks over the other end in a thread of its own. What the channel
-    raises ends ``talk`` quietly. When the command has ended, ``over`` is called and the channel shut."""
+    """Yield the descriptor for a command, while ``talk`` speaks over the other end in a thread of its own. What the
+    channel raises ends ``talk`` quietly. When the command has ended, ``over`` is called and the channel shut.
+    """
     ours, theirs = socket.socketpair()
 
     def spoken() -> None:

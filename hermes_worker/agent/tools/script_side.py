@@ -1,8 +1,8 @@
-"""What runs a script of ``execute_code`` inside the sandbox: a program of its own, handed to ``python3`` as text.
+"""Run a script of ``execute_code`` inside the sandbox: a program of its own, handed to ``python3`` as text.
 
 It needs nothing but the standard library of any Python 3.8. Its standard input is one end of a socket pair, over which
 it gets the script and calls tools; the script itself reads nothing from there. Each message is its length in four bytes
-and a JSON document. The other end takes nothing on trust: whoever holds this one may only ask for tool calls.
+and a JSON document. The other end trusts nothing: this end may only ask for tool calls.
 """
 
 import sys
@@ -75,7 +75,7 @@ def _tool(channel: _Channel, name: str, parameters: "list[str]") -> types.Functi
 
 
 def _retry(call: "types.FunctionType", max_attempts: int = 3, delay: float = 2) -> object:
-    """What ``call()`` returns, tried again after a wait that doubles."""
+    """Return what ``call()`` returns, trying again after a wait that doubles."""
     for attempt in range(max_attempts):
         try:
             return call()

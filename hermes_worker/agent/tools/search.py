@@ -126,8 +126,9 @@ def _require_searchable(workspace: Workspace, path: str) -> None:
 
 
 def _searched(query: _Query, context: ToolContext) -> bytes:
-    """What ripgrep printed, or what ``treesearch`` prints when ripgrep is missing or does not know the pattern's
-    syntax (look-ahead, back-references). Raises ``_SearchFailed``."""
+    """Run the search and return the output of ripgrep, or of ``treesearch`` when ripgrep is missing or does not know
+    the pattern's syntax (look-ahead, back-references). Raises ``_SearchFailed``.
+    """
     done = _execute(_ripgrep_command(query), context)
     is_partial = done.exit_code == _RIPGREP_ERROR and done.output
     if done.exit_code in _RIPGREP_FINISHED or is_partial:
@@ -225,8 +226,9 @@ class _ResultPage:
 
 
 class _Wanted:
-    """Which files may be in the answer, and under which name. Every file and every folder is judged once: nothing is
-    followed from the root down, which for each of 100,000 names took longer than the search."""
+    """Decides which files may be in the answer, and under which name. Every file and every folder is judged once:
+    following each of 100,000 names from the root down took longer than the search.
+    """
 
     def __init__(self, context: ToolContext, query: _Query, *, name_glob: str | None) -> None:
         self._workspace = context.workspace
@@ -236,7 +238,7 @@ class _Wanted:
         self._globs = [glob for glob in (query.glob, name_glob) if glob]
         self._names: dict[bytes, str | None] = {}
         self._folders: dict[str, bool] = {query.path.rstrip("/"): True}
-        """Which folders may be read. The one that is searched was resolved."""
+        """Whether each folder may be read. The one that is searched was resolved."""
 
     def name(self, raw: bytes) -> str | None:
         """The path to show; ``None`` for a file that is not asked for, or that may not be read. Raises
@@ -321,7 +323,7 @@ def _counts(output: bytes, wanted: _Wanted) -> list[tuple[str, int]]:
 
 
 def _with_context(matches: Sequence[_Line], lines: Sequence[_Line]) -> list[dict[str, object]]:
-    """The matches of a page, and the lines around them in between."""
+    """The matches of a page, with the lines around them in between."""
     near = {(line.path, line.number) for line in matches}
     around = _neighbours(matches, lines)
     return [

@@ -27,7 +27,7 @@ class SessionSearchRefused(HermesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionQuery:
-    """What to discover."""
+    """A query for ``discover``."""
 
     text: str
     limit: int
@@ -47,7 +47,7 @@ class PastSessions(Protocol):
 
 
 class SessionSearchTool:
-    """Hands what the model asks for to whoever looks into sessions."""
+    """Passes the model's request on to ``PastSessions``."""
 
     def __init__(self, past_sessions: PastSessions) -> None:
         self._sessions = past_sessions

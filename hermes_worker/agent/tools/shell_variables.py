@@ -30,7 +30,7 @@ def secrets_of(variables: object) -> frozenset[str]:
 
 
 def without_secrets(variables: object) -> dict[str, str]:
-    """The others."""
+    """The shell's variables without secrets."""
     return {name: value for name, value in session_env(variables).items() if not is_secret_name(name)}
 
 

@@ -1,7 +1,8 @@
-"""Tools that only a worker can learn of, such as those of a server that it asks.
+"""Tools that only a worker can learn of, such as those of an MCP server.
 
-A worker for tools lists a source and leaves the definitions as rows (``store.tool_sources``). Whoever starts a session
-reads the rows and imports nothing. A call is dispatched by what the session stored (``agent.sourced``), to the source.
+A worker for tools lists a source and stores the definitions as rows (``store.tool_sources``). The code that starts a
+session reads the rows and imports nothing. A call is dispatched by what the session stored (``agent.sourced``), to the
+source.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class ToolSource(Protocol):
     """Thread-safe. Making one connects to nothing."""
 
     def list_tools(self) -> Sequence[ToolSpec]:
-        """What it offers now. ``toolset`` may be empty. May block, and raise anything."""
+        """The tools that it offers now. ``toolset`` may be empty. May block, and raise anything."""
         ...
 
     def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -41,7 +42,7 @@ class SourcedTool:
     source: ToolSource
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Raises what the source raises, but for a tool that is gone."""
+        """Call the source. Raises what the source raises, except for a tool that is gone, which is a result."""
         try:
             result = self.source.call(self.spec.name, arguments, context)
         except ToolGone as error:

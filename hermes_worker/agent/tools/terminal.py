@@ -41,7 +41,7 @@ from hermes_worker.workspaces.sandbox.network import Network
 _OUTPUT_BYTES_MAX: Final = 50_000
 _ENV_CHARS_MAX: Final = 65_536
 _COMMAND_CHARS_KEPT: Final = 4_000
-"""So much of a background process's command is shown later."""
+"""How many characters of a background process's command are stored to be shown later."""
 
 
 class TerminalTool:
@@ -87,7 +87,9 @@ class TerminalTool:
 
 
 def _unsupported(arguments: Mapping[str, Any]) -> str | None:
-    """Why the call asks for something that this tool does not do, and what to do instead."""
+    """The reason why the call asks for something that this tool does not do, and what to do instead; ``None`` when it
+    does.
+    """
     if arguments.get("notify_on_complete") or arguments.get("watch_patterns"):
         return "notify_on_complete and watch_patterns are for background=true: you wait for this command anyway"
     timeout = arguments.get("timeout", 0)
@@ -100,7 +102,7 @@ def _unsupported(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-    """Start a process that outlives the call. Its row is written first, so that none runs of which nobody knows."""
+    """Start a process that outlives the call. Its row is written first, so that no process runs without one."""
     rows, workspace, command = context.processes, context.workspace, arguments["command"]
     if rows is None or not isinstance(workspace, KeepsProcesses):
         return error_result(NOT_HERE)
@@ -136,7 +138,7 @@ def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolRe
     try:
         workspace.start_process(process_id, order)
     except HostLost:
-        raise  # it may run: whoever looks at the row finds out
+        raise  # it may run: the next look at the row finds out
     except WorkspaceError as error:
         rows.not_started(process_id)
         return error_result(str(error))
@@ -157,7 +159,7 @@ def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolRe
 
 
 def _folder(workdir: str | None, context: ToolContext) -> str | None:
-    """Where to start: the folder asked for, which must be there, or the session's, which may be gone by now."""
+    """The folder to start in: the requested one, which must be there, or the session's, which may be gone by now."""
     current = session_folder(context)
     if workdir:
         return str(context.workspace.resolve(workdir, cwd=current))
@@ -173,7 +175,7 @@ def _folder(workdir: str | None, context: ToolContext) -> str | None:
 
 
 def _updates(result: CommandResult, context: ToolContext, notes: list[str]) -> dict[str, Any]:
-    """What the session remembers of the shell, where it changed; what could not be read stays as it was."""
+    """The session documents of the shell, where they changed; what could not be read stays as it was."""
     updates: dict[str, Any] = {}
     folder = _relative_folder(result.cwd, context.workspace)
     if folder is not None:
@@ -191,7 +193,8 @@ def _updates(result: CommandResult, context: ToolContext, notes: list[str]) -> d
 
 def _relative_folder(cwd: str | None, workspace: Workspace) -> str | None:
     """The shell's folder relative to the root, so that it means the same wherever the workspace is mounted; ``None``
-    when it is not inside. What the shell said is outside input."""
+    when it is not inside. The shell's answer is outside input.
+    """
     if cwd is None:
         return None
     try:

@@ -13,9 +13,11 @@ _PROBE_BYTES: Final = 8_192
 _CONTROL: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\b\x1b")
 _CONTROL_SHARE_MAX: Final = 0.3
 _COMMON_SHARE_MIN: Final = 0.7
-"""Of the pairs of bytes that GBK would read as characters: as many are common ones in Chinese text."""
+"""The least share of common characters among those that GBK would read, for text to count as Chinese."""
 _ZEROS_SHARE_MIN: Final = 0.6
-"""Of every other byte in UTF-16 without a mark: as many are zero in text that is mostly ASCII."""
+"""The least share of zeros in every other byte, for bytes to count as UTF-16 without a mark: text that is mostly ASCII
+has it.
+"""
 _UNMARKED_BYTES_MIN: Final = 8
 
 
@@ -78,7 +80,9 @@ def is_binary(data: bytes) -> bool:
 
 
 def as_utf8(data: bytes) -> tuple[bytes, str]:
-    """Text in UTF-8, whatever encoding it is in, and the name of that. What is no text comes back as it is."""
+    """The text in UTF-8, whatever its encoding, and the name of that encoding. Bytes that are no text come back
+    unchanged.
+    """
     bom, encoding = _mark_and_encoding(data)
     if encoding in (None, UTF8):
         return data, UTF8
@@ -96,7 +100,9 @@ def _mark_and_encoding(data: bytes) -> tuple[bytes, str | None]:
 
 
 def _is_utf8(data: bytes) -> bool:
-    """Also of text that has more of UTF-8 than of anything else: it is damaged, and no text of another encoding."""
+    """Whether the bytes are UTF-8, or have more of UTF-8 than of anything else: such text is damaged, and in no other
+    encoding.
+    """
     try:
         data.decode(UTF8)
     except UnicodeDecodeError:
@@ -143,7 +149,7 @@ def _pairs(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def to_utf8(text: str) -> bytes:
-    """Lone surrogates, which models sometimes write as halves of an emoji, become U+FFFD."""
+    """Encode a text. Lone surrogates, which models sometimes write as halves of an emoji, become U+FFFD."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,6 @@
-"""``tool_search``, ``tool_describe`` and ``tool_call``: the way to tools that no model is shown (``core.deferred``)."""
+"""``tool_search``, ``tool_describe`` and ``tool_call``: the way to tools that are not shown to the model
+(``core.deferred``).
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class BridgeTool:
 
 
 def ranked(query: str, functions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that hold a word of the query, the best first: rare words count for more, and words of the name thrice."""
+    """The tools that hold a word of the query, the best first: rare words count for more, and words of the name
+    thrice.
+    """
     rows = [(one, _counted(one)) for one in functions]
     wanted = set(_words(query))
     seen = {word: sum(1 for _, words in rows if word in words) for word in wanted}
@@ -75,7 +79,7 @@ def _counted(function: Mapping[str, Any]) -> Counter[str]:
 
 
 def _words(text: str) -> list[str]:
-    """In their simplest form: ``issues`` and ``issue`` are one."""
+    """The words of a text in their simplest form: ``issues`` and ``issue`` are one."""
     return [
         word[:-1] if len(word) > 3 and word.endswith("s") else word
         for word in _WORD.findall(_CAMEL.sub(" ", text).lower())

@@ -86,7 +86,7 @@ class IgnoreRules:
         return is_exception, is_for_folders, parts if is_anchored else ["**", *parts]
 
     def verdict(self, path: str, is_folder: bool) -> bool | None:
-        """Whether the path is ignored; ``None`` when no rule is about it. The last rule that is decides."""
+        """Whether the path is ignored; ``None`` when no rule matches it. The last rule that matches decides."""
         parts = path.split("/")
         for is_exception, is_for_folders, patterns in reversed(self._rules):
             if (is_folder or not is_for_folders) and _matches_parts(parts, patterns):
@@ -153,9 +153,9 @@ def _rules_of(here: str, folder: str) -> _Rules:
 
 
 def _plain(path: str, bytes_max: int) -> bytes:
-    """The beginning of a regular file. What is no such file (a FIFO, a device), or a link, is an ``OSError``.
+    """The beginning of a regular file. Raises ``OSError`` for anything else (a FIFO, a device, a link).
 
-    As ``hermes_worker.system.plainfiles``, which cannot be imported where this runs.
+    Like ``hermes_worker.system.plainfiles``, which cannot be imported where this runs.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:

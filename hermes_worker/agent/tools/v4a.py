@@ -33,7 +33,7 @@ _OPERATION: Final = re.compile(r"\*\*\* ?(Add|Update|Delete|Move) File: *(.*?)\s
 _MOVE_TO: Final = re.compile(r"\*\*\* ?Move to: *(.*?)\s*")
 _HINT: Final = re.compile(r"@@+ *(.*?) *(?:@@+)?\s*")
 _RANGE: Final = re.compile(r"-\d+(?:,\d+)? \+\d+(?:,\d+)?")
-"""Where unified diffs say that a change is; the lines themselves say it better."""
+"""The position of a change in unified diffs; it is ignored, since the lines themselves say it better."""
 _NO_NEWLINE: Final = "\\"
 
 
@@ -50,13 +50,13 @@ class Hunk:
     old: tuple[str, ...]
     new: tuple[str, ...]
     outer: tuple[str, ...] = ()
-    """Texts of lines above that of the hint, each below the one before it."""
+    """Texts of lines above the hint's line, each below the one before it."""
     is_at_end: bool = False
     """Its lines are the last ones of the file."""
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Where to look, from the outside to the inside."""
+        """Texts of lines that lead to the change, from the outside to the inside."""
         return (*self.outer, self.hint) if self.hint else ()
 
 
@@ -212,7 +212,7 @@ def _content(line: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of one file; ``None`` means that there is no file."""
+    """A file before and after the patch; ``None`` means that there is no file."""
 
     path: str
     before: TextFile | None
@@ -233,7 +233,7 @@ class PatchPlan:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What is different in the end, in the order in which the files came up."""
+        """The files that differ in the end, in the order in which they came up."""
         return tuple(
             Change(path=path, before=before, after=self._after[path])
             for path, before in self._before.items()
@@ -322,7 +322,7 @@ def _apply(hunk: Hunk, text: str) -> str | EditRefused:
 
 
 def _tail_of(text: str, lines: int) -> int:
-    """Where the last lines of a text begin."""
+    """The index at which the last lines of a text begin."""
     place = len(text.rstrip("\n"))
     for _ in range(lines):
         place = text.rfind("\n", 0, place)
@@ -332,8 +332,9 @@ def _tail_of(text: str, lines: int) -> int:
 
 
 def _below(hints: Sequence[str], text: str) -> int | None:
-    """Where the line of the last hint begins, each hint looked for below the one before it; ``None`` where there is
-    none."""
+    """The index at which the line of the last hint begins, each hint looked for below the one before it; ``None`` where
+    one is not found.
+    """
     place = 0
     for number, hint in enumerate(hints):
         found = text.find(hint, place)

@@ -1,4 +1,4 @@
-"""``web_extract``: what stands on web pages, as Markdown (docs/behaviour.md, "Tools")."""
+"""``web_extract``: the text of web pages, as Markdown (docs/behaviour.md, "Tools")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hermes_worker.workspaces.base import WorkspaceError
 _CHARS_MIN, _CHARS_MAX = 500, 100_000
 _BYTES_MAX = 4_000_000
 _SUMMARISED_CHARS_MAX = 200_000
-"""Of a page, shown to the model that sums it up."""
+"""Characters of a page that are shown to the model that summarises it."""
 _TEXTS = ("application/json", "application/xml", "application/xhtml+xml", "application/javascript")
 _ASK = (
     "Condense this web page for an assistant who cannot see it. Keep facts, numbers, names, dates, code and the "
@@ -82,7 +82,7 @@ class WebExtractTool:
 class _Page:
     told: Mapping[str, object]
     question: AuxiliaryQuestion | None = None
-    """To a model, that is to sum it up."""
+    """The question to the model that is to summarise the page; ``None`` where none is."""
 
 
 def _result(told: Sequence[Mapping[str, object]]) -> ToolResult:

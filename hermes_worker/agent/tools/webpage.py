@@ -1,4 +1,4 @@
-"""From a web page to text that a model can read: Markdown, without what only a browser needs. Pure."""
+"""Convert a web page to text that a model can read: Markdown, without what only a browser needs. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urljoin
 
 PAGE_CHARS_MAX: Final = 2_000_000
-"""Of a page's source; what comes after is left out."""
+"""Characters of a page's source that are read."""
 _LINK_CHARS_MAX = 2_000
 _SKIPPED = (
     "script",
@@ -42,8 +42,9 @@ def markdown_of(html: str, base_url: str) -> tuple[str, str]:
 
 
 def _well_ended(html: str) -> str:
-    """Without comments and declarations, and without a tag that never ends: of many of those the parser of some Python
-    releases reads each to the end of the page (CVE-2025-6069)."""
+    """The page without comments and declarations, and without a tag that never ends: the parser of some Python releases
+    reads each of many such tags to the end of the page (CVE-2025-6069).
+    """
     plain = re.sub(r"<[!?][^>]*>?", "", _without_comments(html))
     end = plain.rfind(">") + 1
     return plain[:end] + plain[end:].partition("<")[0]
@@ -145,7 +146,7 @@ class _HtmlReader(HTMLParser):
 
 
 def _tidied(text: str) -> str:
-    """Blank lines are one, and only code is indented."""
+    """The text with several blank lines as one, and without indentation outside of code."""
     lines: list[str] = []
     is_code = False
     for line in text.replace("\xa0", " ").split("\n"):

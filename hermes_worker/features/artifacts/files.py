@@ -1,9 +1,9 @@
-"""Reading the files that a run left, out of a workspace that somebody hostile may be changing meanwhile.
+"""Read the files that a run left, out of a workspace that a hostile command may be changing meanwhile.
 
 Commands of an agent run as the worker's user, so a name may become a link, a FIFO or another file at any moment. A
 directory of this machine is therefore walked by descriptors, without following a link anywhere; a file is looked at
-once it is open, and what was looked at is what is read. A workspace of another kind is read through its own door, which
-has the same rules for its tools.
+once it is open, and what was looked at is what is read. A workspace of another kind is read through its own methods,
+which have the same rules for its tools.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _ENTRIES_MAX = 200_000
-"""Names that are looked at in one workspace."""
+"""How many names are looked at in one workspace."""
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedFiles:
-    """Which files are meant."""
+    """Selects the files to read."""
 
     patterns: Sequence[str]
-    """``features.artifacts.rules``."""
+    """Patterns as ``features.artifacts.rules`` reads them."""
     since: float
     """Epoch seconds, by the clock of this machine: older files were there before."""
     file_bytes_max: int
@@ -39,7 +39,7 @@ class WantedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFile:
-    """A file that is meant, as it was when it was read."""
+    """A selected file, as it was when it was read."""
 
     path: str
     content: bytes
@@ -48,7 +48,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
-    """A file that is meant and cannot be taken."""
+    """A selected file that cannot be taken."""
 
     path: str
     reason: str
@@ -59,13 +59,13 @@ Found = FoundFile | PassedOver
 
 @dataclass(slots=True)
 class Room:
-    """How much may still be taken of one run."""
+    """The number of files and bytes that may still be taken of one run."""
 
     files: int
     bytes: int
 
     def refusal(self, size: int) -> str | None:
-        """Why a file of ``size`` bytes is not taken."""
+        """The reason why a file of ``size`` bytes is not taken; ``None`` when it is."""
         if self.files == 0:
             return "the run left more files than are kept"
         return "the files of the run are larger than is kept in all" if size > self.bytes else None
@@ -80,12 +80,12 @@ class WorkspaceGone(WorkspaceError):
 
 
 def is_here(ref: WorkspaceRef) -> bool:
-    """Whether this machine has the workspace. One of another kind says so itself, when it is opened."""
+    """Whether this machine has the workspace. One of another kind finds that out when it is opened."""
     return ref.kind != WorkspaceKind.LOCAL or Path(ref.root).is_dir()
 
 
 def gather(workspace: Workspace, wanted: WantedFiles, room: Room) -> Iterator[Found]:
-    """The files that are meant, in the order of their paths within each folder. Raises ``WorkspaceGone``."""
+    """Yield the selected files, in the order of their paths within each folder. Raises ``WorkspaceGone``."""
     try:
         if isinstance(workspace, LocalWorkspace):
             yield from _of_this_machine(workspace, wanted, room)
@@ -160,7 +160,7 @@ def _is_text(path: str) -> bool:
 
 
 def _taken(path: str, name: str, folder: int, looked_for: tuple[Workspace, WantedFiles, Room]) -> Found | None:
-    """``None`` for a file that was there before the run and was not changed."""
+    """Read one file; ``None`` for a file that was there before the run and was not changed."""
     workspace, wanted, room = looked_for
     if not _is_text(path):
         return PassedOver(path=path.encode("utf-8", "replace").decode(), reason="its name is not plain text")
@@ -189,7 +189,7 @@ def _read(path: str, name: str, folder: int, wanted: WantedFiles, room: Room) ->
     with open_plain(name, folder=folder, follows_links=False) as file:
         status = os.fstat(file.fileno())
         if status.st_nlink > 1:
-            # Its other name may be outside the workspace, so that nobody can say whose file it is.
+            # Its other name may be outside the workspace, so its owner cannot be told.
             return PassedOver(path=path, reason="it has another name (a hard link)")
         if status.st_size > wanted.file_bytes_max:
             return _too_large(path, wanted)
@@ -210,7 +210,7 @@ def _too_large(path: str, wanted: WantedFiles) -> PassedOver:
 
 
 def _through_its_door(workspace: Workspace, wanted: WantedFiles, room: Room) -> Iterator[Found]:
-    """Such a workspace says nothing of times, so every file that fits is taken."""
+    """Read a workspace through its own methods. They tell no times, so every file that fits is taken."""
     seen = 0
     folders = [""]
     while folders:
@@ -238,7 +238,7 @@ def _entries(workspace: Workspace, folder: str) -> Sequence[str]:
 
 
 def _is_itself(workspace: Workspace, path: str) -> bool:
-    """Whether no link is on the way."""
+    """Whether no link is on the way to the path."""
     try:
         return str(workspace.resolve(path)) == f"{workspace.root.rstrip('/')}/{path}"
     except WorkspaceError:

@@ -36,7 +36,7 @@ _CLOCK_SLACK_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheringParts:
-    """What gathering works with."""
+    """The parts that a worker needs to gather artifacts."""
 
     gatherings: Gatherings
     sender: Sender
@@ -52,7 +52,7 @@ class GatheringParts:
 class _Gathered:
     files: list[KeptFile] = field(default_factory=list)
     left_out: list[LeftOutFile] = field(default_factory=list)
-    """The first of them."""
+    """The first files that were not kept."""
     left_out_total: int = 0
 
 
@@ -105,7 +105,7 @@ def _gathered(parts: GatheringParts, claim: GatheringClaim, since: float, abort:
     ref = WorkspaceRef.from_json(claim.workspace)
     if not is_here(ref):
         if not claim.has_calls:
-            return found  # nobody worked there, so it was never made
+            return found  # no tool worked there, so it was never made
         raise WorkspaceError(
             f"the workspace of the session is not on the worker {parts.leases.name!r}: it was removed, or it is on "
             "another machine, and workers for tools must share it"

@@ -25,7 +25,7 @@ from hermes_worker.workspaces.base import Workspace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Where checkpoints are kept, and how many."""
+    """The directory of checkpoints, and their limits."""
 
     home: Path
     limits: CheckpointLimits

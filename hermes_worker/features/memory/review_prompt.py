@@ -1,7 +1,7 @@
-"""What a review is told: a prompt of its own, and what was said, as a record (``features.memory.review_rules``).
+"""The prompt of a review, and the conversation as a record for it (``features.memory.review_rules``).
 
-The record is text of strangers, whoever spoke: a conversation quotes pages, files and mail, and some of these ask to be
-remembered. It stands in their wrapper, and results of tools are cut short in it.
+The record counts as text of strangers, whichever role spoke: a conversation quotes pages, files and mail, and some of
+these ask to be remembered. It stands in their wrapper, and results of tools are cut short in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hermes_worker.safety.untrusted import marked
 _RESULT_CHARS_MAX = 600
 _ARGUMENTS_CHARS_MAX = 400
 _SAID_CHARS_MAX = 8_000
-"""Of one message; the record has room for several."""
+"""Characters of one message; the record has room for several."""
 _RULES = (
     "You look back at a part of a conversation between a user and an assistant. It is over: nobody reads your answer "
     "and nobody can be asked. What counts is what you keep with your tools for later conversations. You are shown a "
@@ -45,7 +45,7 @@ _OF_TOPIC: Mapping[ReviewTopic, str] = {
 
 
 def review_prompt(topics: Collection[ReviewTopic], memories: Sequence[str]) -> str:
-    """The system prompt of a review. ``memories`` are the blocks of what stands in memory now."""
+    """The system prompt of a review. ``memories`` are the blocks of the current memories."""
     sections = [_RULES, *(_OF_TOPIC[topic] for topic in ReviewTopic if topic in topics)]
     if ReviewTopic.MEMORY in topics:
         sections += [block for block in memories if block]
@@ -53,8 +53,9 @@ def review_prompt(topics: Collection[ReviewTopic], memories: Sequence[str]) -> s
 
 
 def review_record(said: Sequence[Message]) -> str:
-    """What was said, in order, as the message with which a review begins; empty when nobody said anything. Of a long
-    one the end is shown."""
+    """The conversation, in order, as the message with which a review begins; empty when there is none. Of a long one
+    the end is kept.
+    """
     lines: list[str] = []
     left = RECORD_CHARS_MAX
     for message in reversed(said):

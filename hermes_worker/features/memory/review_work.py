@@ -1,5 +1,7 @@
-"""Looking back at a conversation behind a turn, so that what it taught is kept (``features.memory.review_rules``). Best
-effort: the run has ended, and a review that is not begun now is begun behind the next turn."""
+"""Begin reviews: runs that look back at a conversation behind a turn and keep what it taught
+(``features.memory.review_rules``). Best effort: the run has ended, and a review that is not begun now is begun behind
+the next turn.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from hermes_worker.tasks.iteration.planning import tool_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewing:
-    """What a worker needs to look back. Thread-safe."""
+    """The parts that a worker needs to begin reviews. Thread-safe."""
 
     policy: ReviewPolicy
     rows: Reviews
@@ -43,8 +45,9 @@ class Reviewing:
     spec_of: Callable[[int], RunSpec]
 
     def begin(self, claim: IterationClaim, session: SessionContext) -> list[Hint]:
-        """Begin the review that is due behind a run that has just answered; what to send. Only turns of a conversation
-        have one: neither delegated work nor another review. Raises ``UnavailableError``."""
+        """Begin the review that is due behind a run that has just answered; return what to send. Only turns of a
+        conversation have one: neither delegated work nor another review. Raises ``UnavailableError``.
+        """
         loaded = claim.loaded
         if loaded.depth or loaded.root_pk != loaded.pk:
             return []
@@ -65,7 +68,7 @@ class Reviewing:
         return [topic for topic in ReviewTopic if topic in self.policy.topics and KEEPING[topic] in names]
 
     def _allowed(self, topics: Collection[ReviewTopic], asking: Collection[MemoryWriter]) -> list[ReviewTopic]:
-        """Those of which runs of this kind may keep something."""
+        """The topics about which runs of this kind may keep something."""
         writers = {
             ReviewTopic.MEMORY: self.memory.writers if self.memory.targets else frozenset(),
             ReviewTopic.SKILLS: frozenset() if self.skills.writes is SkillWrites.OFF else self.skills.writers,
@@ -109,7 +112,7 @@ class Reviewing:
 
 
 def review(reviewing: Reviewing, claim: IterationClaim, session: SessionContext) -> list[Hint]:
-    """As ``Reviewing.begin``; a database that is away is no reason to complain."""
+    """Begin the review that is due, as ``Reviewing.begin`` does, but begin none while the database is away."""
     try:
         hints = reviewing.begin(claim, session)
     except UnavailableError as error:

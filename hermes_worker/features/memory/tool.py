@@ -46,7 +46,7 @@ class AgentMemory(Protocol):
 
 
 class MemoryTool:
-    """Hands what the model asks for to whoever keeps memories."""
+    """Passes the model's request on to the ``AgentMemory``."""
 
     def __init__(self, memories: AgentMemory) -> None:
         self._memories = memories
@@ -122,7 +122,7 @@ def _require_no_secret(operations: Sequence[MemoryOperation], context: ToolConte
 
 
 def _failures(context: ToolContext) -> int:
-    """How often this turn was told how to make room."""
+    """How often this turn was told to make room."""
     kept = context.session.get(MEMORY_FAILURES_KEY)
     if not isinstance(kept, Mapping) or kept.get("run") != context.run_id:
         return 0

@@ -1,4 +1,4 @@
-"""What runs do to memories: who they are stands in their rows, and decides whether they may."""
+"""Changes that runs make to memories. The run's row says who the run acts for, and so whether it may make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skill_manage``: what an agent keeps of how a task is done (docs/skills.md).
+"""``skill_manage``: keeps an agent's notes on how a task is done (docs/skills.md).
 
 Of class ``keyed``: a change is known by the key of the call that asked for it, so a call whose worker vanished is made
 again and changes nothing twice.
@@ -34,8 +34,9 @@ class SkillKeeper(Protocol):
     """Changes skills. ``features.skills.work``."""
 
     def change(self, wish: SkillWish, rewrite: SkillRewrite, context: ToolContext) -> str | None:
-        """The hash of the version that came of it, ``None`` for a skill that is gone; once for each call. Raises
-        ``SkillError``, and ``UnavailableError`` when the database does not answer."""
+        """Change a skill; return the hash of the new version, ``None`` for a skill that is deleted; once for each call.
+        Raises ``SkillError``, and ``UnavailableError`` when the database does not answer.
+        """
 
 
 class SkillManageTool:

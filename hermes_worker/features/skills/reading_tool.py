@@ -31,7 +31,7 @@ from hermes_worker.safety.origins import Judgement, Origin, judge
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 
 SKILLS_FOLDER: Final = "hermes-skills"
-"""Of a workspace: where the files of skills are laid out that are of use only as files."""
+"""The folder of a workspace in which skills are laid out whose files are needed as files."""
 _NAMES_MAX: Final = 20
 
 
@@ -39,10 +39,10 @@ class SkillsOfRun(Protocol):
     """The skills that the run of a call was begun with. ``features.skills.work``."""
 
     def shown(self, context: ToolContext) -> Sequence[SkillEntry]:
-        """Those whose conditions hold in the run's session, by category and name. Raises ``SkillError``."""
+        """The skills whose conditions hold in the run's session, by category and name. Raises ``SkillError``."""
 
     def named(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
-        """One of them with its files. Raises ``SkillNotFound``, ``SkillError``."""
+        """One skill of the set with its files. Raises ``SkillNotFound``, ``SkillError``."""
 
     @property
     def variables(self) -> Set[str]:
@@ -109,8 +109,9 @@ def _failed(said: str, **more: object) -> ToolResult:
 
 
 def _setup(facts: SkillFacts, variables: Set[str]) -> Mapping[str, object]:
-    """What has to be there before the skill can be followed, with the names of the original. No variable gets to
-    commands because a skill names it: whoever runs the installation decides that."""
+    """What has to be there before the skill can be followed, with the names of the original. A skill that names a
+    variable does not get it to commands: only the operator of the installation decides that.
+    """
     missing = [name for name in facts.env_vars if name not in variables]
     told: dict[str, object] = {"readiness_status": "setup_needed" if missing else "available"}
     if facts.env_vars:
@@ -178,7 +179,7 @@ def _judged(text: str, entry: SkillEntry, context: ToolContext) -> Judgement:
 
 
 def _shown(told: Mapping[str, object], judged: Judgement) -> ToolResult:
-    """What looks like an attack is named, and goes into the wrapper of untrusted text."""
+    """The result, with a warning and in the wrapper of untrusted text where the text looks like an attack."""
     if not judged.threats:
         return json_result(told)
     warned = {
@@ -188,8 +189,9 @@ def _shown(told: Mapping[str, object], judged: Judgement) -> ToolResult:
 
 
 def _laid_out(entry: SkillEntry, files: Iterable[SkillFile], workspace: Workspace) -> str | None:
-    """The folder of the workspace that holds the skill's files, ``None`` where it takes none. ``SKILL.md`` comes last
-    and says that the others are there: what an agent changed there since stays as it is."""
+    """Write the skill's files into the workspace and return their folder, ``None`` where it takes none. ``SKILL.md`` is
+    written last and so says that the others are there: later changes of an agent stay.
+    """
     folder = f"{SKILLS_FOLDER}/{entry.name.replace(':', '.')}-{entry.hash[:12]}"
     ordered = sorted(files, key=lambda file: file.path == SKILL_FILE)
     try:

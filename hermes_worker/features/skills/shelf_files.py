@@ -1,10 +1,10 @@
-"""Where processes get skills from: the rows of a tenant, kept in step with the folders that people edit.
+"""The skills of tenants for processes: the rows, kept in step with the folders that people edit.
 
 Theory of operation. The database has every version (``features.skills.rows``). A process that has a home looks at the
 folders of skills there whenever it needs the set of a tenant, at most once a second: it compares names, sizes and
-times, reads what changed, and keeps it as a new version if its hash is new. What an agent or a person changed through
-the product stays until the folder itself changes. A folder that went takes its skill away, where this machine had
-brought it.
+times, reads what changed, and keeps it as a new version if its hash is new. A change that an agent or a person made
+through the product stays until the folder itself changes. A folder that is gone takes its skill away, where this
+machine had brought it.
 
 Contents are fetched by hash and kept in memory, up to a bound: a hash never means anything else, so nothing here can be
 out of date.
@@ -50,7 +50,7 @@ from hermes_worker.safety.origins import Origin, judge
 from hermes_worker.safety.threats import Scope, scan
 
 LOOK_EVERY_S = 1.0
-"""How old what a process knows of a tenant's skills may be."""
+"""How many seconds old a process's knowledge of a tenant's skills may be."""
 CACHE_BYTES_MAX = 64 * 1_048_576
 _TENANTS_MAX = 1_000
 _BLOCKED = "[BLOCKED: this description was left out because it looks like an attack ({found})]"
@@ -63,7 +63,7 @@ class NamedSkills:
     texts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     set_hash: str | None = None
-    """The set that the texts are from: the run is to have the same."""
+    """The set that the texts are from: the run is given the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _KnownSkills:
 
 
 _STORED_AGAIN_S = 300.0
-"""How often a set that is in use is marked as used."""
+"""Seconds after which a set that is in use is marked as used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class _SkillRoot:
 
 
 class FolderCache:
-    """Files by hash, the ones used last, up to so many bytes. Thread-safe."""
+    """Files by hash, the most recently used ones, up to a number of bytes. Thread-safe."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -97,7 +97,7 @@ class FolderCache:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[str, str], fetch: Callable[[], tuple[SkillFile, ...]]) -> tuple[SkillFile, ...]:
-        """What is held, or what ``fetch`` gives, held from then on. Two threads may fetch the same."""
+        """The cached files, or those that ``fetch`` returns, which are then cached. Two threads may fetch the same."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -130,7 +130,9 @@ class SkillShelf:
         disabled: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``external`` are further directories, of the default tenant; ``disabled`` are names that nobody is shown."""
+        """``external`` are further directories, of the default tenant; ``disabled`` are names of skills that are
+        hidden.
+        """
         self._skills = skills
         self._home = home
         self._external = tuple(external)
@@ -168,12 +170,12 @@ class SkillShelf:
             return known.found
 
     def usable(self, tenant: str) -> tuple[SkillEntry, ...]:
-        """Skills and bundles that a run which begins now may name, whatever tools it has; by name."""
+        """Skills and bundles that a run which begins now may name, with any tools; by name."""
         found = self.current(tenant)
         return tuple(entry for entry in found.entries if self.is_usable(entry.facts)) if found else ()
 
     def look_again(self, tenant: str) -> None:
-        """Somebody changed a skill here: the next look is at the rows."""
+        """Make the next look read the rows: a skill was changed here."""
         with self._lock:
             if tenant in self._known:
                 self._known[tenant] = replace(self._known[tenant], looked_at=float("-inf"))
@@ -190,17 +192,17 @@ class SkillShelf:
         return self._cache.get((tenant, digest), lambda: self._skills.of(tenant).folder(digest))
 
     def stored_set(self, tenant: str, digest: str) -> SkillSet:
-        """Raises ``SkillError``."""
+        """Load a set by its hash. Raises ``SkillError``."""
         known = self._known.get(tenant)
         if known is not None and known.found is not None and known.found.hash == digest:
             return known.found
         return self._skills.of(tenant).stored_set(digest)
 
     def named(self, tenant: str, names: Sequence[str]) -> NamedSkills:
-        """The texts of skills and bundles, in order and each once; those that are not there are named."""
+        """The texts of skills and bundles, in order and each once; missing names are listed."""
         if not names:
             return NamedSkills()
-        self.look_again(tenant)  # somebody may have put it there for this very run
+        self.look_again(tenant)  # it may have been put there for this very run
         found = self.current(tenant)
         texts: dict[str, str] = {}
         missing: list[str] = []
@@ -233,7 +235,7 @@ class SkillShelf:
             yield inner if inner is not None and is_there else part
 
     def is_usable(self, facts: SkillFacts) -> bool:
-        """Whether whoever asks for a skill by name gets it here; its tools are his to choose."""
+        """Whether a skill can be asked for by name here, whatever its conditions about tools."""
         around = SkillSurroundings(platform=sys.platform, disabled=self.disabled)
         own = replace(facts, requires_tools=(), requires_toolsets=(), fallback_for_tools=(), fallback_for_toolsets=())
         return hidden_because(own, around) is None
@@ -296,7 +298,7 @@ class SkillShelf:
     # --- folders ---
 
     def _roots(self, tenant: str) -> Iterator[_SkillRoot]:
-        """In the order in which a name counts."""
+        """The directories of skills, in the order in which a name counts."""
         homes = [tenant_home(self._home, tenant) / "skills", tenant_home(self._home, tenant) / "skill-bundles"]
         external = [Path(path).expanduser() for path in self._external] if tenant == DEFAULT_TENANT else []
         for path in (*homes, *external):
@@ -340,7 +342,7 @@ class SkillShelf:
             self._stamps[key] = folders
 
     def _read(self, root: _SkillRoot, folder: SkillFolder) -> KeptSkill | None:
-        """``None`` for what is no skill; the log says why."""
+        """Read a folder; ``None`` for one that is no skill, for which the log says why."""
         try:
             files = read_skill_folder(folder.path)
             facts = facts_in(files, called=folder.name)
@@ -364,7 +366,7 @@ class SkillShelf:
         if row is not None and is_known and row.origin == kept.origin:
             return
         if row is not None and is_same and not row.is_removed and row.hash != kept.source_hash:
-            return  # somebody changed it since, and another machine has the same folder
+            return  # it was changed since, and another machine has the same folder
         try:
             expects = row.hash if row is not None and not row.is_removed else None
             self._skills.of(tenant).keep(kept, expects=expects, is_new=row is None)
@@ -375,15 +377,16 @@ class SkillShelf:
 
 
 def surroundings(tools: Set[str], disabled: Set[str]) -> SkillSurroundings:
-    """What the conditions of skills are looked at with, in a session with these tools."""
+    """The facts that skills' conditions are checked with, in a session with these tools."""
     declared = installed.current().tools
     toolsets = {declared[name].spec.toolset for name in tools if name in declared}
     return SkillSurroundings(tools=tools, toolsets=toolsets, platform=sys.platform, disabled=disabled)
 
 
 def checked_version(name: str, before: Sequence[SkillFile], after: Sequence[SkillFile]) -> SkillFacts:
-    """What a version that somebody wants kept says of itself. Raises ``SkillError`` for one that is no skill of
-    agentskills.io, where the version before was one, and for texts that look like an attack."""
+    """The facts of a new version. Raises ``SkillError`` for one that is no skill of agentskills.io, where the version
+    before was one, and for texts that look like an attack.
+    """
     files = checked_files(after)
     known = problems_in(before, folder=name) if before else []
     if problems := [each for each in problems_in(files, folder=name) if each not in known]:
@@ -396,8 +399,9 @@ def checked_version(name: str, before: Sequence[SkillFile], after: Sequence[Skil
 
 
 def described(facts: SkillFacts, files: Sequence[SkillFile]) -> SkillFacts:
-    """With a description that may stand in a prompt: the first line of the text where there is none, and none that
-    looks like an attack."""
+    """The facts with a description that may stand in a prompt: the first line of the text where there is none, and a
+    remark in place of one that looks like an attack.
+    """
     description = facts.description
     if not description:
         lines = (line.strip(" #\t") for line in main_text(files).splitlines())
@@ -408,7 +412,7 @@ def described(facts: SkillFacts, files: Sequence[SkillFile]) -> SkillFacts:
 
 
 def _place_id(path: Path) -> str:
-    """Of a directory of this machine."""
+    """The id of a directory of this machine."""
     place = f"{socket.gethostname()}:{path.absolute()}"
     return hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""What strangers wrote as a skill: its front matter, read without being led on, and what in it looks like an attack.
+"""Read what strangers wrote as a skill: its front matter, without being led on, and what in it looks like an attack.
 
 YAML is a small language here: no anchors, no aliases, no tags, bounded in size and depth. So no document is larger when
 it was read than when it was written.
@@ -83,7 +83,9 @@ def _is_yaml(text: str) -> bool:
 
 
 def _quoted_value(line: re.Match[str]) -> str:
-    """A line in which people left quotes out that YAML asks for, with them: ``description: Use when: it rains``."""
+    """A line of front matter with the quotes that YAML asks for and people leave out: ``description: Use when: it
+    rains``.
+    """
     value = line["value"].rstrip().replace("'", "''")
     return line[0] if _is_yaml(line[0]) else f"{line['name']}'{value}'"
 
@@ -101,7 +103,7 @@ def _require_plain(text: str, where: str) -> None:
 
 
 def facts_in(files: Sequence[SkillFile], *, called: str) -> SkillFacts:
-    """What a folder of this name says of itself. Raises ``SkillError``."""
+    """The facts that a folder with this name states about itself. Raises ``SkillError``."""
     if _is_bundle(files):
         return bundle_of(_mapping_of(main_text(files), BUNDLE_FILE), called=called)
     front, _ = front_matter(main_text(files))
@@ -109,8 +111,9 @@ def facts_in(files: Sequence[SkillFile], *, called: str) -> SkillFacts:
 
 
 def category_note(text: str) -> str:
-    """What a ``DESCRIPTION.md`` says of its category: its ``description``, otherwise its first line. Empty where that
-    looks like an attack, or nothing can be read of it."""
+    """The note of a ``DESCRIPTION.md`` about its category: its ``description``, otherwise its first line. Empty where
+    that looks like an attack, or cannot be read.
+    """
     try:
         front, behind = front_matter(text)
     except SkillError:
@@ -122,8 +125,9 @@ def category_note(text: str) -> str:
 
 
 def problems_in(files: Sequence[SkillFile], *, folder: str | None) -> list[str]:
-    """Why a folder is no skill as agentskills.io has it, in sentences; empty when it is one. Raises ``SkillError`` for
-    what cannot be read at all."""
+    """The reasons, in sentences, why a folder is no skill as agentskills.io defines it; empty when it is one. Raises
+    ``SkillError`` for files that cannot be read at all.
+    """
     if _is_bundle(files):
         bundle_of(_mapping_of(main_text(files), BUNDLE_FILE), called=folder or "bundle")
         return []
@@ -145,7 +149,7 @@ def _is_bundle(files: Iterable[SkillFile]) -> bool:
 
 
 def threats_in(files: Sequence[SkillFile], scope: Scope = Scope.STRICT) -> tuple[str, ...]:
-    """What looks like an attack in the texts of a skill: ``PATH: PATTERN``, each once."""
+    """The findings in the texts of a skill that look like an attack: ``PATH: PATTERN``, each once."""
     found = (
         f"{file.path}: {pattern}"
         for file in files

@@ -1,4 +1,6 @@
-"""What runs see of skills (the set that their row names, and nothing that came later), and what they do to them."""
+"""Show runs the skills of the set that their row names, and nothing added later, and apply the changes that runs
+make.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,10 @@ class AgentSkills:
         writers_of: Callable[[str], Collection[MemoryWriter]],
         variables: Set[str] = frozenset(),
     ) -> None:
-        """``tools_of`` gives the stored tool definitions of a run's session, ``writers_of`` what the run is to whoever
-        decides if it may write. ``variables`` are those of the environment that commands have because the operator
-        passes them on."""
+        """``tools_of`` gives the stored tool definitions of a run's session, and ``writers_of`` the roles of a run by
+        which it is decided whether it may write. ``variables`` are the environment variables that commands have because
+        the operator passes them on.
+        """
         self._shelf = shelf
         self._tools_of = tools_of
         self._writers_of = writers_of

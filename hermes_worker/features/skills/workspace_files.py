@@ -1,4 +1,4 @@
-"""Folders and archives of skills, as files that anybody may have put there.
+"""Read folders and archives of skills, as files that anybody may have put there.
 
 A skill lies in ``NAME/`` or ``CATEGORY/NAME/`` below a directory of skills. Nothing that is a link, a device or a FIFO
 is read; a folder that holds too much, or a name that leads out of it, is refused as a whole, before it is in memory.
@@ -35,21 +35,21 @@ ARCHIVE_BYTES_MAX = 2 * SKILL_BYTES_MAX
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 _CATEGORY_BYTES_MAX = 65_536
 _ENTRIES_MAX = 5_000
-"""Names that are looked at in one directory of skills."""
+"""How many names are looked at in one directory of skills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillFolder:
-    """Where a skill lies, and what changes when somebody changes it."""
+    """The folder of a skill, and a stamp that differs after a change."""
 
     path: Path
     name: str
     category: str
     stamp: tuple[tuple[str, int, int, int], ...]
-    """Path, size, time of change (ns) and mode of each file, that of its category among them."""
+    """Path, size, time of change (ns) and mode of each file, the category's file among them."""
 
     def category_text(self) -> str:
-        """What the file of its category says; empty where there is none that can be read."""
+        """The text of the category's file; empty where there is none that can be read."""
         if not self.category:
             return ""
         try:
@@ -111,7 +111,7 @@ def _category_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
 
 
 def _walked(folder: Path, inside: str = "", depth: int = 1) -> Iterator[tuple[str, os.stat_result]]:
-    """The files of a folder without following links. Raises ``OSError``, ``SkillError``."""
+    """Yield the files of a folder without following links. Raises ``OSError``, ``SkillError``."""
     count = 0
     with os.scandir(folder / inside) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
@@ -156,8 +156,9 @@ def read_skill_folder(folder: Path) -> tuple[SkillFile, ...]:
 def read_skill_archive(body: bytes) -> tuple[str | None, tuple[SkillFile, ...]]:
     """The files of a ZIP archive of one skill, and the name of the folder that all of them are in, if they are.
 
-    What it says of sizes is not believed: it is unpacked in memory, piece by piece, and no further than a skill may
-    go. Raises ``SkillError``."""
+    Its own figures about sizes are not trusted: it is unpacked in memory, piece by piece, and no further than a skill
+    may go. Raises ``SkillError``.
+    """
     if len(body) > ARCHIVE_BYTES_MAX:
         raise SkillError(f"an archive of a skill has at most {ARCHIVE_BYTES_MAX:,} bytes")
     try:

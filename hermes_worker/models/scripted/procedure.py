@@ -1,5 +1,5 @@
-"""What the scripted model says next. Pure: the transcript and the tools offered decide, and nothing else, so any
-replica gives the same answer and a repeated request the same bytes.
+"""Decide the next reply of the scripted model. Pure: the transcript and the tools offered decide, and nothing else, so
+any replica gives the same answer and a repeated request the same bytes.
 
 A script in the user's message is followed (``script``). Otherwise the model surveys the user's directory: it lists the
 files and the git history, looks for marked lines and big files, reads what it found, writes ``hermes-report.md`` and
@@ -19,7 +19,7 @@ from hermes_worker.models.scripted.survey import REPORT_PATH, Survey, call_id, k
 from hermes_worker.models.scripted.transcript import Row, Turn, current_turn, tool_schemas
 
 FILES_MAX = 400
-"""Files asked for in one listing: short enough to be shown whole."""
+"""How many files one listing asks for: short enough to be shown whole."""
 MARKS_MAX = 50
 READS_MAX = 4
 _SURVEY_TIMEOUT_S = 60
@@ -94,8 +94,9 @@ def _plan_read(turn: Turn, survey: Survey) -> Iterator[_Wish]:
 
 
 def _passages(survey: Survey) -> list[tuple[str, int, int]]:
-    """Path, first line and number of lines of what is worth reading: how the README begins, and the first marked line
-    of each file that has one."""
+    """Path, first line and number of lines of each passage worth reading: how the README begins, and the first marked
+    line of each file that has one.
+    """
     readme = next((name for name in _READMES if name in (survey.files or ())), None)
     passages = {readme: (readme, 1, 20)} if readme else {}
     for mark in survey.marks or ():
@@ -113,7 +114,7 @@ def _plan_write(turn: Turn, survey: Survey) -> Iterator[_Wish]:
 class _Phase:
     says: str
     kinds: frozenset[str]
-    """Its calls: one of them in the transcript means that the phase is over."""
+    """The kinds of its calls: one of them in the transcript means that the phase is over."""
     plan: Callable[[Turn, Survey], Iterator[_Wish]]
 
 

@@ -1,4 +1,4 @@
-"""What the scripted model answers, before it is written in anybody's format."""
+"""A reply of the scripted model, before it is written in a provider's format."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ScriptedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedPace:
-    """How a reply is sent. ``None`` leaves it to the server's own options."""
+    """The pace at which a reply is sent. ``None`` leaves it to the server's own options."""
 
     delay_s: float | None = None
-    """Before the first byte."""
+    """Seconds before the first byte."""
     chunks: int | None = None
     """Events that the text, or each call's arguments, are cut into."""
     chunk_gap_s: float | None = None
-    """Between two of those events."""
+    """Seconds between two of those events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ScriptedFault:
     times: int | None = 1
     """How often this step fails before it succeeds, counted by each server for itself; ``None`` means always."""
     after_chunks: int = 0
-    """With no status: events that are sent before the connection breaks."""
+    """Events that are sent before the connection breaks, where there is no status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

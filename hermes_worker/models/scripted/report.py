@@ -14,13 +14,13 @@ NOT_A_MODEL = (
     "example OPENROUTER_API_KEY, or HERMES_BASE_URL for a model server of your own."
 )
 CHANGES_MAX = 20
-"""Lines of ``git status`` that are asked for."""
+"""How many lines of ``git status`` are asked for."""
 _ROWS_MAX = 10
 _MARKS_MAX = 50
 
 
 def report(survey: Survey, request: str) -> str:
-    """The Markdown file. The same survey gives the same bytes."""
+    """Render the Markdown file. The same survey gives the same bytes."""
     sections = (
         _overview(survey),
         _table("Files by type", ("Type", "Files"), _types(survey)),
@@ -36,7 +36,7 @@ def report(survey: Survey, request: str) -> str:
 
 
 def answer(survey: Survey, request: str, *, could_write: bool) -> str:
-    """The final text of the turn."""
+    """Render the final text of the turn."""
     lines = list(_facts(survey)) or ["No tool result told me anything about the directory."]
     if survey.has_report:
         lines.append(f"The details are in `{REPORT_PATH}`.")

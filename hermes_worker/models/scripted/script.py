@@ -129,7 +129,7 @@ def _directive(text: str) -> Mapping[str, Any] | None:
 
 
 def _expanded(steps: object) -> list[tuple[Mapping[str, Any], int]]:
-    """Every step to take, with the number of its repetition."""
+    """Every step to take, repeated ones several times, with the number of each repetition."""
     expanded: list[tuple[Mapping[str, Any], int]] = []
     for step in _dicts(steps, "steps"):
         repeat = step.get("repeat", 1)

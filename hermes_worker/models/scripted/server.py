@@ -37,16 +37,18 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 _FAULTS_MAX = 10_000
 _BACKLOG = 1_024
 _KEEP_ALIVE_S = 3_600
-"""Nobody here waits for connections that idle, and a client must not send into one that is just being closed."""
+"""How many seconds an idle connection stays open: long, since idle connections cost nothing here, and a client must not
+send into one that is just being closed.
+"""
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How replies are sent where a script says nothing else."""
+    """The pace of replies where a script does not say."""
 
     latency_s: float = 0.0
-    """Before the first byte."""
+    """Seconds before the first byte."""
     chunks: int = 4
     """Events that each text is cut into."""
     chunk_gap_s: float = 0.0
@@ -54,7 +56,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """What a server has been asked so far."""
+    """Counts of the requests to a server so far."""
 
     completions: int = 0
     streamed: int = 0
@@ -78,7 +80,7 @@ class _ScriptedModel:
         self.requests = replace(current, **{name: getattr(current, name) + by for name, by in changes.items()})
 
     def due_fault(self, reply: Reply) -> ScriptedFault | None:
-        """The failure that this reply is to end in, counted; ``None`` when it has failed often enough."""
+        """Return the failure that this reply is to end in, and count it; ``None`` when it has failed often enough."""
         fault = reply.fault
         if fault is None or (fault.times is not None and self._failures[reply.fault_key] >= fault.times):
             return None
@@ -167,12 +169,12 @@ class _ScriptedExchange:
         self._leaving = leaving
 
     async def wait(self, seconds: float) -> None:
-        """Raises ``_ScriptedClientLeft``."""
+        """Sleep for so many seconds. Raises ``_ScriptedClientLeft``."""
         if seconds > 0:
             await asyncio.wait([self._leaving], timeout=seconds)
 
     async def send(self, message: Message) -> None:
-        """Raises ``_ScriptedClientLeft``."""
+        """Send an ASGI message. Raises ``_ScriptedClientLeft``."""
         if self._leaving.done():
             raise _ScriptedClientLeft
         await self._send(message)
@@ -263,7 +265,7 @@ def _error(status: int, message: str, headers: Mapping[str, str] | None = None) 
 
 
 def _json(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A script may hold what UTF-8 cannot say."""
+    """Answer with JSON, escaped to ASCII: a script may hold what UTF-8 cannot encode."""
     body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
     return Response(body, status_code=status, headers=headers, media_type="application/json")
 
@@ -314,7 +316,7 @@ class _ScriptedUvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are for whoever sets ``stopping``."""
+        """Leave signals alone: the owner of ``stopping`` handles them."""
         yield
 
 
@@ -344,11 +346,11 @@ class ScriptedServer:
 
     @property
     def requests(self) -> Requests:
-        """A snapshot."""
+        """The counts so far, as a snapshot."""
         return self._model.requests
 
     def __enter__(self) -> ScriptedServer:
-        """Listening when it returns. Raises ``OSError`` when the port cannot be had."""
+        """Start the server; it is listening when this returns. Raises ``OSError`` when the port cannot be had."""
         self._listening = _listen(self._given_port)
         self.base_url = _base_url(self._listening)
         self._thread.start()

@@ -1,5 +1,6 @@
-"""What a turn's tool results say about the user's directory. Facts come from results only; what a result does not say
-is not known, and why it does not is kept as a problem."""
+"""Read from a turn's tool results what is known of the user's directory. Facts come from results only; what a result
+does not say is not known, and why it does not is kept as a problem.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from hermes_worker.models.scripted.transcript import AnsweredCall, Turn, first_j
 
 REPORT_PATH = "hermes-report.md"
 RESULTS_FOLDER = "hermes-results/"
-"""Where the worker keeps results that are too long; part of the product, not of the user's work."""
+"""The folder in which the worker keeps results that are too long; part of the product, not of the user's work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyMark:
-    """A line that somebody marked for later."""
+    """A line that is marked for later, such as a ``TODO``."""
 
     path: str
     line: int
@@ -44,7 +45,7 @@ class Survey:
 
     files: tuple[str, ...] | None = None
     files_total: int | None = None
-    """May exceed ``len(files)``: a listing has a limit."""
+    """Number of files; may exceed ``len(files)``, as a listing has a limit."""
     commits: tuple[str, ...] | None = None
     changes: tuple[str, ...] | None = None
     """Lines of ``git status --short``."""
@@ -53,13 +54,13 @@ class Survey:
     sizes: tuple[Size, ...] | None = None
     excerpts: tuple[Excerpt, ...] = ()
     has_report: bool = False
-    """``write_file`` said that it wrote the report."""
+    """Whether ``write_file`` said that it wrote the report."""
     problems: tuple[str, ...] = ()
-    """What could not be learnt, and why."""
+    """Facts that could not be learnt, and why."""
 
 
 def kind_of(call: AnsweredCall) -> str:
-    """What a call of ours was for, from the id that ``call_id`` gave it; empty for anybody else's call."""
+    """What a call of ours was for, from the id that ``call_id`` gave it; empty for any other call."""
     match = re.fullmatch(r"call_([a-z]+)\d*_\d+", call.id)
     return match[1] if match else ""
 

@@ -26,7 +26,7 @@ class AnsweredCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What happened since the user last asked for something."""
+    """All that happened since the user last asked for something."""
 
     request: str
     """The user's words."""
@@ -36,8 +36,9 @@ class Turn:
 
 
 def current_turn(rows: Sequence[Row]) -> Turn:
-    """The turn under way. It begins with the first user row behind the last answer that asked for no tools: rows that
-    the loop itself adds in the middle, such as a request for a summary, begin no turn."""
+    """Return the turn under way. It begins with the first user row behind the last answer that asked for no tools: rows
+    that the loop itself adds in the middle, such as a request for a summary, begin no turn.
+    """
     start = _turn_start(rows)
     results = {str(row.get("tool_call_id")): text_of(row) for row in rows[start:] if row.get("role") == "tool"}
     calls = tuple(replace(call, result=results.get(call.id)) for row in rows[start:] for call in tool_calls_of(row))
@@ -99,7 +100,9 @@ def tool_schemas(tools: object) -> dict[str, frozenset[str]]:
 
 
 def first_json_object(text: str) -> Mapping[str, object] | None:
-    """The JSON object a text begins with; whatever follows it, such as a warning appended by the loop, is left."""
+    """The JSON object that a text begins with; text behind it, such as a warning appended by the loop, is ignored.
+    ``None`` when there is none.
+    """
     try:
         value, _ = json.JSONDecoder().raw_decode(text.lstrip())
     except (ValueError, RecursionError):

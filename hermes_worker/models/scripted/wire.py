@@ -49,7 +49,7 @@ def _is_assistant(row: object) -> bool:
 
 
 def document(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
-    """The whole completion."""
+    """Build the whole completion."""
     message: dict[str, object] = {"role": "assistant", "content": reply.text or None}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
@@ -63,7 +63,9 @@ def document(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
 
 
 def events(request: Mapping[str, object], reply: Reply, chunks: int) -> Iterator[str]:
-    """The data of each server-sent event, the last being ``[DONE]``. ``chunks`` is how many each text is cut into."""
+    """Yield the data of each server-sent event, the last being ``[DONE]``. ``chunks`` is how many pieces each text is
+    cut into.
+    """
     envelope = _envelope(request, reply, "chat.completion.chunk")
     for number, delta in enumerate(_deltas(reply, max(1, chunks))):
         # The first event names the speaker, as OpenAI's does.
@@ -102,7 +104,9 @@ def _call(call: ScriptedCall) -> dict[str, object]:
 
 
 def _envelope(request: Mapping[str, object], reply: Reply, kind: str) -> dict[str, object]:
-    """The same reply to the same request has the same id: nothing here counts or looks at a clock."""
+    """The fields around a reply. The id is made from the request and the reply, without a count or a clock, so that
+    both together always get the same id.
+    """
     digest = hashlib.sha256(f"{len(_compact(request.get('messages')))}:{reply!r}".encode()).hexdigest()[:16]
     return {"id": f"chatcmpl-{digest}", "object": kind, "created": 0, "model": str(request.get("model") or "scripted")}
 

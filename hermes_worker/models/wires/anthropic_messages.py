@@ -46,12 +46,14 @@ _CREDENTIALS = frozenset({"authorization", "x-api-key"})
 """Headers that the SDK takes for a credential."""
 
 _TOKEN = re.compile(r"sk-ant-(?!api)|eyJ|cc-")
-"""How access tokens begin, in contrast to API keys (docs/behaviour.md, "Clients")."""
+"""The beginning of access tokens, in contrast to API keys (docs/behaviour.md, "Clients")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+    """The way of asking that this endpoint has been found to understand. Learned from its refusals, kept for the
+    process.
+    """
 
     streams: bool = True
     takes_betas: bool = True
@@ -144,7 +146,7 @@ class _Client(anthropic.Anthropic):
 
 
 def headers_of(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
-    """What every request to this endpoint carries."""
+    """The headers of every request to this endpoint."""
     return {
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",  # small events gain nothing from compression and are held back by it
@@ -196,7 +198,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
 
 def _thinking(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Mapping[str, Any]:
-    """Nothing unless an effort is asked for, as in the original."""
+    """The request's fields about thinking: none unless an effort is asked for, as in the original."""
     effort = request.reasoning_effort
     if effort in (None, "none") or request.model in dialect.without_thinking:
         return {}
@@ -205,12 +207,12 @@ def _thinking(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Ma
 
 @lru_cache(maxsize=64)
 def _tools(definitions: tuple[str, ...]) -> str:
-    """A session's tools never change, and most sessions have the same."""
+    """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
 def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
-    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+    """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once, so asking again comes to an end.
     """

@@ -1,4 +1,4 @@
-"""From the events of Anthropic's Messages API to one reply. Pure: no network, no clock.
+"""Assemble one reply from the events of Anthropic's Messages API. Pure: no network, no clock.
 
 The blocks of a reply are put together as they were sent, signatures included, and handed to the conversion as if they
 had come in one piece. https://docs.anthropic.com/en/docs/build-with-claude/streaming (July 2026)
@@ -59,10 +59,12 @@ class _Block:
 
 
 class MessageAssembler:
-    """Feed it every event, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+    """Assembles a reply: ``feed`` it every event, in order, then ``finish`` it. ``on_delta`` gets each new piece as it
+    comes.
+    """
 
     def __init__(self, on_delta: Callable[[Delta], None], *, issuer: str = ISSUER) -> None:
-        """``issuer`` signs the thinking."""
+        """``issuer`` is the one whose signature the thinking carries."""
         self._on_delta = on_delta
         self._issuer = issuer
         self._blocks: list[_Block] = []
@@ -102,7 +104,7 @@ class MessageAssembler:
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
-        """A message that was not streamed. Raises as ``feed``."""
+        """Take a message that was not streamed. Raises as ``feed``."""
         message = mapping_of(document)
         if "content" not in message:
             raise_reported(message)
@@ -116,7 +118,7 @@ class MessageAssembler:
             self._begin(index, mapping_of(block))
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
-        """The reply. ``was_cut_short`` says that the stream ended without its regular end.
+        """Return the reply. ``was_cut_short`` says that the stream ended without its regular end.
 
         Text without an end counts as cut by a length limit, so that the loop asks to go on; what else had come of such
         a stream is dropped: calls may lack arguments, thinking its signature. Raises ``CutShort`` without any text.
@@ -176,7 +178,9 @@ class MessageAssembler:
             self._on_delta(Delta(reasoning=reasoning))
 
     def _count(self, usage: object) -> None:
-        """Counts are cumulative; a zero at the end does not mean that what was counted at the start is taken back."""
+        """Take over token counts. They are cumulative; a zero at the end does not take back what was counted at the
+        start.
+        """
         for name, value in mapping_of(usage).items():
             if value or name not in self._usage:
                 self._usage[name] = value
@@ -186,7 +190,9 @@ _MAY_BE_EMPTY = ("end_turn", "refusal", "max_tokens", "stop_sequence", "model_co
 
 
 def _with_calls_as_sent(reply: ModelReply, calls: list[_Block]) -> ModelReply:
-    """Arguments that are no JSON object stay as they came, for the loop to judge; the conversion cannot say them."""
+    """Put back arguments that are no JSON object as they came, for the loop to judge; the conversion cannot express
+    them.
+    """
     requests = tuple(
         replace(request, arguments=call.arguments) if _is_odd(call) else request
         for request, call in zip(reply.tool_requests, calls, strict=True)

@@ -1,8 +1,8 @@
 """The Converse wire of Amazon Bedrock: bytes through our own connections, signed and framed by botocore.
 
-botocore's own client is not used: it cannot be cut off from another thread, and it retries. What is its own is asked of
-it: how a request is signed (``SigV4Auth``) and how an event stream is framed (``EventStreamBuffer``). The rest is one
-POST. Unverified live: nobody asked Bedrock from here; botocore's service model judges the requests in the tests.
+botocore's own client is not used: it cannot be cut off from another thread, and it retries. Only two parts of it are:
+how a request is signed (``SigV4Auth``) and how an event stream is framed (``EventStreamBuffer``). The rest is one POST.
+Unverified live: Bedrock was never called from here; botocore's service model judges the requests in the tests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _ERROR_HEADER = "x-amzn-errortype"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+    """The way of asking that this endpoint has been found to understand. Learned from its refusals, kept for the
+    process.
+    """
 
     without_streams: frozenset[str] = frozenset()
     """Models that answer in one piece only."""
@@ -88,13 +90,13 @@ class BedrockConverse:
 
 
 def path_of(model: str, dialect: Dialect) -> str:
-    """The model stands in the path; ARNs hold slashes and colons."""
+    """The path for a model, whose name is escaped: ARNs hold slashes and colons."""
     verb = "converse" if model in dialect.without_streams else "converse-stream"
     return f"/model/{quote(model, safe='')}/{verb}"
 
 
 def credential_headers(endpoint: Endpoint, address: str, body: bytes) -> Mapping[str, str]:
-    """A Bedrock API key is a bearer token; a pair of AWS keys signs each request."""
+    """The headers with the credential: a Bedrock API key is a bearer token; a pair of AWS keys signs each request."""
     key = endpoint.api_key
     if not key:
         return {}
@@ -135,7 +137,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
 
 def _options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dict[str, Mapping[str, Any]]:
-    """The output limit, and for Claude how hard it shall think; without a limit the model's own counts."""
+    """The output limit, and for Claude the effort of thinking; without a limit the model's own counts."""
     limit = request.output_tokens_max
     inference: dict[str, Any] = {} if limit is None else {"maxTokens": limit}
     effort = request.reasoning_effort
@@ -151,12 +153,12 @@ def _options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dic
 
 @lru_cache(maxsize=64)
 def _tools(definitions: tuple[str, ...]) -> str:
-    """A session's tools never change, and most sessions have the same."""
+    """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     return canonical_json({"tools": conversion.to_tools([json.loads(definition) for definition in definitions])})
 
 
 def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
-    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+    """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once for a model, so asking again comes to an end.
     """

@@ -1,8 +1,8 @@
-"""From the chunks of a chat completion to one reply. Pure: no network, no clock.
+"""Assemble one reply from the chunks of a chat completion. Pure: no network, no clock.
 
-A chunk is a parsed JSON object. A whole, unstreamed completion is one chunk that says ``message`` where a streamed
-one says ``delta``, so both take the same way. The shapes accepted are those of docs/behaviour.md, "Streaming",
-and of the servers that call themselves compatible; what contradicts them raises ``MalformedReply``.
+A chunk is a parsed JSON object. A whole, unstreamed completion is one chunk that says ``message`` where a streamed one
+says ``delta``, so both take the same way. The shapes accepted are those of docs/behaviour.md, "Streaming", and of the
+servers that call themselves compatible; what contradicts them raises ``MalformedReply``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ _OF_ERRORS = ("message", "detail", "errors", "error_msg", "error_message")
 
 
 def number_in(value: object) -> int | None:
-    """A whole number from 0 on, or the text of one: gateways write indexes and codes as either."""
+    """A whole number from 0 on, or the text of one, as an ``int``: gateways write indexes and codes as either. ``None``
+    for anything else.
+    """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _DIGITS_MAX:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
@@ -75,7 +77,7 @@ _FINISH_REASONS: Mapping[str, str] = {
     "safety": "content_filter",
     "incomplete": "incomplete",
 }
-"""What servers say, lower case, to what ``ModelReply.finish_reason`` says. Anything else counts as ``stop``."""
+"""Servers' finish reasons, in lower case, to those of ``ModelReply.finish_reason``. Any other counts as ``stop``."""
 
 
 @dataclass(slots=True)
@@ -90,14 +92,16 @@ class _Slot:
 
     @property
     def is_whole(self) -> bool:
-        """Its arguments have come to their end."""
+        """Whether its arguments have come to their end."""
         # The last character is looked at first: to parse what has come anew with each piece would take for ever.
         is_closed = bool(self.arguments) and self.arguments[-1].rstrip().endswith(("}", "]", "```"))
         return is_closed and plain_json("".join(self.arguments)) is not None
 
 
 class ReplyAssembler:
-    """Feed it every chunk, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+    """Assembles a reply: ``feed`` it every chunk, in order, then ``finish`` it. ``on_delta`` gets each new piece as it
+    comes.
+    """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self._on_delta = on_delta
@@ -116,12 +120,12 @@ class ReplyAssembler:
 
     @property
     def is_finished(self) -> bool:
-        """The server has said why it stopped. Usage may still follow."""
+        """Whether the server has said why it stopped. Usage may still follow."""
         return self._finish_reason is not None
 
     @property
     def is_over(self) -> bool:
-        """Never told by an event: usage may follow the finish reason, and only ``[DONE]`` ends it all."""
+        """Always false: usage may follow the finish reason, and only ``[DONE]`` ends it all."""
         return False
 
     @property
@@ -144,16 +148,16 @@ class ReplyAssembler:
             self._cost_usd = cost_of(mapping_of(usage))
 
     def feed_whole(self, document: object) -> None:
-        """A completion that was not streamed. Raises as ``feed``."""
+        """Take a completion that was not streamed. Raises as ``feed``."""
         self.feed(document)
         if not self.has_choice:
             raise MalformedReply("the reply has no choices")
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
-        """The reply. ``was_cut_short`` says that the stream ended without its regular end.
+        """Return the reply. ``was_cut_short`` says that the stream ended without its regular end.
 
-        Text without an end counts as cut by a length limit, so that the loop asks to go on; tool calls of such a
-        stream are dropped, as their arguments may be incomplete. Raises ``CutShort`` when no text had come.
+        Text without an end counts as cut by a length limit, so that the loop asks to go on; tool calls of such a stream
+        are dropped, as their arguments may be incomplete. Raises ``CutShort`` when no text had come.
         """
         dropped: tuple[str, ...] = ()
         is_cut = was_cut_short and self._finish_reason is None
@@ -234,9 +238,10 @@ class ReplyAssembler:
             slot.arguments.append(text)
 
     def _slot(self, entry: Mapping[str, object], name: str, position: int) -> _Slot:
-        """The call that a piece belongs to. Servers leave out ids, leave out indexes, number every parallel call 0, and
-        repeat names and ids in each piece or not; so a piece goes where its id says, else where its index does, and
-        opens another call when it can be no part of that one."""
+        """Find or open the call that a piece belongs to. Servers leave out ids, leave out indexes, number every
+        parallel call 0, and repeat names and ids in each piece or not; so a piece goes where its id says, else where
+        its index does, and opens another call when it can be no part of that one.
+        """
         call_id, index = text_of(entry.get("id")), _index_of(entry)
         at_index = self._slot_at.get(position if index is None else index)
         same = next((slot for slot in reversed(self._slots) if call_id and slot.id == call_id), None)
@@ -251,12 +256,12 @@ class ReplyAssembler:
 
     @property
     def _unfinished(self) -> _Slot | None:
-        """The newest call, while its arguments have not come to their end."""
+        """The newest call, while its arguments have not come to their end; else ``None``."""
         return self._slots[-1] if self._slots and not self._slots[-1].is_whole else None
 
 
 _LEGACY_INDEX = -1
-"""For the one call of a server that still says ``function_call``, which has neither index nor id."""
+"""The index of the single call of a server that still says ``function_call``, which has neither index nor id."""
 
 
 def _index_of(entry: Mapping[str, object]) -> int | None:
@@ -265,7 +270,7 @@ def _index_of(entry: Mapping[str, object]) -> int | None:
 
 
 def _is_another(slot: _Slot, call_id: str, name: str, *, is_elsewhere: bool) -> bool:
-    """Whether a piece begins a call of its own, and does not go on with that of ``slot``."""
+    """Whether a piece begins a call of its own rather than continuing the call in ``slot``."""
     has_other_id = bool(call_id and slot.id and call_id != slot.id)
     if not name:  # without a name it goes on with what is not finished, whatever id a server made up for it
         return has_other_id and (slot.is_whole or not slot.arguments)
@@ -278,14 +283,16 @@ def _is_another(slot: _Slot, call_id: str, name: str, *, is_elsewhere: bool) -> 
 
 
 def _is_echo(slot: _Slot, before: list[_Slot]) -> bool:
-    """Whether it is no call, but the name of one that was said once more behind its arguments."""
+    """Whether it is no call, but the name of an earlier one that was repeated behind its arguments."""
     if slot.arguments:
         return False
     return any(each.arguments and each.name == slot.name and slot.id in ("", each.id) for each in before)
 
 
 def signature_of(entry: Mapping[str, object]) -> Mapping[str, object] | None:
-    """What Gemini signed a call with, in the form of Google's compatible address; gateways put it elsewhere."""
+    """Gemini's signature of a call, in the form of Google's compatible address; gateways put it elsewhere. ``None`` for
+    none.
+    """
     if extra := mapping_of(entry.get("extra_content")):
         return extra
     places = (entry, mapping_of(entry.get("function")))
@@ -316,7 +323,7 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
 
 
 _CACHE_READS = ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-"""At the top: Moonshot, proxies of Anthropic, DeepSeek."""
+"""Fields at the top of the usage: Moonshot, proxies of Anthropic, DeepSeek."""
 CACHE_WRITES = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 """OpenAI and OpenRouter; older proxies; DashScope and LiteLLM, the latter at the top."""
 
@@ -327,7 +334,9 @@ def first_count(*values: object) -> int:
 
 
 def cost_of(usage: Mapping[str, object]) -> Decimal | None:
-    """What OpenRouter says it billed, in US dollars (its "Usage accounting", July 2026); ``None`` when nothing sane."""
+    """The amount that OpenRouter says it billed, in US dollars (its "Usage accounting", July 2026); ``None`` when there
+    is no sane number.
+    """
     billed = usage.get("cost")
     if isinstance(billed, bool) or not isinstance(billed, int | float) or not 0 <= billed < _COST_USD_MAX:
         return None
@@ -335,12 +344,13 @@ def cost_of(usage: Mapping[str, object]) -> Decimal | None:
 
 
 _COST_USD_MAX = 10_000
-"""More than any single call can cost."""
+"""More US dollars than any single call can cost."""
 
 
 def generated_id(name: str, arguments: str, index: int) -> str:
-    """The id of a call that came without one: the same on every worker, and of a form that each reader takes, the
-    templates of Mistral's models too (docs/behaviour.md, "Reasoning")."""
+    """Make the id of a call that came without one: the same on every worker, and of a form that each reader takes, the
+    templates of Mistral's models too (docs/behaviour.md, "Reasoning").
+    """
     return short_id(f"{name}:{arguments}:{index}")
 
 
@@ -378,7 +388,7 @@ def _request(slot: _Slot, index: int) -> ToolRequest:
 
 
 def with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
-    """Results are matched to calls by id, so a second use of an id gets a generated one."""
+    """The requests with a generated id for each second use of an id, since results are matched to calls by id."""
     seen: set[str] = set()
     unique = []
     for index, request in enumerate(requests):
@@ -390,7 +400,7 @@ def with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...
 
 
 def settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
-    """What the reply is decides over what the server called it."""
+    """The finish reason by the content of the reply, whatever the server called it."""
     if requests and any(is_cut(request.arguments) for request in requests):
         return "length"
     if requests and reason == "stop":
@@ -401,7 +411,9 @@ def settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
 
 
 def is_cut(arguments: str) -> bool:
-    """Not JSON, and without the bracket a whole text would end in. Text that is only wrong is the loop's to judge."""
+    """Whether arguments are cut: not JSON, and without the bracket a whole text would end in. Text that is only wrong
+    is the loop's to judge.
+    """
     return assess_arguments(arguments).outcome is ArgumentsOutcome.TRUNCATED
 
 
@@ -413,7 +425,7 @@ def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:
 
 
 def _kept_choice(choices: object) -> Mapping[str, object]:
-    """The choice with number 0; nothing when this chunk is only about others, which somebody asked for (``n``)."""
+    """The choice with number 0; empty when this chunk is only about the others of a request for several (``n``)."""
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
         raise MalformedReply("choices is not a list of objects")
     return next((choice for choice in choices if isinstance(choice, dict) and _count(choice.get("index")) == 0), {})
@@ -429,7 +441,7 @@ def _text_of(content: object) -> str:
 
 
 def whole(pieces: list[str]) -> str:
-    """The pieces as one text that encodes to UTF-8. A server may cut an emoji's surrogate pair in two."""
+    """Join the pieces into one text that encodes to UTF-8. A server may cut an emoji's surrogate pair in two."""
     text = "".join(pieces)
     if text.isascii() or not _SURROGATE.search(text):
         return text

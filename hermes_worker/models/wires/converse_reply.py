@@ -1,7 +1,7 @@
-"""From the events of Bedrock's Converse API to one reply. Pure: no network, no clock.
+"""Assemble one reply from the events of Bedrock's Converse API. Pure: no network, no clock.
 
-Converse writes the blocks of a reply as Anthropic does, under other names, so its events are told to the assembler of
-that wire in its own words. Shapes as in botocore's service model ``bedrock-runtime`` (1.44, November 2026).
+Converse writes the blocks of a reply as Anthropic does, under other names, so its events are translated for the
+assembler of that wire. Shapes as in botocore's service model ``bedrock-runtime`` (1.44, November 2026).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STOP_REASONS: Mapping[str, str] = {
     "malformed_model_output": "end_turn",
     "malformed_tool_use": "end_turn",
 }
-"""Beside those that both call the same."""
+"""Converse's stop reasons where Anthropic's name differs."""
 _COUNTS = {
     "inputTokens": "input_tokens",
     "outputTokens": "output_tokens",
@@ -31,10 +31,14 @@ _COUNTS = {
 
 
 class ConverseAssembler:
-    """Feed it every event, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+    """Assembles a reply: ``feed`` it every event, in order, then ``finish`` it. ``on_delta`` gets each new piece as it
+    comes.
+    """
 
     def __init__(self, on_delta: Callable[[Delta], None], *, model: str, issuer: str) -> None:
-        """Converse does not repeat the ``model``, so it is what was asked for; ``issuer`` signs the thinking."""
+        """Converse does not repeat the ``model``, so it is the requested one; ``issuer`` is the one whose signature the
+        thinking carries.
+        """
         self._messages = MessageAssembler(on_delta, issuer=issuer)
         self._messages.feed({"type": "message_start", "message": {"model": model}})
         self._model = model
@@ -43,7 +47,7 @@ class ConverseAssembler:
 
     @property
     def is_over(self) -> bool:
-        """The counts come last."""
+        """Whether the token counts have come, which come last."""
         return self._has_stopped and self._has_counted
 
     @property
@@ -67,7 +71,7 @@ class ConverseAssembler:
                     self._messages.feed({"type": "message_delta", "usage": counts_of(said.get("usage"))})
 
     def feed_whole(self, document: object) -> None:
-        """A reply of ``Converse``, which does not stream. Raises ``MalformedReply`` when it is none."""
+        """Take a reply of ``Converse``, which does not stream. Raises ``MalformedReply`` when it is no reply."""
         said = mapping_of(document)
         message = mapping_of(mapping_of(said.get("output")).get("message"))
         content = message.get("content")
@@ -92,7 +96,7 @@ class ConverseAssembler:
             self._open(index, {"type": "tool_use", "id": used.get("toolUseId"), "name": used.get("name"), "input": {}})
 
     def _grow(self, index: int, delta: Mapping[str, Any]) -> None:
-        """Only calls are announced: text and thinking begin with their first piece."""
+        """Add a piece. Only calls are announced: text and thinking begin with their first piece."""
         if isinstance(text := delta.get("text"), str):
             self._open(index, {"type": "text", "text": ""})
             self._tell(index, {"type": "text_delta", "text": text})

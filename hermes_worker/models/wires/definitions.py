@@ -26,13 +26,13 @@ from hermes_worker.observe import log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedTools:
-    """What is sent of some definitions, and what was changed to send it."""
+    """The definitions to send, and what was changed to send them."""
 
     texts: Sequence[str]
     names: Mapping[str, str]
-    """Where a tool is called otherwise: its own name by the one that is sent."""
+    """Tools that are sent under another name: each one's own name by the sent one."""
     renamed: Mapping[str, object]
-    """Of the tools with properties that are called otherwise: their own schemas, by their own names."""
+    """Tools with properties that are sent under other names: their own schemas, by the tools' own names."""
 
     def restore(self, reply: ModelReply) -> ModelReply:
         """The reply with the names that the session knows."""
@@ -49,11 +49,11 @@ class FittedTools:
         try:
             arguments = restore_arguments(json.loads(call.arguments), self.renamed[name])
         except (ValueError, RecursionError):
-            return replace(call, name=name)  # whoever reads it next says what is wrong with it
+            return replace(call, name=name)  # the next reader says what is wrong with it
         return replace(call, name=name, arguments=canonical_json(arguments))
 
     def restoring(self, on_delta: OnDelta) -> OnDelta:
-        """Tells of pieces of a reply with the names that the session knows."""
+        """Wrap ``on_delta`` so that it gets pieces with the names that the session knows."""
         names = self.names
         if not names:
             return on_delta
@@ -65,7 +65,7 @@ class FittedTools:
 
 
 def fit_request(request: ModelRequest) -> ModelRequest:
-    """The request with tools that every server takes; itself when its tools are such."""
+    """The request with tools that every server takes; the same object when its tools need no change."""
     fitted = fit_tools(tuple(request.tools))
     if fitted.texts == tuple(request.tools):
         return request
@@ -76,7 +76,7 @@ def fit_request(request: ModelRequest) -> ModelRequest:
 
 @lru_cache(maxsize=64)
 def without_patterns(definitions: tuple[str, ...]) -> Sequence[str]:
-    """The definitions for a server that makes a grammar of them and cannot read the patterns or formats in one."""
+    """The definitions for a server that builds a grammar from them and cannot read the patterns or formats in one."""
     return tuple(
         _rewritten(text, name, without_keywords(function["parameters"], ("pattern", "format")))
         if '"pattern":' in text or '"format":' in text
@@ -89,7 +89,7 @@ def without_patterns(definitions: tuple[str, ...]) -> Sequence[str]:
 
 @lru_cache(maxsize=64)
 def fit_tools(definitions: tuple[str, ...]) -> FittedTools:
-    """A session's tools never change, and most sessions have the same."""
+    """Fit the definitions. Cached: a session's tools never change, and most sessions have the same."""
     texts: list[str] = []
     names: dict[str, str] = {}
     renamed: dict[str, object] = {}
@@ -142,7 +142,7 @@ def _rewritten(text: str, name: str, schema: Mapping[str, Any] | None) -> str:
 
 
 def _with_sent_names(row: str, sent: Mapping[str, str]) -> str:
-    """A row of the transcript with the names that are sent: servers judge those of earlier calls as well."""
+    """A row of the transcript with the names that are sent: servers judge names in earlier calls as well."""
     if not any(canonical_json(name) in row for name in sent):
         return row
     document = json.loads(row)
@@ -152,7 +152,7 @@ def _with_sent_names(row: str, sent: Mapping[str, str]) -> str:
 
 
 def _named(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What in a row names a tool."""
+    """Yield each object of a row that names a tool."""
     calls, blocks = document.get("tool_calls"), document.get("anthropic_content_blocks")
     places = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     places += [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []

@@ -15,9 +15,9 @@ from hermes_worker.models.wires.chat_reply import MalformedReply, StreamedError
 
 
 def documents(chunks: Iterable[bytes]) -> Iterator[object]:
-    """Every whole frame of the stream, in order; half a frame at the end is none.
+    """Yield every whole frame of the stream, in order; half a frame at the end is dropped.
 
-    Raises ``MalformedReply`` for what is no frame, and ``StreamedError`` for a frame that reports a failure.
+    Raises ``MalformedReply`` for bytes that are no frame, and ``StreamedError`` for a frame that reports a failure.
     """
     buffer = EventStreamBuffer()
     for chunk in chunks:

@@ -24,7 +24,7 @@ _HEAD_BYTES_MAX = 65_536
 
 
 class Reframed:
-    """The responses of one connection, one after the other. Not thread-safe."""
+    """Reframes the responses of one connection, one after the other. Not thread-safe."""
 
     __slots__ = ("_held", "_is_first", "_left", "_reads_head", "_reads_on")
 
@@ -32,25 +32,25 @@ class Reframed:
         self.begin()
 
     def begin(self) -> None:
-        """A request is sent: what comes next is a new response."""
+        """Expect a new response: a request is sent."""
         self._reads_head = self._reads_on = True
         self._is_first = True
         self._held = b""
         self._left = 0
 
     def feed(self, data: bytes) -> bytes:
-        """What to hand on for bytes that came. May be empty, then more has to come first."""
+        """Take bytes that came and return the bytes to hand on; empty when more has to come first."""
         if not self._reads_on:
             return data
         return self._of_head(data) if self._reads_head else self._of_body(data)
 
     def end(self) -> bytes:
-        """What is still held when the connection ends."""
+        """Return the bytes that are still held when the connection ends."""
         held, self._held = (b"" if self._reads_head else self._held), b""
         return held
 
     def _of_head(self, data: bytes) -> bytes:
-        """The head passes at once; a copy of it is kept until it is whole."""
+        """Pass the head on at once; a copy of it is kept until it is whole."""
         head = self._held + data
         end = _HEAD_END.search(head)
         if end is None:
@@ -80,7 +80,7 @@ class Reframed:
                 break
             self._left, at, frame_line = size, frame.end(), _NEXT_FRAME
         self._held, rest = data[at:], b""
-        if not _CUT_FRAME.fullmatch(self._held):  # the last chunk, or something that is none
+        if not _CUT_FRAME.fullmatch(self._held):  # the last chunk, or no chunk at all
             self._reads_on, self._held, rest = False, b"", self._held
         return self._framed(b"".join(pieces)) + rest
 

@@ -1,7 +1,8 @@
 """Gemini's own wire (``generateContent``): bytes through our own connections.
 
 google-genai is not imported: it validates every chunk of a stream, and its client cannot be handed bytes. Its types
-judge our requests in the tests, and its parser our stand-in's replies. Unverified live: nobody asked Gemini from here.
+judge our requests in the tests, and its parser our stand-in's replies. Unverified live: Gemini was never called from
+here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _COMPATIBLE = "/openai"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+    """The way of asking that this endpoint has been found to understand. Learned from its refusals, kept for the
+    process.
+    """
 
     streams: bool = True
     without_thinking: frozenset[str] = frozenset()
@@ -91,7 +94,7 @@ class GeminiGenerate:
 
 
 def credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
-    """A key has a header of its own; an access token is a bearer token."""
+    """The header with the credential: a key has a header of its own; an access token is a bearer token."""
     if not endpoint.api_key:
         return {}
     if endpoint.is_access_token:
@@ -131,12 +134,12 @@ def _options(request: ModelRequest, dialect: Dialect, *, is_leveled: bool) -> di
 
 @lru_cache(maxsize=64)
 def _tools(definitions: tuple[str, ...]) -> str:
-    """A session's tools never change, and most sessions have the same."""
+    """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
 def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
-    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+    """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once for a model, so asking again comes to an end.
     """

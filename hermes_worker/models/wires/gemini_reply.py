@@ -1,4 +1,4 @@
-"""From the chunks of Gemini's own API to one reply. Pure: no network, no clock.
+"""Assemble one reply from the chunks of Gemini's own API. Pure: no network, no clock.
 
 A chunk is a ``GenerateContentResponse``; a reply that is not streamed is one. Shapes as in the types of google-genai
 3.4 (November 2026).
@@ -37,7 +37,9 @@ _FINISH_REASONS: Mapping[str, str] = {
 
 
 class GeminiAssembler:
-    """Feed it every chunk, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+    """Assembles a reply: ``feed`` it every chunk, in order, then ``finish`` it. ``on_delta`` gets each new piece as it
+    comes.
+    """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self._on_delta = on_delta
@@ -72,13 +74,13 @@ class GeminiAssembler:
             self._blocked, self._finish_reason = blocked, "content_filter"
 
     def feed_whole(self, document: object) -> None:
-        """A reply that was not streamed. Raises as ``feed``."""
+        """Take a reply that was not streamed. Raises as ``feed``."""
         self.feed(document)
         if not self.has_content:
             raise MalformedReply("the reply has no candidates")
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
-        """The reply. ``was_cut_short`` says that the stream ended without its regular end.
+        """Return the reply. ``was_cut_short`` says that the stream ended without its regular end.
 
         Text without an end counts as cut by a length limit, so that the loop asks to go on; calls of such a stream are
         dropped. Raises ``CutShort`` when no text had come.

@@ -37,19 +37,23 @@ from hermes_worker.models.wires.definitions import fit_request, fit_tools, witho
 from hermes_worker.models.wires.openai_client import OpenAIClient
 
 _OF_PATTERNS: Final = ("grammar", "pattern must", "json schema", "generate parser", "supported for string type")
-"""In refusals of definitions for a pattern or a format: llama.cpp and vLLM, and Google's compatible address."""
+"""Words by which servers refuse a definition for a pattern or a format: llama.cpp and vLLM, and Google's compatible
+address.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+    """The way of asking that this endpoint has been found to understand. Learned from its refusals, kept for the
+    process.
+    """
 
     streams: bool = True
     takes_stream_options: bool = True
     output_cap: str | None = None
     """The parameter for the output limit, once the server named it; ``None`` goes by host and model."""
     takes_patterns: bool = True
-    """Makes a grammar of every pattern and format in the definitions of tools, or overlooks them."""
+    """Whether the server makes a grammar of every pattern and format in the definitions of tools, or overlooks them."""
 
 
 class OpenAIChat:
@@ -110,12 +114,12 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
 
 def _cache_key(session_id: str) -> str:
-    """OpenAI takes at most 64 characters."""
+    """The session id as a cache key, of which OpenAI takes at most 64 characters."""
     return session_id if len(session_id) <= 64 else hashlib.sha256(session_id.encode()).hexdigest()
 
 
 def adapted(tried: Dialect, error: ModelCallError) -> Dialect | None:
-    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+    """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once, so asking again comes to an end.
     """
@@ -136,7 +140,7 @@ def adapted(tried: Dialect, error: ModelCallError) -> Dialect | None:
 
 
 def _other_cap(text: str) -> str:
-    """The one the server did not complain of. OpenAI names both, the unwanted one first."""
+    """The name of the output limit that the server did not complain of. OpenAI names both, the unwanted one first."""
     old = text.find("max_tokens")
     new = text.find("max_completion_tokens")
     return "max_completion_tokens" if old >= 0 and (new < 0 or old < new) else "max_tokens"

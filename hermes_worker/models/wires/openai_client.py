@@ -17,8 +17,9 @@ from hermes_worker.models.wires.templates import RequestTemplates
 
 
 class OpenAIClient(openai.OpenAI):
-    """Deaf to the environment: left to itself the SDK adds organisation, project and custom headers from ``OPENAI_*``
-    variables to requests that go to any server at all."""
+    """The SDK's client without the environment: left to itself the SDK adds organisation, project and custom headers
+    from ``OPENAI_*`` variables to requests that go to any server at all.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._fixed_headers = headers_of(endpoint)
@@ -65,7 +66,7 @@ class OpenAIClient(openai.OpenAI):
 
 
 def headers_of(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
-    """What every request to this endpoint carries."""
+    """The headers of every request to this endpoint."""
     headers: dict[str, str | openai.Omit] = {
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",  # small events gain nothing from compression and are held back by it

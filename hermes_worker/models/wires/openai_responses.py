@@ -41,14 +41,16 @@ DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+    """The way of asking that this endpoint has been found to understand. Learned from its refusals, kept for the
+    process.
+    """
 
     streams: bool = True
     takes_cache_key: bool = True
     takes_output_cap: bool = True
     takes_parallel_calls: bool = True
     seals_reasoning: bool = True
-    """Gives encrypted reasoning for us to keep."""
+    """Whether the server gives encrypted reasoning for us to keep."""
     without_reasoning: frozenset[str] = frozenset()
     """Models that refuse every question about reasoning."""
 
@@ -139,13 +141,13 @@ class _Tools:
 
 @lru_cache(maxsize=64)
 def _tools(definitions: tuple[str, ...]) -> _Tools:
-    """A session's tools never change, and most sessions have the same."""
+    """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     items = conversion.to_tools([json.loads(definition) for definition in definitions])
     return _Tools(items, canonical_json(items))
 
 
 def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
-    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+    """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once, so asking again comes to an end.
     """

@@ -1,7 +1,7 @@
 """How often to read a stream: as a network card coalesces interrupts, one read is made to bring many small events.
 
 Waking a thread for a read costs ten times as much as all that is done with a streamed event. A model that sends an
-event every half millisecond would have it woken 2,000 times a second, and whoever watches gets lumps every 50 ms anyhow
+event every half millisecond would have it woken 2,000 times a second, and watchers get lumps every 50 ms anyhow
 (``live.FLUSH_EVERY_S``). So while small pieces come quickly, the reader rests before it reads on.
 
 It never rests early in a response, so that a short reply is not delayed; nor when pieces come slowly and are read as
@@ -15,33 +15,34 @@ REST_S = 0.08
 QUICK_S = 0.025
 """A read that blocked for less was quick: at 40 pieces a second a rest brings three."""
 QUICK_READS = 8
-"""So many quick reads in a row, and the stream is one of many small pieces."""
+"""After so many quick reads in a row the stream counts as one of many small pieces."""
 _WORTHWHILE_PIECES = 2
 """A read that brings so many pieces comes late: the process has more to read than time to read it. And a rest that
 brings fewer cost more than it saved."""
 
 
 class StreamPace:
-    """Decides for one response. Told of every read; holds no clock."""
+    """Decides how long to rest, for one response. It is told of every read and holds no clock."""
 
     __slots__ = ("_piece_bytes", "_quick_reads", "rest_s")
 
     rest_s: float
-    """How long to rest before the next read; 0 for not at all."""
+    """How many seconds to rest before the next read; 0 for no rest."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """A new response."""
+        """Start over for a new response."""
         self._piece_bytes = 0
         self._have_seen(0)
 
     def saw(self, *, blocked_s: float, received: int, is_full: bool) -> None:
-        """A read blocked for so long and brought so many bytes; ``is_full`` says that it was all it asked for.
+        """Take note of a read that blocked for so long and brought so many bytes; ``is_full`` says that it brought all
+        it asked for.
 
-        How long it blocked tells little on a busy interpreter, whose lock it had to wait for as well; what it brought
-        does.
+        How long it blocked tells little on a busy interpreter, whose lock it had to wait for as well; the number of
+        bytes does.
         """
         if is_full:
             self._have_seen(0)

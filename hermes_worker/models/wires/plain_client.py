@@ -12,7 +12,7 @@ from hermes_worker.models.connections import CuttableTransport, timeouts
 from hermes_worker.models.endpoint import Endpoint
 
 ERROR_BYTES_MAX = 256 * 1024
-"""How much of an answer that is no reply is read."""
+"""How many bytes of an answer that is no reply are read."""
 
 
 class RefusedRequest(Exception):
@@ -27,7 +27,7 @@ class RefusedRequest(Exception):
 
 
 class PlainClient:
-    """Connections to one endpoint. Thread-safe; deaf to the environment."""
+    """Connections to one endpoint. Thread-safe; ignores the environment."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -63,7 +63,7 @@ class PlainClient:
 
 
 def usual_headers(endpoint: Endpoint) -> dict[str, str]:
-    """What every request to this endpoint carries, without a credential."""
+    """The headers of every request to this endpoint, without a credential."""
     return {
         "Accept": "*/*",
         "Accept-Encoding": "identity",  # small events gain nothing from compression and are held back by it
@@ -83,7 +83,7 @@ def _beginning(response: httpx2.Response) -> bytes:
 
 
 def _told(content: bytes, code: str) -> Mapping[str, object] | None:
-    """The document of an error, with the code that stands in a header. ``None`` when the server sent none."""
+    """The document of an error, with the code that stands in a header. ``None`` when the server sent neither."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""From the events of the Responses API to one reply. Pure: no network, no clock.
+"""Assemble one reply from the events of the Responses API. Pure: no network, no clock.
 
-The last event of a stream repeats the whole response, except on the ChatGPT backend, whose last event comes with empty
-hands; so the items are gathered as they are finished. https://platform.openai.com/docs/api-reference/responses-streaming
-(July 2026)
+The last event of a stream repeats the whole response, except on the ChatGPT backend, whose last event comes empty; so
+the items are gathered as they are finished. https://platform.openai.com/docs/api-reference/responses-streaming (July
+2026)
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _COMMENTARY = frozenset({"commentary", "analysis"})
 
 
 class ResponseAssembler:
-    """Feed it every event, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+    """Assembles a reply: ``feed`` it every event, in order, then ``finish`` it. ``on_delta`` gets each new piece as it
+    comes.
+    """
 
     def __init__(self, on_delta: Callable[[Delta], None], *, issuer: str) -> None:
         self._on_delta = on_delta
         self._issuer = issuer
         self._items: dict[tuple[int, str], Mapping[str, Any]] = {}
-        """By index and id: some servers number every item 0, or not at all."""
+        """Items by index and id: some servers number every item 0, or not at all."""
         self._thinks_aloud: set[int] = set()
         """Messages that are notes on the way: they are shown as reasoning."""
         self._text: list[str] = []
@@ -84,7 +86,7 @@ class ResponseAssembler:
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
-        """A response that was not streamed. Raises as ``feed``."""
+        """Take a response that was not streamed. Raises as ``feed``."""
         response = mapping_of(document)
         if "output" not in response and "output_text" not in response and response.get("status") is None:
             raise_reported(response)
@@ -98,7 +100,7 @@ class ResponseAssembler:
             self._on_delta(Delta(tool_name=request.name))
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
-        """The reply. A stream without its last event was cut short, whatever ``was_cut_short`` says.
+        """Return the reply. A stream without its last event was cut short, whatever ``was_cut_short`` says.
 
         Text counts then as cut by a length limit, so that the loop asks to go on; what else had come is dropped. The
         beginning of a refusal is a refusal. Raises ``CutShort`` without any text.

@@ -11,7 +11,7 @@ EVENT_BYTES_MAX = 16 * 1024 * 1024
 
 
 class EventTooLarge(ValueError):
-    """One event is larger than any reply could be; whatever sends it is not a model."""
+    """One event is larger than any reply could be, so its sender is no model."""
 
 
 def event_data(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Hashable
 import httpx2
 
 _KEPT_MAX = 64
-"""Requests that differ in more than their bodies: by path, patience and beta features. A handful in practice."""
+"""How many templates are kept. Requests differ by path, patience and beta features beside their bodies: a handful in
+practice.
+"""
 
 
 class RequestTemplates:
@@ -21,7 +23,7 @@ class RequestTemplates:
         self._templates: dict[Hashable, httpx2.Request] = {}
 
     def request(self, key: Hashable, body: bytes, build: Callable[[], httpx2.Request]) -> httpx2.Request:
-        """What ``build`` returns, with ``body``. It is called once for each ``key``.
+        """The request that ``build`` returns, with ``body`` in it. ``build`` is called once for each ``key``.
 
         Cookies are left out, in the first request as in all: a client is shared by the runs of many users.
         """

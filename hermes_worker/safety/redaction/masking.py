@@ -44,7 +44,7 @@ would be found in every word."""
 _ALREADY_MASKED = re.compile(r"\*{3,}|.{6}\.\.\..{4}|.?«redacted[^»\n]*».?", re.DOTALL)
 _PROGRAM = re.compile(r"\$\(|`")
 _COMMAND = re.compile(r"\$\(|`|[;|&][A-Za-z./~$]")
-"""Where a shell begins another command in the middle of a value; the second where its arguments follow."""
+"""The signs by which a shell begins another command in the middle of a value; the second where its arguments follow."""
 _MARKER = re.compile("«redacted(?::[^»\n]{1,16})?»")
 
 Mask = Callable[[str], str]
@@ -58,8 +58,9 @@ def mask(secret: str) -> str:
 
 
 def marked(secret: str) -> str:
-    """What stands for a secret in a text that may be written back: nothing takes it for a value, and
-    ``holds_marker`` knows it again (docs/behaviour.md, "Redaction"). Lines stay lines."""
+    """The marker of a secret in a text that may be written back: no reader takes it for a value, and ``holds_marker``
+    recognises it (docs/behaviour.md, "Redaction"). Lines stay lines.
+    """
     if "\n" in secret:
         return "\n".join(marked(line) if line.strip() else line for line in secret.split("\n"))
     ending = "\r" if secret.endswith("\r") else ""
@@ -74,13 +75,14 @@ def holds_marker(text: str) -> bool:
 
 
 def redact(text: str, *, masked_as: Mask = mask) -> str:
-    """``text`` with every credential masked. For logs, error messages, configuration: whatever is only read."""
+    """``text`` with every credential masked. For text that is only read: logs, error messages, configuration."""
     return _replace(text, masked_as, is_code=False)
 
 
 def redact_code(text: str, *, masked_as: Mask = mask) -> str:
-    """``text`` with every credential masked that looks like one. For source code and for what commands print, where
-    ``token = next(tokens)`` is a program and not a leak."""
+    """``text`` with every credential masked that looks like one. For source code and for the output of commands, where
+    ``token = next(tokens)`` is a program and not a leak.
+    """
     return _replace(text, masked_as, is_code=True)
 
 
@@ -95,11 +97,11 @@ def mask_known(text: str, secrets: Iterable[str], masked_as: Mask = mask) -> str
 # --- replacing -------------------------------------------------------------------------------------------------------
 
 _PASSES_MAX = 4
-"""Two are usual for a text that holds a credential, one for any other."""
+"""How many passes are made at most. Two are usual for a text that holds a credential, one for any other."""
 
 
 def _replace(text: str, masked_as: Mask, *, is_code: bool) -> str:
-    """Masked until nothing is left to mask: a mask put into the middle of a value may give away where it ends."""
+    """Mask until nothing is left to mask: a mask put into the middle of a value may give away where it ends."""
     for _ in range(_PASSES_MAX):
         masked = _replaced(text, masked_as, is_code=is_code)
         if masked == text:
@@ -141,7 +143,7 @@ def _masked_once(secret: str, masked_as: Mask, begins_command: re.Pattern[str]) 
         return secret
     command = begins_command.search(secret)
     if command is not None:
-        # What a shell would run is no secret, and nobody may be asked to allow a command of which it was taken out.
+        # A command is no secret, and no person may be asked to allow one of which a part was taken out.
         before, rest = secret[: command.start()], secret[command.start() :]
         return (_masked_once(before, masked_as, _PROGRAM) if before else "") + rest
     return f"{secret[:4]}****{secret[-4:]}" if secret.startswith("+") else masked_as(secret)

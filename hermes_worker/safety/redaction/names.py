@@ -40,14 +40,14 @@ _SECRET_ENDINGS = (
     "pass",
     "pwd",
 )
-"""What people put behind another word without a sign between: ``PGPASSWORD``, ``GITHUBTOKEN``, ``SSHPASS``."""
+"""Words that people put behind another word without a sign between: ``PGPASSWORD``, ``GITHUBTOKEN``, ``SSHPASS``."""
 _NOT_SECRET = _words(
     "bypass compass encompass trespass surpass overpass underpass passes subtoken pretoken detoken multipass onepass"
 )
 _PHRASES = _words("passphrase mnemonic")
 """Secrets that are several plain words."""
 _KEY_QUALIFIERS = _words("api access secret private signing encryption auth client session master bot account")
-"""What makes a ``key`` a secret; ``primary_key`` and ``sort_key`` are not."""
+"""Words that make a ``key`` a secret; ``primary_key`` and ``sort_key`` are not."""
 _HARMLESS_ENDINGS = _words(
     "type mode method url uri endpoint host port path file dir name id ids env count counts limit limits max min usage"
     " budget ttl expires expiry expiration in at enabled disabled required length len size provider scheme policy"
@@ -94,7 +94,7 @@ _TO_VALUE = re.compile(
     rb"(?P<gap>[ \t]{0,8})(?P<sign>:=|=>|=(?!=)|:(?!:)|,(?=[ \t]?b?[\"'])|>(?=[^\s<>=]))"
     rb"(?P<lead>[ \t]{0,8}b?(?=[\"'])|[ \t]{0,8}(?:[|>][+-]?[ \t]{0,4}\r?\n[ \t]{1,32})?)" + _COLOUR
 )
-"""From the trigger to where the value begins."""
+"""Matches from the trigger to the beginning of the value."""
 _TO_ARGUMENT = re.compile(rb"(?P<rest>[A-Za-z0-9_.-]{0,64}+)[ \t]{1,4}(?:is[ \t]{1,4})?(?P<quote>[\"'`]?)(?=[^\s-])")
 """``--password X``, ``password X`` in a .netrc, "the password is X"."""
 _TO_NEXT_LINE = re.compile(rb"(?P<rest>[A-Za-z0-9_.-]{0,64}+):[ \t]{0,4}\r?\n[ \t]{0,16}")
@@ -108,12 +108,14 @@ _AFTER_SCHEME = {
     b"bearer": re.compile(rb"bearer[ \t]+([A-Za-z0-9._~+/=-]{16,})", re.IGNORECASE),
     b"ssws": re.compile(rb"\bssws[ \t]+(?=[A-Za-z_-]*\d)([A-Za-z0-9_-]{16,})", re.IGNORECASE),
 }
-"""How a header begins that lets somebody in, also where its name is not told. The second is Okta's."""
+"""The beginning of a header's value that holds a credential, also where its name is not told. The second is Okta's."""
 _WORDS_BEFORE = re.compile(rb"(?:api|access|secret|private|recovery|seed)[ _-]$", re.IGNORECASE)
 
 
 def named_values(raw: bytes, low: bytes, *, is_code: bool) -> Iterator[Span]:
-    """Values of secret names. ``is_code``: the text may be a program, so a value must itself look like a secret."""
+    """Yield the values of secret names. ``is_code``: the text may be a program, so a value must itself look like a
+    secret.
+    """
     for trigger in _TRIGGERS:
         # Values are skipped once looked at: ``token=token=token=...`` must not take quadratic time.
         done = 0
@@ -136,7 +138,7 @@ class _Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """A name and what is known of where it stands."""
+    """A name and the signs around it."""
 
     name: bytes
     start: int
@@ -147,7 +149,7 @@ class _Place:
         return start == 0 or _LINE_START.search(raw, max(0, start - 64), start) is not None
 
     def is_variable(self, raw: bytes) -> bool:
-        """Written as the environment's variables are, where a shell or a list of them has one."""
+        """Whether it is written as the environment's variables are, where a shell or a list of them has one."""
         return _VARIABLE.fullmatch(self.name) is not None and raw[self.start - 1 : self.start] in _BEFORE_VARIABLE
 
 
@@ -224,9 +226,9 @@ _QUOTED = re.compile(
 )
 _UNQUOTED = re.compile(rb"[\"']?(?P<value>(?:[^\s\"'`,;&<>(){}\[\]|\\]|&(?![\w.%-]+=)|\\(?![nrt\"']))+)")
 _REST_OF_WORD = re.compile(rb"[\"']?(?P<value>(?:[^\s&]|&(?![\w.%-]+=))+)")
-"""In a line of an env file nothing but white space, or the next field of a form, ends a value."""
+"""The rest of a value in a line of an env file, which only white space or the next field of a form ends."""
 _REST_OF_STRING = re.compile(rb"(?P<value>(?:[^\s&\"'`\\]|&(?![\w.%-]+=)|\\(?![nrt\"']))+)")
-"""The same inside quotes."""
+"""The rest of such a value inside quotes."""
 _PHRASE = re.compile(rb"(?P<value>[a-z]+(?: [a-z]+){2,})")
 _ENV_VALUE_BYTES_MIN = 5
 
@@ -296,7 +298,7 @@ _HEADER_WORD = re.compile(rb"[^\s\"'`\\]+")
 
 
 _PARAMETERS = re.compile(rb"[A-Za-z0-9-]+ .*(?:response|signature)=", re.IGNORECASE)
-"""Digest and AWS signatures hide their secret among parameters, so everything goes."""
+"""Schemes that hide their secret among parameters, Digest and AWS signatures: everything behind them goes."""
 
 
 def _header_value(raw: bytes, start: int, *, is_code: bool) -> _Value | None:

@@ -1,4 +1,4 @@
-"""Places that hold credentials, whatever those are called: addresses, signed links, private keys, cookies, commands."""
+"""Find credentials by their place, whatever their name: addresses, signed links, private keys, cookies, commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BARE_TOKEN_CHARS_MIN = 8
 
 
 def addresses(raw: bytes, *, is_code: bool) -> Iterator[Span]:
-    """Passwords and tokens before the host, signatures and keys behind the question mark, hooks of chats."""
+    """Yield passwords and tokens before the host, signatures and keys behind the question mark, hooks of chats."""
     done = 0
     for at in positions(raw, b"://"):
         start = at + 3
@@ -46,7 +46,7 @@ def addresses(raw: bytes, *, is_code: bool) -> Iterator[Span]:
 
 
 _EXAMPLE_PASSWORD = re.compile(rb"p|pw|pwd|pass(?:word|wd)?|secret|thing|x+", re.IGNORECASE)
-"""What programs and their tests write where a password belongs."""
+"""Texts that programs and their tests write in the place of a password."""
 
 
 def _userinfo(raw: bytes, at: int, start: int, *, is_code: bool) -> Iterator[Span]:
@@ -76,12 +76,12 @@ _HOOK = re.compile(
     rb"(?:hooks\.slack\.com/(?:services|workflows|triggers)|(?:\w+\.)?discord(?:app)?\.com/api/webhooks"
     rb"|[a-z0-9.-]+\.webhook\.office\.com/webhookb2)/([A-Za-z0-9_@/+-]{20,200})"
 )
-"""Whoever knows such an address may write into the chat."""
+"""Addresses that let any holder write into a chat."""
 _PATH = re.compile(rb"[^\s\"'`<>?]{1,1024}+")
 _QUERY_BYTES_MAX = 8_192
 _FIELD = re.compile(rb"(?:&amp;|&)?([\w.%-]{1,64}+)(?:=([^\s\"'`<>&#\\]{0,4096}+))?")
 _SIGNATURES = frozenset(b"sig signature x-amz-signature x-amz-security-token x-goog-signature".split())
-"""Fields whose value lets anybody in who has the address."""
+"""Fields whose value lets any holder of the address in."""
 _SIGNATURE_BYTES_MIN = 8
 _KEYS = frozenset(b"key code token".split())
 """Fields that often hold a key, and as often something short and harmless."""
@@ -112,7 +112,7 @@ def _lets_in(name: bytes, value: bytes) -> bool:
 _KEY_BEGIN = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END = re.compile(rb"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY")
 _LINE_END = rb"(?:\r?\n|(?:\\{1,3}r)?\\{1,3}n)"
-"""As it is, or written out in a string."""
+"""A line end, or one that is written out in a string."""
 _BEFORE_LINE = rb"[ \t\"'>|+-]{0,16}+"
 _CUT_BODY = re.compile(
     rb"[ \t]{0,8}"
@@ -130,7 +130,7 @@ _KEY_BYTES_MAX = 16_384
 
 
 def private_keys(raw: bytes) -> Iterator[Span]:
-    """What stands between the lines of a PEM block, and what is left of a block whose one line is missing."""
+    """Yield the body of each PEM block, and what is left of a block whose first or last line is missing."""
     if b"PRIVATE KEY" not in raw:
         return
     begins = [*positions(raw, b"-----BEGIN "), len(raw)]
@@ -157,7 +157,7 @@ _TAIL_LINE = re.compile(rb"[ \t\"'>|+-]{0,16}+(?:\d{1,6}\|)?[A-Za-z0-9+/=]+[ \t\
 
 
 def _lines_before(raw: bytes, first: int, at: int) -> int:
-    """Where the lines of base64 right before ``at`` begin."""
+    """The position at which the lines of base64 right before ``at`` begin."""
     start = at
     while start > first:
         line = raw.rfind(b"\n", first, start - 1) + 1 or first
@@ -175,7 +175,7 @@ _COOKIES_MAX = 64
 
 
 def cookies(raw: bytes, low: bytes, *, is_code: bool) -> Iterator[Span]:
-    """Values of cookies in headers; what a server says beside the first one (``Path``, ``Max-Age``) is no value."""
+    """Yield values of cookies in headers; the attributes behind the first one (``Path``, ``Max-Age``) are no values."""
     done = 0
     for at in positions(low, b"cookie"):
         if at < done or not (header := _COOKIE.match(raw, at - 4 if low[at - 4 : at] == b"set-" else at)):
@@ -219,7 +219,7 @@ _PLACEHOLDER = re.compile(rb"\$.*|<.*|[A-Z_]+|pass(?:word)?|pw|token|secret|xxx+
 
 
 def command_lines(raw: bytes) -> Iterator[Span]:
-    """Passwords among the arguments of programs that take one without saying so."""
+    """Yield passwords among the arguments of programs that take one without saying so."""
     for name, pattern in _COMMANDS.items():
         done = 0
         for at in positions(raw, name):

@@ -31,7 +31,7 @@ def prints_configuration(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redactor:
-    """What hides secrets in results of tools."""
+    """Hides secrets in results of tools."""
 
     is_on: bool = True
     known: tuple[str, ...] = field(default=(), repr=False)
@@ -45,16 +45,21 @@ class Redactor:
         return (redact if is_configuration else redact_code)(text, masked_as=marked)
 
     def without(self, text: str, secrets: Iterable[str]) -> str:
-        """``text`` with a marker for every one of ``secrets`` that is long enough: what a caller knows beside ours."""
+        """``text`` with a marker for every one of ``secrets`` that is long enough: secrets that the caller knows beside
+        ours.
+        """
         return mask_known(text, secrets, marked) if self.is_on else text
 
     def printed(self, text: str) -> str:
-        """What a program of the owner printed for people: every name is believed, and ends of secrets are shown."""
+        """The redacted output of a program of the owner for people: every name counts, and ends of secrets are
+        shown.
+        """
         return redact(mask_known(text, self.known)) if self.is_on else text
 
     def result(self, text: str, *, is_configuration: bool = False) -> str:
-        """A result as a tool returns it: the texts inside a JSON document, or all of it. The same text when nothing
-        is hidden."""
+        """Redact a result as a tool returns it: the texts inside a JSON document, or all of it. The same text when
+        nothing is hidden.
+        """
         if not self.is_on:
             return text
         try:
@@ -66,7 +71,7 @@ class Redactor:
             return self.text(text, is_configuration=is_configuration)
 
     def _each(self, texts: list[str], is_configuration: bool) -> list[str]:
-        """Looked at together: a thousand short texts cost what one long one does."""
+        """Redact the texts together: a thousand short texts then cost what one long one does."""
         joined = _BETWEEN.join(texts)
         hidden = self.text(joined, is_configuration=is_configuration)
         if hidden == joined:
@@ -79,7 +84,7 @@ class Redactor:
 
 _BETWEEN = "\n\x1e\n"
 _NAMED = "{}: {}"
-"""How a field is looked at whose name sounds like a secret's: its name must stand before its value."""
+"""The form in which a field is searched whose name sounds like a secret's: its name must stand before its value."""
 
 
 def _texts(value: Any, name: str = "") -> Iterator[str]:
@@ -97,7 +102,7 @@ def _texts(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _with_texts(value: Any, texts: Iterator[str], name: str = "") -> Any:
-    """The document with other texts."""
+    """The document with its texts replaced, in the order of ``_texts``."""
     match value:
         case str():
             return next(texts)[len(_NAMED.format(name, "")) if name else 0 :]

@@ -52,7 +52,7 @@ _SUPABASE = "supabase-project-api-key"
 """Named like a public key, but a secret one."""
 _TOKEN_CHARS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _FOREIGN = frozenset(b" \t\r\n\"'`<>;&?#")
-"""What no key contains: a pattern that may match one of these describes the text around a key."""
+"""Characters that no key contains: a pattern that may match one of these describes the text around a key."""
 WORD_CHARS_MIN = 13
 """A key that begins with so many characters of a word is found by looking at the words of a text."""
 
@@ -119,14 +119,14 @@ def translated(pattern: str) -> tuple[str, bool]:
 
 
 def _without_group(pattern: str) -> str:
-    """Without the capturing group around all of it."""
+    """The pattern without the capturing group around all of it."""
     if not pattern.startswith("(") or pattern.startswith("(?") or _closing(pattern, 0) != len(pattern) - 1:
         return pattern
     return pattern[1:-1]
 
 
 def _closing(pattern: str, start: int) -> int:
-    """Where the group that opens at ``start`` closes. Raises ``ValueError``."""
+    """The position at which the group that opens at ``start`` closes. Raises ``ValueError``."""
     depth, is_class, skip = 0, False, False
     for at, char in islice(enumerate(pattern), start, None):
         if skip:
@@ -162,8 +162,9 @@ def _end_of_scope(rest: str) -> int:
 
 
 def prefixes_of(pattern: str) -> frozenset[str]:
-    """What a key begins with: every possible beginning of ``PREFIX_CHARS`` characters, in lower case. Empty when there
-    are too many, or when a beginning may be shorter."""
+    """The beginnings of a key: every possible one of ``PREFIX_CHARS`` characters, in lower case. Empty when there are
+    too many, or when a beginning may be shorter.
+    """
     found = _beginnings(list(sre_parser.parse(pattern)), frozenset({""}))
     complete = frozenset(prefix.lower() for prefix in found)
     return complete if all(len(prefix) == PREFIX_CHARS for prefix in complete) else frozenset()
@@ -216,7 +217,7 @@ def _inner(operation: Any, argument: Any) -> list[Sequence[Any]]:
 
 
 def _word_chars_min(items: Sequence[Any]) -> tuple[int, bool]:
-    """How many characters of a word the pattern begins with at least, and whether all of it is such characters."""
+    """The least number of word characters that the pattern begins with, and whether all of it is such characters."""
     total = 0
     for operation, argument in items:
         if operation is sre.BRANCH:
@@ -272,7 +273,7 @@ def _openings(items: Sequence[Any]) -> list[tuple[str, bool]]:
 
 
 def main(path: str, version: str) -> None:
-    """Prints the file made of the rules at ``path``; ``version`` is theirs."""
+    """Print the file made of the rules at ``path``; ``version`` is theirs."""
     rules = imported(tomllib.loads(Path(path).read_text(encoding="utf-8"))["rules"])
     document = {"source": SOURCE, "version": version, "licence": LICENCE}
     lines = ",\n".join(f"  {json.dumps(rule)}" for rule in rules)

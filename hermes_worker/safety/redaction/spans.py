@@ -1,4 +1,4 @@
-"""Where secrets stand in a text, and how their places become one list. All positions count bytes."""
+"""Positions of secrets in a text, and how they become one list. All positions count bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Span = tuple[int, int]
 
 
 def positions(haystack: bytes, needle: bytes) -> Iterator[int]:
-    """Where ``needle`` begins; occurrences do not overlap."""
+    """Yield the positions of ``needle``; occurrences do not overlap."""
     at = haystack.find(needle)
     while at >= 0:
         yield at
@@ -19,7 +19,7 @@ def positions(haystack: bytes, needle: bytes) -> Iterator[int]:
 
 
 def merged(spans: Iterable[Span]) -> Iterator[Span]:
-    """Overlapping spans become one; touching spans stay two."""
+    """Merge overlapping spans into one; touching spans stay two."""
     ordered = sorted(spans)
     start, end = ordered[0]
     for next_start, next_end in ordered[1:]:

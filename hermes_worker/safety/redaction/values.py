@@ -1,4 +1,4 @@
-"""What a value looks like: a credential, a placeholder, or a piece of a program. All on bytes."""
+"""Judge the look of a value: a credential, a placeholder, or a piece of a program. All on bytes."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _LOWER_RUN_CHARS_MAX = 2
 
 
 def is_harmless_value(value: bytes) -> bool:
-    """A look-up, a template, a type, or already masked."""
+    """Whether it is a look-up, a template, a type, or already masked."""
     return _HARMLESS_VALUE.fullmatch(value) is not None
 
 
 def is_placeholder(value: bytes) -> bool:
-    """What documents and tests write where a credential belongs."""
+    """Whether it is a text that documents and tests write in the place of a credential."""
     return _PLACEHOLDER_WORD.search(value) is not None
 
 
 def looks_random(value: bytes) -> bool:
-    """Long, or letters and digits mixed: what a person would not write in a sentence."""
+    """Whether it is long, or letters and digits mixed: more than a person would write in a sentence."""
     return len(value) >= _LONG or (
         len(value) >= _SHORT and any(c in b"0123456789" for c in value) and not value.isdigit()
     )
 
 
 def looks_secret(value: bytes, *, is_bare: bool = False) -> bool:
-    """What no program calls its parts: letters and digits mixed beyond ``name2``, or letters without any pattern.
+    """Whether no program calls its parts so: letters and digits mixed beyond ``name2``, or letters without any pattern.
 
     ``is_bare``: the value stands without quotes, where identifiers stand too, so more is asked of it.
     """
@@ -63,7 +63,7 @@ def looks_secret(value: bytes, *, is_bare: bool = False) -> bool:
 
 
 def _is_jumble(value: bytes) -> bool:
-    """Letters in no order that a word or ``camelCase`` has."""
+    """Whether its letters have no order of a word or of ``camelCase``."""
     runs = _LOWER_RUN.findall(value)
     if len(value) < 12 or len(runs) < 3 or value.lower() == value:
         return False

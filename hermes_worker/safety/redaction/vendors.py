@@ -83,7 +83,9 @@ _OURS_BEGIN_WITH = frozenset(
     b" ppl hsk pyp nva dck doo dop xai fw_ fw- fc- age goc sq0 tsk psc rnd fig pul lsv ops vc hrk dap cio eyj am_ fal"
     b" exa syt mem brv ret bb_ hwk pcs e2b re_ ak- as- md- ak_ uak oak".split()
 )
-"""How they begin, in lower case: their first two or three characters. What begins otherwise is asked for below."""
+"""The beginnings of these keys, in lower case: their first two or three characters. Keys with another beginning are
+looked for below.
+"""
 _SIGNED = (
     # Of Mailchimp: 32 digits, and where the account is.
     (b"-us", 32, re.compile(rb"[0-9a-f]{32}-us[0-9]{1,2}(?![0-9A-Za-z_-])")),
@@ -112,34 +114,34 @@ belong to the escape."""
 _BOT_ID = re.compile(rb"(?:bot)?\d{8,12}:$")
 _BOT_TOKEN = re.compile(rb"[A-Za-z0-9_-]{30,}")
 _LINE_ENDS = frozenset((rb"\n", rb"\r", rb"\t"))
-"""Written out."""
+"""Line ends, written out."""
 _WORDS_ONLY = re.compile(rb"[a-z]{1,24}(?:[_-][a-z]{0,24})*|[A-Z]{1,24}(?:[_-][A-Z]{0,24})*")
-"""An identifier of a program, whatever it begins with."""
+"""Matches an identifier of a program, whatever it begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorRule:
-    """One published format."""
+    """One published format of keys."""
 
     id: str
     pattern: str
-    """Of the key alone, for ``re`` on bytes."""
+    """The pattern of the key alone, for ``re`` on bytes."""
     prefixes: tuple[bytes, ...]
     """Its first three characters in lower case, all that are possible."""
     literals: tuple[bytes, ...]
-    """What the key begins with when that is no long word; in lower case."""
+    """The beginning of the key when that is no long word; in lower case."""
     is_bounded: bool
-    """The key ends where its pattern does: what goes on is something else."""
+    """Whether the key ends where its pattern does: further characters belong to something else."""
     entropy_min: float
-    """Bits per character."""
+    """Least entropy, in bits per character."""
 
     @property
     def is_searched_for(self) -> bool:
-        """Its beginning is looked for in the whole text, because neither words nor dotted words lead to it."""
+        """Whether its beginning is looked for in the whole text, because neither words nor dotted words lead to it."""
         return not _SEARCHED_FOR.isdisjoint(self.literals)
 
     def match(self, raw: bytes, at: int) -> int | None:
-        """Where a key that begins at ``at`` ends."""
+        """The end of the key that begins at ``at``; ``None`` when none does."""
         found = _compiled(self.pattern).match(raw, at, at + _KEY_BYTES_MAX)
         if found is None:
             return None
@@ -183,7 +185,7 @@ def _by_prefix() -> Mapping[bytes, Sequence[VendorRule]]:
 
 @cache
 def _suspects() -> frozenset[bytes]:
-    """How the words begin that may be keys."""
+    """The beginnings of words that may be keys."""
     whole = {begin for begin in _OURS_BEGIN_WITH if len(begin) == 3}
     more = {begin + bytes([char]) for begin in _OURS_BEGIN_WITH - whole for char in _TOKEN_CHARS.lower()}
     return frozenset({*_by_prefix(), *whole, *more})
@@ -207,7 +209,7 @@ def _by_literal() -> Mapping[bytes, Sequence[VendorRule]]:
 
 
 def vendor_keys(raw: bytes, low: bytes) -> Iterator[Span]:
-    """Where keys stand in ``raw``; ``low`` is the same in lower case."""
+    """Yield the spans of keys in ``raw``; ``low`` is the same in lower case."""
     yield from _at_runs(raw, low)
     for sign, before, pattern in _SIGNED:
         for at in positions(low, sign):
@@ -226,13 +228,15 @@ def vendor_keys(raw: bytes, low: bytes) -> Iterator[Span]:
 
 
 def holds_vendor_key(text: str) -> bool:
-    """Whether a key of a vendor stands in ``text``, and none of the examples that documents write in its place."""
+    """Whether ``text`` holds a key of a vendor that is none of the examples in documentation."""
     raw = text.encode("utf-8", "surrogatepass")
     return any(not is_placeholder(raw[start:end]) for start, end in vendor_keys(raw, raw.lower()))
 
 
 def _at_runs(raw: bytes, low: bytes) -> Iterator[Span]:
-    """Every long word of the text comes by here, so little is asked before a word is a suspect."""
+    """Yield the keys at long words. Every long word of the text comes by here, so little is asked before a word is a
+    suspect.
+    """
     suspects, dotted = _suspects(), _before_dotted()
     runs = raw.translate(_IS_TOKEN_CHAR) + b"\x00"
     at = runs.find(_RUN)
@@ -296,6 +300,6 @@ def _dotted_key(raw: bytes, low: bytes, at: int) -> Iterator[Span]:
 
 
 def _entropy(text: bytes) -> float:
-    """Shannon's, in bits per character."""
+    """Shannon's entropy, in bits per character."""
     counts = Counter(text).values()
     return -sum(count / len(text) * math.log2(count / len(text)) for count in counts)

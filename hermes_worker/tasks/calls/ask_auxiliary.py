@@ -1,6 +1,6 @@
 """One auxiliary call: claim a tool call's question, ask a model, write the answer and its price, send what follows.
 
-The tool call waits for it as a row. Who asks is a worker of the models: no other has their keys.
+The tool call waits for it as a row. A worker for models asks, because no other worker has their keys.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _ask_and_answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal) -> 
 
 
 def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill) -> AuxiliaryAnswer | None:
-    """What comes of the question; ``None`` when it is given up and somebody else may ask it."""
+    """Ask the model and return its answer; ``None`` when the question is given up so that another worker may ask it."""
     task = claim.question.task
     if claim.refused_by is not None:
         log.info("auxiliary.failed", task=task.value, provider="", kind=f"{BUDGET_EXHAUSTED}({claim.refused_by.value})")

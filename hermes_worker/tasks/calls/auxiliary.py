@@ -1,8 +1,8 @@
 """Model calls beside the conversation, such as summaries of it (docs/behaviour.md, "Auxiliary calls").
 
 Each task may have providers of its own, tried before those of the installation. Failures are decided on by the same
-table as those of the loop, but nobody waits for long: a call beside the conversation that would have to wait goes to
-the next provider, and when there is none, whoever asked goes on without an answer.
+table as those of the loop, but no call waits for long: a call beside the conversation that would have to wait goes to
+the next provider, and when there is none, its caller goes on without an answer.
 """
 
 from __future__ import annotations
@@ -37,31 +37,33 @@ _TIMED_OUT = "timeout"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryReply:
     text: str
-    """Without thinking."""
+    """The reply without the model's thinking."""
     reply: ModelReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auxiliary:
-    """Where calls beside the conversation go."""
+    """The providers, keys and prices that serve model calls beside the conversation."""
 
     main: ModelChain
     governor: Governing
     pool: Pooling = field(default_factory=FirstKey)
     own: Mapping[str, ModelChain] = field(default_factory=dict)
-    """Providers of single tasks; a model is named in each of their entries."""
+    """Providers for single tasks; each entry names its model."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
-    """The installation's own."""
+    """The prices that the installation sets itself."""
     keys: KeyGuarding = field(default_factory=AllOpen)
-    """Closed ones are not used: a call beside the conversation is no probe. What it finds out is told them."""
+    """Keys and their states. A closed key is not used, since a call beside the conversation is no probe; what the call
+    finds out about a key is recorded here.
+    """
     run_id: str = ""
-    """Whose call it is: several runs have to find a server down before its keys are closed."""
+    """The run that the call is made for: several runs have to find a server down before its keys are closed."""
     order: int | None = None
-    """Of the run they are made for, as the governor has it."""
+    """The run's place in the governor's order."""
 
     @classmethod
     def of(cls, parts: Parts, loaded: RunRecord, run_id: str) -> Auxiliary:
-        """With what a worker has for the tenant of a run."""
+        """Build it from what a worker has for the tenant of a run."""
         models = parts.models_of(loaded.session_pk)
         return cls(
             main=models.chain,
@@ -75,8 +77,9 @@ class Auxiliary:
         )
 
     def window_of(self, task: AuxTask) -> int | None:
-        """The smallest context window that is known of the providers of ``task``, in tokens; ``None`` where it has
-        none of its own, or nobody told."""
+        """The smallest known context window of the providers of ``task``, in tokens; ``None`` where the task has no
+        provider of its own, or no window is known.
+        """
         own = self.own.get(task)
         windows = [own.route("", position).window for position in range(len(own))] if own else []
         return min((known for window in windows if window is not None and (known := window.known)), default=None)
@@ -84,9 +87,10 @@ class Auxiliary:
     def ask(
         self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str, bill: Bill
     ) -> AuxiliaryReply:
-        """The answer of the first provider that gives one. ``request.model`` is the model of the installation's own
-        provider. What it takes, in vain too, is added to ``bill``. Raises ``ModelCallError``, with kind ``interrupted``
-        when ``abort`` was set."""
+        """Return the answer of the first provider that gives one. ``request.model`` is the model of the installation's
+        own provider. Everything spent, on failed attempts too, is added to ``bill``. Raises ``ModelCallError``, with
+        kind ``interrupted`` when ``abort`` was set.
+        """
         failure = ModelCallError(FailureKind.CONFIGURATION, "no provider is set up for this call")
         with _Deadline(abort, task.timeout_s) as limited:
             routes = list(self._routes(task, request.model, ticket))
@@ -176,14 +180,16 @@ class _AuxiliaryAsking:
                 return AuxiliaryReply(text=strip_think_blocks(reply.text).strip(), reply=reply)
 
     def _is_closed(self, failure: Classification) -> bool:
-        """Whether nobody may use the key now, after what this call found out: nothing, when it was aborted."""
+        """Record what the failure says about the key, and return whether the key is closed now. A call that was aborted
+        says nothing about it.
+        """
         if self._abort.is_set():
             return False
         is_renewable = self._route.renew is not None
         return self._keys.failed(self._place, failure, run_id=self._run_id, probe=None, is_renewable=is_renewable)
 
     def _permit(self, request: ModelRequest) -> Permit:
-        """Leave to ask, waited for if that is not long. Raises ``ModelCallError``."""
+        """Acquire a permit to ask, waiting for it when the wait is short. Raises ``ModelCallError``."""
         tokens = sum(map(len, request.messages)) // 4
         while True:
             permit = self._governor.acquire(self._place, ticket=self._ticket, tokens=tokens, order=self._order)

@@ -72,7 +72,7 @@ def _claim(parts: Parts, effect: RunTool) -> CallClaim | None:
 
 
 def tool_entry(claim: CallClaim) -> LiveEntry:
-    """That a tool runs now, for whoever looks; its ``tool.started`` row is written with its result."""
+    """The live entry that shows watchers that a tool runs now; its ``tool.started`` row is written with its result."""
     text = canonical_json(started_event(claim).data)
     return LiveEntry(
         kind="tool_started", text=text, iteration=claim.iteration, attempt=claim.attempt, offset=claim.position
@@ -93,7 +93,7 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
         waited_s = max(0.0, claim.claimed_at - since)
         write = partial(_write, parts, claim, result, waited_s + time.monotonic() - began, abort)
     else:
-        # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
+        # We were frozen between the claim and here; by now the call may be another worker's. Do not begin.
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
         write = partial(parts.calls.release, claim, has_begun=False)
     faults.point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
@@ -107,8 +107,9 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
 
 
 def _begin(parts: Parts, claim: CallClaim, abort: AbortSignal) -> None:
-    """Commit that the tool begins, where it must not run twice: a claim that is lost before may go to another worker,
-    one that is lost behind has an unknown outcome. Raises ``LeaseLost``, ``UnavailableError``."""
+    """Commit that the tool begins, where it must not run twice: a claim that is lost before this may go to another
+    worker, one that is lost after it has an unknown outcome. Raises ``LeaseLost``, ``UnavailableError``.
+    """
     if claim.replay is Replay.ONCE:
         persist(partial(parts.calls.begin, claim), abort, patience_s=parts.commit_patience_s)
         faults.point(FaultPoint.CALL_TOOL_AFTER_BEGIN, claim.run_id)
@@ -195,14 +196,14 @@ def _run(
 
 
 def _identity_of(remembered: KnownFiles | None, documents: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a session remembers of files on another host, where that is new."""
+    """What a session remembers of files on another host; empty where nothing changed."""
     if remembered is None or remembered.identity in (None, documents.get(FILES_KEY)):
         return {}
     return {FILES_KEY: remembered.identity}
 
 
 def _documents_of(parts: Parts, claim: CallClaim, session: SessionContext, keys: Sequence[str]) -> Mapping[str, Any]:
-    """The documents of the session among ``keys``, for a tool."""
+    """Those documents of the session that a tool asked for by ``keys``."""
     found = parts.calls.session_documents(claim.session_pk, keys)
     return _with_variables(found, from_stored_variables, session.workspace)
 
@@ -210,13 +211,15 @@ def _documents_of(parts: Parts, claim: CallClaim, session: SessionContext, keys:
 def _with_variables(
     documents: Mapping[str, Any], convert: Callable[[Mapping[str, str], str], Mapping[str, str]], workspace: str
 ) -> Mapping[str, Any]:
-    """Documents of a session with the variables of its shell as ``convert`` gives them."""
+    """Session documents in which ``convert`` has encoded or decoded the variables of the session's shell."""
     variables = documents.get(ENV_KEY)
     return {**documents, ENV_KEY: convert(variables, workspace)} if variables else documents
 
 
 def _verdict_and_answer(consulted: Sequence[Consulted]) -> tuple[Consulted | None, Consulted | None]:
-    """What a model said of the danger of the call, and what the tool itself asked one last."""
+    """A model's verdict about the danger of the call, and the answer to the last question that the tool itself
+    asked.
+    """
     judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
     return judged, next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
 
@@ -229,8 +232,9 @@ def _refuse_call(
     context: ToolContext,
     judged: Consulted | None,
 ) -> ToolResult | None:
-    """What stands in for a call that must not run, or not yet; ``None`` when it may. ``judged`` is what a model said of
-    its danger."""
+    """The result that stands in for a call that must not run, or not yet; ``None`` when it may run. ``judged`` is a
+    model's verdict about its danger.
+    """
     if claim.replay is not Replay.ONCE and tool.spec.replay_of(arguments) is Replay.ONCE:
         return error_result(OTHER_EFFECT)
     if not may_be_called_for(claim.loaded.origin, tool.spec.replay_of(arguments)):
@@ -251,7 +255,7 @@ def _confines(workspace: Workspace, origin: RunOrigin) -> bool:
 
 
 def _origin(parts: Parts, claim: CallClaim, tenant: str) -> RunOrigin:
-    """Where a call comes from, with the narrower of the networks that its job and its settings ask for."""
+    """The origin of a call, with the narrower of the networks that its job and its settings ask for."""
     asked = [Network(each) for each in (claim.loaded.network, parts.policies.network) if each is not None]
     narrowest = reduce(narrower, asked) if asked else None
     return RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=narrowest, tenant=tenant)
@@ -263,7 +267,7 @@ def _limits(window: int | None) -> ResultLimits:
 
 
 def _blocked(parts: Parts, claim: CallClaim, tool: Tool) -> ToolResult | None:
-    """What stands in for a call that repeats itself in vain."""
+    """The result that stands in for a call that repeats itself in vain; ``None`` when the call may run."""
     pattern = guardrails.blocked(claim.precedent, parts.guardrails)
     if pattern is None:
         return None
@@ -273,13 +277,13 @@ def _blocked(parts: Parts, claim: CallClaim, tool: Tool) -> ToolResult | None:
 
 
 def _is_surplus(claim: CallClaim, delegations_max: int) -> bool:
-    """Whether as many calls of the same reply delegate before this one as may in all."""
+    """Whether the call's reply already has ``delegations_max`` delegating calls before this one."""
     before = claim.neighbours[: claim.position]
     return before.count(DELEGATE_TOOL) >= delegations_max
 
 
 def _remarked(parts: Parts, claim: CallClaim, tool: Tool, result: ToolResult) -> ToolResult:
-    """The result with what guardrails have to say about it."""
+    """The result, with the guardrails' remarks added where they have any."""
     is_parked = result.question is not None or result.consultation is not None or result.task is not None
     is_final = not is_parked and not result.delegated
     if not is_final or claim.precedent == NO_PRECEDENT or guardrails.blocked(claim.precedent, parts.guardrails):
@@ -300,7 +304,7 @@ def _remarked(parts: Parts, claim: CallClaim, tool: Tool, result: ToolResult) ->
 
 
 def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:
-    """To whoever looks now; nothing of it is kept."""
+    """Publish progress to watchers; none of it is stored."""
     if claim.is_watched or parts.leases.is_watched(claim.run_id):
         told = canonical_json({"tool": claim.request.name, "text": text[:PROGRESS_CHARS_MAX]})
         entry = LiveEntry(
@@ -310,8 +314,8 @@ def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:
 
 
 def _tool(parts: Parts, name: str, tools: str) -> Tool:
-    """The tool, if the session has it: what a model was not offered it cannot use, whatever is installed here.
-    ``tools`` are the session's stored definitions.
+    """Find the tool in the session's stored definitions, ``tools``: a tool that the model was not offered cannot be
+    used, whatever is installed here.
 
     Raises ``UnknownTool``, ``ConfigurationError``.
     """

@@ -1,4 +1,4 @@
-"""From the tasks of a ``delegate_task`` call to the child runs that do them."""
+"""Make the child runs that carry out the tasks of a ``delegate_task`` call."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from hermes_worker.tasks.parts import Parts
 
 _NO_LIMIT = 100_000
 _FOREVER_S = 31 * 86_400.0
-"""For a child without a limit of its own; the parent's deadline is earlier."""
+"""The limit of a child without a limit of its own, in seconds; the parent's deadline comes earlier."""
 
 
 def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_background: bool) -> list[Hint]:
     """Make the children of a claimed call and let go of it. Raises ``LeaseLost``.
 
-    Where nobody could take an answer that comes later, the call waits for its children all the same.
+    Where a later answer could not be delivered, the call waits for its children even in the background.
     """
     policy = parts.delegation
     depth = claim.loaded.depth
@@ -70,7 +70,9 @@ def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_b
 def _child(
     policy: DelegationPolicy, claim: CallClaim, asked: RunSpec, session: SessionContext, task: ChildTask
 ) -> NewChild:
-    """``asked`` is what the parent was asked for: its limits hold for the tree, or for each child as well."""
+    """Build one child. ``asked`` is the parent's own spec: its limits hold for the whole tree, or for each child as
+    well.
+    """
     own = tool_names(session.tools) - {tool.name for tool in client_tools(session.tools)}  # a child has no client
     names = child_tools(own, policy, task.role, depth=claim.loaded.depth + 1)
     return NewChild(

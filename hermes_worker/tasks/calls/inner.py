@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.parts import Parts
 
 _NOT_FOR_SCRIPTS = ("background", "pty", "notify_on_complete", "watch_patterns")
-"""What a script may not ask of ``terminal``."""
+"""Arguments of ``terminal`` that a script may not use."""
 _GONE = "the script was ended: its worker lost the right to this call"
 
 
 @dataclass(slots=True)
 class ClaimedInnerTools:
-    """For one claimed call. One thread uses it."""
+    """The tools that the script of one claimed call may call. Used by one thread."""
 
     parts: Parts
     claim: CallClaim
@@ -106,8 +106,9 @@ class ClaimedInnerTools:
         return refused
 
     def _begins(self, claim: CallClaim) -> Callable[[Tool, Mapping[str, Any]], None]:
-        """What writes down that the call begins, where it may have an effect. Raises ``LeaseLost``,
-        ``UnavailableError``."""
+        """Build the callback that commits that the call begins, where it may have an effect. The callback raises
+        ``LeaseLost``, ``UnavailableError``.
+        """
 
         def begins(tool: Tool, arguments: Mapping[str, Any]) -> None:
             if tool.spec.replay_of(arguments) is Replay.PURE:

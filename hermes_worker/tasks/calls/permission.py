@@ -48,25 +48,25 @@ class WaitStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRules:
-    """What the installation decided about dangerous commands."""
+    """The installation's rules for dangerous commands."""
 
     mode: Mode = Mode.MANUAL
     timeout_s: float | None = 60.0
-    """How long a question about a command stays open; ``None`` for as long as the run may take."""
+    """How long a question about a command stays open, in seconds; ``None`` for as long as the run may take."""
     deny: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
     asks_for_skills: bool = False
     """Whether a person is asked before an agent changes a skill."""
     by_source: Mapping[str, Unattended] = field(default_factory=dict)
-    """What becomes of questions of runs from each source; other sources are as ``api``."""
+    """How questions of runs from each source are treated; a source that is not listed is treated as ``api``."""
 
     def policy(self, session: Mapping[str, Any]) -> ApprovalPolicy:
-        """Before it is known where the run came from."""
+        """The policy of a session, before the origin of the run is looked up."""
         kept: Sequence[str] = session.get(APPROVED_KEY) or ()
         return ApprovalPolicy(mode=self.mode, deny=self.deny, allowed=self.allowed | frozenset(kept))
 
     def under(self, policy: ApprovalPolicy, terms: Terms) -> ApprovalPolicy:
-        """The whole policy."""
+        """The whole policy: ``policy`` narrowed by what the rows say about the run."""
         usual = self.by_source.get(terms.source, self.by_source.get("api", Unattended.ASK))
         unattended = Unattended(terms.approvals) if terms.approvals else usual
         return replace(policy, allowed=policy.allowed | terms.allowed, unattended=unattended)
@@ -94,10 +94,12 @@ def wait_for_permission(
     *,
     is_confined: bool = False,
 ) -> ToolResult | None:
-    """What stands in for a call that may not run now: a refusal, a question to a person, or one to a model, of which
-    ``consulted`` has the answer once it was asked; ``None`` when the call may run. Nobody is asked about a program just
-    because it is one where it ``is_confined``: what it can reach is decided by the sandbox, and the calls that it makes
-    are judged one by one."""
+    """The result that stands in for a call that may not run now: a refusal, a question to a person, or a question to a
+    model, whose answer is ``consulted`` once it was asked; ``None`` when the call may run.
+
+    Where the program ``is_confined``, no person is asked about a program merely because it is one: the sandbox decides
+    what it can reach, and the calls that it makes are judged one by one.
+    """
     command = _command_of(tool, arguments)
     policy = rules.policy(session)
     if is_confined:
@@ -105,7 +107,7 @@ def wait_for_permission(
     if command is None:
         return _wait_for_skill(rules, policy, waits, claim, tool, arguments)
     if claim.is_approved:
-        # Somebody allowed this very command; what is never run, and what is forbidden, is refused all the same.
+        # A person allowed this very command; hardline and deny rules refuse it all the same.
         policy = replace(policy, mode=Mode.OFF)
     decision = assess(command, policy)
     expires_s = rules.timeout_s
@@ -130,12 +132,14 @@ def _wait_for_skill(
     tool: Tool,
     arguments: Mapping[str, Any],
 ) -> ToolResult | None:
-    """The same for a call that changes a skill, where a person is to allow each."""
+    """The result that stands in for a call that changes a skill where a person must allow each change; ``None`` when
+    the call may run.
+    """
     if tool.spec.name != SKILL_MANAGE_TOOL or not rules.asks_for_skills or claim.is_approved:
         return None
     terms = waits.terms(claim.run_pk)
     decision = _DECISIONS_ON_SKILLS[rules.under(policy, terms).unattended]
-    # Whoever allows the change is shown the text that it writes.
+    # The person who allows the change is shown the text that it writes.
     texts = (f"{name}: {value}" for name, value in arguments.items() if name not in ("action", "name"))
     command = "\n".join((f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}", *texts))
     return _stand_in(decision, command, arguments, terms.approval_s or rules.timeout_s)
@@ -144,7 +148,7 @@ def _wait_for_skill(
 def _stand_in(
     decision: Decision, command: str, arguments: Mapping[str, Any], expires_s: float | None
 ) -> ToolResult | None:
-    """What the model or a person gets in place of the call; ``None`` when it may run."""
+    """The result that the model or a person gets in place of the call; ``None`` when it may run."""
     match decision:
         case Allow():
             return None

@@ -1,4 +1,4 @@
-"""The rows of background processes, as a tool call sees them: those of its session, under its claim."""
+"""The rows of a session's background processes, as a tool call reads and writes them under its claim."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClaimedProcesses:
-    """For one claimed call."""
+    """The background processes of the session of one claimed call."""
 
     def __init__(self, parts: Parts, rows: Processes, claim: CallClaim) -> None:
         self._parts = parts

@@ -1,6 +1,6 @@
-"""What a model says about a dangerous command, before a person is asked (``approvals.mode: smart``).
+"""A model's verdict about a dangerous command, before a person is asked (``approvals.mode: smart``).
 
-A worker of the models asks it, in an auxiliary call that is made before the command's tool has begun.
+A worker for models asks it, in an auxiliary call that is made before the command's tool has begun.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OUTPUT_TOKENS_MAX = 16
 
 
 def verdict_consultation(command: str, asked: Ask) -> Consultation:
-    """What a model is asked, once: one that is meant for this, or that of the run."""
+    """The question about a dangerous command, asked once: of the model for this task, or of the run's model."""
     question = AuxiliaryQuestion(
         task=AuxTask.APPROVAL,
         messages=(
@@ -29,8 +29,9 @@ def verdict_consultation(command: str, asked: Ask) -> Consultation:
 
 
 def verdict(consulted: Consulted, command: str, asked: Ask) -> Verdict:
-    """Escalate, that is leave it to a person, whenever anything is unclear: also when the rules say something else of
-    the command now than they did when the model was asked."""
+    """Read the model's answer. The verdict is "escalate", so that a person decides, whenever anything is unclear: also
+    when the rules now say something else of the command than they did when the model was asked.
+    """
     [answer] = consulted.answers
     if answer.text is None:
         log.info("command.not_judged", reason=answer.failure)

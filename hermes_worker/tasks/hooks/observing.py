@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TEXT_CHARS_MAX = 100_000
 _SHOWN_CHARS_MAX = 500
-"""Of what was asked and answered, in the events of the original's gateway."""
+"""Characters of question and answer in the events of the original's gateway."""
 
 
 def call_hook(parts: Parts, effect: CallHook, at: float) -> None:
@@ -46,10 +46,10 @@ def call_hook(parts: Parts, effect: CallHook, at: float) -> None:
 
 
 def tell_begun(parts: Parts, claim: IterationClaim) -> None:
-    """Owe a call to the hooks that want to know of the beginning of runs, before the first model call of one.
+    """Record that hooks for the beginning of runs are to be called, before the first model call of a run.
 
-    At least once: a claim that is taken over says it again, and the rows are there once. A process without such hooks
-    does nothing.
+    At least once: a claim that is taken over records it again, and each row is written once. A process without such
+    hooks does nothing.
     """
     hooks, loaded = parts.hooks, claim.loaded
     if hooks.store is None or loaded.run.iteration:
@@ -64,7 +64,7 @@ def tell_begun(parts: Parts, claim: IterationClaim) -> None:
 def _call_hook(parts: Parts, effect: CallHook) -> None:
     hook, store = parts.hooks.runner.named(effect.hook), parts.hooks.store
     if hook is None or store is None:
-        return  # a worker that has it takes it: this one is older, or younger, than whoever wrote the row
+        return  # a worker that has it takes it: this one is older, or younger, than the writer of the row
     claim = store.claim(effect, parts.leases.owner)
     if claim is None:
         count("hint.stale")
@@ -97,8 +97,9 @@ def _tell(parts: Parts, store: HookStore, hook: LoadedHook, claim: HookCallClaim
 
 
 def told_of(parts: Parts, hook: LoadedHook, facts: HookFacts, claim: HookCallClaim, abort: AbortSignal) -> HookCalled:
-    """What came of telling the hook. A memory provider is not told of runs that may not write memories: what strangers
-    say is not remembered."""
+    """Tell the hook of the event and return what came of it. A memory provider is not told of runs that may not write
+    memories: what strangers say is not remembered.
+    """
     if hook.of_memory and not parts.hooks.may_remember(_asker(facts, claim)):
         return HookCalled()
     payload = parts.redactor.result(canonical_json(payload_of(facts, claim)))
@@ -130,7 +131,7 @@ def _say_failed(parts: Parts, store: HookStore, claim: HookCallClaim, reason: st
 
 
 def payload_of(facts: HookFacts, claim: HookCallClaim) -> dict[str, Any]:
-    """What the hook is told, with the original's keys. Pure."""
+    """The payload that the hook is given, with the original's keys. Pure."""
     told = {
         "event_id": claim.event_id,
         "telemetry_schema_version": PAYLOAD_VERSION,
@@ -149,7 +150,7 @@ def _nothing(facts: HookFacts) -> dict[str, Any]:
 
 
 def _of_a_turn(facts: HookFacts) -> dict[str, Any]:
-    """As the original's gateway tells of an agent."""
+    """The payload for the beginning of a turn, as the original's gateway builds it."""
     ended = {} if facts.exit_reason is None else {"response": _content(facts.output)[:_SHOWN_CHARS_MAX]}
     return {"message": _content(facts.opening)[:_SHOWN_CHARS_MAX], **ended}
 

@@ -1,8 +1,8 @@
 """Ask the hooks that may change a step, inside its claim and before it is written.
 
-What they changed is stored before it has an effect, or with the step that it changed, so whoever takes the step over
-finds it and asks nobody again. A hook that fails changes nothing: the step goes on, and an event of the run names the
-hook.
+What they changed is stored before it has an effect, or with the step that it changed, so a worker that takes the step
+over finds it and does not ask again. A hook that fails changes nothing: the step goes on, and an event of the run names
+the hook.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.parts import Parts
 
 PAYLOAD_VERSION = "hermes.observer.v1"
-"""What the original writes into each payload."""
+"""The version that the original writes into each payload."""
 _HISTORY_CHARS_MAX = 200_000
 
 
@@ -69,7 +69,7 @@ def before_call(
     if not hooks or claim.is_rewritten or claim.is_approved or claim.has_asked:
         return claim, None
     if _object_of(claim.request.arguments) is None:
-        return claim, None  # nobody can read them; the model is told so
+        return claim, None  # they cannot be read; the model is told so
     changed, stand_in = _decided(parts, claim, session, abort, claim.idempotency_key)
     if changed != claim.request.arguments:
         persist(partial(parts.calls.rewrite, claim, changed), abort, patience_s=parts.commit_patience_s)
@@ -80,8 +80,12 @@ def before_call(
 def before_inner_call(
     parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
 ) -> tuple[CallClaim, ToolResult | None]:
-    """The same for a call that a script makes, whose key is ``key`` and whose request is in ``claim``. Nothing is
-    stored, because it is never made again; where a hook wants a person to be asked, it does not run."""
+    """Ask the hooks about a call that a script makes, whose key is ``key`` and whose request is in ``claim``. Returns
+    what ``before_call`` does.
+
+    Nothing is stored, because the call is never made again; where a hook wants a person to be asked, the call does not
+    run.
+    """
     if (refusal := _strangers(parts, claim)) is not None:
         return claim, refusal
     if not parts.hooks.runner.of(PRE_TOOL_CALL) or _object_of(claim.request.arguments) is None:
@@ -95,7 +99,9 @@ def before_inner_call(
 
 
 def _strangers(parts: Parts, claim: CallClaim) -> ToolResult | None:
-    """What stands in for a call of a memory provider's tool in a run that may not write memories."""
+    """The result that stands in for a call of a memory provider's tool in a run that may not write memories; ``None``
+    when the call may run.
+    """
     if claim.request.name not in parts.hooks.memory_tools or parts.hooks.may_remember(claim.run_id):
         return None
     return error_result("This run may not use what is remembered of people. Go on without.")
@@ -104,7 +110,7 @@ def _strangers(parts: Parts, claim: CallClaim) -> ToolResult | None:
 def _decided(
     parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
 ) -> tuple[str, ToolResult | None]:
-    """The arguments that hooks leave a call with, and what stands in for one that may not run now."""
+    """The arguments after all hooks, and the result that stands in for a call that may not run now, or ``None``."""
     asking = _AskingHooks(parts, claim.run_pk, f"{key}.{PRE_TOOL_CALL}", PRE_TOOL_CALL, abort)
     arguments = _object_of(claim.request.arguments) or {}
     payload, changed = _call_payload(claim, session, arguments), claim.request.arguments
@@ -129,9 +135,10 @@ def _decided(
 def on_result(
     parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, *, key: str | None = None
 ) -> Callable[[ToolResult], ToolResult] | None:
-    """What gives a tool's result to the hooks for it and takes the first text that one of them puts in its place;
-    ``None`` without such hooks. What it is given holds no secrets; what it gives may. ``key`` is that
-    of an inner call."""
+    """Build the function that gives a tool's result to the hooks for it and replaces its text with the first text that
+    one of them returns; ``None`` without such hooks. The result given to hooks holds no secrets; the one returned may.
+    ``key`` is the key of an inner call.
+    """
     hooks = parts.hooks.runner.of(TRANSFORM_TOOL_RESULT)
     if not hooks:
         return None
@@ -155,9 +162,9 @@ def on_result(
 
 
 def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
-    """What hooks add to the requests of this turn: asked once, before its first model call.
+    """The text that hooks add to the requests of this turn, asked for once, before its first model call.
 
-    Nothing for a turn of which something is written already: what was sent before is sent again.
+    Empty for a turn of which something is written already: a prompt that was sent once is sent again unchanged.
     """
     hooks, run = parts.hooks.runner.of(PRE_LLM_CALL), claim.loaded.run
     if not hooks or run.iteration or run.memory is not None or run.recovery is not None or run.wants_summary:
@@ -178,15 +185,18 @@ def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
 
 
 def _asked_about(parts: Parts, claim: IterationClaim, hooks: Sequence[LoadedHook]) -> Sequence[LoadedHook]:
-    """``hooks`` without those of a memory provider where the run may not write memories: what strangers say is not
-    remembered, and what is remembered of people is not told to strangers."""
+    """``hooks``, without those of memory providers where the run may not write memories: what strangers say is not
+    remembered, and what is remembered of people is not told to strangers.
+    """
     if not any(hook.of_memory for hook in hooks) or parts.hooks.may_remember(claim.run_id):
         return hooks
     return [hook for hook in hooks if not hook.of_memory]
 
 
 def before_compaction(parts: Parts, claim: IterationClaim, abort: AbortSignal, plan: CompactionPlan) -> str:
-    """What hooks want the summary of a conversation to keep: asked before it is written, and stored with it."""
+    """The text that hooks want the summary of a conversation to keep: asked for before the summary is written, and
+    stored with it.
+    """
     hooks = _asked_about(parts, claim, parts.hooks.runner.of(PRE_COMPRESS))
     if not hooks:
         return ""
@@ -214,7 +224,7 @@ def final_answer(parts: Parts, claim: IterationClaim, text: str, abort: AbortSig
 
 @dataclass(frozen=True, slots=True)
 class _GoneForGood:
-    """Set when what was asked about will not be written by this process."""
+    """Set when this process will not write what the hooks were asked about."""
 
     abort: AbortSignal
 
@@ -232,14 +242,16 @@ class _AskingHooks:
     event: str
     abort: AbortSignal
     waits_while_draining: bool = False
-    """What it asks about is written in any case, so a process that leaves waits for the answer."""
+    """Whether the step is written in any case, so that a draining process waits for the hooks' answer."""
 
     @property
     def stopping(self) -> HookAbort:
         return _GoneForGood(self.abort) if self.waits_while_draining else self.abort
 
     def answer(self, hook: LoadedHook, payload: Mapping[str, Any]) -> HookAnswer | None:
-        """``None`` when the hook failed or nobody could wait for it; a failure is told in an event of the run."""
+        """Ask one hook. ``None`` when it failed or there was no time to wait for it; a failure is told in an event of
+        the run.
+        """
         told = {**payload, "event_id": self.event_id, "telemetry_schema_version": PAYLOAD_VERSION}
         written = self.parts.redactor.result(canonical_json(told))
         called = self.parts.hooks.runner.call(hook, self.event_id, self.event, written, self.stopping)
@@ -258,7 +270,9 @@ class _AskingHooks:
         return meaning
 
     def _judged(self, hook: LoadedHook, said: ReplaceText) -> HookAnswer | None:
-        """What a memory provider recalled; ``None`` for what looks like an attack, which an event of the run names."""
+        """The text that a memory provider recalled, as it may be used; ``None`` for text that looks like an attack,
+        which an event of the run reports.
+        """
         judged = judge(said.text, Origin.RECALLED_MEMORY)
         if judged.is_blocked:
             self.failed(hook, f"what it recalled looks like an attack ({', '.join(judged.threats)})")
@@ -266,7 +280,7 @@ class _AskingHooks:
         return replace(said, text=judged.text)
 
     def texts(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> Iterator[str]:
-        """What those of the hooks say that say something, as it is asked for."""
+        """Ask each hook in turn and yield the texts of those that return one."""
         for hook in hooks:
             answer = self.answer(hook, payload)
             if isinstance(answer, ReplaceText):
@@ -331,7 +345,7 @@ def _content(row: Message) -> str:
 
 
 def _history(rows: Sequence[Message]) -> list[dict[str, str]]:
-    """Who said what, the newest part of it that fits."""
+    """The newest messages of the transcript that fit, each with its role."""
     found: list[dict[str, str]] = []
     left = _HISTORY_CHARS_MAX
     for row in reversed(rows):
@@ -353,7 +367,9 @@ def _blocked(hook: LoadedHook, reason: str) -> ToolResult:
 
 
 def _asked_for(parts: Parts, claim: CallClaim, hook: LoadedHook, wish: Approve, arguments: str) -> ToolResult | None:
-    """The question to a person; a refusal where nobody is asked, and ``None`` where everything is allowed."""
+    """The question to a person that a hook wants; a refusal where there is nobody to ask, and ``None`` where everything
+    is allowed.
+    """
     terms = parts.waits.terms(claim.run_pk)
     policy = parts.approvals.under(parts.approvals.policy({}), terms)
     if policy.mode is Mode.OFF or policy.unattended is Unattended.APPROVE:

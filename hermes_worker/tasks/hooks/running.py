@@ -1,6 +1,6 @@
 """Call a hook without depending on it: a thread of its own, a time limit, an answer that is plain JSON.
 
-Python cannot end a thread. One that outstays its limit is abandoned: nobody waits for it, and what it answers later is
+Python cannot end a thread. One that outstays its limit is abandoned: nothing waits for it, and what it answers later is
 lost. A hook that was abandoned three times in a process is switched off there, so that hung threads cannot add up. It
 is called again when they have ended after all and some minutes are over: a service may have been away.
 """
@@ -25,15 +25,15 @@ from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
 
 ABANDONED_MAX = 3
-"""So many calls of one hook may outstay their time in one process."""
+"""How many calls of one hook may outstay their time in one process before the hook is switched off."""
 REST_S: Final = 300.0
-"""So long is a hook that was switched off left alone, at least."""
+"""How long a hook that was switched off is left alone at least, in seconds."""
 _LOOK_EVERY_S = 0.05
 _FAILURE_CHARS_MAX = 300
 
 
 class HookAbort(Protocol):
-    """Set when whoever waits for a hook has to leave."""
+    """Set when the caller of a hook has to leave."""
 
     def is_set(self) -> bool: ...
 
@@ -45,7 +45,7 @@ class LoadedHook:
     name: str
     events: frozenset[str]
     call: Reference
-    """What the declaration names, imported."""
+    """The function that the declaration names, imported."""
     timeout_s: float
     values: Mapping[str, SettingValue] = field(default_factory=dict, repr=False)
     """The settings of its extension, as far as this process has them."""
@@ -56,10 +56,10 @@ class LoadedHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCalled:
-    """What came of calling a hook. Of ``answer`` and ``failure`` at most one is there."""
+    """The outcome of calling a hook. At most one of ``answer`` and ``failure`` is set."""
 
     answer: str | None = None
-    """As JSON; ``None`` for nothing."""
+    """The hook's answer as JSON; ``None`` when it answered nothing."""
     failure: str | None = None
     """Why it counts as not called, in words that hold no secret."""
     was_broken_off: bool = False
@@ -71,7 +71,7 @@ class HookRunner:
     """The hooks of one process. Thread-safe."""
 
     def __init__(self, hooks: Sequence[LoadedHook] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        """``hooks`` in the order in which they are asked."""
+        """``hooks`` stand in the order in which they are asked."""
         found: dict[str, list[LoadedHook]] = {}
         for hook in hooks:
             for event in hook.events:
@@ -87,7 +87,7 @@ class HookRunner:
         return bool(self._by_event)
 
     def of(self, event: str) -> Sequence[LoadedHook]:
-        """The hooks for an event; none for most."""
+        """The hooks for an event, in their order; empty for most events."""
         return self._by_event.get(event, ())
 
     def named(self, name: str) -> LoadedHook | None:
@@ -136,7 +136,7 @@ class HookRunner:
 
 
 class _CallOnThread:
-    """One call, on a thread of its own."""
+    """One call of a hook, on a thread of its own."""
 
     def __init__(self, hook: LoadedHook, event_id: str, event: str, payload: str) -> None:
         self._hook = hook
@@ -185,7 +185,7 @@ class _CallOnThread:
 
 
 def _said(error: BaseException) -> str:
-    """An error of others in words for an event: short, and without what looks like a secret."""
+    """Format the error of a foreign function for an event: short, and without what looks like a secret."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:

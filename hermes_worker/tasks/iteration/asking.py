@@ -1,7 +1,7 @@
 """One model call, with everything that is tried before it counts as failed (docs/behaviour.md, "Recovery").
 
 ``core.recovery.asking`` says what to do next; here it is done. Waits over a few seconds end the call with an event that
-parks the run, and whoever goes on finds in the run what was tried already.
+parks the run, and the worker that goes on finds in the run what was tried already.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from hermes_worker.tasks.iteration.requests import build_request
 from hermes_worker.tasks.parts import Parts
 
 _ELSEWHERE_S = 30.0
-"""How often a run that was given to another server is looked at again."""
+"""How often a run that was given to another server is looked at again, in seconds."""
 LOOK_AHEAD_TOKENS = 2_000
-"""A request of so many may be near the window of a small server that would cut it without a word."""
+"""A request of at least so many tokens may be near the window of a small server, which would cut it without a word."""
 _EXIT_OF: Mapping[retry.GiveUpReason, ExitReason] = {
     retry.GiveUpReason.RETRIES_EXHAUSTED: ExitReason.ALL_RETRIES_EXHAUSTED,
     retry.GiveUpReason.CONTENT_POLICY_BLOCKED: ExitReason.CONTENT_POLICY_BLOCKED,
@@ -70,12 +70,12 @@ class Answered:
     """The transcript the request was made of."""
     memory: RunMemory
     in_vain: Spent = NOTHING_SPENT
-    """What attempts before it may have taken."""
+    """What failed attempts before the answer may have cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
-    """There is no answer; ``event`` says why, or what for the run waits."""
+    """There is no answer; ``event`` says why, or what the run waits for."""
 
     event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken
     in_vain: Spent = NOTHING_SPENT
@@ -83,20 +83,20 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The abort came."""
+    """The abort signal was set before an answer came."""
 
     in_vain: Spent = NOTHING_SPENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """The conversation is too long, and this makes it shorter; then the model is asked."""
+    """The conversation is too long. ``compaction`` makes it shorter; then the model is asked."""
 
     compaction: Compaction
-    """What it took holds what other attempts took in vain."""
+    """The row to write, with the cost of its summary and of failed attempts."""
     memory: RunMemory
     is_requested: bool = False
-    """A person asked for it: then no model is asked, and the run ends."""
+    """Whether a person asked for the compaction: then no model is asked, and the run ends."""
 
 
 Asked = Answered | Unanswered | Interrupted | Compacted
@@ -149,13 +149,13 @@ class _ModelCall:
     """A claimed call in this worker. Used by one thread."""
 
     _prepared: _Prepared
-    """The newest request."""
+    """The request that was prepared last."""
     _permit: Permit
     """The newest answer of the governor."""
     _probe: Probe | None = None
     """The right to try a closed key, while this call has it."""
     _probe_wait_s = 0.0
-    """How long whoever has it after this call should wait."""
+    """How many seconds must pass after this call before the key is tried again."""
 
     def __init__(
         self,
@@ -197,7 +197,9 @@ class _ModelCall:
         )
 
     def halted(self) -> Unanswered | None:
-        """The end of a turn that repeats itself in vain, where guardrails may end it."""
+        """The end of a turn that repeats itself in vain, where guardrails may end it; ``None`` when the turn goes
+        on.
+        """
         reason = halted(self._rows, self._parts.guardrails)
         if reason is None:
             return None
@@ -206,7 +208,8 @@ class _ModelCall:
         return Unanswered(event=ev.ModelFailed(failure=failure, exit_reason=ExitReason.GUARDRAIL_HALT))
 
     def elsewhere(self) -> Unanswered | None:
-        """The run waits for a worker that asks whom it was given to; ``None`` when that is who we ask.
+        """The event that makes the run wait for a worker that serves the model it was given to; ``None`` when this
+        worker does.
 
         A stand-in, or another server that happens to be configured, must not finish what was meant for a model.
         """
@@ -237,7 +240,7 @@ class _ModelCall:
             self._do_beside(before, state)
 
     def _done(self, state: Asking) -> asking.AskingEvent | Asked:
-        """What came of what ``state`` says."""
+        """Do what ``state`` says is next, and return the event that comes of it or the outcome of the call."""
         act = state.act
         match act:
             case asking.PrepareRequest():
@@ -316,8 +319,9 @@ class _ModelCall:
         return asking.RequestPrepared(facts)
 
     def _route(self, position: int) -> tuple[ModelRoute, bool] | None:
-        """Where to ask now, with one of the provider's keys, and whether it has others; ``None`` when its keys are
-        closed, and this call is not the one that tries one of them."""
+        """The route to ask now, with one of the provider's keys, and whether the provider has other keys; ``None`` when
+        its keys are closed and this call is not the one that probes one of them.
+        """
         chain, model = self._chain, self._claim.loaded.model
         names = chain.credentials(model, position)
         if not self._parts.keys.are_all_open:
@@ -335,12 +339,12 @@ class _ModelCall:
         return chain.route(model, position, chosen.name), chosen.has_others
 
     def _names(self, position: int) -> Sequence[str]:
-        """Of the keys at ``position``."""
+        """The names of the keys of the provider at ``position``."""
         chain, model = self._chain, self._claim.loaded.model
         return chain.credentials(model, position) or (chain.route(model, position).credential,)
 
     def _may_try(self, credential: str) -> bool:
-        """This call is the fleet's one probe of a closed key."""
+        """Acquire the fleet's one probe of a closed key; ``False`` when another call has it."""
         if self._probe is not None:
             return self._probe.credential == credential
         self._probe = self._parts.keys.probe(credential, self._parts.leases.owner)
@@ -351,7 +355,7 @@ class _ModelCall:
         return probe
 
     def _closed(self, state: Asking) -> asking.KeyClosed:
-        """Where else to ask, and what to wait for when that is nowhere."""
+        """Find another provider to ask, and what to wait for when there is none."""
         here, ends = state.memory.provider, len(self._chain)
         elsewhere = [*range(here + 1, ends), *(range(min(here, ends)) if state.may_go_back else ())]
         position = next((position for position in elsewhere if self._route(position) is not None), None)
@@ -378,7 +382,9 @@ class _ModelCall:
         )
 
     def _window_served(self, route: ModelRoute, tokens: int) -> int | None:
-        """What is known of the window. What is not is asked for, but not on anybody's time."""
+        """The window that the server is known to serve, in tokens; ``None`` where it is not known. It is asked for in
+        the background, so that no call waits for it.
+        """
         if route.window is None or self._parts.model.window:
             return None
         served = route.window.known
@@ -508,7 +514,7 @@ class _ModelCall:
         return Interrupted() if self._abort.is_set() else asking.WindowTold(told)
 
     def _renew(self) -> asking.TokenRenewed | asking.RequestFailed | Interrupted:
-        """Another access token in place of the refused one; if there is none, that is the failure to decide on."""
+        """Get another access token in place of the refused one; if there is none, return that failure to decide on."""
         renew = self._prepared.route.renew
         assert renew is not None
         try:
@@ -584,7 +590,7 @@ class _Published:
             self._publish(delta)
 
     def finish(self) -> None:
-        """The reply is whole."""
+        """Publish what was held back: the reply is whole."""
         self._show(self._scrubber.flush())
         self._publish.flush()
 

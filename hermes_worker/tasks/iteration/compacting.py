@@ -1,8 +1,28 @@
 """Compacting a conversation in the middle of a turn: a compactor plans it and a model writes it.
 
-Old results of tools are shown in short first: where that is enough, no model is asked. A summary that fails loses
-nothing: as long as the request fits into the window, it is sent as it is, and where it does not, the row that is
-written is made of the turns themselves. No row of the transcript ever changes.
+Theory of operation. ``agent.prompt.compaction`` has the form of a compaction: one more row that stands for older ones.
+Here it is decided how to get one, from cheap to dear; each step is taken only when the one before did not help:
+
+1. *Prune.* Old results of tools are shown in short, if that alone brings the request well below the trigger. No model
+   is asked, and no turn is lost.
+2. *Plan.* The chosen compactor picks the rows to summarise. One that raises, or that would touch the rows at the end,
+   is put aside with a line in the log, and the built-in one plans: a conversation gets shorter whatever a plug does.
+3. *Ask.* A model writes the summary, in an auxiliary call within this same claim.
+4. *Write blindly.* Where no model answers, the row is made of the turns themselves (``notes``), so the run goes on.
+
+A failed summary loses nothing. ``Wish.may_wait`` says that the request still fits into the window, only not below the
+trigger: then step 4 is not taken, ``SummaryMissing`` is raised and the request is sent as it is.
+
+Two numbers decide, in tokens of our own estimate (``Bounds``): a request above ``trigger`` is compacted before it is
+sent, one above ``room`` cannot be sent at all. Providers count otherwise than we do, and ``weight_percent`` has the
+ratio of the last reply:
+
+    window 200,000 tokens, output limit 0, share 0.75, the provider counts 125 % of our estimate
+    trigger = 150,000 * 100 / 125 = 120,000        room = 200,000 * 100 / 125 = 160,000
+
+A compaction that takes away too little counts as futile in its own row (``with_gain``); after futile ones another is
+tried only when enough new has been said. Without that a conversation that cannot get shorter would be summarised before
+every call. No row of the transcript ever changes.
 """
 
 from __future__ import annotations
@@ -38,7 +58,7 @@ from hermes_worker.tasks.iteration.metering import Bill
 from hermes_worker.tasks.iteration.requests import ModelOptions
 
 _REQUEST_PART = 0.2
-"""Of the tokens that make a conversation too long: what the request that is worked on may fill to the letter."""
+"""The part of the trigger that the user's request may fill and still be kept word for word."""
 _SUMMARY_TOKENS_MIN, _SUMMARY_TOKENS_MAX = 2_000, 10_000
 
 
@@ -48,7 +68,7 @@ class Compaction:
 
     body: str
     rows: int
-    """How many it stands for, or shows in short."""
+    """How many rows of the transcript it replaces or shortens."""
     spent: Spent = NOTHING_SPENT
 
 
@@ -58,32 +78,32 @@ class SummaryMissing(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a conversation has to fit into."""
+    """The limits that a conversation has to fit into."""
 
     window: int
     options: ModelOptions
     provider: str = ""
     model: str = ""
     weight_percent: int = 0
-    """What the provider counts, in per cent of our estimate; 0 when that is not known yet."""
+    """The provider's count of tokens, in per cent of our estimate; 0 while it is not known."""
     summary_window: int | None = None
     """Context window of the model that writes summaries, where it is another one and its window is known."""
 
     @property
     def trigger(self) -> int:
-        """Tokens of a request, as we estimate them, from which on it is compacted before it is sent."""
+        """The size at which a request is compacted before it is sent, in tokens of our estimate."""
         options = self.options
         share, is_exact = share_for(self.provider, self.model, options.compact_at, options.compact_models_at)
         return self._estimated(trigger_tokens(self.window, options.output_tokens_max, share, is_exact=is_exact))
 
     @property
     def room(self) -> int:
-        """Tokens that a request may have at all, as we estimate them."""
+        """The largest size of a request, in tokens of our estimate."""
         return self._estimated(room_tokens(self.window, self.options.output_tokens_max))
 
     @property
     def question_chars(self) -> int:
-        """Characters that the question for a summary may have: half of what whoever writes it can read."""
+        """Characters that the question for a summary may have: half of what the summarising model can read."""
         window = min(self.window, self.summary_window or self.window)
         return self._estimated(window) * CHARS_PER_TOKEN // 2
 
@@ -97,18 +117,18 @@ def _nothing(_: CompactionPlan) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """How a conversation is to be made shorter."""
+    """A request to make a conversation shorter."""
 
     tokens: int = 0
-    """Those of the request; 0 when there is none."""
+    """Tokens of the request; 0 when there is no request."""
     focus: str | None = None
-    """A person asks for a summary, most of all of this; ``None`` when nobody does."""
+    """What a person who asks for a summary wants it to keep above all; ``None`` when nobody asks for one."""
     has_too_many_rows: bool = False
-    """Not the tokens of the request are too many, but its messages."""
+    """Whether the request has too many messages, and not too many tokens."""
     may_wait: bool = False
     """The request fits as it is: without a model's summary nothing is changed."""
     reminder: Callable[[CompactionPlan], str] = _nothing
-    """Asked what the notes must keep, before they are written."""
+    """Called for what the notes must keep, before they are written."""
 
 
 def compact(
@@ -122,10 +142,11 @@ def compact(
     bill: Bill,
     wish: Wish | None = None,
 ) -> Compaction | None:
-    """What makes the transcript ``rows`` shorter; ``None`` when nothing does. A model that fails is done without.
+    """The row that makes the transcript ``rows`` shorter; ``None`` when nothing does. A summary that no model writes is
+    made of the turns themselves.
 
-    What that takes is added to ``bill``, whose sum then stands in the compaction. Raises ``ModelCallError`` when
-    ``abort`` was set, and ``SummaryMissing`` where ``wish`` may wait.
+    The cost is added to ``bill``, whose sum then stands in the compaction. Raises ``ModelCallError`` when ``abort`` was
+    set, and ``SummaryMissing`` where ``wish`` may wait.
     """
     wish = wish or Wish()
     if wish.focus is None and not wish.has_too_many_rows and (made := _pruned(rows, bounds, wish)) is not None:
@@ -163,7 +184,7 @@ def compact(
 
 
 def _pruned(rows: Sequence[Message], bounds: Bounds, wish: Wish) -> Compaction | None:
-    """Old results in short, where that is enough for the request; ``None`` where it is not."""
+    """Shorten old results, where that is enough for the request; ``None`` where it is not."""
     compactor = bounds.options.compactor
     if not wish.tokens or not isinstance(compactor, ResultPruner):
         return None
@@ -186,7 +207,7 @@ def _pruned(rows: Sequence[Message], bounds: Bounds, wish: Wish) -> Compaction |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """What is summarised, and how."""
+    """The rows to summarise and the compactor that does it."""
 
     plan: CompactionPlan
     question: Sequence[str] | None
@@ -203,7 +224,9 @@ class _Chosen:
 
 
 def _planned(rows: Sequence[Message], bounds: Bounds, wish: Wish) -> _Chosen | None:
-    """By the chosen compactor; by the built-in one where that fails. ``None`` when nothing would be gained."""
+    """Plan with the chosen compactor, or with the built-in one where that fails. ``None`` when nothing would be
+    gained.
+    """
     try:
         return _planned_by(bounds.options.compactor, rows, bounds, wish)
     except Exception as error:  # others wrote it: whatever it does wrong, the conversation gets shorter

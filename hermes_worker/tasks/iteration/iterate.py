@@ -94,14 +94,16 @@ def _log_failure(outcome: Asked | Judged) -> None:
 
 
 def _follow_up(parts: Parts, claim: IterationClaim, answered: Answered, answer: str) -> None:
-    """What is left to do when a run has answered and everybody knows it. Best effort."""
+    """Do what is left when a run has answered and its watchers have been told. Best effort."""
     give_title(parts, claim, answered, answer)
     if parts.reviewing is not None and not parts.leases.is_draining:
         parts.sender.send(review(parts.reviewing, claim, parts.runs.session_of(claim.loaded.session_pk)))
 
 
 def rewritten(parts: Parts, claim: IterationClaim, judged: Judged, context: str, abort: AbortSignal) -> Judged:
-    """The reply as it is stored: with what hooks made of an answer, and with what they had added to its request."""
+    """The reply as it is stored: with the text that hooks put in the place of an answer, and with what they had added
+    to its request.
+    """
     if not isinstance(judged.event, ModelReplied):
         return judged
     reply = judged.reply
@@ -155,7 +157,7 @@ def _judged(parts: Parts, claim: IterationClaim, answered: Answered) -> Judged:
 
 
 def _output_schema(parts: Parts, claim: IterationClaim, answered: Answered) -> Mapping[str, object] | None:
-    """What the reply has to fit if it is the answer."""
+    """The schema that the reply has to fit if it is the answer; ``None`` where the run has none."""
     if not claim.loaded.has_output_schema or answered.reply.tool_requests:
         return None
     return parts.runs.output_schema_of(claim.loaded.pk)

@@ -1,4 +1,4 @@
-"""From a model's reply to what becomes of its turn: stored, asked for again, or the end.
+"""Decide what a model's reply does to its turn: it is stored, asked for again, or the end of the run.
 
 ``core.recovery.empty`` decides; here its verdict is put into an event and into the reply as it will be stored: without
 thinking that was written between tags, with the parts of an answer that came in several pieces joined.
@@ -26,8 +26,9 @@ from hermes_worker.tasks.iteration.planning import guarded, plan_calls, unknown_
 
 NO_SUMMARY = "(The steps this task allows are used up, and the model wrote no summary of what it did.)"
 _ROWS_AFTER_TOOLS = 5
-"""How far back a tool's result counts as what the model should have answered (docs/behaviour.md, "Cut and empty
-replies")."""
+"""How many rows back a tool's result still counts as what the model should have answered (docs/behaviour.md, "Cut and
+empty replies").
+"""
 _ITEMS_OF_THE_TEXT = ("codex_message_items", "anthropic_content_blocks")
 """Fields of a row that repeat its text; they go when the text that is stored is another."""
 _EXIT_OF: Mapping[empty.AcceptReason, ExitReason] = {
@@ -41,21 +42,21 @@ _PARTIAL_EXIT_OF: Mapping[empty.PartialReason, ExitReason] = {
     empty.PartialReason.UNKNOWN_TOOLS: ExitReason.UNKNOWN_TOOLS,
     empty.PartialReason.RAW_CALLS: ExitReason.UNKNOWN_TOOLS,
 }
-"""Of the other reasons the exit reason is that the answer is cut."""
+"""Exit reasons of partial answers by verdict; for any other verdict the reason is that the answer is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What becomes of a reply."""
+    """A reply and the event that it becomes."""
 
     event: ev.ModelReplied | ev.AskedAgain | ev.ModelFailed
     reply: ModelReply
-    """As it is stored, if ``event`` is a ``ModelReplied``; else what it cost is all that counts."""
+    """The reply as it is stored, if ``event`` is a ``ModelReplied``; otherwise only its cost counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """Where the reply came."""
+    """The facts that a reply is judged by, beside its own content."""
 
     run: Run
     memory: RunMemory
@@ -63,18 +64,18 @@ class Circumstances:
     """The transcript the request was made of."""
     request: ModelRequest
     has_fallback: bool
-    """Another provider is left in the chain."""
+    """Whether the chain has another provider left."""
     output_tokens_default: int | None = None
     calls_max: int = 64
     offered: frozenset[str] | None = None
-    """Names of the tools that the session has; ``None`` for those of the catalogue."""
+    """Names of the session's tools; ``None`` for all tools of the catalogue."""
     output_schema: Mapping[str, object] | None = None
-    """What the answer has to fit."""
+    """The schema that the answer has to fit; ``None`` where there is none."""
     guardrails: GuardrailRules = field(default_factory=GuardrailRules)
 
 
 def judge(reply: ModelReply, where: Circumstances, catalog: Catalog) -> Judged:
-    """What becomes of ``reply``. Pure."""
+    """Decide what becomes of ``reply``. Pure."""
     if where.run.wants_summary:
         return _judged_summary(reply, where)
     offered = catalog.names if where.offered is None else where.offered
@@ -182,7 +183,7 @@ def _judged_summary(reply: ModelReply, where: Circumstances) -> Judged:
 
 
 def with_text(reply: ModelReply, text: str) -> ModelReply:
-    """An answer with another text."""
+    """The reply with ``text`` as its text."""
     return _stored(reply, text, keeps_calls=False)
 
 

@@ -1,4 +1,4 @@
-"""What model calls take: those that were answered, and those of which nobody knows (design D17)."""
+"""The usage and cost of model calls: of answered ones, and of calls whose outcome is unknown (design D17)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Prices = Mapping[tuple[str, str], Price]
 
 @dataclass(slots=True)
 class Bill:
-    """What was asked of models on behalf of one step. Paid with the step's outcome."""
+    """The cost of the model calls for one step. It is charged with the step's outcome."""
 
     spent: Spent = field(default=NOTHING_SPENT)
 
@@ -35,7 +35,7 @@ class Bill:
 
 
 class Heard:
-    """Passes on the pieces of a reply and remembers what came."""
+    """Passes the pieces of a reply on and keeps count of them."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self._on_delta = on_delta
@@ -47,12 +47,12 @@ class Heard:
 
     @property
     def tokens(self) -> int:
-        """An estimate of what came."""
+        """An estimate of the tokens received."""
         return tokens_in(("".join(self._pieces),))
 
 
 def cost_of_reply(reply: ModelReply, route: ModelRoute, prices: Prices) -> Cost:
-    """``reply`` is metered. What the provider says it billed goes before any price list."""
+    """The cost of a metered ``reply``. What the provider says it billed goes before any price list."""
     if reply.cost_usd is not None:
         return billed(reply.cost_usd)
     return cost_of(reply.usage, provider=route.name, model=route.model, own_prices=prices)
@@ -60,7 +60,7 @@ def cost_of_reply(reply: ModelReply, route: ModelRoute, prices: Prices) -> Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A request at one provider."""
+    """One request to one provider."""
 
     request: ModelRequest
     route: ModelRoute
@@ -68,8 +68,9 @@ class Attempt:
     usual: Usual = NOTHING_USUAL
 
     def spent_in_vain(self, error: ModelCallError, prices: Prices) -> Spent:
-        """What it may have taken although it failed: nothing, unless it was sent and no answer refused it, or a part of
-        the reply had come."""
+        """The usage and cost that a failed attempt may have had: none, unless it was sent and no answer refused it, or
+        a part of the reply had come.
+        """
         heard = self.heard.tokens
         if not heard and not error.may_be_billed:
             return Spent(usage=Usage(refused_attempts=1))

@@ -1,4 +1,4 @@
-"""From a model's reply to the calls that will run: names repaired, repeats dropped, segments and classes assigned."""
+"""Turn a model's reply into the calls that will run: names repaired, repeats dropped, segments and classes assigned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 
 _NO_TOOL_TIMEOUT_S = 10.0
-"""For a call that names no tool: all that happens is that its error is written."""
+"""The time limit of a call that names no tool, in seconds: all that happens is that its error is written."""
 
 
 def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[PlannedCall, ...]]:
@@ -52,8 +52,9 @@ def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[P
 
 
 def guarded(reply: ModelReply, rows: Sequence[Message], catalog: Catalog) -> ModelReply:
-    """``reply`` with what its calls follow upon in their turn, where there is something to say. ``rows`` are the
-    transcript before it."""
+    """``reply`` with a note of what each call repeats in this turn, where a guardrail has something to say. ``rows``
+    are the transcript before it.
+    """
     calls = [(request.name, request.arguments) for request in reply.tool_requests]
     readers = {name for name, _ in calls if name in catalog.names and only_reads(catalog.spec(name))}
     found = precedents(rows, calls, readers)
@@ -64,8 +65,9 @@ def guarded(reply: ModelReply, rows: Sequence[Message], catalog: Catalog) -> Mod
 
 
 def _clients_last(planned: Sequence[int], specs: Sequence[ToolSpec | None]) -> Sequence[int]:
-    """The client's calls in one segment behind all others: what the server can do does not wait for a client, who is
-    asked once."""
+    """Move the client's calls into one segment behind all others: the server's calls do not wait for a client, and the
+    client is asked once.
+    """
     are_clients = [spec is not None and spec.toolset == CLIENT_SOURCE for spec in specs]
     last = max(planned, default=0) + 1
     moved = [last if is_clients else segment for segment, is_clients in zip(planned, are_clients, strict=True)]
@@ -74,7 +76,7 @@ def _clients_last(planned: Sequence[int], specs: Sequence[ToolSpec | None]) -> S
 
 
 def unknown_names(reply: ModelReply, offered: Collection[str], catalog: Catalog) -> tuple[str, ...]:
-    """Of the reply's calls, those that name no tool the session has, however they are read."""
+    """The names in the reply's calls that no tool of the session has, even after repair."""
     return tuple(
         request.name
         for request in reply.tool_requests
@@ -87,7 +89,7 @@ def _spec(name: str, catalog: Catalog) -> ToolSpec | None:
 
 
 def _meant(request: ToolRequest, catalog: Catalog) -> ToolRequest:
-    """The call that ``tool_call`` stands for; any other as it is."""
+    """The call that a ``tool_call`` request stands for; any other request unchanged."""
     if request.name != CALL or not catalog.deferred:
         return request
     found = unwrapped(request.arguments)

@@ -25,12 +25,14 @@ from hermes_worker.tasks.iteration.planning import tool_texts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """How models are asked, whichever they are."""
+    """Options of model calls that hold for every model."""
 
     endpoint: str | None = None
-    """Who is asked, as ``models.identity`` names it; ``None`` asks for every run, whoever it was given to."""
+    """The endpoint that this worker asks, as ``models.identity`` names it; ``None`` to serve every run, whichever
+    endpoint it was given to.
+    """
     window: int | None = None
-    """Context window in tokens; ``None`` when nobody said."""
+    """Context window in tokens; ``None`` when it is not set."""
     output_tokens_max: int | None = None
     """``None`` leaves it to the provider."""
     reasoning_effort: str | None = None
@@ -38,13 +40,15 @@ class ModelOptions:
     attempts_max: int = 3
     """Calls that one iteration may make of one provider before it is given up on."""
     compacts: bool = True
-    """Long conversations are compacted; otherwise their runs fail."""
+    """Whether long conversations are compacted; otherwise their runs fail."""
     compactor: Compactor = SUMMARY
-    """What chooses how they are made shorter."""
+    """Chooses how a conversation is made shorter."""
     compact_at: float = 0.5
     """Share of the context window from which on a conversation is compacted; small windows are filled further."""
     compact_models_at: Sequence[tuple[str, float]] = ()
-    """Such shares of single models, by pattern; the first that fits counts, as it is."""
+    """Such shares for single models, by pattern; the first pattern that matches counts, without the adjustment for
+    small windows.
+    """
 
 
 def build_request(
@@ -56,7 +60,7 @@ def build_request(
     is_summary: bool,
     options: ModelOptions,
 ) -> ModelRequest:
-    """``rows`` are the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
+    """Build the request from ``rows``, the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
     # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
     sent_along = (*memory.counters.scaffold, *([user_body(SUMMARY_REQUEST)] if is_summary else []))
     scaffold = [_row(body, number) for number, body in enumerate(sent_along, start=len(rows) + 1)]

@@ -17,7 +17,7 @@ from hermes_worker.tasks.iteration.metering import Bill
 from hermes_worker.tasks.parts import Parts
 
 _OUTPUT_TOKENS_MAX = 500
-"""Room for a model that thinks first."""
+"""Enough for a model that thinks first."""
 
 
 def give_title(parts: Parts, claim: IterationClaim, answered: Answered, answer: str) -> None:

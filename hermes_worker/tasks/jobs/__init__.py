@@ -1,1 +1,1 @@
-"""What jobs collect and keep."""
+"""The work of jobs' runs on a worker: collecting their inputs, and keeping their outputs."""

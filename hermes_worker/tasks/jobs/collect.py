@@ -1,4 +1,6 @@
-"""For a job's run: run its script, read its skills, leave what was found for a scheduler to decide on."""
+"""Collect the input of a job's run: run its script, read its skills, and leave the results for a scheduler to decide
+on.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +52,16 @@ from scheduler.jobtext import (
 from scheduler.lifecycle import stops_this_service
 
 _HELD_EVERY_S = 2.0
-"""How often a running script is looked after: somebody may have stopped it."""
+"""How often a running script's claim is checked, in seconds: the job may have been stopped."""
 _SCRIPT_BYTES_MAX = 1_000_000
 JOB_DATA_VARIABLE = "HERMES_JOB_DATA"
-"""Names the directory that a job's script may write to: scripts themselves are never changed by one."""
+"""The variable with the path of the directory that a job's script may write to: a job never changes scripts themselves.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectingParts:
-    """What collecting works with."""
+    """The parts that a worker needs to collect for jobs."""
 
     executions: Executions
     dispatcher: Dispatcher
@@ -70,20 +73,20 @@ class CollectingParts:
     env_passthrough: Collection[str]
     script_timeout_s: float
     sandbox: Sandbox | None = None
-    """``None``: scripts can do what the worker's user can."""
+    """``None``: scripts can do whatever the worker's user can."""
     free_bytes_min: int = 0
-    """On the disk of a script's directory, before it begins and while it runs."""
+    """Bytes that must be free on the disk of a script's directory, before it begins and while it runs."""
     commit_patience_s: float = 600.0
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what scripts print."""
     umask: int | None = None
-    """Permissions that new files of scripts do not get; ``None`` for those of the worker."""
+    """Permission bits that new files of scripts do not get; ``None`` for the worker's own umask."""
 
 
 def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
     """Do the execution of a firing, if it is still to be done. ``at`` is when its message was hinted.
 
-    Safe to deliver any number of times: of all deliveries one gets the claim, and nobody gets it again.
+    Safe to deliver any number of times: of all deliveries one gets the claim, and it is never given out again.
     """
     begin(parts, QueueName.TOOLS, collect_hint(firing_id, at), lambda: _collect(parts, firing_id))
 
@@ -118,14 +121,14 @@ def _collect(parts: CollectingParts, firing_id: int) -> None:
 
 
 def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) -> Callable[[], bool]:
-    """Whether to give up: the claim is lost, or was taken back by a later slot."""
+    """Build the check whether to give up: the claim is lost, or a later slot took it back."""
     look_at = time.monotonic() + _HELD_EVERY_S
     is_over = False
 
     def stops() -> bool:
         nonlocal look_at, is_over
         if not is_over and time.monotonic() >= look_at:
-            with suppress(UnavailableError):  # nobody can have taken it back meanwhile
+            with suppress(UnavailableError):  # it cannot have been taken back meanwhile
                 is_over = not parts.executions.is_held(claim)
             look_at = time.monotonic() + _HELD_EVERY_S
         return is_over or abort.is_set()
@@ -210,7 +213,9 @@ def script_path(scripts: Path, name: str) -> Path:
 
 
 def _keep_document(parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec, script: ScriptResult) -> None:
-    """The output of a job without an agent, as the documents of runs are kept: best effort, it is in its row too."""
+    """Keep the output of a job without an agent like the documents of runs. Best effort: the output is in its row
+    too.
+    """
     at = datetime.fromtimestamp(claim.at, UTC)
     document = OutputDocument(
         job_id=claim.job_id,

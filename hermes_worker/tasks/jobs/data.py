@@ -16,9 +16,9 @@ _JOB_DIRECTORY = re.compile(r"[0-9a-f]{12}")
 
 
 def remove_data(home: Path, forgotten: Callable[[Collection[str]], Collection[str]]) -> int:
-    """Remove what the scripts of removed jobs kept in this home; returns how many directories that were.
+    """Remove the data that the scripts of removed jobs kept in this home; return how many directories were removed.
 
-    ``forgotten`` says which of some jobs were removed. What belongs to a job that nobody knows stays. No link is
+    ``forgotten`` returns those of some job ids whose jobs were removed. The data of an unknown job stays. No link is
     followed. Idempotent; safe for several processes. Raises what ``forgotten`` raises.
     """
     found = {path.name: path for directory in job_data_dirs(home) for path in _of_jobs(directory)}
@@ -28,7 +28,7 @@ def remove_data(home: Path, forgotten: Callable[[Collection[str]], Collection[st
 
 
 def remove_of_job(directory: Path, job_id: str) -> bool:
-    """Remove what is kept below ``directory`` of an erased job; whether something was. Idempotent."""
+    """Remove the data of an erased job below ``directory``; return whether there was any. Idempotent."""
     kept = directory / job_id
     is_there = _JOB_DIRECTORY.fullmatch(job_id) is not None and kept.is_dir() and not kept.is_symlink()
     return is_there and _is_removed(kept)

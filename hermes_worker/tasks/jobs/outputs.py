@@ -1,4 +1,6 @@
-"""The documents kept of jobs' runs: a directory per job, and only so many in each (docs/behaviour.md, "Job output")."""
+"""The documents kept of jobs' runs: a directory per job, and a limited number in each (docs/behaviour.md, "Job
+output").
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ _DOCUMENT = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}\.md")
 
 
 def prune_outputs(directory: Path, kept: int, *, age_s: float | None = None) -> int:
-    """Remove all but the newest ``kept`` documents of each job below ``directory``, and those older than ``age_s`` but
-    for the newest; returns how many. 0 and ``None`` keep all.
+    """Remove all but the newest ``kept`` documents of each job below ``directory``, and all but the newest of those
+    older than ``age_s`` seconds; return how many were removed. 0 and ``None`` set no limit.
 
-    Nothing but documents is touched, and no link is followed. Idempotent; safe for several processes.
+    Only documents are touched, and no link is followed. Idempotent; safe for several processes.
     """
     if kept <= 0 and age_s is None:
         return 0

@@ -1,8 +1,8 @@
 """The process that watches one background process of a local workspace, for as long as that lives.
 
-It is started by a worker and belongs to nobody, so the worker's death costs nothing. It runs the command as a worker
-runs its own, with the same walls, limits and proxy; it knows no secret. Its own death ends the command (``guardian``),
-and so does the removal of its directory.
+It is started by a worker and has no parent afterwards, so the worker's death costs nothing. It runs the command as a
+worker runs its own, with the same walls, limits and proxy; it knows no secret. Its own death ends the command
+(``guardian``), and so does the removal of its directory.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from hermes_worker.workspaces.shell import Terminal
 
 _LOOK_S: Final = 0.05
 _LOG_S: Final = 0.2
-"""The log is written so often at most."""
+"""The log is written at most once in so many seconds."""
 _SETTLED_S: Final = 0.15
-"""A process that fails to start says so within this."""
+"""A process that fails to start says so within this many seconds."""
 _PENDING_BYTES_MAX: Final = 262_144
 _END_OF_INPUT: Final = b"\x04"
-"""What a terminal takes for it."""
+"""The character that a terminal takes for the end of its input."""
 _STATES: Final = {
     Ending.EXITED: ProcessState.EXITED,
     Ending.TIMED_OUT: ProcessState.TIMED_OUT,
@@ -41,7 +41,7 @@ _STATES: Final = {
 
 
 class Minder:
-    """One process. The thread that runs the command adds its output; another attends to the files."""
+    """Runs one process. The thread that runs the command adds its output; another attends to the files."""
 
     def __init__(self, directory: Path, order: ProcessOrder) -> None:
         self._directory = directory
@@ -94,7 +94,7 @@ class Minder:
             self._say(ended)
 
     def end(self, *_: object) -> None:
-        """Have the command ended. For signals."""
+        """End the command. A handler of signals."""
         self._to_end.set()
 
     def _add(self, data: bytes) -> None:
@@ -179,7 +179,7 @@ def _ended(result: CommandResult) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the order, leave whoever started us, and mind the process."""
+    """Read the order, detach from the worker that started us, and mind the process."""
     text = sys.stdin.buffer.read()
     if not text or os.fork():
         os._exit(0)

@@ -1,5 +1,5 @@
-"""How workers and the minder of a background process speak: by files of one directory, which may be on a volume that
-many machines mount. Each file is replaced as a whole, so nobody ever reads half of one.
+"""How workers and the minder of a background process communicate: by files of one directory, which may be on a volume
+that many machines mount. Each file is replaced as a whole, so no reader ever sees half of one.
 
 ``state``   what the minder says of the process, again every two seconds
 ``log``     how many bytes the process wrote, a line end, and the last of them
@@ -28,20 +28,20 @@ from hermes_worker.workspaces.base import PathNotFound, WorkspaceError
 from hermes_worker.workspaces.processes import INPUT_BYTES_MAX, ProcessLook, ProcessOrder, ProcessState
 
 BEAT_S: Final = 2.0
-"""How often a minder says that it is there."""
+"""Seconds between two signs of life of a minder."""
 _SILENCE_S: Final = 30.0
-"""A minder elsewhere that said nothing for so long is gone."""
+"""A minder on another machine that was silent for so many seconds is gone."""
 _START_S: Final = 30.0
 _TICK_S: Final = 0.02
 _WAITING_MAX: Final = 64
-"""Things that a process was told and has not read."""
+"""How many inputs may wait for a process to read them."""
 DATA, LAST, KILL = "data", "last", "kill"
-"""What it is told."""
+"""The kinds of files in ``in``: input, the last input, an order to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinderOrder:
-    """What a minder is handed over its standard input."""
+    """The order that a minder reads from its standard input."""
 
     directory: Path
     workspace: Any
@@ -72,7 +72,7 @@ def start(directory: Path, workspace: Any, order: ProcessOrder) -> None:
             cwd="/",
             start_new_session=True,
         )
-        # It reads all of it, and then becomes nobody's child.
+        # It reads all of it, and then detaches from us.
         minder.communicate(given, timeout=_START_S)
     except (OSError, subprocess.SubprocessError) as error:
         forget(directory)
@@ -90,7 +90,7 @@ def start(directory: Path, workspace: Any, order: ProcessOrder) -> None:
 
 
 def look(directory: Path) -> ProcessLook:
-    """Raises ``PathNotFound``."""
+    """Read the state of a process. Raises ``PathNotFound``."""
     said = _said(directory)
     try:
         total, _, output = (directory / "log").read_bytes().partition(b"\n")
@@ -115,7 +115,7 @@ def look(directory: Path) -> ProcessLook:
 
 
 def tell(directory: Path, data: bytes, *, is_last: bool) -> None:
-    """Raises ``PathNotFound``, ``WorkspaceError``."""
+    """Write input for a process. Raises ``PathNotFound``, ``WorkspaceError``."""
     if len(data) > INPUT_BYTES_MAX:
         raise WorkspaceError(f"at most {INPUT_BYTES_MAX} bytes can be written to a process at once")
     found = look(directory)
@@ -127,18 +127,18 @@ def tell(directory: Path, data: bytes, *, is_last: bool) -> None:
 
 
 def end(directory: Path) -> None:
-    """Raises ``PathNotFound``."""
+    """Order a process to end. Raises ``PathNotFound``."""
     if look(directory).is_running:
         _put(directory, KILL, b"")
 
 
 def forget(directory: Path) -> None:
-    """Its minder ends it when it finds that it is gone."""
+    """Remove the directory of a process; its minder ends the process when it finds that it is gone."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def forget_strays(processes_dir: Path, names: Collection[str], known: Collection[str]) -> list[str]:
-    """Forget, and thereby end, those of ``names`` below ``processes_dir`` that are not ``known``; returns which."""
+    """Remove, and thereby end, those of ``names`` below ``processes_dir`` that are not ``known``; return which."""
     strays = sorted(set(names) - set(known))
     for name in strays:
         forget(processes_dir / name)
@@ -153,7 +153,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def here(directory: Path) -> dict[str, Any]:
-    """This process and the directory that it minds, so that others know both again."""
+    """The identity of this process and of the directory that it minds, by which others recognise both."""
     pid = os.getpid()
     return {"pid": pid, "began": _began(pid), "machine": _machine(), "directory": _number_of(directory)}
 
@@ -184,7 +184,7 @@ def _is_minded(said: dict[str, Any], directory: Path) -> bool:
 
 
 def _number_of(directory: Path) -> int | None:
-    """Which directory it is, whatever it is called by now."""
+    """The inode number of a directory, which stays the same when it is renamed; ``None`` when it is gone."""
     try:
         return directory.stat().st_ino
     except OSError:
@@ -202,7 +202,7 @@ def _began(pid: int) -> int | None:
 
 @cache
 def _machine() -> str:
-    """Where a process number means the same process."""
+    """The identity of the machine, container or boot within which a process number means the same process."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

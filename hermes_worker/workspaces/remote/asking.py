@@ -29,7 +29,7 @@ class ServiceAnswer:
         self.body = body
 
     def document(self) -> Any:
-        """Raises ``ServiceFailed`` when the body is no JSON."""
+        """Parse the body. Raises ``ServiceFailed`` when it is no JSON."""
         import json
 
         try:
@@ -38,7 +38,7 @@ class ServiceAnswer:
             raise ServiceFailed("the answer is no JSON") from error
 
     def reason(self) -> str:
-        """What it says went wrong, as Docker's and Kubernetes' APIs do."""
+        """The error message in the body, in the form of Docker's and Kubernetes' APIs."""
         try:
             said = self.document()
         except ServiceFailed:
@@ -51,7 +51,7 @@ class Service:
     """A service of a host. Each request has a connection of its own, so threads and forked children may share one."""
 
     def __init__(self, address: ServiceAddress, headers: Callable[[], Mapping[str, str]] = dict) -> None:
-        """``headers`` is asked for each request: a token may change. It raises ``OSError``."""
+        """``headers`` is called for each request: a token may change. It raises ``OSError``."""
         self.address = address
         self.headers = headers
 
@@ -80,8 +80,9 @@ class Service:
     def taken_over(
         self, method: str, target: str, document: Any = None, *, headers: Mapping[str, str]
     ) -> tuple[ServiceStream, bytes, ServiceAnswer | None]:
-        """Make a request whose connection is the program's from then on: the stream, what came of it already, and the
-        answer instead when it is refused. Raises ``OSError``."""
+        """Make a request whose connection is the program's from then on. Returns the stream, the bytes of it that came
+        already, and the answer instead when it is refused. Raises ``OSError``.
+        """
         body = b"" if document is None else canonical_json(document).encode()
         stream = ServiceStream(self.address)
         try:

@@ -32,22 +32,22 @@ from hermes_worker.workspaces.remote.streams import ServiceAddress, ServiceStrea
 from hermes_worker.workspaces.sandbox.network import Network
 
 LABEL: Final = "hermes-worker.workspace"
-"""Of containers and volumes: the root of the workspace."""
+"""The label of containers and volumes with the root of their workspace."""
 _API: Final = "/v1.41"
 _USAGE: Final = "hermes-worker.made-from"
 _ENDED_S: Final = 10.0
-"""An engine says that a program has ended a moment after its output ended."""
+"""How many seconds after the end of a program's output an engine may take to say that it has ended."""
 _STOP_S: Final = 2
 _POLL_S: Final = 0.02
 _KILLED: Final = 137
 _IDLE: Final = ("/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done")
-"""What a container runs. It also reaps what loses its parent."""
+"""The first program of a container. It also reaps processes that lose their parent."""
 _ENV: Final = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRules:
-    """What every container is made with."""
+    """The settings that every container is made with."""
 
     image: str
     user: str = "10001:10001"
@@ -71,7 +71,7 @@ class ContainerRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerAccount:
-    """Which engine, and what it makes for us."""
+    """The engine, and the settings of its containers."""
 
     address: ServiceAddress
     rules: ContainerRules = field(repr=False)
@@ -83,7 +83,7 @@ def container_name(root: str) -> str:
 
 
 def container_spec(root: str, rules: ContainerRules) -> dict[str, Any]:
-    """What the engine is told to make: the body of ``POST /containers/create``."""
+    """The body of ``POST /containers/create`` for a workspace."""
     home = str(PurePosixPath(root).parent)
     proxy = {} if rules.proxy is None else {"http": rules.proxy, "https": rules.proxy, "all": rules.proxy}
     said = [f"{name}={url}" for word, url in proxy.items() for name in (f"{word}_proxy", f"{word.upper()}_PROXY")]
@@ -160,10 +160,11 @@ class DockerHost:
         """Remove the container; its files stay. False when there is none, or something runs in it. Raises
         ``HostUnreachable``.
 
-        It is called something else first. So whoever begins something meanwhile gets a new container, and only what
-        runs in the old one must be looked at."""
+        It is renamed first. So a worker that begins something meanwhile gets a new container, and only what runs in the
+        old one must be looked at.
+        """
         going = f"{self._container}-going"
-        _stopped(self._service, self.name, going)  # somebody did not get to the end of this
+        _stopped(self._service, self.name, going)  # a worker did not get to the end of this
         renamed = f"/containers/{self._container}/rename?name={going}"
         answer = _asked(self._service, self.name, "POST", renamed)
         if answer.status in (404, 409):
@@ -176,7 +177,7 @@ class DockerHost:
         return False
 
     def remove(self) -> None:
-        """Remove the container and its files, whatever runs. Idempotent. Raises ``HostUnreachable``."""
+        """Remove the container and its files, even while something runs. Idempotent. Raises ``HostUnreachable``."""
         for container in (self._container, f"{self._container}-going"):
             _removed(self._service, self.name, container)
         answer = _asked(self._service, self.name, "DELETE", f"/volumes/{self._container}?force=true")
@@ -236,7 +237,9 @@ class DockerHost:
         self._give_home()
 
     def _give_home(self) -> None:
-        """A new volume belongs to root, and nobody in the container may change that; the engine can."""
+        """Give the volume to the container's user. A new volume belongs to root, and no process in the container may
+        change that; the engine can.
+        """
         user, _, group = self._rules.user.partition(":")
         home = PurePosixPath(self._root).parent
         folder = tarfile.TarInfo(home.name)
@@ -307,7 +310,7 @@ class ContainerProgram:
         self._stream.close()
 
     def _part(self) -> None:
-        """Take whole frames: one byte says which stream, four how long (the API's "Stream format")."""
+        """Split whole frames off: one byte says which stream, four how long (the API's "Stream format")."""
         while len(self._held) >= 8:
             size = int.from_bytes(self._held[4:8], "big")
             if len(self._held) < 8 + size:
@@ -318,7 +321,7 @@ class ContainerProgram:
             del self._held[: 8 + size]
 
     def _settle(self) -> None:
-        """There is no more output: learn the exit code. Raises ``HostLost``."""
+        """Learn the exit code: there is no more output. Raises ``HostLost``."""
         deadline = time.monotonic() + _ENDED_S
         while (code := self._ended_with()) is None:
             if time.monotonic() > deadline:
@@ -329,7 +332,7 @@ class ContainerProgram:
         self._code = code
 
     def _ended_with(self) -> int | None:
-        """``None`` while it runs. Raises ``HostLost``."""
+        """The exit code; ``None`` while it runs. Raises ``HostLost``."""
         found = self._look(f"/exec/{self._exec_id}/json")
         return None if found.get("Running") or found.get("ExitCode") is None else int(found["ExitCode"])
 
@@ -349,7 +352,7 @@ class ContainerProgram:
 
 
 def _differs(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether settings changed since it was made."""
+    """Whether settings changed since the container was made."""
     return bool(found["Config"]["Labels"].get(_USAGE) != wanted["Labels"][_USAGE])
 
 

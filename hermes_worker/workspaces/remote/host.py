@@ -1,4 +1,4 @@
-"""A host that is not ours: where programs are started and spoken to. One module per kind of host.
+"""The interface of a host that is not ours: it starts programs and talks to them. One module per kind of host.
 
 A host knows nothing of workspaces; ``workspace.RemoteWorkspace`` makes one of it with a shell and the programs that
 every Linux has.
@@ -13,10 +13,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class WrittenPiece:
-    """What a program wrote."""
+    """A piece of output of a program."""
 
     is_error: bool
-    """It came over stderr."""
+    """Whether it came over stderr."""
     data: bytes
 
 
@@ -24,7 +24,7 @@ class RemoteProgram(Protocol):
     """A program that was started. One thread uses it, from ``receive`` to ``close``."""
 
     def send(self, data: bytes) -> None:
-        """To its standard input. Raises ``HostLost``."""
+        """Write to its standard input. Raises ``HostLost``."""
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
         """The next piece of output; ``None`` when there was none in time, or when there is no more (``has_ended``).
@@ -35,30 +35,31 @@ class RemoteProgram(Protocol):
 
     @property
     def exit_code(self) -> int:
-        """Once it has ended; 128 and the signal's number when a signal ended it."""
+        """The exit code once it has ended; 128 and the signal's number when a signal ended it."""
 
     def hang_up(self) -> None:
-        """End its standard input. What we start takes that for the order to end everything."""
+        """End its standard input. The programs that we start take that for the order to end everything."""
 
     def close(self) -> None:
         """Let go of it. Idempotent. A program that still runs sees its input end."""
 
 
 class Host(Protocol):
-    """Thread-safe."""
+    """Starts programs on one host. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """For messages, such as ``ssh host build.example.org``."""
+        """The name for messages, such as ``ssh host build.example.org``."""
 
     @property
     def wall(self) -> str:
-        """What confines its programs, as events name it; ``none`` when nothing does."""
+        """The name, in events, of what confines its programs; ``none`` when nothing does."""
 
     @property
     def network(self) -> str | None:
         """The network that its programs have (``sandbox.network.Network``), where that is known."""
 
     def start(self, argv: Sequence[str]) -> RemoteProgram:
-        """Start a program with pipes. Raises ``HostUnreachable``; what was started all the same sees its input end, so
-        it must do nothing before it has read all of that, or be safe to repeat."""
+        """Start a program with pipes. Raises ``HostUnreachable``; a program that was started all the same sees its
+        input end, so it must do nothing before it has read all of that, or be safe to repeat.
+        """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 OURS: Final = {"app.kubernetes.io/managed-by": "hermes-worker"}
 LABEL: Final = "hermes-worker.dev/workspace"
-"""Of everything that belongs to a workspace: its name."""
+"""The label of everything that belongs to a workspace: its name."""
 ROOT: Final = "hermes-worker.dev/root"
 """An annotation: the root of the workspace."""
 SUBPROTOCOL: Final = "v5.channel.k8s.io"
@@ -48,12 +48,12 @@ _POLICIES: Final = "/apis/networking.k8s.io/v1"
 _CORE: Final = "/api/v1"
 _CONTAINER: Final = "work"
 _READY_S: Final = 180.0
-"""For a pod to be scheduled, its image to be pulled and its container to be started."""
+"""How many seconds a pod may take to be scheduled, its image to be pulled and its container to be started."""
 _LOOK_S: Final = 0.25
 _GRACE_S: Final = 5
 _PING_S: Final = 5.0
 _SILENT_S: Final = 30.0
-"""A connection over which not even a ping is answered for so long is taken for lost."""
+"""A connection over which not even a ping was answered for so many seconds counts as lost."""
 _CHUNK_BYTES: Final = 32_768
 _MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 _STDIN, _STDOUT, _STDERR, _STATUS, _CLOSE = 0, 1, 2, 3, 255
@@ -65,29 +65,29 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRules:
-    """What every pod is made with."""
+    """The settings that every pod is made with."""
 
     image: str
     user: int = 10001
     group: int = 10001
     network: Network = Network.NONE
-    """What the cluster's policies let pods reach. For ``NONE`` a policy is made beside the pods."""
+    """The network that the cluster's policies let pods reach. For ``NONE`` a policy is made beside the pods."""
     runtime_class: str | None = None
     memory_bytes: int | None = 2 * 1024**3
     cpus: float | None = 2.0
     tmp_bytes: int = 1024**3
     disk_bytes: int = 10 * 1024**3
-    """Of files that go with the pod."""
+    """Bytes of the files that go with the pod."""
     storage_bytes: int | None = None
-    """Of the volume that keeps the files; ``None`` when they go with the pod."""
+    """Bytes of the volume that keeps the files; ``None`` when they go with the pod."""
     storage_class: str | None = None
     warm_pool: str | None = None
-    """The ``SandboxWarmPool`` to claim pods from. Their template says what they are made with, and not these rules."""
+    """The ``SandboxWarmPool`` to claim pods from. Then their template gives their settings, and not these rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesAccount:
-    """Which cluster, where in it, and what is made there."""
+    """The cluster, the namespace in it, and the settings of its pods."""
 
     address: ServiceAddress
     token_file: Path
@@ -172,7 +172,7 @@ def volume_spec(root: str, rules: PodRules) -> dict[str, Any]:
 
 
 def policy_spec() -> dict[str, Any]:
-    """What lets nothing into our pods and nothing out of them."""
+    """The network policy that lets nothing into our pods and nothing out of them."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -182,7 +182,7 @@ def policy_spec() -> dict[str, Any]:
 
 
 def claim_spec(root: str, pool: str) -> dict[str, Any]:
-    """What claims a sandbox of a warm pool."""
+    """The claim of a sandbox of a warm pool."""
     return {
         "apiVersion": "extensions.agents.x-k8s.io/v1beta1",
         "kind": "SandboxClaim",
@@ -208,7 +208,7 @@ class KubernetesHost:
         self._name = pod_name(root)
         self._lock = threading.Lock()
         self._pod = self._name if account.rules.warm_pool is None else ""
-        """Where to exec; a claim is given a pod whose name is not ours to choose."""
+        """The pod to exec in; a claim is given a pod whose name is not ours to choose."""
 
     @property
     def name(self) -> str:
@@ -254,7 +254,7 @@ class KubernetesHost:
             self._cluster.delete(f"{_CORE}{self._cluster.space}/{kind}/{self._name}")
 
     def _ensured(self) -> str:
-        """Make what is not there, and wait until something can be started in it. The name of the pod."""
+        """Make what does not exist, and wait until a program can be started in it. Returns the name of the pod."""
         rules, deadline = self._account.rules, time.monotonic() + _READY_S
         if rules.warm_pool is not None:
             return self._claimed(rules.warm_pool, deadline)
@@ -287,7 +287,9 @@ class KubernetesHost:
             self._wait(pod, deadline)
 
     def _pod_of(self, claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A claim names its sandbox, and that says which pods are its own."""
+        """The pod of a claim; ``None`` before there is one. A claim names its sandbox, and that says which pods are its
+        own.
+        """
         sandbox = claim.get("status", {}).get("sandbox", {}).get("name")
         if not sandbox:
             return None
@@ -308,7 +310,7 @@ class KubernetesHost:
 
 
 class Cluster:
-    """The API server, as we use it. Thread-safe. All of it raises ``HostUnreachable``."""
+    """The API server, as we use it. Thread-safe. All methods raise ``HostUnreachable``."""
 
     def __init__(self, account: KubernetesAccount) -> None:
         self._service = account.service()
@@ -326,7 +328,7 @@ class Cluster:
         return list(answer.document().get("items") or ())
 
     def create(self, target: str, document: Mapping[str, Any]) -> None:
-        """409: it is there already, or another worker made it a moment ago."""
+        """Create an object. A 409 counts as success: it exists already, or another worker made it a moment ago."""
         self._require(self._asked("POST", target, document), 200, 201, 202, 409)
 
     def delete(self, target: str) -> None:
@@ -346,7 +348,7 @@ class Cluster:
         return bool(answer.document().get("status", {}).get("allowed"))
 
     def exec(self, pod: str, argv: Sequence[str]) -> PodProgram:
-        """Raises ``_Refused`` when nothing was started."""
+        """Start a program in a pod. Raises ``_Refused`` when nothing was started."""
         asked = [("container", _CONTAINER), *((stream, "true") for stream in ("stdin", "stdout", "stderr"))]
         query = urlencode([*asked, *(("command", part) for part in argv)], quote_via=quote)
         target = f"{_CORE}{self.space}/pods/{quote(pod)}/exec?{query}"
@@ -376,7 +378,7 @@ class _Refused(Exception):
 
 
 def _opened(service: Service, target: str) -> tuple[ServiceStream, ClientProtocol]:
-    """A websocket that is open. Raises ``OSError`` and ``_Refused``."""
+    """Open a websocket. Raises ``OSError`` and ``_Refused``."""
     from websockets.client import ClientProtocol
     from websockets.exceptions import InvalidStatus
     from websockets.uri import parse_uri
@@ -542,7 +544,7 @@ class PodProgram:
 
 
 def _exit_code(name: str, data: bytes) -> int:
-    """What the ``Status`` at the end says. Raises ``HostLost`` when it is not the program's own end."""
+    """The exit code in the ``Status`` at the end. Raises ``HostLost`` when it is not the program's own end."""
     try:
         status = json.loads(data)
         if status.get("status") == "Success":
@@ -569,7 +571,7 @@ def _is_over(pod: Mapping[str, Any]) -> bool:
 
 
 def _hopeless(pod: Mapping[str, Any]) -> str | None:
-    """Why a pod will not start unless somebody does something."""
+    """The reason why a pod will not start unless a person acts; ``None`` while it may start."""
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _HOPELESS:
@@ -589,7 +591,7 @@ def kubernetes_workspaces(account: KubernetesAccount) -> list[str]:
 
 
 def kubernetes_missing() -> str | None:
-    """What to do where ``websockets`` is not installed; ``None`` where it is."""
+    """The sentence that says what to install where ``websockets`` is missing; ``None`` where it is there."""
     from importlib.util import find_spec
 
     if find_spec("websockets"):

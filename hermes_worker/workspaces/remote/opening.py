@@ -25,11 +25,12 @@ _ULIMITS: Final = {
     resource.RLIMIT_CORE: ("c", 1),
 }
 """The letters and units of a POSIX shell's ``ulimit``. The number of processes is not among them: it counts those of
-the user, and the user is one for all."""
+the user, and all workspaces share one user.
+"""
 
 
 def open_ssh(root: str, options: OpeningOptions) -> Workspace:
-    """A directory of the ssh host. Connects to nothing. Raises ``WorkspaceError``."""
+    """Open a directory of the ssh host. Connects to nothing. Raises ``WorkspaceError``."""
     if options.ssh is None:
         raise WorkspaceError(
             "no host is set for workspaces of the kind 'ssh': set terminal.ssh_host on every worker for tools"
@@ -46,7 +47,7 @@ def open_ssh(root: str, options: OpeningOptions) -> Workspace:
 
 
 def open_docker(root: str, options: OpeningOptions) -> Workspace:
-    """A container. Connects to nothing. Raises ``WorkspaceError``."""
+    """Open a container. Connects to nothing. Raises ``WorkspaceError``."""
     if options.docker is None:
         raise WorkspaceError("no container engine is set for workspaces of the kind 'docker' on this worker")
     rules = options.docker.rules
@@ -55,7 +56,7 @@ def open_docker(root: str, options: OpeningOptions) -> Workspace:
 
 
 def open_kubernetes(root: str, options: OpeningOptions) -> Workspace:
-    """A pod. Connects to nothing. Raises ``WorkspaceError``."""
+    """Open a pod. Connects to nothing. Raises ``WorkspaceError``."""
     if options.kubernetes is None:
         raise WorkspaceError("no cluster is set for workspaces of the kind 'kubernetes' on this worker")
     if lacking := kubernetes_missing():
@@ -65,7 +66,9 @@ def open_kubernetes(root: str, options: OpeningOptions) -> Workspace:
 
 
 def _walled(options: OpeningOptions, given: Network) -> RemoteRules:
-    """For hosts that have one workspace each: other tenants may work there, with the network that they may have."""
+    """The rules for kinds whose hosts have one workspace each: other tenants may work there, with the network that they
+    may have.
+    """
     sandbox = options.sandbox
 
     def refuses(origin: RunOrigin) -> str | None:
@@ -91,7 +94,7 @@ def _rules(options: OpeningOptions, limits: CommandLimits | None) -> RemoteRules
 
 
 def ulimits(limits: CommandLimits) -> tuple[str, ...]:
-    """What a shell is told, so that what it starts has these limits at most."""
+    """The arguments of ``ulimit`` that give a shell, and what it starts, these limits at most."""
     return tuple(
         f"ulimit -{_ULIMITS[kind][0]} {value // _ULIMITS[kind][1]}"
         for kind, value in rlimits(limits)

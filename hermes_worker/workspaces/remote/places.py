@@ -1,4 +1,4 @@
-"""Where workspaces of a kind are, all of them: to find those that nobody needs any more. One class per kind."""
+"""List all workspaces of a kind, to find those that are not needed any more. One class per kind."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ _POLLS_MAX: Final = 120
 
 
 class WorkspacePlace(Protocol):
-    """Thread-safe. All of it raises ``WorkspaceError`` when the place cannot be asked."""
+    """Lists and removes workspaces of one kind. Thread-safe. All methods raise ``WorkspaceError`` when the place cannot
+    be asked.
+    """
 
     kind: str
 
     def roots(self) -> Sequence[str]:
-        """The roots of all workspaces that are there, also those of other installations."""
+        """The roots of all workspaces that exist, also those of other installations."""
 
     def rest(self, root: str) -> bool:
-        """Give back what a workspace holds beside its files; they stay, and its next use finds them. False when it
-        holds nothing, or something runs in it."""
+        """Release what a workspace holds beside its files; they stay, and its next use finds them. False when it holds
+        nothing, or something runs in it.
+        """
 
     def remove(self, root: str) -> None:
-        """Remove a workspace and its files, whatever runs in it. Idempotent."""
+        """Remove a workspace and its files, even while something runs in it. Idempotent."""
 
 
 class ContainerPlace:
@@ -72,7 +75,7 @@ class ClusterPlace:
 
 
 class DirectoryPlace:
-    """A directory of a host, in which each workspace is another. It holds nothing but files."""
+    """A directory of a host that holds one directory per workspace. A workspace holds nothing but files here."""
 
     kind = WorkspaceKind.SSH.value
 
@@ -112,8 +115,9 @@ class DirectoryPlace:
 
 
 def place_of(kind: str, options: OpeningOptions, directory: str) -> WorkspacePlace | None:
-    """Where workspaces of a kind are; ``None`` for kinds of extensions, for this machine's own, and where none is set.
-    ``directory`` is that of an ssh host. Connects to nothing."""
+    """The place of workspaces of a kind; ``None`` for kinds of extensions, for this machine's own, and where none is
+    set. ``directory`` is that of an ssh host. Connects to nothing.
+    """
     match kind:
         case WorkspaceKind.DOCKER.value if options.docker is not None:
             return ContainerPlace(options.docker)

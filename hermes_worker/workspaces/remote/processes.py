@@ -1,10 +1,10 @@
-"""Background processes on hosts: a minder that is a shell script, and scripts that speak with it by files.
+"""Background processes on hosts: a minder that is a shell script, and scripts that communicate with it by files.
 
 Theory of operation. The minder is started in a session of its own by a program that then ends, so it belongs to no
 connection. It keeps ``DIRECTORY`` beside the workspace: ``state`` (a word, its own number and when it began; or how the
 process ended), ``pipe`` (the process's standard input), and ``log.N``, its output from the byte N on, of which the last
-are kept. It ends the process when its time is over, when it is told so by SIGTERM, and when its directory is gone. What
-the process started is known by a variable of its environment, as for commands (``scripts.SUPERVISOR``).
+are kept. It ends the process when its time is over, when it is told so by SIGTERM, and when its directory is gone. The
+processes that it started are known by a variable of their environment, as for commands (``scripts.SUPERVISOR``).
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class RemoteProcesses:
     limits: str
 
     def start(self, name: str, order: ProcessOrder, folder: str, given: tuple[bytes, bytes], tag: str) -> None:
-        """``given`` are the variables as shell text, and the command."""
+        """Start a process. ``given`` are the variables as shell text, and the command."""
         variables, command = given
         size = order.terminal
         rows = (str(size.rows), str(size.columns)) if size else ("-", "-")

@@ -1,10 +1,10 @@
-"""What we run on hosts: shell scripts for any POSIX shell with GNU's or busybox's programs. They take arguments, and
-write to stderr what is for us and not for a model.
+"""The shell scripts that we run on hosts, for any POSIX shell with GNU's or busybox's programs. They take arguments,
+and write to stderr what is for us and not for a model.
 
 Theory of operation of a command. ``SUPERVISOR`` starts the command in a session of its own and reads its standard
-input, over which nothing more comes then. When that ends, whoever asked is gone or wants the command ended: a *watch*
-ends everything that the command started, which it knows by its group and by a variable in the environment. So a
-command never outlives the worker that waits for it, and no worker has to be asked.
+input, over which nothing more comes then. When that ends, the worker is gone or wants the command ended: a *watch* ends
+everything that the command started, which it knows by its group and by a variable in the environment. So a command
+never outlives the worker that waits for it, and no worker has to be asked.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ _STATE: Final = (
     '__hermes_command=$1; shift; eval "$__hermes_command"; '
     "{ __hermes_state; } 2>/dev/null"
 )
-"""As ``shell`` runs a command, for any shell."""
+"""Shell text that runs a command as ``shell`` does, for any shell."""
 
 SUPERVISOR: Final = f"""
 exec 3>&2 2>&1 4<&0

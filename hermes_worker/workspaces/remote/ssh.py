@@ -2,8 +2,8 @@
 
 Theory of operation. A process has one event loop for all its connections, in a thread of its own, and one connection
 for each account on a host. A program is a channel of it. The key of the host must be in the file of known hosts: a host
-that shows another one, or whose key nobody has written down, is refused. No agent, no configuration of the user and no
-forwarding is used.
+that shows another key, or whose key is not written down there, is refused. No agent, no configuration of the user and
+no forwarding is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _CONNECT_S: Final = 15.0
 _KEEPALIVE_S: Final = 5.0
 _KEEPALIVES_MAX: Final = 3
-"""A host that is silent for so many intervals is taken for lost."""
+"""A host that is silent for so many intervals counts as lost."""
 _READ_BYTES: Final = 65_536
 _SEND_S: Final = 60.0
 
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshAccount:
-    """Whom to be on which host."""
+    """The SSH account and host to log in to."""
 
     host: str
     user: str
@@ -64,7 +64,7 @@ class _Loop:
             return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
 
     def result(self, work: Awaitable[_T], timeout_s: float) -> _T:
-        """Raises ``TimeoutError``; the work is cancelled then."""
+        """Run the work to its end and return its result. Raises ``TimeoutError``; the work is cancelled then."""
         future = self.submit(work)
         try:
             return future.result(timeout_s)
@@ -105,7 +105,7 @@ class SshHost:
                 opened = connection.create_process(shlex.join(argv), encoding=None)
                 return SshProgram(self.name, _loop.result(opened, _CONNECT_S))
             except (OSError, asyncssh.Error) as error:
-                # A connection that was lost while nobody used it, perhaps. Nothing that we start does anything
+                # A connection that was lost while it was idle, perhaps. Nothing that we start does anything
                 # before it is sent its input, so we may try again.
                 self._forget(connection)
                 if is_last:
@@ -272,7 +272,7 @@ def _reason(error: Exception) -> str:
 
 
 def ssh_missing() -> str | None:
-    """What to do where ``asyncssh`` is not installed; ``None`` where it is."""
+    """The sentence that says what to install where ``asyncssh`` is missing; ``None`` where it is there."""
     from importlib.util import find_spec
 
     return None if find_spec("asyncssh") else "install the extra 'ssh': pip install 'hermes-worker[ssh]'"

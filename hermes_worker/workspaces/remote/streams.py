@@ -1,7 +1,7 @@
 """A connection to a host's service, by a path or by TCP and TLS, that can be ended in one direction and read on.
 
-Ending our half is how a program learns that nobody waits for it any more, so it must not cost what it still says.
-``ssl.SSLSocket`` cannot do that: its ``unwrap`` reads, and throws away what it finds.
+Ending our half is how a program learns that its output is not waited for any more, so it must not lose what it still
+writes. ``ssl.SSLSocket`` cannot do that: its ``unwrap`` reads, and throws away what it finds.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ _READ_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAddress:
-    """Where a service listens: ``unix:///run/docker.sock``, ``https://host:port`` or, for tests and for what is behind
-    a wall already, ``http://host:port``."""
+    """The address of a service: ``unix:///run/docker.sock``, ``https://host:port`` or, for tests and for services
+    behind a wall already, ``http://host:port``.
+    """
 
     url: str
     ca_file: Path | None = None
-    """Certificates of who may have signed the service's; ``None`` for those of the system."""
+    """Certificates of the authorities that may have signed the service's; ``None`` for those of the system."""
     cert_file: Path | None = None
     """Our own certificate, where the service wants one."""
     key_file: Path | None = None
 
     @property
     def host(self) -> str:
-        """For the header and for messages."""
+        """The host for the header and for messages."""
         parts = urlsplit(self.url)
         return "localhost" if parts.scheme == "unix" else parts.netloc
 
 
 class ServiceStream:
-    """One connection. Used by one thread. All of it raises ``OSError``."""
+    """One connection. Used by one thread. All methods raise ``OSError``."""
 
     def __init__(self, address: ServiceAddress) -> None:
         parts = urlsplit(address.url)
@@ -79,7 +80,7 @@ class ServiceStream:
             return None
 
     def end(self) -> None:
-        """Say that we write no more. What the other side says can still be read."""
+        """End our half of the connection. What the other side sends can still be read."""
         with suppress(OSError):
             if self._tls is None:
                 self._socket.shutdown(socket.SHUT_WR)
@@ -115,7 +116,7 @@ class ServiceStream:
                 self._flush()
 
     def _decrypted(self, tls: ssl.SSLObject) -> bytes:
-        """What comes next, all that can be decrypted now."""
+        """The next bytes, as many as can be decrypted now."""
         found = bytearray()
         while True:
             try:
@@ -144,7 +145,7 @@ class ServiceStream:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Have a host that is silent taken for lost within half a minute, and not within hours."""
+    """Set keep-alives so that a silent host counts as lost within half a minute, and not within hours."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, name):

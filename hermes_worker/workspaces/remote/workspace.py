@@ -1,6 +1,6 @@
 """A workspace on another host: one implementation for every kind of host.
 
-Theory of operation. Whatever is done is one program on the host: a script of ``scripts`` and its arguments. Paths are
+Theory of operation. Every operation is one program on the host: a script of ``scripts`` and its arguments. Paths are
 judged twice, as text here and with their links on the host, just before they are opened. That is a seat belt and not a
 wall, for a command can replace a folder in between; the wall is the host itself. What a command leaves behind for the
 next one (folder, variables) is kept with the session, as of any workspace.
@@ -46,12 +46,12 @@ from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 from hermes_worker.workspaces.shell import check_command, state_of
 
 _PATIENCE_S: Final = 60.0
-"""For whatever is no command of an agent."""
+"""How many seconds a program may take that is no command of an agent."""
 _KNOWN_FOR_S: Final = 30.0
-"""For so long a workspace that was there is believed to be there."""
+"""For so many seconds a workspace that existed is believed to exist."""
 _POLL_S: Final = 0.2
 _END_GRACE_S: Final = 10.0
-"""After the order to end everything; the host itself is patient for a second or two."""
+"""How many seconds to wait after the order to end everything; the host itself is patient for a second or two."""
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _STATE_BYTES_MAX: Final = 2 * 1024 * 1024
 _COMPARED_BYTES_MIN: Final = 65_536
@@ -62,22 +62,22 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRules:
-    """What the installation says of workspaces on hosts."""
+    """The installation's settings for workspaces on hosts."""
 
     bytes_max: int = 0
-    """What one may hold, on its disk; 0 for no limit."""
+    """Bytes that one workspace may take on its disk; 0 for no limit."""
     free_bytes_min: int = 0
     umask: int | None = None
     limits: Sequence[str] = ()
-    """What is said to the shell before a command begins, such as ``ulimit -n 1024``."""
+    """Shell commands that run before each command, such as ``ulimit -n 1024``."""
     serves_guests: bool = True
     """Whether runs of other tenants may work there."""
     refuses: Callable[[RunOrigin], str | None] = lambda origin: None
-    """Why a command from there is not run, or ``None``."""
+    """Returns why a command from an origin is not run, or ``None``."""
 
 
 class RemoteWorkspace:
-    """Thread-safe. Nothing is connected before the first use."""
+    """A workspace on a host. Thread-safe. Nothing is connected before the first use."""
 
     def __init__(self, host: Host, root: str, rules: RemoteRules | None = None) -> None:
         self._host = host
@@ -99,12 +99,12 @@ class RemoteWorkspace:
         return self._id
 
     def expect(self, identity: str | None) -> None:
-        """Say which files the session worked on before."""
+        """Say which files the session worked on before; ``None`` for none."""
         if identity is not None and _ID.fullmatch(identity):
             self._expected = identity
 
     def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
-        """Without looking at links: whoever uses the path does."""
+        """The canonical path by its text alone: links are followed where the path is used."""
         require_path(path)
         folder = self.resolve(cwd) if cwd is not None else self._root
         canonical = _normal(PurePosixPath(folder, path))
@@ -272,7 +272,7 @@ class RemoteWorkspace:
         return f"{where}: {said[:300] or f'exit code {answer.code}'}"
 
     def _followed(self, path: str) -> PurePosixPath:
-        """Where a path leads that is written to. Raises ``WorkspaceError``."""
+        """The canonical path for a write, with links followed on the host. Raises ``WorkspaceError``."""
         canonical = self.resolve(path, for_write=True)
         if canonical == self._root:
             raise WorkspaceError(f"{path!r} is a directory, not a file")
@@ -283,7 +283,7 @@ class RemoteWorkspace:
         return found
 
     def _said(self, answer: ScriptAnswer) -> PurePosixPath:
-        """What the host says is the canonical path."""
+        """The canonical path in a host's answer."""
         below = answer.errors.split(b"\0")[0].decode("utf-8", "surrogateescape")
         return _normal(PurePosixPath(f"{self._root}{below}"))
 
@@ -345,7 +345,7 @@ class RemoteWorkspace:
 
 
 class _Command:
-    """One command of an agent, from its start to what is known of its end."""
+    """One command of an agent, from its start to the result."""
 
     def __init__(self, host: Host, output_bytes_max: int, on_output: Callable[[bytes], None] | None) -> None:
         self._host = host
@@ -377,7 +377,7 @@ class _Command:
             self._program.close()
 
     def _order(self, given: bytes) -> None:
-        """Say what to run, and then that it may begin. What is lost before that was not begun."""
+        """Send the command, and then that it may begin. A connection that is lost before that began nothing."""
         try:
             self._program.send(given)
         except HostLost as error:
@@ -429,7 +429,7 @@ def _exports(env: Mapping[str, str]) -> bytes:
 
 
 def _normal(path: PurePosixPath) -> PurePosixPath:
-    """Without ``..``, as text."""
+    """The path without ``..``, by its text alone."""
     parts: list[str] = []
     for part in path.parts[1:]:
         if part == "..":

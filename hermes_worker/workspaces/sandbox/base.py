@@ -1,4 +1,4 @@
-"""What a rung of the ladder is, and what the shell does with it."""
+"""The interface of a rung of the sandbox's ladder, and the plan that it gives for a command."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hermes_worker.workspaces.sandbox.policy import SandboxPolicy
 
 
 class Door(Protocol):
-    """How one command reaches the proxy."""
+    """The way of one command to the proxy."""
 
     def opened(self) -> AbstractContextManager[int]:
-        """The descriptor that the command's first process is given; the proxy serves while the block runs."""
+        """Yield the descriptor that the command's first process is given; the proxy serves while the block runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """How one command is confined: a plan for the keeper (``helper/keeper.py``), which starts it."""
+    """The confinement of one command: a plan for the keeper (``helper/keeper.py``), which starts it."""
 
     prefix: tuple[str, ...] = ()
     """Words before the command's own."""
@@ -27,20 +27,23 @@ class Confinement:
     program: bytes = b""
     """A seccomp program that the prefix reads from a descriptor, whose number takes the place of ``SECCOMP_FD``."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """For the command's environment."""
+    """Variables for the command's environment."""
     needs_door: bool = False
-    """It reaches the network through a proxy only; the number of the ``door``'s descriptor takes the place of
-    ``DOOR_FD``."""
+    """Whether it reaches the network through a proxy only; the number of the ``door``'s descriptor takes the place of
+    ``DOOR_FD``.
+    """
     door: Door | None = None
     private_tmp: str | None = None
-    """A directory that was made for this command; whoever runs the command removes it."""
+    """A directory that was made for this command; the code that runs the command removes it."""
 
 
 SECCOMP_FD = "{seccomp}"
 DOOR_FD = "{door}"
 ENVIRON_FD = "{environ}"
-"""For a prefix that is a program of its own: more words for it, which set the command's environment. Such a program is
-started with an empty one, because it is not confined yet, and the variables of a session are an agent's."""
+"""Stands, in a prefix that is a program of its own, for a descriptor with more words for it, which set the command's
+environment. Such a program is started with an empty one, because it is not confined yet, and the variables of a session
+are an agent's.
+"""
 
 
 class Rung(Protocol):
@@ -50,13 +53,13 @@ class Rung(Protocol):
     def name(self) -> str: ...
 
     def unavailable(self) -> str | None:
-        """Why it does not work on this machine, found by using it; ``None`` when it does."""
+        """The reason why it does not work on this machine, found by using it; ``None`` when it does."""
 
     def refusal(self, policy: SandboxPolicy) -> str | None:
-        """Why it cannot enforce ``policy``, and what to do; ``None`` when it can."""
+        """The reason why it cannot enforce ``policy``, and what to do; ``None`` when it can."""
 
     def confine(self, policy: SandboxPolicy) -> Confinement:
-        """How to start a command under ``policy``. Raises ``OSError``."""
+        """Plan how to start a command under ``policy``. Raises ``OSError``."""
 
     def uncovered(self) -> Sequence[str]:
-        """What it does not stop here, for people."""
+        """What it does not stop here, as phrases for people."""

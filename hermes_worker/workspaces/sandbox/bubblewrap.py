@@ -53,7 +53,7 @@ posix.execv(sys.argv[2], sys.argv[2:])
 
 
 class Bubblewrap:
-    """Confines by bubblewrap."""
+    """Confines commands by bubblewrap."""
 
     name = "bubblewrap"
 
@@ -103,7 +103,7 @@ class Bubblewrap:
         words = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         has_proxy = policy.network is Network.PROXY
         if has_proxy:
-            # The opener's interpreter; a tenant does not see it otherwise, and nobody does below /tmp.
+            # The opener's interpreter; a tenant does not see it otherwise, and no command does below /tmp.
             policy = replace(policy, readable=(*policy.readable, sys.base_prefix))
         if policy.network is not Network.OPEN:
             words.append("--unshare-net")
@@ -139,7 +139,7 @@ class Bubblewrap:
 
 
 def _mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
-    """What is mounted over the read-only tree, parents first."""
+    """The mounts over the read-only tree, parents first."""
     kept = tuple(path for path in KEPT_OF_RUN if any(is_within(path, hidden) for hidden in policy.hidden))
     system = SYSTEM_DIRECTORIES if policy.profile is Profile.TENANT else ()
     wanted: dict[str, list[str]] = {}
@@ -168,7 +168,8 @@ def _mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
 
 def _held_in_place(policy: SandboxPolicy) -> Iterator[str]:
     """The folders between a writable directory and what is hidden in it. Mounted onto themselves they cannot be
-    renamed, and what they hold cannot turn up under another name."""
+    renamed, and what they hold cannot turn up under another name.
+    """
     for hidden in hidden_inside(policy):
         for parent in PurePosixPath(hidden).parents:
             path = str(parent)
@@ -177,7 +178,7 @@ def _held_in_place(policy: SandboxPolicy) -> Iterator[str]:
 
 
 def _cover(path: str, policy: SandboxPolicy) -> list[str] | None:
-    """How to hide ``path``; ``None`` when the command would not see it anyway."""
+    """The arguments that hide ``path``; ``None`` when the command would not see it anyway."""
     shown = (*SYSTEM_DIRECTORIES, *policy.writable, *policy.readable)
     if policy.profile is Profile.TENANT and not any(is_within(path, root) for root in shown):
         return None

@@ -1,12 +1,12 @@
-"""Where the connections of a confined command come from, on the worker's side.
+"""Take the connections of a confined command, on the worker's side.
 
 The command's first process sends one descriptor through a socket pair and closes its end before it becomes the command:
 
-* with a network of its own, a socket that listens on the loopback of that network. The worker accepts from it: whoever
-  can connect to it lives in that network;
+* with a network of its own, a socket that listens on the loopback of that network. The worker accepts from it: only
+  processes of that network can connect to it;
 * without namespaces, the listener of a seccomp filter that asks about each ``connect``. The worker answers by putting a
   connection of its own, which leads to the proxy, in the place of the command's socket. Whatever address the command
-  named is not even looked at, so it cannot be changed behind anybody's back either.
+  named is not even looked at, so it makes no difference when the command changes it meanwhile either.
 
 Numbers: include/uapi/linux/seccomp.h of Linux 6.18.
 """
@@ -45,7 +45,9 @@ class Arrivals(Protocol):
 
 
 async def arrivals_of(channel: socket.socket) -> Arrivals | None:
-    """What the command's first process sent; ``None`` when it ended without. Raises ``OSError``."""
+    """Receive the descriptor of the command's first process; ``None`` when it ended without sending one. Raises
+    ``OSError``.
+    """
     channel.setblocking(False)
     await _readable(channel.fileno())
     kind, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
@@ -142,14 +144,14 @@ class _ConnectAsking:
 
 
 def _has_ended(descriptor: int) -> bool:
-    """Nobody is left who could ask."""
+    """Whether no process is left that could ask."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     return any(event & (select.POLLHUP | select.POLLERR) and not event & select.POLLIN for _, event in poller.poll(0))
 
 
 def _flags_of_socket(task: int, descriptor: int) -> int:
-    """Raises ``OSError`` when it is no socket."""
+    """The flags of a socket of another process. Raises ``OSError`` when it is no socket."""
     process = Path(f"/proc/{task}")
     try:
         if not str((process / "fd" / str(descriptor)).readlink()).startswith("socket:"):
@@ -161,7 +163,9 @@ def _flags_of_socket(task: int, descriptor: int) -> int:
 
 
 def _connected_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection within this machine, and nobody else's. Raises ``OSError``."""
+    """Make the two ends of a TCP connection within this machine, which no other process can take. Raises
+    ``OSError``.
+    """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
@@ -169,7 +173,7 @@ def _connected_pair() -> tuple[socket.socket, socket.socket]:
         try:
             ours, peer = listener.accept()
             if peer != theirs.getsockname():
-                # Somebody else found the door in the moment that it stood open.
+                # Another process found the socket in the moment that it listened.
                 ours.close()
                 raise OSError(errno.ECONNREFUSED, "disturbed")
         except OSError:

@@ -6,9 +6,24 @@ what connections come from (``doors.py``) through a socket pair, and the proxy t
 address at which another command, or anything else on the machine, could find the door of a command, and no password
 that could be stolen: what a connection may reach follows from the door it came through.
 
-The proxy speaks HTTP: CONNECT, and requests for whole URLs. Each name is resolved once, all its addresses are judged as
-those of ``web_extract`` are (``net.urls``), and the connection is made to a judged address. Everything a command sends
-is hostile, so heads, times, connections and lookups are bounded.
+    sandbox of command A                     worker process
+    curl --> 127.0.0.1:PROXY_PORT --+
+                                    +--door A--> Egress of A --> resolve once, judge all --> connect
+    pip  --> 127.0.0.1:PROXY_PORT --+
+    sandbox of command B
+    git  --> 127.0.0.1:PROXY_PORT -----door B--> Egress of B --> ...
+
+The proxy speaks HTTP: CONNECT, and requests for whole URLs. For each connection:
+
+1. It reads one head, within ``HEAD_S``, and finds the target in it. A request that is none of a proxy's gets 400.
+2. It judges the target's port and name by the command's ``Egress``, and refuses with 403 and a sentence.
+3. It resolves the name once. All its addresses are judged as those of ``web_extract`` are (``net.urls``), and the
+   connection is made to a judged *address*: resolving a second time could give another answer.
+4. It passes the request on, framed anew and with the judged host in it, or answers CONNECT and pumps bytes both ways
+   until one side ends, ``IDLE_S`` passes without a byte, or ``TOTAL_S`` is over.
+
+Everything a command sends is hostile, so heads, times, connections and lookups are bounded, for each command and, in
+the number of connections, for all of them together.
 """
 
 from __future__ import annotations
@@ -34,24 +49,24 @@ from hermes_worker.workspaces.sandbox.network import Egress, plain_target, tunne
 
 HEAD_BYTES_MAX: Final = 16_384
 HEAD_S: Final = 15.0
-"""To send a request's head."""
+"""How many seconds the command may take to send a request's head."""
 LOOKUP_S: Final = 10.0
 CONNECT_S: Final = 10.0
 IDLE_S: Final = 300.0
-"""Without a byte in either direction."""
+"""How many seconds may pass without a byte in either direction."""
 TOTAL_S: Final = 7_200.0
-"""Of one connection; a command ends long before."""
+"""How many seconds one connection may last; a command ends long before."""
 _LINGER_S: Final = 1.0
 _PAUSE_S: Final = 0.5
 _ADDRESSES_MAX: Final = 4
 CONNECTIONS_MAX: Final = 32
-"""Of one command at a time; further ones wait."""
+"""Connections of one command at a time; further ones wait."""
 _OF_ALL_MAX: Final = 256
-"""Of all commands of the process: each takes two descriptors of the worker's."""
+"""Connections of all commands of the process: each takes two descriptors of the worker's."""
 _LOOKUPS_MAX: Final = 4
-"""Of one command at a time: each takes a thread."""
+"""Lookups of one command at a time: each takes a thread."""
 _TOLD_MAX: Final = 5
-"""Refusals that are told, of one command."""
+"""How many refusals of one command are reported."""
 _PIECE_BYTES: Final = 65_536
 _HEAD_PIECE_BYTES: Final = 8_192
 """Small, because a head that comes in whole is not measured."""
@@ -68,7 +83,7 @@ class _Unreachable(Exception):
 
 
 class _BadRequest(Exception):
-    """A request that is none of a proxy's."""
+    """A request that no proxy answers."""
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
@@ -99,12 +114,12 @@ class EgressProxy:
         self._is_registered = False
 
     def door(self, egress: Egress) -> ProxyDoor:
-        """For one command, which may reach ``egress``."""
+        """Make the door of one command, which may reach ``egress``."""
         return ProxyDoor(self, egress)
 
     @property
     def slots(self) -> asyncio.Semaphore:
-        """For connections; to be asked on the loop only."""
+        """The semaphore for connections; to be used on the loop only."""
         if self._slots is None:
             self._slots = asyncio.Semaphore(_OF_ALL_MAX)
         return self._slots
@@ -124,7 +139,7 @@ class EgressProxy:
             return self._loop
 
     def _forget(self) -> None:
-        """In a forked child, where the thread is not."""
+        """Drop the loop in a forked child, which has no such thread."""
         self._lock = threading.Lock()
         self._loop = self._slots = None
 
@@ -138,7 +153,7 @@ class EgressRefusal:
 
 
 class ProxyDoor:
-    """How one command reaches the proxy. Opened once."""
+    """The way of one command to the proxy. Opened once."""
 
     def __init__(self, proxy: EgressProxy, egress: Egress) -> None:
         self._proxy = proxy
@@ -147,7 +162,7 @@ class ProxyDoor:
 
     @property
     def refusals(self) -> Sequence[EgressRefusal]:
-        """The first of them."""
+        """The first refusals of the command."""
         return tuple(self._refused)
 
     @contextmanager
@@ -194,7 +209,7 @@ class ProxyDoor:
                 talk.add_done_callback(lambda _: self._proxy.slots.release())
 
     async def _talk(self, client: socket.socket, lookups: asyncio.Semaphore) -> None:
-        """One connection from beginning to end."""
+        """Serve one connection from beginning to end."""
         reader, writer = await asyncio.open_connection(sock=client)
         try:
             async with asyncio.timeout(TOTAL_S):
@@ -205,7 +220,7 @@ class ProxyDoor:
             writer.transport.abort()
 
     def target_of(self, request: h11.Request) -> HttpUrl:
-        """Raises ``UnsafeUrl``, ``_BadRequest``."""
+        """The target of a request. Raises ``UnsafeUrl``, ``_BadRequest``."""
         named = request.target.decode("ascii")
         if request.method == b"CONNECT":
             return tunnel_target(named, self._egress, self._proxy.policy)
@@ -243,7 +258,7 @@ class _Talk:
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
 
     async def hold(self) -> None:
-        """Raises ``OSError``, ``h11.ProtocolError``."""
+        """Serve the connection. Raises ``OSError``, ``h11.ProtocolError``."""
         try:
             async with asyncio.timeout(HEAD_S):
                 request = await self._next_event()
@@ -303,7 +318,9 @@ class _Talk:
         return event
 
     async def _say(self, status: int, sentence: str) -> None:
-        """Also in the first line, the only one that most programs show when CONNECT is refused."""
+        """Answer with an error. The sentence also stands in the first line, the only one that most programs show when
+        CONNECT is refused.
+        """
         body = f"{sentence}\n".encode()
         plain = " ".join(sentence.encode("ascii", "replace").decode().split())
         head = f"HTTP/1.1 {status} {plain}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -331,7 +348,7 @@ async def _next_of(arrivals: Arrivals) -> socket.socket | None:
 async def _connected(
     target: HttpUrl, addresses: Sequence[str]
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Raises ``_Unreachable``."""
+    """Connect to the first address that answers. Raises ``_Unreachable``."""
     for address in addresses:
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -381,7 +398,7 @@ def _bytes_of(wire: h11.Connection, event: h11.Event) -> bytes:
 
 
 async def _on_a_thread(call: Resolve, host: str, port: int) -> Sequence[str]:
-    """A thread of its own, which nobody waits for when the process ends. Raises ``OSError``."""
+    """Call it on a thread of its own, which is not waited for when the process ends. Raises ``OSError``."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Sequence[str]] = loop.create_future()
 

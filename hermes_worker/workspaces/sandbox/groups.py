@@ -1,14 +1,14 @@
 """Control groups (cgroup v2): limits for the sum of what a command's processes use, where we may make groups.
 
-Theory of operation. Whoever manages the machine gives ("delegates") a part of the tree to a service or a container. In
+Theory of operation. The manager of the machine gives ("delegates") a part of the tree to a service or a container. In
 that part a group that limits others may hold no processes itself, so the worker's own processes go into a leaf
 (``LEAF``) and each command gets a group beside it. The command's first process enters its group before it does anything
 else (``helper/keeper.py``); whatever it starts is born there and, without write access to the tree, stays there.
 
-Only what was delegated is touched, and a group that holds processes that are not ours is left alone: its owner is
-somebody else. Proof of delegation is systemd's mark, a cgroup namespace of our own, or that from there on the tree
-belongs to our user (https://systemd.io/CGROUP_DELEGATION, https://docs.kernel.org/admin-guide/cgroup-v2.html). Version
-1 is deprecated and not used.
+Only what was delegated is touched, and a group that holds processes that are not ours is left alone: it has another
+owner. Proof of delegation is systemd's mark, a cgroup namespace of our own, or that from there on the tree belongs to
+our user (https://systemd.io/CGROUP_DELEGATION, https://docs.kernel.org/admin-guide/cgroup-v2.html). Version 1 is
+deprecated and not used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hermes_worker.observe import log
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 LEAF: Final = "hermes-processes"
-"""Where processes of the product are."""
+"""The name of the group with the product's own processes."""
 _CONTROLLERS: Final = ("memory", "pids")
 _OPTIONAL: Final = frozenset({"memory.swap.max", "memory.oom.group"})
 """Files that kernels without swap, or before 4.19, do not have."""
@@ -40,7 +40,7 @@ _ROUNDS_MAX: Final = 10
 
 
 def group_settings(limits: CommandLimits) -> Mapping[str, str]:
-    """What the files of a command's group say."""
+    """The values for the files of a command's group."""
     settings: dict[str, str] = {}
     if limits.memory_bytes is not None:
         # One process that is ended leaves a broken command behind; swap would make the limit a matter of patience.
@@ -52,11 +52,11 @@ def group_settings(limits: CommandLimits) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where this process may make groups."""
+    """The part of the tree in which this process may make groups."""
 
     base: Path | None
     reason: str = ""
-    """Why nowhere."""
+    """The reason why there is none."""
 
 
 class Group:
@@ -67,7 +67,7 @@ class Group:
         self.bounds_processes = False
 
     def limit(self, settings: Mapping[str, str]) -> None:
-        """Raises ``OSError``."""
+        """Write the settings. Raises ``OSError``."""
         for name, text in settings.items():
             if name not in _OPTIONAL or (self.path / name).exists():
                 _write(self.path / name, text)
@@ -81,7 +81,7 @@ class Group:
         return False
 
     def remove(self) -> None:
-        """End what is left in it, and it."""
+        """End the processes left in the group, and remove it."""
         deadline = time.monotonic() + _REMOVAL_PATIENCE_S
         while True:
             try:
@@ -110,14 +110,15 @@ class Groups:
     """The groups that this process makes. Thread-safe: what is done twice does no harm."""
 
     def __init__(self, controllers: Sequence[str] = _CONTROLLERS) -> None:
-        """``controllers``: what must be delegated; only their files are written."""
+        """``controllers`` must be delegated; only their files are written."""
         self._controllers = controllers
         self._ground: Ground | None = None
         self._has_warned = False
 
     def ground(self) -> Ground:
-        """Found by trying when it is first asked for; forked children know it. Moves this process into the leaf of its
-        group, if the group is ours alone, and removes what dead workers left."""
+        """The ground, found by trying when it is first asked for; forked children know it. Moves this process into the
+        leaf of its group, if the group is ours alone, and removes what dead workers left.
+        """
         if self._ground is None:
             self._ground = self._found()
             if self._ground.base is not None:
@@ -132,7 +133,7 @@ class Groups:
         try:
             return self._made(base, tag, limits)
         except OSError as error:
-            # The limits of single processes hold all the same, and a worker without commands helps nobody.
+            # The limits of single processes hold all the same, and a worker without commands would be of no use.
             if not self._has_warned:
                 log.warning("sandbox.group_refused", base=str(base), error=reason_of(error))
             self._has_warned = True
@@ -200,7 +201,7 @@ def _own_group() -> tuple[Path, Path]:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    """What is mounted of cgroup v2, and where (proc_pid_mountinfo(5))."""
+    """The mounts of cgroup v2: the root of each, and where it is (proc_pid_mountinfo(5))."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 "):
@@ -271,7 +272,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _sweep(base: Path) -> None:
-    """Remove what dead workers left; those of other process namespaces cannot be judged from here."""
+    """Remove the groups of dead workers; those of other process namespaces cannot be judged from here."""
     for path in base.iterdir():
         name = _COMMAND.fullmatch(path.name)
         if name is None or name["namespace"] != str(_namespace()) or _is_alive(int(name["pid"]), name["began"]):
@@ -285,7 +286,7 @@ def _is_alive(pid: int, began: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is somebody's
+        pass  # it is another user's
     try:
         return _began(pid) == began
     except OSError:
@@ -307,7 +308,7 @@ def _namespace() -> int:
 
 
 def _write(file: Path, text: str) -> None:
-    """At once, into a file that is there: the kernel takes one setting per write."""
+    """Write the text at once, into a file that exists: the kernel takes one setting per write."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

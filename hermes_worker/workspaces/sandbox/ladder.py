@@ -1,4 +1,25 @@
-"""Which rung a worker's commands stand on. Chosen once per process, never lower than was asked for."""
+"""Choose the rung of confinement that the commands of this process run on, and confine each command on it.
+
+Theory of operation. Rungs are ways to confine a command, best first. A process tries each until one works on this
+machine, and keeps the answer for its life (``Sandbox.standing``)::
+
+    rung             what it gives                                            fails, for example, when
+    1  bubblewrap    own mounts, processes and ipc; own network unless open   user namespaces are forbidden
+    2  Landlock      the kernel's list of allowed files, a seccomp filter     the kernel is older than 5.13
+    3  none          limits and the guardian; hides and blocks nothing        never
+
+Only Linux has rungs 1 and 2. Falling to rung 3 is never silent. What happens there depends on ``terminal.sandbox``::
+
+    require   every command is refused (``WorkspaceError``)
+    auto      the command runs, after one warning in the log (``sandbox.missing``); it is refused when the run is a
+              guest's, there is more than one tenant, the run's network is required, or the profile is not the default
+    off       the command runs; a guest's is refused; rungs 1 and 2 are not even tried
+
+The policy of one command is put together anew each time: the guests' or the usual policy, the network that the
+origin of the run gets (``network.access_of``), and the root of the workspace as a writable place. A rung that works may
+still be unable to enforce this one policy: then it says so (``Rung.refusal``) and the command is refused, because a
+lower rung would enforce less. If the command's network is the proxy, it gets a door of it (``egress``).
+"""
 
 from __future__ import annotations
 

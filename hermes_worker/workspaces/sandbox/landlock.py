@@ -38,13 +38,13 @@ _DEVICE = _READ | _WRITE | _TRUNCATE | _IOCTL
 _TCP = 0x1 | 0x2
 _SCOPES = 0x1 | 0x2
 
-# No terminals: Landlock could not tell a command's own from that of whoever started the worker.
+# No terminals: Landlock could not tell a command's own from that of the worker's starter.
 _DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero")
 _OF_PROC = tuple(
     f"/proc/{name}"
     for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version", "vmstat")
 )
-"""What programs look at. Landlock knows no "own" process, so the rest of /proc is not granted."""
+"""The files of /proc that programs look at. Landlock knows no "own" process, so the rest of /proc is not granted."""
 _SHARED = ("/dev", "/proc", "/run", "/tmp", "/var/run", "/var/tmp")
 """Places where other processes' files and secrets are."""
 # Landlock does not look at sockets with a path, so none can be made; a pair of connected ones can.
@@ -52,7 +52,7 @@ _FAMILIES = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
 
 
 class Landlock:
-    """Confines by Landlock and seccomp."""
+    """Confines commands by Landlock and seccomp."""
 
     name = "landlock"
 
@@ -123,7 +123,9 @@ class Landlock:
         ]
 
     def _why_no_proxy(self) -> str | None:
-        """Found by installing such a filter; another one around this process may forbid that."""
+        """The reason why a proxy cannot be used here; ``None`` when it can. Found by installing such a filter; another
+        one around this process may forbid that.
+        """
         if not hasattr(self, "_no_proxy"):
             self._no_proxy = probing.failure(self.confine(SandboxPolicy(network=Network.PROXY)))
         return self._no_proxy
@@ -143,7 +145,7 @@ class Landlock:
 
 
 class _Sight:
-    """What the allow-list says of the machine's directories: kept until one of those that were listed has changed."""
+    """The allow-list for the machine's directories, kept until one of those that were listed has changed."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Profile, tuple[str, ...]], tuple[_Changes, tuple[str, ...]]] = {}
@@ -189,8 +191,9 @@ def _all_seen(policy: SandboxPolicy, changes: _Changes) -> Iterator[str]:
 
 
 def _seen(directory: str, refused: Sequence[str], changes: _Changes) -> Iterator[str]:
-    """``directory``, or what of it remains without what is refused. ``changes`` is told when what
-    was listed had changed last."""
+    """``directory``, or those of its entries that remain without what is refused. ``changes`` gets the time of the last
+    change of each directory that was listed.
+    """
     inside = [path for path in refused if is_within(path, directory)]
     if not inside:
         yield directory

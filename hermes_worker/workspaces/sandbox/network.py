@@ -1,4 +1,4 @@
-"""What of the network a command may reach, as a value. Pure: nothing here resolves or connects.
+"""The network that a command may reach, as a value. Pure: nothing here resolves or connects.
 
 The network is chosen for each command by where its run came from. A job may ask for less than that, never for more.
 """
@@ -17,10 +17,10 @@ from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, parse_http_url
 
 
 class Network(StrEnum):
-    """From wide to narrow."""
+    """The networks that commands can have, from wide to narrow."""
 
     OPEN = "open"
-    """The machine's own."""
+    """The machine's own network."""
     PROXY = "proxy"
     """Only what the worker's proxy connects to."""
     NONE = "none"
@@ -28,7 +28,7 @@ class Network(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """What the proxy connects to."""
+    """The targets that the proxy connects to."""
 
     hosts: tuple[str, ...] = ()
     """Names, and ``*.suffix`` for everything under a name; empty for every public host."""
@@ -37,37 +37,42 @@ class Egress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """Where a command comes from."""
+    """The origin of a command."""
 
     source: str = "cli"
     """``cli``, ``api``, ``cron`` or ``webhook``: who asked for the first run of the chain."""
     asked: str | None = None
     """The network that its job asked for."""
     tenant: str = DEFAULT_TENANT
-    """Whose run it is: those of other tenants have the proxy at most and see system directories only."""
+    """The tenant of the run: commands of other tenants than the default one have the proxy at most and see system
+    directories only.
+    """
 
     @property
     def is_guest(self) -> bool:
-        """It is not the default tenant's, for whom the installation is."""
+        """Whether it belongs to another tenant than the default one, for whom the installation is."""
         return self.tenant != DEFAULT_TENANT
 
 
 UNKNOWN: Final = "unknown"
 """The source of runs that an older version accepted."""
 PEOPLE: Final = RunOrigin()
-"""Somebody at this machine."""
+"""The origin of commands of a person at this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRules:
-    """What an installation allows to whom."""
+    """The network that an installation gives to each kind of origin."""
 
     people: Network = Network.OPEN
-    """Whoever types at this machine."""
+    """For a person who types at this machine."""
     api: Network | None = None
-    """Callers of the API; ``None`` for what people have, and the proxy at most when others can connect to it."""
+    """For callers of the API; ``None`` for what people have, and the proxy at most when other machines can connect to
+    it.
+    """
     unattended: Network | None = None
-    """Jobs, webhooks and whatever else no person asks for; ``None`` for the proxy, or less if people have less."""
+    """For jobs, webhooks and other runs that no person asks for; ``None`` for the proxy, or less if people have less.
+    """
     is_api_local: bool = True
     """Only this machine can connect to the API."""
 
@@ -78,12 +83,13 @@ class Access:
 
     network: Network
     is_required: bool
-    """Somebody asked for it, so a machine that cannot give it refuses the command."""
+    """Whether it was asked for explicitly, so that a machine that cannot give it refuses the command."""
 
 
 def too_wide(rules: NetworkRules, origin: RunOrigin, given: Network) -> str | None:
-    """Why a command from ``origin`` is refused where every command has the network ``given``; ``None`` when it may
-    run."""
+    """The reason why a command from ``origin`` is refused where every command has the network ``given``; ``None`` when
+    it may run.
+    """
     access = access_of(rules, origin)
     if not access.is_required or narrower(access.network, given) is given:
         return None
@@ -112,7 +118,7 @@ def access_of(rules: NetworkRules, origin: RunOrigin) -> Access:
 
 
 def _rule_for(rules: NetworkRules, source: str) -> tuple[Network | None, Network]:
-    """What was chosen for ``source``, and what it has when nothing was."""
+    """The network that was chosen for ``source`` (``None`` for none), and its default."""
     guarded = narrower(rules.people, Network.PROXY)
     match source:
         case "cli":
@@ -124,7 +130,7 @@ def _rule_for(rules: NetworkRules, source: str) -> tuple[Network | None, Network
 
 
 PROXY_PORT: Final = 3128
-"""Where a confined command finds the proxy, on an address of its own."""
+"""The port at which a confined command finds the proxy, on an address of its own."""
 _PROXY_URL: Final = f"http://127.0.0.1:{PROXY_PORT}"
 _HERE: Final = "localhost,127.0.0.1,::1"
 
@@ -132,20 +138,20 @@ PROXY_VARIABLES: Mapping[str, str] = MappingProxyType(
     {name: _PROXY_URL for plain in ("http_proxy", "https_proxy", "all_proxy") for name in (plain, plain.upper())}
     | {"no_proxy": _HERE, "NO_PROXY": _HERE, "NODE_USE_ENV_PROXY": "1"}
 )
-"""How programs are told of the proxy: curl, git, pip, npm, Go and Rust read these."""
+"""The variables that tell programs of the proxy: curl, git, pip, npm, Go and Rust read these."""
 
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^\s:/?#@\[\]]{1,253}):([0-9]{1,5})")
 
 
 def tunnel_target(authority: str, egress: Egress, policy: UrlPolicy) -> HttpUrl:
-    """Where ``CONNECT authority`` leads, before its name is resolved. Raises ``UnsafeUrl``."""
+    """The target of ``CONNECT authority``, before its name is resolved. Raises ``UnsafeUrl``."""
     if _AUTHORITY.fullmatch(authority) is None:
         raise UnsafeUrl("CONNECT needs a host and a port, such as example.org:443.")
     return _allowed(parse_http_url(f"https://{authority}/", policy), egress)
 
 
 def plain_target(url: str, egress: Egress, policy: UrlPolicy) -> HttpUrl:
-    """Where a request for ``url`` leads, before its name is resolved. Raises ``UnsafeUrl``."""
+    """The target of a request for ``url``, before its name is resolved. Raises ``UnsafeUrl``."""
     target = parse_http_url(url, policy)
     if target.scheme != "http":
         raise UnsafeUrl("An https URL is fetched through CONNECT.")

@@ -1,1 +1,1 @@
-"""What the files of a workspace were before an agent changed them."""
+"""Checkpoints: the files of a workspace as they were before an agent changed them."""

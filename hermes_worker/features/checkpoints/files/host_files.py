@@ -5,10 +5,10 @@ hash of such a list and the trees that were made of it; where the host finds the
 else, so a look at a workspace that did not change is one round trip, whatever it holds. Otherwise ``host_reading``
 brings the contents of the files that changed.
 
-What arrives is believed by its hash. A file that was changed between the list and its content is asked for again,
-alone, and taken as it comes; its stamp is forgotten, so the next look reads it again. That is also done with files
-that were younger than two seconds by the host's clock, for the reason that ``scanning`` gives. The list belongs to the
-workspace whose id stands beside it: another one that was made at the same place begins anew.
+Content is trusted by its hash. A file that was changed between the list and its content is asked for again, alone, and
+taken as it comes; its stamp is forgotten, so the next look reads it again. Files that were younger than two seconds by
+the host's clock are treated in the same way, for the reason that ``scanning`` gives. The list belongs to the workspace
+whose id stands beside it: for another one that was made at the same place, everything is read anew.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _REASONS: Final[Mapping[int, str]] = {
 
 @dataclass(slots=True)
 class _LeftOut:
-    """What is left out."""
+    """Collects the paths of files that are left out."""
 
     first: list[str] = field(default_factory=list)
     total: int = 0
@@ -73,7 +73,7 @@ class _LeftOut:
 
 
 class HostFiles:
-    """The files of the workspace that ``opened`` gives; nothing is opened before the first use."""
+    """The files of the workspace that ``opened`` opens; it is called at the first use."""
 
     def __init__(self, opened: Callable[[], object]) -> None:
         self._opened = opened
@@ -117,7 +117,7 @@ class HostFiles:
         return _again(said, ScanMemory(folders=folders, listing=said))
 
     def _folders(self, order: ScanOrder, known: Known, listed: Sequence[ListedFile], left: _LeftOut) -> Known:
-        """What is remembered of each folder; its tree is in the store."""
+        """The memory of each folder, whose tree is in the store."""
         shas: dict[str, str | None] = {}
         stamps: dict[str, str] = {}
         wanted: list[ListedFile] = []
@@ -149,7 +149,7 @@ class HostFiles:
             try:
                 failed |= self._put(batch, umask)
             except NotScanned as error:
-                # What became of them nobody knows; another restore finds out.
+                # Their outcome is unknown; another restore finds out.
                 failed |= {each.path: str(error) for each, _ in batch}
         return failed
 
@@ -195,7 +195,7 @@ class HostFiles:
 
 
 def _not_entered() -> list[str]:
-    """The words that tell ``find`` which folders it does not look into."""
+    """The words that tell ``find`` which folders not to look into."""
     words: list[str] = []
     for pattern in ignored_folders():
         words += ["-o", "-name", pattern]
@@ -283,7 +283,7 @@ def _trees(
 def _contents(
     changes: Iterable[ChangedFile], content: Callable[[str], bytes], failed: dict[str, str]
 ) -> Iterator[tuple[ChangedFile, bytes]]:
-    """Each change with what is to be written; one whose content is damaged is in ``failed``."""
+    """Yield each change with the content to write; a change whose content is damaged goes to ``failed``."""
     for change in changes:
         try:
             yield change, b"" if change.after is None else content(change.after.sha)

@@ -1,12 +1,12 @@
-"""How the contents of files on another host come to the store of checkpoints.
+"""Bring the contents of files on another host to the store of checkpoints.
 
 Theory of operation. A program that is started costs a millisecond or more, and a connection some, so ten thousand small
-files come in a few answers that name and send the files of a folder together (``host_scripts.SENT``). Of larger files,
-and of links, the host first tells what git calls the content, and sends what the store lacks. When nothing is
-remembered of a workspace the store lacks nearly all of it, so much larger files come without being asked about.
+files come in a few answers that name and send the files of a folder together (``host_scripts.SENT``). For larger files,
+and for links, the host first sends git's hash of the content, and then what the store lacks. When nothing is remembered
+of a workspace the store lacks nearly all of it, so much larger files come without being asked about.
 
-Files stand one after the other in an answer, so one that changed meanwhile moves all that follow it: what arrived as it
-was promised is taken, that file is asked for alone, and the rest is asked for again.
+Files stand one after the other in an answer, so one that changed meanwhile moves all that follow it: content that
+arrived with the announced hash is taken, that file is asked for alone, and the rest is asked for again.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from hermes_worker.workspaces.base import ScriptAnswer
 
 T = TypeVar("T")
 AT_ONCE: Final = 200
-"""Files that one script is told of."""
+"""How many files one script is given."""
 _SENT_AT_ONCE: Final = 2_000
 _ORDERS_BYTES_MAX: Final = 48 * 1024
-"""Of the paths that one script is given: they become arguments of a program."""
+"""Bytes of the paths that one script is given: they become arguments of a program."""
 _CONTENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of what one script sends or is sent, unless it is one file."""
+"""Bytes that one script sends or is sent, unless it is one file."""
 _SMALL_BYTES: Final = 16 * 1024
-"""A file of this size comes without being asked about."""
+"""Files up to this size come without being asked about."""
 _SMALL_AT_FIRST_BYTES: Final = 1024 * 1024
-"""The same, when nothing is remembered of the workspace."""
+"""Files up to this size come without being asked about when nothing is remembered of the workspace."""
 _RESTLESS_MAX: Final = 50
 """Files that change while they are read; with more of them a look is given up."""
 _SHA: Final = re.compile(r"[0-9a-f]{40}")
 _SUM: Final = re.compile(rb"\\?([0-9a-f]{40})[ \n]")
 _ANSWER_BYTES: Final = 64
-"""Of what ``SENT`` says of a file beside its name and its content."""
+"""Bytes of an answer of ``SENT`` for one file, beside its name and its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ListedFile:
 
     path: str
     mode: int
-    """In git's words."""
+    """Its mode, as git writes it."""
     size: int
     stamp: str
     is_young: bool
@@ -62,7 +62,9 @@ class ListedFile:
         return b"%s %d ./%s\0" % (self.kind.encode(), self.size, os.fsencode(self.path))
 
     def is_sent_together(self, size_max: int) -> bool:
-        """Names that a program may write in more than one way, or on more than one line, are asked about alone."""
+        """Whether the file comes together with others. Names that a program may write in more than one way, or on more
+        than one line, are asked about alone.
+        """
         return self.mode != LINK and self.size <= size_max and not re.search(r"[\n\\]", self.path)
 
 
@@ -73,12 +75,12 @@ class ContentReading:
     run: Callable[..., ScriptAnswer]
     order: ScanOrder
     is_first: bool
-    """Nothing is remembered of the workspace."""
+    """Whether nothing is remembered of the workspace."""
     restless: set[str] = field(default_factory=set)
     """Files that changed while they were read."""
 
     def names(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
-        """What git calls the content of each, which is in the store; ``None`` for a file that cannot be read."""
+        """Bring the contents into the store; return git's name of each, ``None`` for a file that cannot be read."""
         size_max = _SMALL_AT_FIRST_BYTES if self.is_first else _SMALL_BYTES
         together = [each for each in wanted if each.is_sent_together(size_max)]
         return self._sent(together) | self._asked([each for each in wanted if not each.is_sent_together(size_max)])
@@ -98,7 +100,7 @@ class ContentReading:
         return found
 
     def _sent_at_once(self, batch: Sequence[ListedFile]) -> dict[str, str | None]:
-        """Those, from the first on, that arrived as they were promised."""
+        """The names of the contents that arrived with the announced hash, from the first one up to one that did not."""
         data = b"".join(b"./%s\0" % os.fsencode(each.path) for each in batch)
         limit = sum(each.size + _ANSWER_BYTES for each in batch) + len(data)
         output = self._ask(host_scripts.SENT, data, str(limit), bytes_max=limit).output
@@ -152,7 +154,7 @@ class ContentReading:
         return [None if each == "-" else each for each in said]
 
     def _bring(self, lacking: Sequence[ListedFile], said: Mapping[str, str | None]) -> set[str | None]:
-        """Ask for contents; the hashes of those that did not come as they were promised."""
+        """Ask for contents; return the hashes of those that did not arrive as announced."""
         changed: set[str | None] = set()
         for batch in _batches(lacking, AT_ONCE):
             while batch:
@@ -164,7 +166,7 @@ class ContentReading:
         return changed
 
     def _taken(self, batch: Sequence[ListedFile], said: Mapping[str, str | None]) -> int:
-        """How many of the contents, from the first on, arrived as they were promised."""
+        """How many of the contents, from the first on, arrived as announced."""
         answer = self._ask(host_scripts.CONTENTS, _ordered(batch), bytes_max=sum(each.size for each in batch))
         at = 0
         for number, each in enumerate(batch):
@@ -204,8 +206,9 @@ def _batches(wanted: Sequence[ListedFile], at_once: int) -> Iterator[list[Listed
 
 
 def batches(wanted: Iterable[T], weigh: Callable[[T], tuple[int, int]], *, at_once: int = AT_ONCE) -> Iterator[list[T]]:
-    """So that what one script is given and sends stays within its limits. ``weigh`` says how many bytes the order for
-    one has, and its content."""
+    """Divide the files so that what one script is given and sends stays within its limits. ``weigh`` returns the bytes
+    of the order for one file, and of its content.
+    """
     batch: list[T] = []
     orders = contents = 0
     for each in wanted:

@@ -1,10 +1,10 @@
-"""What checkpoints run on hosts: scripts for any POSIX shell with GNU's or busybox's programs, as ``remote.scripts``
-has them. The first argument of each is the root of the workspace.
+"""The scripts that checkpoints run on hosts, for any POSIX shell with GNU's or busybox's programs, like
+``remote.scripts``. The first argument of each is the root of the workspace.
 
 Theory of operation. A path that ``find .`` writes never holds two slashes in a row, whatever a file is called, so two
-slashes divide what is listed. Nobody follows a link: a script goes to the folder of a file, asks where it is, and uses
-the bare name there. A command that works meanwhile may still win a race; it runs as the same user, and gains nothing
-by it that it could not do itself.
+slashes divide what is listed. No link is followed: a script goes to the folder of a file, asks where it is, and uses
+the bare name there. A command that works meanwhile may still win a race; it runs as the same user, and gains nothing by
+it that it could not do itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hermes_worker.workspaces.remote.scripts import BROKEN, FOLDER, FULL, MISSIN
 
 LACKING: Final = 127
 PROGRAMS: Final = "find stat xargs readlink sha1sum sha256sum head dd du"
-"""Beside the shell."""
+"""The programs that the scripts need beside the shell."""
 
 _ROOT: Final = f"""
 unset CDPATH

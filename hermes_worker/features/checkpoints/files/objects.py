@@ -1,9 +1,9 @@
 """Contents under their hashes, as git keeps them: any program that reads git's files can read these.
 
 Theory of operation. An object is written to a file of its own and renamed to its name, which is the hash of what it
-holds. So an object is there whole or not at all, writing it twice changes nothing, and whoever reads it can tell
-whether it is what it should be. We write the format ourselves: it is a header, zlib and SHA-1, and starting ``git``
-several times for each call, with its configuration, hooks and locks, takes longer than all that is done here.
+holds. So an object is there whole or not at all, writing it twice changes nothing, and a reader can tell whether it is
+what it should be. We write the format ourselves: it is a header, zlib and SHA-1, and starting ``git`` several times for
+each call, with its configuration, hooks and locks, takes longer than all that is done here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ChangedFile:
 
 
 class Objects:
-    """The objects of one store. Safe for any number of writers; ``remove`` must have it for itself."""
+    """The objects of one store. Safe for any number of writers; ``remove`` needs the store for itself."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -60,7 +60,7 @@ class Objects:
         return self._path(sha).exists()
 
     def put(self, kind: str, body: bytes) -> str:
-        """The name of the object, which is there afterwards. Idempotent."""
+        """Write an object unless it is there, and return its name. Idempotent."""
         whole = _whole(kind, body)
         sha = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
         path = self._path(sha)
@@ -69,7 +69,7 @@ class Objects:
         return sha
 
     def get(self, kind: str, sha: str) -> bytes:
-        """Raises ``StoreDamaged``, and ``OSError`` when the disk cannot be read."""
+        """Read an object. Raises ``StoreDamaged``, and ``OSError`` when the disk cannot be read."""
         try:
             packed = self._path(sha).read_bytes()
             reading = zlib.decompressobj()
@@ -83,7 +83,7 @@ class Objects:
         return body
 
     def all(self) -> Iterator[tuple[str, int]]:
-        """Every object and the bytes that it takes on the disk."""
+        """Yield every object and the bytes that it takes on the disk."""
         for folder in self._folders():
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -96,12 +96,12 @@ class Objects:
         return []
 
     def remove(self, shas: Iterable[str]) -> None:
-        """Idempotent."""
+        """Remove objects. Idempotent."""
         for sha in shas:
             self._path(sha).unlink(missing_ok=True)
 
     def sweep_drafts(self) -> None:
-        """Remove what writers that died left."""
+        """Remove the unfinished files of writers that died."""
         for folder in self._folders():
             for draft in folder.glob("*.draft"):
                 draft.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def name_of(kind: str, body: bytes) -> str:
-    """What git calls an object."""
+    """The name of an object, as git computes it."""
     return hashlib.sha1(_whole(kind, body), usedforsecurity=False).hexdigest()
 
 
@@ -150,13 +150,13 @@ def _whole(kind: str, body: bytes) -> bytes:
 
 
 def encoded_tree(entries: Iterable[TreeEntry]) -> bytes:
-    """A folder, in git's order: as if the names of folders ended in a slash."""
+    """The tree of a folder, in git's order: as if the names of folders ended in a slash."""
     ordered = sorted(entries, key=lambda each: each.name + b"/" if each.mode == FOLDER else each.name)
     return b"".join(b"%o %s\0%s" % (each.mode, each.name, bytes.fromhex(each.sha)) for each in ordered)
 
 
 def decoded_tree(body: bytes) -> list[TreeEntry]:
-    """Raises ``StoreDamaged``. Names are checked: none leads anywhere else."""
+    """The entries of a tree. Raises ``StoreDamaged``. Names are checked: none leads anywhere else."""
     found: list[TreeEntry] = []
     at = 0
     while at < len(body):

@@ -1,4 +1,4 @@
-"""Where the checkpoints of a workspace are: in the home, which no confined command sees, and apart for each tenant."""
+"""The location of a workspace's checkpoints: in the home, which no confined command sees, and apart for each tenant."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 
 def checkpoints_dir(home: Path, tenant: str) -> Path:
-    """Where the stores of a tenant are."""
+    """The directory with the stores of a tenant."""
     return home / "checkpoints" / tenant
 
 
 _KINDS: Final = frozenset(WorkspaceKind) - {WorkspaceKind.LOCAL}
-"""Beside local ones; what extensions bring has no checkpoints."""
+"""Kinds with checkpoints beside local ones; workspaces of extensions have none."""
 
 
 def store_of(
@@ -38,9 +38,10 @@ def store_of(
     *,
     opened: Callable[[str], Workspace] | None = None,
 ) -> ShadowStore | None:
-    """The checkpoints of the workspace that a session's stored description names; ``None`` for one of a kind that has
-    none. ``opened`` opens those of other hosts, when their files are needed. Raises ``ValueError`` for what is no
-    description."""
+    """The checkpoints of the workspace that a session's stored description names; ``None`` for a kind that has none.
+    ``opened`` opens workspaces of other hosts, when their files are needed. Raises ``ValueError`` for a text that is no
+    description.
+    """
     ref = WorkspaceRef.from_json(workspace)
     if ref.kind == WorkspaceKind.LOCAL:
         root = os.path.realpath(ref.root)
@@ -54,8 +55,9 @@ def store_of(
 
 
 def _local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path:
-    """By the place below the home, so that it is found wherever the home is. In 0.1 it was by the whole
-    path, and a store from then keeps its name."""
+    """The store of a local workspace, named by the path below the home, so that it is found wherever the home is. Until
+    revision 0264 the name was made from the whole path, and a store from then keeps its name.
+    """
     below = below_home(root, (str(home), os.path.realpath(home)))
     if below is None:
         return _directory(home, tenant, root)
@@ -73,13 +75,14 @@ def _unreachable(workspace: str) -> Workspace:
 
 
 def forget_checkpoints(directory: Path, over: Callable[[Collection[str]], Set[str]]) -> int:
-    """Remove the checkpoints below ``directory`` of the sessions that are ``over`` among those asked for, whosever
-    workspace they are of; how many went. Idempotent; safe for several processes."""
+    """Remove the checkpoints below ``directory`` of the sessions that are ``over`` among those asked for, in any
+    workspace; return how many were removed. Idempotent; safe for several processes.
+    """
     removed = 0
     with suppress(FileNotFoundError):
         for place in sorted(directory.iterdir()):
             if place.name.endswith(".gone"):
-                shutil.rmtree(place, ignore_errors=True)  # whoever renamed it died
+                shutil.rmtree(place, ignore_errors=True)  # the process that renamed it died
                 continue
             with suppress(OSError):
                 store = ShadowStore(place, os.fsdecode((place / "workspace").read_bytes()))

@@ -1,4 +1,4 @@
-"""Putting files back where they were, through no link, in a workspace that somebody hostile may be changing."""
+"""Put files back where they were, through no link, in a workspace that a hostile command may be changing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_C
 def put_back(
     root: str, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
 ) -> dict[str, str]:
-    """Make each file what it is ``after``; what failed, and why. Files that go, go first: a folder may have to stand
-    where one was."""
+    """Give each file its state ``after``; return the paths that failed, and why. Files to remove come first: a folder
+    may have to stand where one was.
+    """
     failed: dict[str, str] = {}
     for change in changes:
         if change.after is None:
@@ -74,7 +75,9 @@ def _write(root: str, path: str, *, entry: TreeEntry, content: Callable[[str], b
 
 
 def _mode(name: str, folder: int, entry: TreeEntry, umask: int | None) -> int | None:
-    """Of the file: as it is, where that says the same of running it; ``None`` where the system decides."""
+    """The permissions of the file: the present ones, where they agree about running it; ``None`` where the system
+    decides.
+    """
     with suppress(OSError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXUSR) == (entry.mode == EXECUTABLE):

@@ -1,11 +1,11 @@
-"""The files of a workspace as a tree of objects, read while somebody hostile may be changing them.
+"""Read the files of a workspace as a tree of objects, while a hostile command may be changing them.
 
 Theory of operation. Folders are walked by descriptors and no link is followed: a link is kept as the text that it is. A
 file is opened without following a link or waiting, looked at, and read up to a limit. What was read of a file is
-remembered beside what the system said of it (times, size, number, mode); a file of which it says the same again is
-not read. A command can set the time of a change (``mtime``) but not that of the last change to the entry (``ctime``),
-so it cannot hide one. A file that was changed in the moment of a scan may be changed again without any of the figures
-moving; so what is younger than two seconds is read again the next time.
+remembered beside what the system said of it (times, size, number, mode); a file of which it says the same again is not
+read. A command can set the time of a change (``mtime``) but not that of the last change to the entry (``ctime``), so it
+cannot hide one. A file that was changed in the moment of a scan may be changed again without any of the figures moving;
+so what is younger than two seconds is read again the next time.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXE
 _YOUNG_NS: Final = 2_000_000_000
 
 Known = dict[str, Any]
-"""What an earlier scan remembers: by the path of a folder its tree, what the system said of its files (nothing where
-that proves nothing), their objects (none where they are left out), and its folders. A scan makes a new one, and shares
-with the old what did not change."""
+"""The memory of an earlier scan, by the path of a folder: its tree, what the system said of its files (empty where that
+proves nothing), their objects (``None`` where they are left out), and its folders. A scan makes a new one, and shares
+with the old what did not change.
+"""
 
 
 class NotScanned(Exception):
@@ -52,45 +53,45 @@ class NotScanned(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanMemory:
-    """What the last scan of a workspace left for the next one. It may be lost at any time."""
+    """The memory of a workspace's last scan, for the next one. It may be lost at any time."""
 
     folders: Known = field(default_factory=dict)
     listing: Mapping[str, Any] = field(default_factory=dict)
-    """What ``host_files`` remembers beside them."""
+    """The memory of ``host_files`` beside the folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOrder:
-    """What a scan is given."""
+    """The inputs of a scan."""
 
     objects: Objects
     memory: ScanMemory
     now_ns: int
-    """By the clock of this machine's file system, as far as it is known."""
+    """The time by the clock of this machine's file system, as far as it is known."""
     file_bytes_max: int
     should_stop: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """What a scan found."""
+    """The result of a scan."""
 
     tree_id: str
     files: int
     left_out: tuple[str, ...]
     left_out_total: int
     memory: ScanMemory | None
-    """``None`` when there is nothing to remember that was not remembered."""
+    """The new memory; ``None`` when it is the old one."""
 
 
 class WorkspaceFiles(Protocol):
-    """The files of a workspace, wherever they are, as checkpoints see them."""
+    """The files of a workspace, on any host, as checkpoints see them."""
 
     def holds(self, directory: Path) -> bool:
         """Whether a directory of this machine is among them."""
 
     def require_there(self) -> None:
-        """Raises ``NotScanned`` where the workspace is not."""
+        """Raise ``NotScanned`` where the workspace does not exist."""
 
     def scan(self, order: ScanOrder) -> Scanned:
         """Read what changed. Raises ``NotScanned``, ``OSError``."""
@@ -98,8 +99,9 @@ class WorkspaceFiles(Protocol):
     def put_back(
         self, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
     ) -> dict[str, str]:
-        """Make each file what it is ``after``; what failed, and why. Files that go, go first: a folder may have to
-        stand where one was. ``content`` raises ``StoreDamaged``."""
+        """Give each file its state ``after``; return the paths that failed, and why. Files to remove come first: a
+        folder may have to stand where one was. ``content`` raises ``StoreDamaged``.
+        """
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class Scan:
     objects: Objects
     known: Known
     now_ns: int
-    """By the clock of the file system, as far as it is known."""
+    """The time by the clock of the file system, as far as it is known."""
     file_bytes_max: int
     should_stop: Callable[[], bool] = lambda: False
     found: Known = field(default_factory=dict)

@@ -2,8 +2,8 @@
 
 Theory of operation. A checkpoint is a reference of its own to a commit without parents, so that any of them can be let
 go. Everything is written beside its place and renamed: a process that dies leaves the checkpoints that were there, and
-at most objects that nobody names, which the next trim removes. Whoever keeps, restores or trims holds a lock that the
-kernel gives back when its holder dies. ``scan.json`` is a memory of the last scan and may be lost at any time.
+at most objects without a reference, which the next trim removes. To keep, restore or trim, a process holds a lock that
+the kernel gives back when its holder dies. ``scan.json`` is a memory of the last scan and may be lost at any time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOCK_EVERY_S: Final = 0.02
 _NAME: Final = re.compile(r"(?P<at>\d{14})\.(?P<run>[A-Za-z0-9_-]{1,128})\.(?P<iteration>\d{1,9})")
 _PART: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _VERSION: Final = 1
-"""Of ``scan.json``."""
+"""The version of ``scan.json``."""
 _TRIM_EVERY: Final = 10
 
 
@@ -54,10 +54,10 @@ class CheckpointNotFound(NotKept):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a workspace was."""
+    """The files of a workspace at one moment."""
 
     id: str
-    """Of 40 hexadecimal digits; its beginning is enough where people write it."""
+    """40 hexadecimal digits; their beginning is enough where people write it."""
     tree: str
     at: float
     moment: Moment
@@ -69,10 +69,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore did."""
+    """The result of a restore."""
 
     before: Checkpoint
-    """What the workspace was a moment ago."""
+    """The checkpoint of the files as they were just before."""
     written: tuple[str, ...]
     removed: tuple[str, ...]
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,9 @@ class ShadowStore:
         *,
         files: WorkspaceFiles | None = None,
     ) -> None:
-        """Without ``files``, those at ``root`` on this machine; with them, ``root`` is a name for people."""
+        """Without ``files``, the files are those at ``root`` on this machine; with them, ``root`` is a name for
+        people.
+        """
         self.directory = directory
         self.root = root
         self._files = files or LocalFiles(root)
@@ -102,8 +104,9 @@ class ShadowStore:
     def keep(
         self, moment: Moment, *, should_stop: Callable[[], bool] = lambda: False, is_forced: bool = False
     ) -> Checkpoint | None:
-        """Make a checkpoint, unless one of the moment's iteration is there, or none says more than the last one.
-        Raises ``NotKept``."""
+        """Make a checkpoint, unless the moment's iteration has one already, or nothing changed since the last one.
+        Raises ``NotKept``.
+        """
         try:
             with self._locked(should_stop):
                 return self._keep(moment, should_stop, is_forced=is_forced)
@@ -120,7 +123,7 @@ class ShadowStore:
             raise NotKept(str(error)) from error
 
     def kept(self) -> list[Checkpoint]:
-        """The oldest first. One that cannot be read is not there."""
+        """All checkpoints, the oldest first, without those that cannot be read."""
         found = []
         for path in self._paths():
             with suppress(StoreDamaged, OSError, ValueError, KeyError, TypeError):
@@ -136,7 +139,7 @@ class ShadowStore:
         return found[0]
 
     def changes(self, before: Checkpoint, after: Checkpoint | None = None) -> list[ChangedFile]:
-        """What differs, by path; ``None`` for the files as they are. Raises ``NotKept``."""
+        """The files that differ, by path; ``after`` is ``None`` for the files as they are now. Raises ``NotKept``."""
         try:
             if after is not None:
                 return list(self._differences(before.tree, after.tree))
@@ -152,7 +155,7 @@ class ShadowStore:
             raise NotKept(f"the files cannot be read ({error.strerror})") from error
 
     def content(self, sha: str) -> bytes:
-        """Of a file. Raises ``NotKept``."""
+        """The content of a file, by its hash. Raises ``NotKept``."""
         try:
             return self._objects.get("blob", sha)
         except StoreDamaged as error:
@@ -161,9 +164,10 @@ class ShadowStore:
     def restore(
         self, wanted: Checkpoint, moment: Moment, *, paths: Collection[str] = (), umask: int | None = None
     ) -> Restored:
-        """Make the files what they were; with ``paths`` only these, and what is below them. A checkpoint of what is
-        there is made first. Files that checkpoints leave out stay as they are. Each file is replaced whole; a restore
-        that is cut can be repeated. Raises ``NotKept``."""
+        """Make the files what they were; with ``paths`` only these, and what is below them. A checkpoint of the present
+        files is made first. Files that checkpoints leave out stay as they are. Each file is replaced whole; a restore
+        that is cut can be repeated. Raises ``NotKept``.
+        """
         try:
             with self._locked(lambda: False):
                 before = self._keep(moment, lambda: False, is_forced=True)
@@ -173,7 +177,7 @@ class ShadowStore:
                     for each in self._differences(before.tree, wanted.tree)
                     if not paths or _is_below(each.path, paths)
                 ]
-                # What was left out then may have become small enough since: nobody knows what it was.
+                # What was left out then may have become small enough since: its old content is unknown.
                 spared = [each for each in meant if each.after is None and _is_below(each.path, wanted.left_out)]
                 is_known = wanted.left_out_total == len(wanted.left_out)
                 doing = [each for each in meant if each not in spared and (is_known or each.after is not None)]
@@ -193,13 +197,15 @@ class ShadowStore:
         )
 
     def sessions(self) -> set[str]:
-        """Whose checkpoints these are."""
+        """The sessions that these checkpoints belong to."""
         with suppress(FileNotFoundError):
             return {each.name for each in self._references.iterdir() if _PART.fullmatch(each.name)}
         return set()
 
     def forget(self, sessions: Collection[str]) -> int:
-        """Remove the checkpoints of sessions, and the store with the last one; how many went. Raises ``NotKept``."""
+        """Remove the checkpoints of sessions, and the store with the last one; return how many were removed. Raises
+        ``NotKept``.
+        """
         try:
             with self._locked(lambda: False):
                 gone = [path for path in self._paths() if path.parent.name in sessions]
@@ -211,7 +217,7 @@ class ShadowStore:
                 if not self._paths():
                     self._remove()
                 elif gone:
-                    # The memory of the last scan names contents that nobody may need any more.
+                    # The memory of the last scan names contents that may not be needed any more.
                     (self.directory / "scan.json").unlink(missing_ok=True)
                     self._sweep()
         except StoreDamaged as error:
@@ -256,7 +262,9 @@ class ShadowStore:
         return found
 
     def _now_ns(self) -> int:
-        """By the clock that stamps files, which is another machine's on a shared volume; the earlier of two."""
+        """The time by the clock that stamps files, which is another machine's on a shared volume; the earlier of two
+        readings.
+        """
         os.utime(self.directory / "lock")
         return min(time.time_ns(), (self.directory / "lock").stat().st_mtime_ns)
 
@@ -293,7 +301,7 @@ class ShadowStore:
             size = self._sweep()
 
     def _sweep(self) -> int:
-        """Remove what nobody names; the bytes that are left."""
+        """Remove objects without a reference; return the bytes that are left."""
         needed: set[str] = set()
         for path in self._paths():
             commit = path.read_text().strip()

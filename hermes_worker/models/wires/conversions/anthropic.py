@@ -1,4 +1,4 @@
-"""Between chat-completions rows, which is what transcripts hold, and Anthropic's messages (docs/behaviour.md,
+"""Convert between chat-completions rows, which is what transcripts hold, and Anthropic's messages (docs/behaviour.md,
 "Anthropic messages"). Pure: dictionaries in, dictionaries out.
 
 Anthropic is strict about pairs: what follows a message with ``tool_use`` blocks must begin with their results. And it
@@ -43,7 +43,9 @@ _THINKING = frozenset({"thinking", "redacted_thinking"})
 
 
 ISSUER = "anthropic"
-"""Of the signatures of Anthropic's own API. Bedrock and Vertex, whose signatures it accepts, have other wires."""
+"""The issuer of the signatures of Anthropic's own API. Bedrock and Vertex, whose signatures it accepts, have other
+wires.
+"""
 
 
 # ------------------------------------------------------------------------------------------------------------ messages
@@ -82,7 +84,9 @@ def to_messages(rows: Iterable[Row], policy: ThinkingPolicy = ThinkingPolicy.NAT
 
 
 def begun_by_user(messages: list[Block]) -> list[Block]:
-    """A conversation that somebody handed in may begin with the assistant's greeting, which is refused."""
+    """The messages, with an empty user message in front where a conversation begins with the assistant's greeting,
+    which Anthropic refuses.
+    """
     is_greeting = bool(messages) and messages[0]["role"] == "assistant"
     return [{"role": "user", "content": EMPTY_MESSAGE}, *messages] if is_greeting else messages
 
@@ -142,8 +146,9 @@ def _stored_thinking(row: Row) -> list[Block]:
 
 
 def _replayed(stored: Sequence[object], row: Row) -> Iterator[Block]:
-    """Blocks in the order in which they were signed. Inputs come from the row's calls, which were redacted. Blank text
-    between them is refused."""
+    """Stored blocks in the order in which they were signed. Inputs come from the row's calls, which were redacted.
+    Blank text between them is refused, so it is left out.
+    """
     inputs = {tool_use_id(call.get("id")): _input(call) for call in _calls(row)}
     for item in stored:
         block = _input_block(item)
@@ -235,7 +240,9 @@ def _image_source(url: str) -> Block:
 
 
 def _input_block(part: object) -> Block | None:
-    """A block with those of its fields that a request may have. Replies have more, and every other one is refused."""
+    """A block with only those fields that a request may have; ``None`` for kinds that are not sent. Replies have more
+    fields, and every other one is refused.
+    """
     if not isinstance(part, Mapping):
         return None
     match part.get("type"):
@@ -263,7 +270,7 @@ def _input_block(part: object) -> Block | None:
 
 
 def _marked_last(blocks: Sequence[Block], row: Row) -> list[Block]:
-    """A cache mark on the row goes to its last block that may carry one; thinking may not."""
+    """Move a row's cache mark to its last block that may carry one; thinking may not."""
     marked = list(blocks)
     if isinstance(row.get("cache_control"), Mapping):
         for position in range(len(marked) - 1, -1, -1):
@@ -277,7 +284,7 @@ def _marked_last(blocks: Sequence[Block], row: Row) -> list[Block]:
 
 
 def _with_results_together(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
-    """The results that follow one another are one message."""
+    """Merge results that follow one another into one message."""
     together: list[_RoleBlocks] = []
     for turn in turns:
         if together and _is_results(together[-1]) and _is_results(turn):
@@ -292,7 +299,7 @@ def _is_results(turn: _RoleBlocks) -> bool:
 
 
 def _paired(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
-    """Only calls that are answered in the very next message, and only results of calls in the one before."""
+    """Keep only calls that are answered in the very next message, and only results of calls in the message before."""
     answered = [_ids(turn, "tool_result", "tool_use_id") for turn in turns]
     asked = [_ids(turn, "tool_use", "id") for turn in turns]
     return [
@@ -367,7 +374,9 @@ def _is_signed(block: Block) -> bool:
 
 
 def _signed_or_spoken(block: Block, *, is_dead: bool) -> Iterator[Block]:
-    """Thinking without a valid signature is refused as thinking; as text it is not lost."""
+    """The block, or its thinking as text where it has no valid signature: it would be refused as thinking; as text it
+    is not lost.
+    """
     if block["type"] not in _THINKING or (_is_signed(block) and not is_dead):
         yield block
     elif _says_something(block.get("thinking")):
@@ -444,8 +453,9 @@ _NEW_FAMILY_OUTPUT_LIMIT = 128_000
 
 
 def output_tokens_max(model: str, *, requested: int | None = None, window: int | None = None) -> int:
-    """The output limit to send, which this wire demands: what was asked for, else what the model can write, and in
-    either case less than the window."""
+    """The output limit to send, which this wire demands: the requested one, else what the model can write, and in
+    either case less than the window.
+    """
     usual = traits_of(model).messages_output_max or _NEW_FAMILY_OUTPUT_LIMIT
     limit = requested if requested is not None and requested > 0 else usual
     return max(1, window - 1) if window and limit > window else limit
@@ -496,8 +506,9 @@ _FINISH_REASONS: Mapping[str, str] = {
 
 
 def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
-    """A complete reply of the Messages API as ours. Blocks that only a replay needs go into ``row_fields``, with the
-    ``issuer`` whose signatures they carry."""
+    """Convert a complete reply of the Messages API. Blocks that only a replay needs go into ``row_fields``, with the
+    ``issuer`` whose signatures they carry.
+    """
     content = message.get("content")
     blocks = [b for b in map(_input_block, content if isinstance(content, list) else []) if b is not None]
     thinking = [block for block in blocks if block["type"] in _THINKING]
@@ -535,8 +546,9 @@ def usage_of(usage: object) -> Usage:
 
 
 def _row_fields(blocks: list[Block], thinking: list[Block], issuer: str) -> dict[str, object]:
-    """Signed thinking is only valid in its place, so a reply is kept block by block unless it is thinking and then one
-    text, which the row can say by itself."""
+    """The blocks to keep with the row. Signed thinking is only valid in its place, so a reply is kept block by block
+    unless it is thinking and then one text, which the row can express by itself.
+    """
     fields: dict[str, object] = {"reasoning_details": thinking} if thinking else {}
     if any(map(_is_signed, thinking)):
         said = [block["type"] for block in blocks[len(thinking) :]]

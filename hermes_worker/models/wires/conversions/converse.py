@@ -1,8 +1,8 @@
-"""Between chat-completions rows, which is what transcripts hold, and the messages of Bedrock's Converse API.
+"""Convert between chat-completions rows, which is what transcripts hold, and the messages of Bedrock's Converse API.
 
 Converse has the shape of Anthropic's messages under other names, and is as strict about pairs of calls and results, so
-rows are made Anthropic's messages first (``conversions.anthropic``), and those are renamed block by block. Pure.
-Shapes as in botocore's service model ``bedrock-runtime`` (1.44, November 2026).
+rows are made Anthropic's messages first (``conversions.anthropic``), and those are renamed block by block. Pure. Shapes
+as in botocore's service model ``bedrock-runtime`` (1.44, November 2026).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class ConversePrompt:
 
 
 def to_messages(rows: Iterable[Row], policy: ThinkingPolicy, *, has_tools: bool, marks: bool = True) -> ConversePrompt:
-    """The rows as Converse takes them. Without tools, calls and results are told as text, since a request that holds
-    them must define tools; ``marks`` says whether places for the cache are kept."""
+    """The rows as Converse takes them. Without tools, calls and results become text, since a request that holds them
+    must define tools; ``marks`` says whether places for the cache are kept.
+    """
     prompt = anthropic.to_messages(rows, policy)
     told = [_message(message, has_tools=has_tools) for message in anthropic.begun_by_user(prompt.messages)]
     system = [{"type": "text", "text": prompt.system}] if isinstance(prompt.system, str) else prompt.system or []
@@ -61,7 +62,7 @@ def _as_text(block: Block) -> Block:
 
 
 def _blocks(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Each block renamed, and behind a marked one the place for the cache."""
+    """Rename each block, and put the place for the cache behind a marked one."""
     for block in blocks:
         yield _block(block)
         if isinstance(mark := block.get("cache_control"), Mapping):
@@ -89,7 +90,7 @@ def _block(block: Block) -> Block:
 
 
 def _image(source: Row) -> Block:
-    """Bytes only: Bedrock fetches nothing from the web."""
+    """An image as bytes: Bedrock fetches nothing from the web."""
     kind = str(source.get("media_type", "")).removeprefix("image/")
     if source.get("type") != "base64" or kind not in _FORMATS:
         return {"text": f"[an image that cannot be sent here: {source.get('url') or kind}]"}
@@ -97,7 +98,7 @@ def _image(source: Row) -> Block:
 
 
 def _short_id(call_id: str) -> str:
-    """Both a call and its result are named by what is made of the whole id."""
+    """A hash of the whole id, which names both a call and its result."""
     return call_id if len(call_id) <= ID_CHARS_MAX else f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
 
 

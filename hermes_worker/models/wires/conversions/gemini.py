@@ -1,4 +1,4 @@
-"""Between chat-completions rows, which is what transcripts hold, and the contents of Gemini's own API. Pure.
+"""Convert between chat-completions rows, which is what transcripts hold, and the contents of Gemini's own API. Pure.
 
 Gemini wants the results of a turn's calls right behind it, as Anthropic does, so rows are made Anthropic's messages
 first (``conversions.anthropic``), and those are renamed part by part. What a model signed travels in the row of the
@@ -32,7 +32,7 @@ class GeminiPrompt:
 
 
 def to_contents(rows: Sequence[Row], *, demands_signatures: bool) -> GeminiPrompt:
-    """The rows as Gemini takes them. Thinking is not sent back; what signs it is."""
+    """The rows as Gemini takes them. Thinking itself is not sent back; its signatures are."""
     prompt = anthropic.to_messages(rows, ThinkingPolicy.STRIP)
     signatures = {anthropic.tool_use_id(call.get("id")): _signature(call) for call in _calls(rows)}
     names: dict[str, str] = {}
@@ -92,7 +92,7 @@ def _image(source: Row) -> Part:
 
 
 def _signed_for_sure(parts: list[Part]) -> list[Part]:
-    """The first call of a turn has to be signed; those beside it are not."""
+    """The parts with a signature on the first call: the first call of a turn has to be signed; later ones do not."""
     for position, part in enumerate(parts):
         if "functionCall" in part:
             signed = {"thoughtSignature": part.get("thoughtSignature") or UNSIGNED}
@@ -113,12 +113,13 @@ def to_tools(tools: Iterable[Row]) -> list[Part]:
 _LEVELS = {"minimal": "minimal", "low": "low", "medium": "medium", "high": "high"}
 _BUDGETS = {"none": 0, "minimal": 512, "low": 4_000, "medium": 8_000, "high": 16_000}
 _BUDGET_MAX = 24_576
-"""What the smallest of the models that think up to a budget takes."""
+"""Tokens that the smallest model with a thinking budget takes."""
 
 
 def thinking_config(effort: str | None, *, is_leveled: bool) -> Part | None:
-    """How hard the model shall think; ``None`` leaves it to the model. Models from Gemini 3 on know levels and cannot
-    do without thinking; those before have a budget in tokens."""
+    """The thinking effort for the request; ``None`` leaves it to the model. Models from Gemini 3 on know levels and
+    cannot do without thinking; earlier ones have a budget in tokens.
+    """
     if effort is None:
         return None
     if is_leveled:

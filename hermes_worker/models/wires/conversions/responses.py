@@ -1,8 +1,8 @@
-"""Between chat-completions rows, which is what transcripts hold, and the items of the Responses API (docs/behaviour.md,
-"Responses items"). Pure: dictionaries in, dictionaries out.
+"""Convert between chat-completions rows, which is what transcripts hold, and the items of the Responses API
+(docs/behaviour.md, "Responses items"). Pure: dictionaries in, dictionaries out.
 
 The API keeps nothing for us (``store`` is false), so reasoning travels encrypted in the transcript. Only the endpoint
-that sealed it can open it: each item is stored with its *issuer* and shown to nobody else.
+that sealed it can open it: each item is stored with its *issuer* and sent to no other.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def to_input(rows: Iterable[Row], *, issuer: str, replays_reasoning: bool = True
 
 
 class _Replay:
-    """Which sealed reasoning may be sent: that of ``issuer``, each item once; none when ``issuer`` is ``None``."""
+    """Selects the sealed reasoning that may be sent: that of ``issuer``, each item once; none when ``issuer`` is
+    ``None``.
+    """
 
     def __init__(self, *, issuer: str | None) -> None:
         self._issuer = issuer
@@ -110,7 +112,8 @@ def _assistant_items(row: Row, replay: _Replay, *, keeps_ids: bool) -> Iterator[
 
 def _message_item(item: object, keeps_ids: bool) -> Item | None:
     """A message as it was written, so that its step and its phase survive. GitHub binds ids to one connection and
-    refuses them on the next."""
+    refuses them on the next.
+    """
     if not isinstance(item, Mapping) or (item.get("type"), item.get("role")) != ("message", "assistant"):
         return None
     content = item.get("content")
@@ -169,7 +172,8 @@ def _result_items(row: Row) -> Iterator[Item]:
 
 def _parts(content: object, text_type: str) -> list[Item]:
     """Content parts as the API names them; empty for a plain string. It refuses input text from the assistant and
-    output text from the user."""
+    output text from the user.
+    """
     parts: list[Item] = []
     for part in content if isinstance(content, list) else ():
         if _is_text(part) and _text_of(part):
@@ -241,8 +245,9 @@ _XAI_EFFORTS = {"xhigh": "high", "max": "high", "ultra": "high"}
 
 
 def prompt_cache_key(instructions: str, tools: Sequence[Item], *, session_id: str = "") -> str | None:
-    """Leads requests that begin alike to the same cache: a hash of what never changes in a session, so that sessions
-    of one kind share it. It is a hint, never a matter of correctness."""
+    """A key that leads requests that begin alike to the same cache: a hash of what never changes in a session, so that
+    sessions of one kind share it. It is a hint, never a matter of correctness.
+    """
     if instructions or tools:
         by_name = sorted(tools, key=lambda tool: str(tool.get("name")))
         return _hashed(f"{instructions}\0{canonical_json(by_name) if by_name else ''}")
@@ -257,7 +262,7 @@ def _hashed(text: str) -> str:
 
 _UNFINISHED = frozenset({"queued", "in_progress", "incomplete"})
 _LIMITS = frozenset({"max_output_tokens", "max_tokens", "length"})
-"""Why a response is incomplete that ran into its output limit."""
+"""Reasons why a response is incomplete that ran into its output limit."""
 _COMMENTARY = frozenset({"commentary", "analysis"})
 _FINAL = frozenset({"final_answer", "final"})
 _LEAKED_CALL = re.compile(r"(?:^|[\s>|])to=functions\.[A-Za-z_][\w.]*", re.IGNORECASE)
@@ -277,13 +282,13 @@ class _Output:
     has_reasoned: bool
     has_cut_call: bool
     is_refusal: bool
-    """The model said nothing but why it does not answer."""
+    """Whether the model only said why it does not answer."""
     is_unfinished: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ending:
-    """How the response says that it ended, and what its text turned out to be."""
+    """How the response says that it ended, and how its text looks."""
 
     status: str
     why_incomplete: str
@@ -356,7 +361,9 @@ def _sorted_items(items: Sequence[Row], ending: _Ending) -> _Output:
 
 
 def _is_server_side(item: Row) -> bool:
-    """A search or the like that ran at the provider. One that did not finish does not make the reply unfinished."""
+    """Whether the item is a search or the like that ran at the provider. One that did not finish does not make the
+    reply unfinished.
+    """
     kind = _word(item.get("type"))
     return kind.endswith("_call") and kind not in ("function_call", "custom_tool_call")
 
@@ -374,7 +381,7 @@ def _answer(output: _Output, shown: str, issuer: str) -> tuple[str, str]:
 
 
 def _out_of_reasoning(reasoning: str) -> tuple[str, str]:
-    """xAI now and then puts its answer into the reasoning, between tags."""
+    """Split an answer out of the reasoning: xAI now and then puts its answer there, between tags."""
     before, tag, after = reasoning.rpartition("<response>")
     answer = after.partition("</response>")[0].strip()
     return (answer, before.strip()) if tag and answer else ("", reasoning)
@@ -414,7 +421,9 @@ def _is_finished(item: Row) -> bool:
 
 
 def _is_cut_call(item: Row) -> bool:
-    """The input of a custom tool is any text, so nobody can tell where it should have ended."""
+    """Whether the arguments of a call are cut. The input of a custom tool is any text, so its end cannot be told, and
+    it never counts as cut.
+    """
     if item.get("type") != "function_call":
         return False
     return not _is_finished(item) or is_cut(_arguments(item.get("arguments")))
@@ -444,12 +453,14 @@ def _stored_reasoning(item: Row, issuer: str) -> Item | None:
 
 
 def _message_text(item: Row) -> str:
-    """As it was written: white space at its ends joins it to the rest of an answer that came in pieces."""
+    """The text of a message as it was written: white space at its ends joins it to the rest of an answer that came in
+    pieces.
+    """
     return "".join(map(_said, list_of(item.get("content"))))
 
 
 def _said(part: object) -> str:
-    """The text of a part, or of a refusal."""
+    """The text of a part, or of a refusal; empty for other parts."""
     refusal = part.get("refusal") if isinstance(part, Mapping) and part.get("type") == "refusal" else None
     return refusal if isinstance(refusal, str) else _text_of(part) if _is_text(part) else ""
 
@@ -464,7 +475,7 @@ def _reasoning_text(item: Row) -> str:
 
 
 def _failure_text(error: object, status: str) -> str:
-    """Code and message, since either alone may say nothing ("Slow down")."""
+    """The error's code and message, since either alone may say nothing ("Slow down")."""
     fields = mapping_of(error)
     said = [str(fields[key]).strip() for key in ("code", "message") if fields.get(key)]
     return ": ".join(said) or f"The Responses API returned a response with status {status!r}"
