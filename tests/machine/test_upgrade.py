@@ -19,7 +19,7 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.revisions import newest
 from hermes_worker.store.tables import runs, tool_calls, workers
 
-pytestmark = [pytest.mark.machine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.machine
 
 _TASK = script(*({**call("todo"), "delay_s": 0.2, "text": "On."} for _ in range(6)), final="Done.")
 _SUBMIT = """
