@@ -42,7 +42,7 @@ def step_of(last: ClockLook | None, look: ClockLook, *, swept_every_s: float) ->
     """
     is_swept = not look.swept_at or abs(look.silence_s) < APART_S + 2 * swept_every_s
     if last is None:
-        return 0.0 if is_swept else None  # those who knew the clock before may be about to correct it
+        return 0.0 if is_swept else None  # a process that knew the clock before may be about to correct it
     moved_s = look.at - last.at - (look.shifted_s - last.shifted_s)
     step_s = moved_s - min(max(moved_s, look.began - last.ended), look.ended - last.began)
     if step_s >= APART_S:

@@ -316,7 +316,7 @@ def _children(facts: RunFacts, base: Standing) -> Explanation:
         because=Because.REMOTE_TASK,
         text=f"{base.text} ({first.tool} of {first.source}){_next_look(first)}",
         since=min(task.begun_at for task in facts.tasks),
-        until=None,  # the server says when it ends
+        until=None,  # only the server knows when it ends
         facts=said,
     )
 

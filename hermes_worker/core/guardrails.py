@@ -307,7 +307,7 @@ def _signature(name: str, arguments: str) -> str:
         try:
             arguments = canonical_json(json.loads(arguments))
         except (ValueError, RecursionError):
-            pass  # what cannot be read is compared as it was written
+            pass  # arguments that are not JSON are compared as text
     return f"{name} {_digest(arguments)}"
 
 

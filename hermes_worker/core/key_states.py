@@ -167,7 +167,7 @@ def probe_failed(state: KeyState, found: Finding, now: float, rules: KeyRules, j
     probes = min(state.probes + 1, 1_000)
     again = replace(state, probes=probes, probe_at=now + probe_wait_s(probes, rules, jitter))
     if found.condition in (state.condition, KeyCondition.DOWN):
-        return again  # an outage does not say that there is money now
+        return again  # an outage does not mean that a key has credit again
     return replace(again, condition=found.condition, epoch=state.epoch + 1, since=now)
 
 

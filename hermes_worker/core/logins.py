@@ -104,7 +104,7 @@ def standing(state: LoginState, *, refused: int = 0) -> LoginStanding:
     if state.dead_reason is None and state.claim is None:
         return LoginStanding.DUE
     if can_be_used:
-        return LoginStanding.USABLE  # to the end: another worker renews it, or it cannot be renewed
+        return LoginStanding.USABLE  # until it expires: another worker renews it, or it cannot be renewed
     if state.dead_reason is not None:
         return LoginStanding.DEAD
     return LoginStanding.ABANDONED if state.has_lapsed else LoginStanding.BEING_RENEWED

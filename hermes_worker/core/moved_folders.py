@@ -26,7 +26,7 @@ def folder_note(rows: Sequence[Message], workspace: str, system_prompt: str) -> 
     for row in reversed(rows):
         if _BEGIN in (context := context_kept_in(row)):
             if row.seq <= facts_of(newest_compaction(rows)).through:
-                break  # the model is not shown it any more
+                break  # compacted away: the model does not see it any more
             told = context.partition(_BEGIN)[2].partition(_MIDDLE)[0]
             return "" if told == root else _note(root, told)
     return "" if before is None or root in system_prompt else _note(root, before)

@@ -124,7 +124,7 @@ class WaitKind(StrEnum):
     @property
     def parked_as(self) -> RunStatus:
         if self is WaitKind.TASK:
-            return RunStatus.WAITING_FOR_CHILDREN  # others work for it, here as there
+            return RunStatus.WAITING_FOR_CHILDREN  # like children, a task is the work of others
         return RunStatus(f"waiting_for_{self.value}")
 
 

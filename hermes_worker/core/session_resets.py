@@ -160,7 +160,7 @@ def _last_boundary(policy: ResetPolicy, now: datetime) -> datetime:
     """The latest moment at which a day of this policy began."""
     boundary = now.replace(hour=policy.at_hour, minute=0, second=0, microsecond=0, fold=0)
     if boundary.astimezone(UTC) > now.astimezone(UTC):
-        boundary -= timedelta(days=1)  # of the wall clock, whatever the zone did that night
+        boundary -= timedelta(days=1)  # a day of the wall clock, also when the zone's offset changed that night
     return boundary.astimezone(UTC)
 
 

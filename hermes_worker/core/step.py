@@ -306,7 +306,7 @@ def _lose_call(run: Run, event: ev.CallLost) -> Run:
     position = event.position
     call = _call(run, position)
     if call.status.is_settled:
-        return run  # its result was faster
+        return run  # the result came first
     if call.status is not CallStatus.RUNNING:
         raise InvalidTransition(f"nobody holds call {position} of run {run.run_id!r}")
     if call.replay is Replay.ONCE and event.has_begun and not call.asks:

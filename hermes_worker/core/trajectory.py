@@ -30,7 +30,7 @@ def trajectory(rows: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> l
     names: dict[str, str] = {}
     for body in (json.loads(row.body) for row in rows):
         if "_compacted" in body:
-            continue  # what it stands for is there
+            continue  # the rows that it summarizes are in the trajectory
         match body["role"]:
             case "assistant":
                 names |= {call["id"]: call["function"]["name"] for call in body.get("tool_calls") or ()}

@@ -175,7 +175,7 @@ def _of_gateway(_tenant: str | None) -> Sequence[_Rows]:
 def _of_audit(tenant: str | None) -> Sequence[_Rows]:
     deeds = _rows(audit_log, sa.literal(0), None)
     if tenant is not None:
-        deeds = deeds.where(audit_log.c.tenant == tenant)  # which has an index of its own for every tenant
+        deeds = deeds.where(audit_log.c.tenant == tenant)  # uses the index by tenant
     return (_newest(deeds, audit_log.c.pk),)
 
 

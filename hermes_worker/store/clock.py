@@ -125,7 +125,7 @@ class ClockWatch:
         after = replace(look, shifted_s=look.shifted_s + step_s, swept_at=look.at)
         counted = sa.update(maintenance).where(this).values(ran_at=look.at, hold_until=after.shifted_s)
         if connection.execute(counted).rowcount == 0:
-            return None, self.last  # another process corrects it
+            return None, self.last  # another process corrects the clock
         for table in MOVED:
             connection.execute(_move(table, step_s, now=look.at, since_s=look.ended - self.last.began))
         alive = workers.c.state == "alive"
@@ -180,7 +180,7 @@ MOVED: Mapping[sa.Table, _Moved] = {
     key_states: _Moved(behind=("since", "woken_at"), ahead={"probe_at": "since"}, terms=("probe_until",)),
     idempotency_keys: _Moved(behind=("created_at",)),
     kept_answers: _Moved(behind=("created_at",), terms=("held_until",)),
-    api_keys: _Moved(behind=("created_at",), ahead={"expires_at": "created_at"}),  # a new one lasts as long as both say
+    api_keys: _Moved(behind=("created_at",), ahead={"expires_at": "created_at"}),  # so a new key keeps its lifetime
     page_logins: _Moved(ahead={"expires_at": "created_at"}),
     logins: _Moved(ahead={"expires_at": "updated_at", "renew_at": "updated_at"}, terms=("claimed_until",)),
     chat_people: _Moved(behind=("asked_at",), ahead={"expires_at": "asked_at"}),

@@ -170,7 +170,7 @@ def _begun(connection: Connection, loaded: LoadedRun) -> list[Hint]:
         return []
     _lock_session(connection, loaded.session_pk)
     if connection.execute(_waits_for_files(loaded.session_pk).where(runs.c.pk < loaded.pk).limit(1)).first():
-        return []  # what was said before comes first; when that begins, it sees to this one
+        return []  # earlier messages come first; their run schedules this one when it begins
     begins_at = max(float(until or now), float(now))
     waits = sa.and_(runs.c.pk == loaded.pk, runs.c.not_before.is_not(None), runs.c.hinted_at.is_(None))
     moved = connection.execute(sa.update(runs).where(waits).values(not_before=begins_at))

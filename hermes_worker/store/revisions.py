@@ -36,8 +36,8 @@ def known() -> set[str]:
 
 
 def code_version() -> str:
-    """Of this code, with the revision that it is written for: ``0.2.0/0266``."""
-    from importlib.metadata import version  # a tenth of the time that this module takes to import
+    """Return the version of this code, with the revision that it is written for: ``0.2.0/0266``."""
+    from importlib.metadata import version  # imported here because it is slow to import
 
     return f"{version('hermes-worker')}/{newest()}"
 

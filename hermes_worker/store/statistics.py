@@ -147,7 +147,7 @@ def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnE
         add(connection, amounts(connection, these))
         connection.execute(sa.update(rows).where(these).values(is_counted=1))
         if rows is runs:
-            mark_due_of_runs(connection, pks)  # what they said can be searched for now
+            mark_due_of_runs(connection, pks)  # a counted run can be indexed for search
     return pks
 
 

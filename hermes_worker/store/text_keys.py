@@ -91,7 +91,7 @@ class _Watch:
             return
         has_said = self._say_at > 0
         if not self._lock.acquire(blocking=not has_said):
-            return  # another thread looks
+            return  # another thread is checking now
         try:
             self._looking = threading.get_ident()
             self._look(self._sealer.source)

@@ -73,7 +73,7 @@ def words_in(said: object, depth: int = _DEPTH_MAX) -> str:
 def _words_of(body: Mapping[str, object], depth: int) -> str:
     nested = ("error",) if isinstance(body.get("error"), Mapping | list) else ()
     own = next((words for name in (*nested, *_FIELDS) if (words := words_in(body.get(name), depth))), "")
-    if not own:  # by the field that is wrong, as Laravel and Rails say it
+    if not own:  # lists of messages by the name of the wrong field (Laravel, Rails)
         lists = {name: words_in(each, depth) for name, each in body.items() if isinstance(each, list)}
         own = "; ".join(f"{name}: {words}" for name, words in lists.items() if words)
     if place := ".".join(str(part) for part in list_of(body.get("loc"))):

@@ -160,7 +160,7 @@ def _reports_output_cap(text: str) -> bool:
         or "range of max_tokens should be" in text
         or (names_parameter and "maximum allowed number of output tokens" in text)
         or (names_parameter and "supports at most" in text)
-        or "can only afford" in text  # OpenRouter, error 402: what is left of the credit is worth so many
+        or "can only afford" in text  # OpenRouter, error 402: the rest of the credit pays for N tokens
     )
 
 

@@ -238,9 +238,9 @@ class Erasures:
             if held := _holds(connection, selected):
                 raise ErasureHeld(_held_sentence(held, erasure.tenant))
         with self._database.write() as connection:
-            _mark(connection, selected, erasure.pk)  # with those that came meanwhile
+            _mark(connection, selected, erasure.pk)  # including rows written since the selection
         with self._database.write() as connection:
-            for this in kept_for(connection, selected):  # they are found by runs that are still there
+            for this in kept_for(connection, selected):  # before the runs by which they are found
                 connection.execute(sa.delete(kept_answers).where(this))
             for this in list(remembered_by(connection, selected)):
                 connection.execute(sa.delete(memory_versions).where(this))

@@ -192,7 +192,7 @@ class Skills:
             self._release(connection, row.hash)
             if row.source_hash is None:
                 connection.execute(sa.delete(skills).where(self._is(name)))
-            else:  # its folder is still there, and would bring it back
+            else:  # the next import of its folder would add it again
                 gone = sa.update(skills).where(self._is(name))
                 connection.execute(gone.values(is_removed=1, version=skills.c.version + 1, changed_at=db_now()))
             record(connection, Act.SKILL_REMOVE, name, tenant=self.tenant, before={"hash": row.hash})

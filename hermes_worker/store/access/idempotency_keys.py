@@ -48,7 +48,7 @@ def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
     if not keys.names:
         return None
     if keys.key is not None:
-        keys = replace(keys, key=plain(keys.key))  # as it was written down
+        keys = replace(keys, key=plain(keys.key))  # in the form in which it was stored
     found = connection.execute(
         sa.select(*columns_for(idempotency_keys, _NameRow)).where(
             idempotency_keys.c.tenant == keys.tenant,

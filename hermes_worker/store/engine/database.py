@@ -132,7 +132,7 @@ class Database:
             keep_texts_plain(engine)
             seal_with(engine, sealer)
             place_in(engine, homes)
-            engine.hide_parameters = sealer.is_on  # in the texts of errors
+            engine.hide_parameters = sealer.is_on  # keep parameters out of error texts
         self.sealer = sealer
         self.homes = tuple(homes)
         self.before_writing: Callable[[], None] | None = None
@@ -270,7 +270,7 @@ class Database:
                 f"{_advice(error) or 'the database did not answer'}: {_first_line(error)}"
             ) from error
         except KeyMissing:
-            raise  # the connection is as good as before
+            raise  # the connection is still usable
         except UnavailableError:
             self._start_afresh()
             raise

@@ -62,7 +62,7 @@ class ConnectionPool:
         try:
             yield connection
             if connection.in_transaction():
-                connection.rollback()  # what SQLAlchemy begins by itself; the server has begun nothing
+                connection.rollback()  # SQLAlchemy's own begin; the server has begun nothing
         except BaseException:
             self._close(connection)
             raise
@@ -113,7 +113,7 @@ class ConnectionPool:
             raise
 
     def _close(self, connection: Connection) -> None:
-        with contextlib.suppress(sa.exc.SQLAlchemyError):  # it is given up, dead or alive
+        with contextlib.suppress(sa.exc.SQLAlchemyError):  # the pool drops it whether closing works or not
             connection.close()
         self._gone()
 

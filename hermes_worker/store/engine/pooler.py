@@ -70,7 +70,7 @@ def _passes_names_on(driver: Any) -> bool:
     """Whether the server knows a prepared statement by the name that psycopg gave it."""
     from psycopg import errors
 
-    looked_for = f"select '{uuid.uuid4().hex}'"  # the driver remembers it, and its name is taken away below
+    looked_for = f"select '{uuid.uuid4().hex}'"  # the driver remembers the statement, whose name is removed below
     with ExitStack() as stack:
         stack.callback(setattr, driver, "prepare_threshold", driver.prepare_threshold)
         driver.prepare_threshold = 1

@@ -125,10 +125,10 @@ class _Compiled:
     def cursor(self, connection: Connection) -> Any:
         if not self.keeps_cursor:
             return connection.connection.cursor()
-        info = connection.info  # of the driver's connection, and emptied when that is replaced
+        info = connection.info  # belongs to the driver's connection; emptied when that is replaced
         cursor = info.get(_CURSOR)
         if cursor is None:
-            from psycopg import RawCursor  # an installation with SQLite may not have it
+            from psycopg import RawCursor  # not installed everywhere: SQLite does not need it
 
             driver: Any = connection.connection.dbapi_connection
             cursor = info[_CURSOR] = RawCursor(driver)

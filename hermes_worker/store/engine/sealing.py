@@ -179,7 +179,7 @@ class Sealer:
         try:
             found = source.changed(at_once=True)
         except ConfigurationError:
-            return  # said when keys are looked at next; the keys that are here go on working
+            return  # reported by the next regular look; the loaded keys stay valid
         if found is not None:
             self.learned = found
             self.use(TextKeys(self.keys.first, MappingProxyType({**self.keys.boxes, **text_keys(found).boxes})))

@@ -727,7 +727,7 @@ def wake_deliveries(database: Database) -> list[Hint]:
     """Make deliveries due whose wait is over. Returns the hints to send."""
     with database.read() as connection:
         if _FIRST_WAITING.first(connection, {}) is None:
-            return []  # and nothing is written
+            return []  # nothing waits: do not open a write transaction
     with database.statement() as connection:
         return _hints(_WAKE.all(connection, {}))
 

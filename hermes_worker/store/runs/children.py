@@ -180,7 +180,7 @@ _REMAINING = Prepared(
             runs.c.parent_position == sa.bindparam("pos"),
             RUN_IS_OPEN,
         )
-        .order_by(runs.c.pk)  # as the index of open children has it, and no other
+        .order_by(runs.c.pk)  # the order of the index of open children
         .limit(1)
         .scalar_subquery()
         .label("open_pk"),
@@ -377,7 +377,7 @@ def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
     """Load what the children of a call left, in the order of its tasks. All of them have ended."""
     rows = _OUTCOMES.all(connection, key_of(parent))
     traces: dict[int, list[_TracedCall]] = {}
-    if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise all answered at once, without a tool
+    if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise no child called a tool
         for call in _TRACES.all(connection, key_of(parent)):
             traces.setdefault(call.run_pk, []).append(call)
     return [_outcome(connection, row, traces.get(row.pk, [])) for row in rows]
@@ -427,7 +427,7 @@ def _argument(call: Mapping[str, Any], name: str) -> str | None:
     try:
         found = json.loads(call["function"]["arguments"])
     except ValueError:
-        return None  # the tool repaired what it could; what it made of it is not stored
+        return None  # the tool may have repaired the arguments, but the repaired ones are not stored
     value = found.get(name) if isinstance(found, dict) else None
     return value if isinstance(value, str) else None
 

@@ -145,7 +145,7 @@ def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[
     hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED, data=author(by))]))
     if active == loaded.pk:
         return after.status, hints + _start_waiting(connection, loaded.pk)
-    # It was paused while it waited for its turn or a place: start it if that is free now, else it waits again.
+    # It was paused before it was the active run or had a place: start it if that is possible now, else it waits again.
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
     if loaded.parent is not None:
         return after.status, _take_place(connection, loaded.parent)

@@ -464,7 +464,7 @@ def _go_on(
     hints: list[Hint] = []
     if left.is_any_queued:
         hints, has_broken = _start_children(connection, parent.run_pk, children_max)
-        if has_broken:  # children that could not even start have ended by this, and may have joined the call
+        if has_broken:  # children that could not start have ended, and may have joined the call
             left = children.remaining(connection, parent)
             return hints, not left.is_any_open and lock(connection, parent) is not None
     return hints, not left.is_any_open

@@ -68,7 +68,7 @@ def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[in
     for new in news:
         session_pk = opened.get(new.run_id)
         if session_pk is None:
-            others.append(new)  # the conversation is there already, or there is more to look at
+            others.append(new)  # the conversation exists already, or needs more checks
         else:
             fresh[session_pk] = new
     written = _begin(connection, fresh) if fresh else {}

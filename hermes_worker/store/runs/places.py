@@ -253,7 +253,7 @@ def fill_places(database: Database, *, expects_place: bool = False) -> list[Hint
                 break
             begun = _round(database)
             if begun is None:
-                break  # its holder looks again when it is done
+                break  # another process holds the round and looks again when it is done
             hints += begun
     except UnavailableError as error:
         log.warning("places.put_off", error=str(error))

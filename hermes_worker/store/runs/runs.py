@@ -409,7 +409,7 @@ class Runs:
             except _ActiveRunChanged:
                 continue
             except keys.KeyTaken:
-                continue  # by a request that came at the same time: its run is there to be found now
+                continue  # by a concurrent request, whose run the next round finds
 
     def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None:
         """Claim the model call that ``effect`` names; ``None`` when it is not available (done, taken, or stale). One
@@ -1197,7 +1197,7 @@ def insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> in
         for seq, row in enumerate(spec.history, start=1)
     ]
     insert_messages(connection, session_pk, 0, rows)
-    if rows:  # a run that waits begins behind them
+    if rows:  # the first run of the session continues after these messages
         connection.execute(sa.update(sessions).where(sessions.c.pk == session_pk).values(message_seq=len(rows)))
     return len(rows)
 

@@ -529,6 +529,6 @@ def _text(body: str | None) -> str | None:
     if body is None:
         return None
     content = json.loads(body).get("content")
-    if isinstance(content, list):  # notes beside pictures of the request that is worked on
+    if isinstance(content, list):  # text parts beside the pictures of the current request
         return "\n".join(part["text"] for part in content if part.get("type") == "text")
     return content if isinstance(content, str) else ""

@@ -77,7 +77,7 @@ def _forget_words(connection: Connection, which: sa.ColumnElement[bool]) -> None
     except sa.exc.DBAPIError as error:
         if not is_index_damage(error):
             raise
-        rebuild_index(connection)  # the new one has no word of anything
+        rebuild_index(connection)  # the new index is empty
 
 
 def _note_forgotten(connection: Connection) -> None:
