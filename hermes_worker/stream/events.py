@@ -124,7 +124,7 @@ class ToolCompletedFields(TypedDict):
     is_answered: NotRequired[bool]
     """Whether its tool returned without knowing its effect; otherwise its worker vanished."""
     refused_by: NotRequired[RefusedBy]
-    """What refused it: a person, a rule or a hook."""
+    """What refused it, such as a rule, a person or a time-out."""
     reason: NotRequired[str]
     """Why it was not allowed."""
     sandbox: NotRequired[str]

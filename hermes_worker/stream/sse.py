@@ -11,7 +11,7 @@ reply comes, the part of its text that the reader lacks is sent first and the ro
 
 | what comes | the account before | what is sent |
 |---|---|---|
-| row 6, "iteration 2 completed" | row 5 | row 6 |
+| row 6, a tool call ended | row 5 | row 6 |
 | live, offset 0: "Hel" | row 6, nothing ahead | "Hel" |
 | live, offset 0: "Hello" (repeated) | row 6 + 3 characters | "lo" |
 | live, offset 8: "ld" (a piece was lost) | row 6 + 5 characters | nothing, and nothing more of this attempt |
