@@ -134,7 +134,7 @@ class AuxiliaryStore(Protocol):
 
 
 class HookStore(Protocol):
-    """Calls of hooks that are due, and their outcomes. Implemented by ``store.hook_calls.HookCalls``."""
+    """Calls of hooks that are due, and their outcomes. Implemented by ``store.hooks.calls.HookCalls``."""
 
     def claim(self, effect: CallHook, owner: int) -> HookCallClaim | None: ...
 

@@ -55,8 +55,8 @@ def store_of(
 
 
 def _local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path:
-    """The store of a local workspace, named by the path below the home, so that it is found wherever the home is. Until
-    revision 0264 the name was made from the whole path, and a store from then keeps its name.
+    """The store of a local workspace, named by the path below the home, so that it is found wherever the home is. In
+    0.1 the name was made from the whole path, and a store from then keeps its name.
     """
     below = below_home(root, (str(home), os.path.realpath(home)))
     if below is None:
