@@ -1,4 +1,4 @@
-"""Jobs for agents: the actions of the ``cronjob`` tool, in Hermes Agent's words (docs/behaviour.md, "Job records")."""
+"""Jobs for agents: the actions of the ``cronjob`` tool, in Hermes Agent's words."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ class JobSpec:
 
     @property
     def targets(self) -> Sequence[str]:
-        """The targets: ``deliver``, with what came from this chat going back there (docs/behaviour.md, "Delivery
-        targets"). Without such a chat ``origin`` is the first home channel, which is known only when something is sent.
+        """The targets: ``deliver``, with what came from this chat going back there. Without such a chat ``origin`` is
+        the first home channel, which is known only when something is sent.
         """
         chat = origin_chat(self.origin)
         if chat is None:

@@ -1,6 +1,6 @@
 """Schedule text to ``Schedule`` and back to records.
 
-Read, in this order (docs/behaviour.md, "Schedules", extended):
+Read, in this order:
 
 ========================  =============================================================================
 ``@daily``                and ``@hourly``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly``, ``@annually``

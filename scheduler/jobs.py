@@ -248,7 +248,7 @@ def instant(at: float) -> datetime:
 
 
 def job_document(row: JobRow) -> dict[str, Any]:
-    """Write a job as JSON, under Hermes Agent's names (docs/behaviour.md, "Job records"). Times are ISO 8601 in UTC."""
+    """Write a job as JSON, under Hermes Agent's names. Times are ISO 8601 in UTC."""
     spec = JobSpec.from_json(row.definition)
     return {
         "id": row.job_id,

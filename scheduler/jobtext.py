@@ -17,7 +17,7 @@ from hermes_worker.features.skills.rules import ALONGSIDE
 from hermes_worker.safety.untrusted import Provenance, marked
 
 CONTEXT_CHARS_MAX = 8_000
-"""Longest earlier answer that is passed on (docs/behaviour.md, "Job runs")."""
+"""Longest earlier answer that is passed on."""
 SCRIPT_CHARS_MAX = 100_000
 """Longest output of a script; a tool result may be as long."""
 SILENT_RESPONSE = "[SILENT]"
@@ -160,7 +160,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def default_name(prompt: str, skills: tuple[str, ...], script: str | None) -> str:
-    """Choose the name of a job that was given none (docs/behaviour.md, "Job records")."""
+    """Choose the name of a job that was given none."""
     return " ".join(prompt.split())[:50].strip() or (skills[0] if skills else "") or script or "cron job"
 
 
@@ -195,7 +195,7 @@ class OutputDocument:
 
 
 def render_output(document: OutputDocument) -> str:
-    """Render the Markdown file of a run (docs/behaviour.md, "Job output")."""
+    """Render the Markdown file of a run."""
     is_failed = document.failure is not None
     lines = [
         f"# Cron Job: {' '.join(document.job_name.split())}{' (FAILED)' if is_failed else ''}",

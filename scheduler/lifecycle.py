@@ -1,7 +1,7 @@
 """Refuses jobs that would stop or restart the service that runs them.
 
-A job that restarts its own scheduler comes due again when the scheduler is back, and again (docs/behaviour.md,
-"Lifecycle guard"). The rules are shaped like commands, so that a prompt which talks about gateways or workers passes.
+A job that restarts its own scheduler comes due again when the scheduler is back, and again. The rules are shaped like
+commands, so that a prompt which talks about gateways or workers passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decide what a due slot leads to. Pure: a job, the facts about its runs and the time go in; rows to write come out.
 
 Every slot that comes due is settled by exactly one outcome with a reason, and a job never makes up for lost time with a
-burst: however many slots passed while no scheduler ran, at most one run starts (docs/behaviour.md, "Slots"). The caller
+burst: however many slots passed while no scheduler ran, at most one run starts. The caller
 writes the settled slots (unique per job and slot), the new run and the job's changes in one transaction.
 """
 

@@ -37,8 +37,7 @@ class Report:
     facts: Mapping[str, str] = field(default_factory=dict)
     """For a program that receives it."""
     says_nothing: bool = False
-    """Whether the answer is a stage direction such as ``*(silent)*``, which is not delivered (docs/behaviour.md,
-    "Silence")."""
+    """Whether the answer is a stage direction such as ``*(silent)*``, which is not delivered."""
 
 
 def report_of(claim: DeliveryClaim, views: Views) -> Report:

@@ -29,8 +29,7 @@ from zoneinfo import ZoneInfo
 from scheduler.cron import CronFields, next_wall
 
 ONE_SHOT_GRACE = timedelta(seconds=120)
-"""How far in the past a one-shot may lie when it is created, and the least grace of any slot (docs/behaviour.md,
-"Slots")."""
+"""How far in the past a one-shot may lie when it is created, and the least grace of any slot."""
 
 GRACE_MAX = timedelta(seconds=7200)
 
@@ -127,7 +126,7 @@ def slots_between(schedule: Schedule, after: datetime, until: datetime, limit: i
 
 def grace(schedule: Schedule, slot: datetime) -> timedelta:
     """Compute how late ``slot`` may fire and still count as an ordinary run: half the wait for the next slot, between 2
-    minutes and 2 hours (docs/behaviour.md, "Slots")."""
+    minutes and 2 hours."""
     following = next_after(schedule, slot)
     if following is None:
         return ONE_SHOT_GRACE

@@ -1,4 +1,4 @@
-"""The text that a finished job delivers, and when it delivers none (docs/behaviour.md, "Job output").
+"""The text that a finished job delivers, and when it delivers none.
 
 A job that has nothing new answers ``[SILENT]``, and nothing is sent. That holds for successes only: a failure is always
 delivered, summarised in a line.
@@ -45,8 +45,7 @@ def is_silent(response: str) -> bool:
 
 
 def is_empty(response: str) -> bool:
-    """Whether nothing was said, which is a failure: a job that has nothing to say answers ``[SILENT]``
-    (docs/behaviour.md, "Job runs")."""
+    """Whether nothing was said, which is a failure: a job that has nothing to say answers ``[SILENT]``."""
     return not response.strip() or response.strip().lower() in _EMPTY_ANSWERS
 
 

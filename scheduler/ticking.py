@@ -279,9 +279,8 @@ def tick_of(due: DueJob, settings: Settings, gathered: Gathered = NOTHING_GATHER
 
 def with_pins(spec: JobSpec, settings: Settings) -> JobSpec:
     """Add the model and the provider of its first run to ``spec``. Raises ``InvalidJob`` when they are not what the job
-    was pinned to, or what it ran with before: a change of the configuration must not spend money unseen
-    (docs/behaviour.md, "Job runs"). The scheduler adds them, because the process that stores a job may be configured
-    otherwise."""
+    was pinned to, or what it ran with before: a change of the configuration must not spend money unseen. The scheduler
+    adds them, because the process that stores a job may be configured otherwise."""
     if spec.no_agent:
         return spec
     model, provider = resolve_model(settings.model, spec.model)

@@ -1,4 +1,4 @@
-"""``docs/dispatch.md`` has a test for every rule, and a reason for every replay class."""
+"""Every rule of the original for tool calls has a test, and every replay class in ``docs/dispatch.md`` a reason."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "dispatch.md").read_text(encoding="utf-8")
+RULES = (ROOT / "tests" / "dispatch_rules.md").read_text(encoding="utf-8") + "\n"
 _RULES = re.compile(r"^\| Rule of the original \|.*?\n\n", re.MULTILINE | re.DOTALL)
 
 
 def rules() -> list[tuple[str, str, str]]:
     """The rows of the tables of rules: the rule, what is done here, and its tests."""
-    rows = [line for table in _RULES.findall(PAGE) for line in table.strip().splitlines()[2:]]
+    rows = [line for table in _RULES.findall(RULES) for line in table.strip().splitlines()[2:]]
     return [tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]) for row in rows]  # type: ignore[misc]
 
 

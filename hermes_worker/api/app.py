@@ -47,7 +47,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-XSS-Protection": "0",
 }
-"""Headers of every response (docs/behaviour.md, "HTTP API")."""
+"""Headers of every response."""
 
 
 class SecurityHeaders:

@@ -53,7 +53,7 @@ from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.access.principals import TenantDisabled, TenantNotFound
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
-"""Paths that need no key (docs/behaviour.md, "HTTP API")."""
+"""Paths that need no key."""
 SIGNED_PATHS = ("/webhooks/", "/inbound/")
 """Prefixes of paths that need a signature, or the platform's own secret, instead of a key."""
 _NO_LOGIN = "The login of this browser is over. Log in again."

@@ -32,7 +32,7 @@ _OF_SDKS = re.compile(r"(x-stainless|openai)-[a-z0-9-]{1,40}")
 """Headers that SDKs add to every request; they have no meaning here."""
 _ASKED_MAX = 50
 MAX_AGE_S = 600
-"""Seconds for which a browser may keep a preflight's answer (docs/behaviour.md, "HTTP API")."""
+"""Seconds for which a browser may keep a preflight's answer."""
 
 
 class Cors:

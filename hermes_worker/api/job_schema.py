@@ -1,4 +1,4 @@
-"""Jobs in requests and answers (docs/behaviour.md, "Jobs over HTTP")."""
+"""Jobs in requests and answers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.api.errors import ApiError, FlatRefusal
 
 BODY_BYTES_MAX = 10_000_000
-"""Longest body of a request in bytes (docs/behaviour.md, "HTTP API")."""
+"""Longest body of a request in bytes."""
 BODY_PATIENCE_S = 60.0
 """Seconds that a client may take to send a body, counted from when the route begins to read it."""
 HEAD_PATIENCE_S = 20.0

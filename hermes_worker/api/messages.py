@@ -1,5 +1,4 @@
-"""Parse the messages of clients into the one form that we store (docs/behaviour.md, "Messages of clients" and "Runs
-over HTTP"). Pure.
+"""Parse the messages of clients into the one form that we store. Pure.
 
 A message that cannot be taken is refused with its exact place; nothing is cut short or left out silently.
 """

@@ -486,7 +486,7 @@ class BeganWithObject(BaseModel):
 
 
 class RunObject(BaseModel):
-    """A run (docs/behaviour.md, "Runs over HTTP", and what we add). Times are epoch seconds; absent fields have no
+    """A run. Times are epoch seconds; absent fields have no
     value."""
 
     object: Literal["hermes.run"] = "hermes.run"

@@ -1,6 +1,6 @@
 """The platforms, as data: how long a text may be, where a home channel is configured, what a chat id looks like.
 
-Limits are the platforms' own (docs/behaviour.md, "Message lengths", with the unit each platform counts in). Adding a
+Limits are the platforms' own (with the unit each platform counts in). Adding a
 platform takes one row here and one adapter module, which only a worker that sends imports.
 
 ``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk``, ``github_comment``, ``homeassistant`` and ``irc`` cannot

@@ -2,7 +2,7 @@
 
 The dangerous answer is none at all. A request that was sent and not answered may have been delivered; sending it again
 may deliver it twice. Such an attempt is repeated only where the platform recognises the repetition by a key, else with
-a visible remark (docs/behaviour.md, "Delivery errors", issue 6).
+a visible remark (issue 6).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DeliveryError:
 
 
 def classify_text(text: str) -> SendErrorKind:
-    """Classify an error that is only known by its words (docs/behaviour.md, "Delivery errors"). The order of the checks
+    """Classify an error that is only known by its words. The order of the checks
     matters."""
     lowered = text.lower()
     for kind, expression in _WORDS:
@@ -228,7 +228,7 @@ _PART_OF_CHAT = re.compile(r"\b(?:thread|topic|message|reply|post|event)\b")
 
 def dead_target_reason(platform: str, error: DeliveryError) -> str | None:
     """Say why a target is never worth another message: it forbids us, or the whole chat is gone; ``None`` when it may
-    come back. A successful send clears the mark (docs/behaviour.md, "Delivery errors"). Files and URLs are never given
+    come back. A successful send clears the mark. Files and URLs are never given
     up."""
     if platform in (LOCAL, WEBHOOK, APPRISE):
         return None

@@ -1,4 +1,4 @@
-"""Files that a text asks to send along, and which of them may leave (docs/behaviour.md, "Media").
+"""Files that a text asks to send along, and which of them may leave.
 
 A text names a file with ``MEDIA:<path>``. What a model writes is steered by everything it has read, so a path is only a
 wish: it is looked up, followed to the real file and judged before anything is opened. The caller passes in the function

@@ -1,4 +1,4 @@
-"""Messages that only say that nothing is said; they are not delivered (docs/behaviour.md, "Silence")."""
+"""Messages that only say that nothing is said; they are not delivered."""
 
 from __future__ import annotations
 

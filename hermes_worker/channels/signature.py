@@ -1,4 +1,4 @@
-"""Signatures of webhooks: make ours, verify those of others (docs/behaviour.md, "Webhooks").
+"""Signatures of webhooks: make ours, verify those of others.
 
 Ours is the scheme V2: the hex HMAC-SHA256 of ``<timestamp>.<body>`` under the shared secret, in
 ``X-Webhook-Signature-V2``, with the Unix time in ``X-Webhook-Timestamp``. The timestamp is signed, so a recorded

@@ -1,4 +1,4 @@
-"""Split a long text into messages that a platform accepts (docs/behaviour.md, "Message lengths").
+"""Split a long text into messages that a platform accepts.
 
 Cuts fall on line ends where there is one in the second half of the room, else between words, else anywhere but inside a
 character. A code block that is cut is closed at the end of one message and opened again, with its language, in the

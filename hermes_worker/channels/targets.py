@@ -1,7 +1,7 @@
 """Delivery targets: their grammar, and how a list of them is resolved when something is sent.
 
 A job or a run says ``deliver`` as text: a comma list of ``local``, ``origin``, ``all``, ``<platform>``,
-``<platform>:<chat>[:<thread>]``, ``webhook:<url>`` and ``apprise:<url>`` (docs/behaviour.md, "Delivery targets"). It is
+``<platform>:<chat>[:<thread>]``, ``webhook:<url>`` and ``apprise:<url>``. It is
 parsed when it is stored, so that the person who makes a mistake learns of it, and resolved when there is something to
 send, so that a home channel set meanwhile counts.
 """

@@ -5,9 +5,9 @@ operation of the API (docs/client.md).
     run_id = client.submit("what is in this directory?")
     result = client.follow(run_id, Callbacks(stream_delta_callback=show, clarify_callback=ask))
 
-``AsyncHermesClient`` has the same methods for asyncio. The callbacks have the names and meanings of Hermes Agent's
-(docs/behaviour.md, "Callbacks"), but are called in the process that follows, on whichever worker the run is. A
-connection that breaks is made again and continues where it was. A request is sent again only where that is safe.
+``AsyncHermesClient`` has the same methods for asyncio. The callbacks have the names and meanings of Hermes Agent's, but
+are called in the process that follows, on whichever worker the run is. A connection that breaks is made again and
+continues where it was. A request is sent again only where that is safe.
 
 The API requires its key. For a server of this machine the client finds it in the installation's home directory; for
 others pass ``api_key``.

@@ -37,7 +37,7 @@ _CHOSEN: Final = {
     "always": "always",
     "session": "session",
 }
-"""Words that answer an approval while one is open (docs/behaviour.md, "Chats")."""
+"""Words that answer an approval while one is open."""
 
 
 def question_code(wait_id: int) -> str:

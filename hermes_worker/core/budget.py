@@ -31,7 +31,7 @@ class BudgetMode(StrEnum):
     SHARED = "shared"
     """The whole tree draws from the root's model calls; a child has no other cap."""
     INDEPENDENT = "independent"
-    """Every run has caps of its own and the chain has none, as in the original (docs/behaviour.md, "Budgets")."""
+    """Every run has caps of its own and the chain has none, as in the original."""
     MIXED = "mixed"
     """A child has its own cap of model calls and draws from the root's budget as well."""
 
@@ -170,8 +170,7 @@ REFUNDED_TOOLS = frozenset({"execute_code"})
 
 
 def is_refunded(names: Collection[str]) -> bool:
-    """Whether an iteration whose reply calls these tools is refunded: scripts are there to save model calls
-    (docs/behaviour.md, "Budgets")."""
+    """Whether an iteration whose reply calls these tools is refunded: scripts are there to save model calls."""
     return bool(names) and REFUNDED_TOOLS.issuperset(names)
 
 

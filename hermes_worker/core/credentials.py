@@ -1,4 +1,4 @@
-"""Rest times of provider keys after a refusal (docs/behaviour.md, "Credentials")."""
+"""Rest times of provider keys after a refusal."""
 
 from __future__ import annotations
 

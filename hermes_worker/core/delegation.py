@@ -1,4 +1,4 @@
-"""Delegation as data (docs/behaviour.md, "Delegation"): what a model may ask for, and what it is told when its children
+"""Delegation as data: what a model may ask for, and what it is told when its children
 ended. Pure.
 
 The tool parses, the worker uses ``require_allowed`` and ``child_tools`` to decide what to create, the store composes
@@ -20,8 +20,7 @@ from hermes_worker.core.run import ExitReason, RunStatus
 
 DELEGATE_TOOL = "delegate_task"
 BLOCKED_TOOLS = frozenset({"clarify", "memory", "send_message", "execute_code", "cronjob"})
-"""Tools that children never get: they would speak to the user, or change what is the parent's (docs/behaviour.md,
-"Delegation")."""
+"""Tools that children never get: they would speak to the user, or change what is the parent's."""
 CHILD_TIMEOUT_S_MIN = 30.0
 SUMMARY_CHARS_MAX = 24_000
 _SUMMARY_CHARS_LEAST = 200
@@ -127,7 +126,7 @@ def _role(value: object) -> ChildRole:
 
 
 def may_be_background(*, depth: int, source: str) -> bool:
-    """Whether a later answer can still be received (docs/behaviour.md, "Delegation"): a child's parent has gone on by
+    """Whether a later answer can still be received: a child's parent has gone on by
     then, and a scheduled run delivers only one answer."""
     return depth == 0 and source != "cron"
 
@@ -221,7 +220,7 @@ class ChildOutcome:
 
     @property
     def verdict(self) -> str:
-        """``completed``, ``failed``, ``interrupted`` or ``timeout`` (docs/behaviour.md, "Delegation")."""
+        """``completed``, ``failed``, ``interrupted`` or ``timeout``."""
         if self.status is RunStatus.COMPLETED:
             return "completed" if self.summary else "failed"
         return {RunStatus.CANCELLED: "interrupted", RunStatus.EXPIRED: "timeout"}.get(self.status, "failed")

@@ -10,8 +10,7 @@ from hermes_worker.core.rate_limits import RateLimits
 
 
 class FailureKind(StrEnum):
-    """The kinds of failures of a model call, with the names and meanings of the original (docs/behaviour.md, "Error
-    classes")."""
+    """The kinds of failures of a model call, with the names and meanings of the original."""
 
     AUTH = "auth"
     AUTH_PERMANENT = "auth_permanent"

@@ -2,7 +2,7 @@
 
 By default nobody may speak. People on an allow-list may, and people whom an operator paired with a code. A stranger who
 writes directly is given a code, once in ten minutes; a group is not. Messages of programs are never answered, so two
-bots never talk to each other. The numbers are those of the original (docs/behaviour.md, "Chats").
+bots never talk to each other. The numbers are those of the original.
 
 A *guest* may talk and nothing else. Guests' conversations have a source of their own, so a run with powers never reads
 what a guest wrote, and the question of such a run is never theirs to answer. Their sessions have the tools of

@@ -1,4 +1,4 @@
-"""Guardrails: an agent that repeats itself in vain is told so, and may be stopped (docs/behaviour.md, "Guardrails").
+"""Guardrails: an agent that repeats itself in vain is told so, and may be stopped.
 Pure.
 
 The transcript is the only state: the worker that stores a reply looks at the calls before it in the same turn, and

@@ -146,8 +146,7 @@ class ModelReply:
     tool_requests: tuple[ToolRequest, ...] = ()
     reasoning: str | None = None
     finish_reason: str = "stop"
-    """``stop``, ``tool_calls``, ``length``, ``content_filter`` or ``incomplete`` (docs/behaviour.md, "Finish
-    reasons")."""
+    """``stop``, ``tool_calls``, ``length``, ``content_filter`` or ``incomplete``."""
     usage: Usage = field(default_factory=Usage)
     model: str = ""
     row_fields: Mapping[str, object] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Ids of people and chats that a model sees only as hashes (docs/behaviour.md, "Sessions of chats"). Pure.
+"""Ids of people and chats that a model sees only as hashes. Pure.
 
 A hash is the beginning of a SHA-256 without salt, as in the original, so that a person has the same one in every
 session. An id that can be guessed (a telephone number has few digits) can be found again: this keeps ids out of

@@ -1,4 +1,4 @@
-"""The cost of model calls (docs/behaviour.md, "Usage and prices"). Pure.
+"""The cost of model calls. Pure.
 
 A price is data: US dollars for a million tokens of each kind, as the provider's own page gave it on a day. When a price
 or a part of it is not known the cost is *unknown*, never zero, so that a budget does not treat it as free.

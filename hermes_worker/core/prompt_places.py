@@ -1,6 +1,6 @@
 """The places of a session's system prompt, in order, and how a place is filled later.
 
-A prompt has three tiers (docs/behaviour.md, "System prompts"), from what seldom changes to what often does, so that
+A prompt has three tiers, from what seldom changes to what often does, so that
 sessions share a beginning. A contributor names its place and passes a text; only this module decides where it stands.
 Some texts are known when the prompt is assembled (who the agent is), some in the transaction that opens the session
 (memory, skills: rows), and one only in the workspace (the project's files). So a prompt is text with *gaps*: positions

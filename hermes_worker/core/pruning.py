@@ -5,7 +5,7 @@ How an old row is shown depends on the rows up to that one and on nothing else, 
 worker and in every later request, until a newer row says otherwise (invariant I7). Every call keeps its result, and
 every result its call: only their texts get shorter.
 
-The rules are those of docs/behaviour.md, "Compaction": of equal results the newest stays, a long one becomes one line,
+The rules are those of Hermes Agent 0.19: of equal results the newest stays, a long one becomes one line,
 and long texts in the arguments of a call are cut, in JSON that stays JSON.
 """
 

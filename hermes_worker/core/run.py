@@ -133,7 +133,7 @@ CALL_WAITS = frozenset(kind.parked_as for kind in WaitKind)
 
 
 class ExitReason(StrEnum):
-    """Why a run ended: a closed list. The first group are the original's (docs/behaviour.md, "Exit reasons"), the
+    """Why a run ended: a closed list. The first group are the original's, the
     second are ours."""
 
     TEXT_RESPONSE = "text_response"
@@ -169,7 +169,7 @@ class ExitReason(StrEnum):
 
 
 def exit_text(reason: str, *, used: int, allowed: int, exhausted: str | None) -> str:
-    """Format an exit reason for people and clients (docs/behaviour.md, "Exit reasons"): the limit that was reached
+    """Format an exit reason for people and clients: the limit that was reached
     stands in brackets."""
     if reason == ExitReason.MAX_ITERATIONS_REACHED:
         return f"{reason}({used}/{allowed})"
@@ -259,8 +259,7 @@ class Run:
 
     @property
     def wants_summary(self) -> bool:
-        """The next model call is the last one: no tools, write down what is known (docs/behaviour.md, "End of a
-        run")."""
+        """The next model call is the last one: no tools, write down what is known."""
         return self.iteration - self.refunds >= self.iterations_max or self.exhausted is not None
 
     @property

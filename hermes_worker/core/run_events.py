@@ -1,6 +1,6 @@
 """The events of a run's stream that are rows: numbered per run, without gaps, replayable.
 
-The names are the original's (docs/behaviour.md, "Runs over HTTP"). Texts that are stored elsewhere are referenced: a
+The names are the original's. Texts that are stored elsewhere are referenced: a
 text of the transcript is named by its ``message_seq`` and filled in when the stream is read.
 """
 

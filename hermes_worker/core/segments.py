@@ -1,4 +1,4 @@
-"""Plan which calls of one reply may run at the same time (docs/behaviour.md, "Segments").
+"""Plan which calls of one reply may run at the same time.
 
 A reply's calls are split into ordered segments. The calls of a segment may run in parallel; a segment starts when the
 one before it is settled. A call never moves in front of an earlier call of another segment, so what the model wrote

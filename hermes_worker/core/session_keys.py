@@ -1,11 +1,10 @@
 """Keys of chat sessions: which session a message of a chat belongs to, with the same result on every machine. Pure.
 
-Theory of operation. A key is ``agent:PROFILE:PLATFORM:`` followed by what distinguishes the conversation there
-(docs/behaviour.md, "Sessions of chats"). A direct chat is one conversation, in a group every member has one of their
-own, and a thread is shared by all who write in it. Ids come from platforms and, through them, from strangers: each is
-escaped so that it has no ``:``, no ``/`` and nothing else that separates parts of a key, so no id can stand for a chat,
-a thread and a member at once. A key is therefore always a valid name of a session; ids of Telegram, Discord, Slack and
-WhatsApp stay unchanged.
+Theory of operation. A key is ``agent:PROFILE:PLATFORM:`` followed by what distinguishes the conversation there. A
+direct chat is one conversation, in a group every member has one of their own, and a thread is shared by all who write
+in it. Ids come from platforms and, through them, from strangers: each is escaped so that it has no ``:``, no ``/`` and
+nothing else that separates parts of a key, so no id can stand for a chat, a thread and a member at once. A key is
+therefore always a valid name of a session; ids of Telegram, Discord, Slack and WhatsApp stay unchanged.
 """
 
 from __future__ import annotations

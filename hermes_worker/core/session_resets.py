@@ -1,6 +1,6 @@
 """When a chat begins a new session by itself, and what its people are told about it. Pure.
 
-By default never (docs/behaviour.md, "Sessions of chats"): a long conversation is compacted, and ``/new`` begins the
+By default never: a long conversation is compacted, and ``/new`` begins the
 next. A policy may end a session when nothing was written for a while, at an hour of every day, or both.
 """
 

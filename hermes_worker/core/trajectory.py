@@ -1,5 +1,4 @@
-"""Convert a transcript into a training sample: ShareGPT rows with the tags of Hermes models (docs/behaviour.md,
-"Trajectories"). Pure."""
+"""Convert a transcript into a training sample: ShareGPT rows with the tags of Hermes models. Pure."""
 
 from __future__ import annotations
 

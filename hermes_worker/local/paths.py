@@ -84,7 +84,7 @@ def broker_url_of(settings: Settings) -> str:
 
 
 def output_dir(home: Path) -> Path:
-    """The directory for deliveries to ``local`` (docs/behaviour.md, "Job output")."""
+    """The directory for deliveries to ``local``."""
     return home / "cron" / "output"
 
 

@@ -39,7 +39,7 @@ waiting for it would cost the whole read timeout.
 """
 STALE_FACTOR = 1.5
 """A server that sends only comments or blank lines may go on for this many times the limit of a silent one
-(docs/behaviour.md, "Time-outs": 180 s and 120 s)."""
+(180 s and 120 s)."""
 
 _Dialect = TypeVar("_Dialect")
 
@@ -187,8 +187,7 @@ def json_body(fields: Mapping[str, str], conversation: str, rows: Iterable[str])
 def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> ModelReply:
     """Send the request and read the reply. Raises ``ModelCallError``.
 
-    Text that has been shown is kept when the network fails, cut short; anything less is asked for again by the loop
-    (docs/behaviour.md, "Streaming").
+    Text that has been shown is kept when the network fails, cut short; anything less is asked for again by the loop.
     """
     line.has_sent = False
     try:

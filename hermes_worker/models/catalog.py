@@ -192,8 +192,7 @@ class WireChoice:
 
 
 def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, model: str) -> WireChoice:
-    """Choose the wire, by the row of the provider that is named or, if none is, of the host's (docs/behaviour.md,
-    "Wires"). Pure.
+    """Choose the wire, by the row of the provider that is named or, if none is, of the host's. Pure.
 
     An ``api_mode`` that is no wire counts as not given, as in the original; the factory has rejected it before.
     """

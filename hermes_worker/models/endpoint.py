@@ -13,7 +13,7 @@ from hermes_worker.core.errors import ConfigurationError
 
 CONNECT_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 120.0
-"""The default time limit of a silent read, in seconds (docs/behaviour.md, "Time-outs"); there is no limit on the whole
+"""The default time limit of a silent read, in seconds; there is no limit on the whole
 of a reply that keeps coming.
 """
 WRITE_TIMEOUT_S = 60.0

@@ -1,4 +1,4 @@
-"""Ask a server how large a model's context window is (docs/behaviour.md, "Context windows").
+"""Ask a server how large a model's context window is.
 
 Asked when a run needs to know, never before an ordinary call: a request was refused as too long without saying how long
 it may be. The questions go where calls go: to the same checked address, with the same credential and proxy, and they

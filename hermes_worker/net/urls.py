@@ -1,7 +1,7 @@
 """May this URL be fetched? The decision only: the caller that connects resolves the name and passes the addresses in.
 
 A URL that a model or an outsider chose can point anywhere: at the metadata service of the cloud, at the database next
-door, at this process. The rules are those of the original (docs/behaviour.md, "Addresses") with three holes closed:
+door, at this process. The rules are those of the original with three holes closed:
 
 * The caller gets back the addresses that were judged and connects to one of *them*, so that a name which answers
   differently the second time (DNS rebinding) has nothing to gain. Every redirect is a new decision.

@@ -1,4 +1,4 @@
-"""Which shell commands need a person's permission, and which are never run (docs/behaviour.md, "Approvals").
+"""Which shell commands need a person's permission, and which are never run.
 
 ``assess`` reads the command as a shell would (``safety.shell``) and applies rules to what it would *run*: a word in
 quotes, a commit message or a search pattern is an argument. Three kinds of rule: commands that are always refused, for

@@ -1,6 +1,6 @@
 """Text that tries to take over an agent, as data: patterns with an id each, and what is scanned with which of them.
 
-Two tables, both from the original (docs/behaviour.md, "Threat patterns" and "Job runs"), with our own expressions:
+Two tables, both from the original, with our own expressions:
 
 * ``PATTERNS`` for text that reaches a prompt: context files, memory, tool results, skills. A pattern has a scope, and a
   scan takes the patterns of its scope and of the scopes inside it: all < context < strict.

@@ -1,4 +1,4 @@
-"""Text of strangers, marked: it stands between two lines that it cannot write itself (docs/behaviour.md, "Results").
+"""Text of strangers, marked: it stands between two lines that it cannot write itself.
 
 Text that reaches a prompt from outside (a web page, the payload of an event, the output of a job's script, another
 job's answer) is wrapped here and nowhere else, once, before it is stored: what is stored is what every later prompt

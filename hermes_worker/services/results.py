@@ -1,5 +1,4 @@
-"""The result of a run for programs: Hermes Agent's result keys (docs/behaviour.md, "End of a run") and training samples
-(docs/behaviour.md, "Trajectories").
+"""The result of a run for programs: Hermes Agent's result keys and training samples.
 
 Both are read from rows, at any time, and are the same each time.
 """

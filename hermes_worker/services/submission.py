@@ -93,10 +93,10 @@ __all__ = [
 ]
 
 DEFAULT_MODEL_ALIAS = "hermes-agent"
-"""The name under which Hermes Agent offers itself as a model (docs/behaviour.md, "HTTP API"); it means the configured
+"""The name under which Hermes Agent offers itself as a model; it means the configured
 model."""
 _UNATTENDED_WITHOUT = ("cronjob", "messaging", "clarify")
-"""Toolsets that scheduled runs never have (docs/behaviour.md, "Job runs"): a job that makes jobs has no end."""
+"""Toolsets that scheduled runs never have: a job that makes jobs has no end."""
 
 
 class InvalidSubmission(HermesError):
@@ -205,7 +205,7 @@ class _Form(NamedTuple):
 
 
 _FORMS: Mapping[str, _Form] = {
-    # It fits into a header and never looks like a path (docs/behaviour.md, "HTTP API").
+    # It fits into a header and never looks like a path.
     "session_id": _Form(
         re.compile(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}"),
         "1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'",

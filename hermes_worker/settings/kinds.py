@@ -509,7 +509,7 @@ HOST = matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 _SERVER_KEY_CHARS_MIN = 16
-"""What the original asks of its API key (docs/behaviour.md, "HTTP API")."""
+"""What the original asks of its API key."""
 
 
 def _parse_secret(raw: object) -> Secret:

@@ -8,8 +8,8 @@ Times are epoch seconds (double precision) by the database's clock. Rows that gr
 nobody has claimed it since. The partial indexes hold due and claimed rows only, so that looking for work costs what
 there is to do, not what there has been.
 
-What people, models and tools wrote is ``SealedText``, which may be encrypted at rest. ``docs/encryption.md`` has a row
-for each column that holds text, and says why it is clear if it is; a test compares.
+What people, models and tools wrote is ``SealedText``, which may be encrypted at rest. ``docs/encryption.md`` names
+each column that holds text, and says why it is clear if it is; a test compares.
 """
 
 from __future__ import annotations

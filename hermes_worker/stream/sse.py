@@ -63,7 +63,7 @@ from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 
 KEEPALIVE = b": keepalive\n\n"
 CLOSED = b": stream closed\n\n"
-"""A comment that follows the last event of a run (docs/behaviour.md, "Runs over HTTP")."""
+"""A comment that follows the last event of a run."""
 GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
 
 
@@ -150,7 +150,7 @@ class WireEvent:
 
 
 def frame(run_id: str, event: WireEvent) -> bytes:
-    """Write an event in SSE form: its id, and one line of JSON (docs/behaviour.md, "Runs over HTTP")."""
+    """Write an event in SSE form: its id, and one line of JSON."""
     document = {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
     # JSON writes every line break inside a string as an escape, so this is one line whatever the model wrote.
     line = json.dumps(document, ensure_ascii=False, separators=(",", ":"))

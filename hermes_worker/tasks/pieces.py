@@ -104,7 +104,7 @@ def _texts(text: str, limit: TextLimit) -> list[Piece]:
 
 
 def _is_caption(text: str, file: Piece, limit: TextLimit | None) -> bool:
-    """Whether the text and the only file are one message (docs/behaviour.md, "Media")."""
+    """Whether the text and the only file are one message."""
     if limit is None or not text or not file.has_file or file.kind in (MediaKind.VOICE, MediaKind.AUDIO):
         return False
     return measure(text, limit.unit) <= limit.size_max - _REMARK_ROOM

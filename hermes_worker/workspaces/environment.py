@@ -1,4 +1,4 @@
-"""Which variables of a worker's environment a command may see (docs/behaviour.md, "Environment of commands").
+"""Which variables of a worker's environment a command may see.
 
 The original blocks the names it knows to be secret. A worker's environment holds the secrets of every provider, broker
 and database of the deployment, so here a name passes only when it is known to be harmless.

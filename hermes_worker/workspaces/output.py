@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _HEAD_SHARE = 0.4
-"""The original keeps 40 % of the limit from the beginning and 60 % from the end (docs/behaviour.md, "Results")."""
+"""The original keeps 40 % of the limit from the beginning and 60 % from the end."""
 
 _LINE_BYTES_MAX = 1_024
 """A longer line is cut."""

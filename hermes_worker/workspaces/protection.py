@@ -1,4 +1,4 @@
-"""Files that no tool reads or writes, wherever the workspace is (docs/behaviour.md, "Protected files").
+"""Files that no tool reads or writes, wherever the workspace is.
 
 Defence in depth, not a sandbox: a shell command can read what the worker's user can read. What this stops is a model
 that is talked into opening a credential through the file tools, which ask nobody.

@@ -34,7 +34,7 @@ TOOL = canonical_json(
 )
 SYSTEM = canonical_json({"role": "system", "content": "Be careful."})
 TAIL_ROWS = 3
-"""So many rows at the end stay, whatever else does (docs/behaviour.md, "Compaction")."""
+"""So many rows at the end stay, whatever else does."""
 
 
 def _nothing(_: str) -> str | None:

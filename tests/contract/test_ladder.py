@@ -1,6 +1,5 @@
 """What becomes of a run when its model or its network misbehaves: over every wire, through the real task body, with a
-real database. The rungs, their order and their counts are the original's (docs/behaviour.md, "Recovery" and "Cut and
-empty replies").
+real database. The rungs, their order and their counts are the original's.
 
 For every fault: the run ends as the ladder says, nothing is charged twice, and the transcript stays one that a strict
 server takes.

@@ -1,5 +1,4 @@
-"""Error in, meaning out. The original vectors are those computed with Hermes Agent 0.19.0 (docs/behaviour.md, "Error
-classes")."""
+"""Error in, meaning out. The original vectors are those computed with Hermes Agent 0.19.0."""
 
 from __future__ import annotations
 

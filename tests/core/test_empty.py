@@ -1,4 +1,4 @@
-"""A reply, and what happened to those before it: in. One verdict: out (docs/behaviour.md, "Cut and empty replies")."""
+"""A reply, and what happened to those before it: in. One verdict: out."""
 
 from __future__ import annotations
 

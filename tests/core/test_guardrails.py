@@ -1,4 +1,4 @@
-"""What an agent repeats in vain is counted from its transcript alone (docs/behaviour.md, "Guardrails")."""
+"""What an agent repeats in vain is counted from its transcript alone."""
 
 from __future__ import annotations
 

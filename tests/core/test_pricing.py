@@ -1,4 +1,4 @@
-"""Counted tokens: in. Dollars, or the admission that nobody knows: out (docs/behaviour.md, "Usage and prices")."""
+"""Counted tokens: in. Dollars, or the admission that nobody knows: out."""
 
 from __future__ import annotations
 

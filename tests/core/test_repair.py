@@ -17,7 +17,7 @@ from hermes_worker.core.recovery.repair import (
 )
 
 REPAIRED = [
-    # The rows of the original (docs/behaviour.md, "Arguments").
+    # The rows of the original.
     ('{"a":1,}', {"a": 1}),
     ('{"a":1}}', {"a": 1}),
     ('{"a": {"b": 1', {"a": {"b": 1}}),
@@ -221,7 +221,7 @@ KNOWN = {"todo", "patch", "browser_click", "web_search", "read_file", "write_fil
 KNOWN_MCP = KNOWN | {"kb_search", "kb_add", "mcp_docs_kb_get", "mcp_docs_kb_search", "mcp_docs_kb_add"}
 
 NAMES = [
-    # The rows of the original (docs/behaviour.md, "Calls").
+    # The rows of the original.
     ("TERMINAL", "terminal"),
     ("TodoTool_tool", "todo"),
     ("web-search", "web_search"),

@@ -1,4 +1,4 @@
-"""A failure, what was done already and what can be done now: in. One decision: out (docs/behaviour.md, "Recovery")."""
+"""A failure, what was done already and what can be done now: in. One decision: out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text with reasoning in it: in. What people may see: out (docs/behaviour.md, "Reasoning")."""
+"""Text with reasoning in it: in. What people may see: out."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_every_command_of_the_tour_does_what_the_tour_shows() -> None:
     said = {each.command: each.output for each in played}
     assert [(each.command, each.output) for each in played if each.status] == []
     assert "report: /home/you/greeter/hermes-report.md" in said["hermes-worker run"]
-    assert "greet.py:2" in said["head -n 24 hermes-report.md"]
+    assert "greet.py:2" in said["head -n 13 hermes-report.md"]
     assert "Hermes worker is up" in said["hermes-worker up &"]
     assert said["hermes-worker runs stop $RUN"].endswith("cancelled")
     assert '"event":"run.completed"' in said['curl -s -N localhost:8642/v1/runs/$RUN/events -H "$AUTH"']

@@ -1,4 +1,4 @@
-"""A prompt and where it goes: in. The prompt with cache marks: out (docs/behaviour.md, "Prompt cache")."""
+"""A prompt and where it goes: in. The prompt with cache marks: out."""
 
 from __future__ import annotations
 

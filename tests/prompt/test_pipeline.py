@@ -1,4 +1,4 @@
-"""Rows of a transcript: in. Messages of a request: out (docs/behaviour.md, "Message pipeline"; rows computed with
+"""Rows of a transcript: in. Messages of a request: out (rows computed with
 Hermes Agent 0.19.0)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A workspace: in. What the project says to agents: out (docs/behaviour.md, "System prompts")."""
+"""A workspace: in. What the project says to agents: out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session is about: in. The text its every request begins with: out (docs/behaviour.md, "System prompts")."""
+"""What a session is about: in. The text its every request begins with: out."""
 
 from __future__ import annotations
 

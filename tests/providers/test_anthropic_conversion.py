@@ -1,4 +1,4 @@
-"""Rows in, Anthropic's messages out, and back (docs/behaviour.md, "Anthropic messages")."""
+"""Rows in, Anthropic's messages out, and back."""
 
 from __future__ import annotations
 

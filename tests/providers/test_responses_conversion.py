@@ -1,4 +1,4 @@
-"""Rows in, items of the Responses API out, and back (docs/behaviour.md, "Responses items")."""
+"""Rows in, items of the Responses API out, and back."""
 
 from __future__ import annotations
 

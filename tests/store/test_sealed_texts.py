@@ -94,7 +94,15 @@ def test_an_unknown_key_is_named_and_nothing_else() -> None:
 
 
 def test_the_page_says_of_every_text_whether_it_is_encrypted() -> None:
-    said = dict(re.findall(r"^\| `([a-z_]+\.[a-z0-9_]+)` \| (encrypted|clear) \|", PAGE.read_text(), re.MULTILINE))
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    named = [
+        (f"{table}.{column}", kind)
+        for table, sealed, clear in rows
+        for kind, cell in (("encrypted", sealed), ("clear", clear))
+        for column in re.findall(r"`(\w+)`", cell)
+    ]
+    said = dict(named)
+    assert len(said) == len(named), "a column stands in two places"
     found = {
         f"{table.name}.{column.name}": "encrypted" if isinstance(column.type, SealedText) else "clear"
         for table in metadata.tables.values()
@@ -102,8 +110,8 @@ def test_the_page_says_of_every_text_whether_it_is_encrypted() -> None:
         if isinstance(column.type, sa.String | SealedText | PlacedText)
     }
     assert said == found, (
-        "give the new column a row in docs/encryption.md. If people, models, tools or providers may have written what "
-        "is in it, its type is SealedText('table.column'); if it is clear, the row says why SQL must see it."
+        "name the new column in docs/encryption.md. If people, models, tools or providers may have written what is in "
+        "it, its type is SealedText('table.column'); if it is clear, the page says why SQL must see it."
     )
 
 

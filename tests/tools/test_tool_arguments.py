@@ -23,7 +23,7 @@ COERCED = [
     ({"type": "array", "items": {"type": "string"}}, "http://x", ["http://x"]),
     ({"type": "integer"}, "NaN", "NaN"),
     ({"type": "integer"}, "1.0", 1),
-    # And the other rules of docs/behaviour.md, "Arguments".
+    # And the other rules of the original.
     ({"type": "integer"}, "3.14", "3.14"),
     ({"type": "integer"}, "-7", -7),
     ({"type": "integer"}, 5.0, 5),

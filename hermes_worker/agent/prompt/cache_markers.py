@@ -1,4 +1,4 @@
-"""Mark where a provider shall cut its prompt cache: the "system and 3" layout (docs/behaviour.md, "Prompt cache").
+"""Mark where a provider shall cut its prompt cache: the "system and 3" layout.
 
 Anthropic's models, and some that copied their interface, cache a prompt up to marked places. At most four marks are
 allowed: one behind the system prompt, which never changes in a session, and one behind each of the last three messages,

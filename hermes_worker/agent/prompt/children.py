@@ -1,4 +1,4 @@
-"""The system prompt of a child run (docs/behaviour.md, "Delegation"): no identity, no memory, no project files, but a
+"""The system prompt of a child run: no identity, no memory, no project files, but a
 job.
 
 All children of a session with the same tools share it to the byte; what is their own stands in their first message.

@@ -1,4 +1,4 @@
-"""Make a long conversation fit: its older part is replaced by a summary (docs/behaviour.md, "Compaction"). Pure.
+"""Make a long conversation fit: its older part is replaced by a summary. Pure.
 
 Theory of operation. Rows of a transcript are never rewritten. A compaction is one more row, in the user's role, whose
 private field says which rows it stands for; ``visible`` gives the rows a model is shown: the first few, the newest
@@ -116,7 +116,7 @@ class CompactionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protected:
-    """The rows that a compaction leaves alone (docs/behaviour.md, "Compaction")."""
+    """The rows that a compaction leaves alone."""
 
     head_rows: int = 3
     """Rows at the beginning, for the first compaction."""
@@ -138,7 +138,7 @@ _RAISED: Sequence[tuple[str, str, float]] = (
     ("openai-codex", "gpt-5.[456]*", 0.85),
 )
 """Models that work well in a larger part of their window than is usual: patterns of provider and model, and the share.
-From the original (docs/behaviour.md, "Compaction").
+From the original.
 """
 
 
@@ -162,7 +162,7 @@ def room_tokens(window: int, output_tokens_max: int | None) -> int:
 
 
 def trigger_tokens(window: int, output_tokens_max: int | None, share: float, *, is_exact: bool = False) -> int:
-    """Tokens of a request from which on it is compacted first (docs/behaviour.md, "Compaction"). ``is_exact`` leaves
+    """Tokens of a request from which on it is compacted first. ``is_exact`` leaves
     ``share`` as it is for small windows."""
     room = room_tokens(window, output_tokens_max)
     share = max(share, 0.75) if window < 512_000 and not is_exact else share

@@ -1,4 +1,4 @@
-"""Turn the rows of a transcript into the messages of a request (docs/behaviour.md, "Message pipeline" and "Reasoning").
+"""Turn the rows of a transcript into the messages of a request.
 
 ``prepare`` is called before every model call. Our own rows are canonical JSON, and the state machine sees to it that
 every call has its result, so the usual history is passed on row by row without being parsed: roles and counts are
@@ -260,8 +260,7 @@ def _call_ids(call: Row) -> set[str]:
 
 def mend_arguments(rows: Iterable[Row]) -> list[Row]:
     """Replace arguments that cannot be read by ``{}``, and say so in the result of their call; one is added if there is
-    none. Arguments that only need noise removed are left for ``translated``: such a call has run (docs/behaviour.md,
-    "Arguments").
+    none. Arguments that only need noise removed are left for ``translated``: such a call has run.
     """
     mended: list[Row] = []
     unmarked: list[str] = []
@@ -314,7 +313,7 @@ def _answers(row: Row) -> str:
 
 def repair_roles(rows: Iterable[Row]) -> list[Row]:
     """Put rows in an order that strict providers take: assistants that speak twice are one, results stand behind the
-    calls they answer or are dropped, users that speak twice are one (docs/behaviour.md, "Message pipeline").
+    calls they answer or are dropped, users that speak twice are one.
     """
     answered = _drop_stray_results(_merge_assistants(rows))
     # A stray result may have stood between two assistants.
@@ -401,8 +400,7 @@ def _one_user(first: Row, second: Row) -> Row:
 
 
 def pair_results(rows: Iterable[Row]) -> list[Row]:
-    """Give each call of a row exactly one result right behind it, and each result a call (docs/behaviour.md, "Message
-    pipeline").
+    """Give each call of a row exactly one result right behind it, and each result a call.
 
     Real results keep their order and come first; calls that have none get one that says so. Ids need to be unique in
     one row only: some servers count from 0 in every reply.
@@ -451,7 +449,7 @@ def _named(call: Row) -> Row:
 
 def drop_thinking_only(rows: Iterable[Row]) -> list[Row]:
     """Drop assistant rows that hold nothing but reasoning, which providers refuse to see again. Users that stand side
-    by side because of that are merged, whatever their content (docs/behaviour.md, "Message pipeline").
+    by side because of that are merged, whatever their content.
     """
     kept: list[Row] = []
     has_dropped = False

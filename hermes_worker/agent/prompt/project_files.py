@@ -1,5 +1,4 @@
-"""The files of a project that are written for agents, as they stand in a session's workspace (docs/behaviour.md,
-"System prompts").
+"""The files of a project that are written for agents, as they stand in a session's workspace.
 
 One kind speaks for the project, the first that is there and not empty. Only the top of the workspace is looked at: what
 lies above it is not the session's to read, and folders below it have their say when a call first touches them

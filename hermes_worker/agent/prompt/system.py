@@ -1,4 +1,4 @@
-"""The system prompt of a session (docs/behaviour.md, "System prompts").
+"""The system prompt of a session.
 
 It is built once, stored with the session and sent as the same bytes on every call: the provider's prompt cache begins
 here (invariant I7). ``core.prompt_places`` says which sections there are and in which order they stand. Pure: the same
@@ -78,8 +78,7 @@ def assembled_prompt(parts: PromptParts) -> Assembled:
 
 
 def is_for(prompt: str, *, model: str, provider: str) -> bool:
-    """Whether a stored prompt names this model and provider, so that it can be used again as it is (docs/behaviour.md,
-    "System prompts")."""
+    """Whether a stored prompt names this model and provider, so that it can be used again as it is."""
     return _last_named(prompt, "Model") == model.strip() and _last_named(prompt, "Provider") == provider.strip()
 
 

@@ -1,7 +1,7 @@
 """The agent's own to-do list, beside a summary that hides the result in which it stood. Pure.
 
 The list itself is a document of the session and is never lost; but an agent that no longer sees it forgets to go on
-with it. So the newest list that the transcript holds is written below the notes (docs/behaviour.md, "Compaction").
+with it. So the newest list that the transcript holds is written below the notes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turn the JSON that a model wrote into the arguments that a tool declared (docs/behaviour.md, "Arguments").
+"""Turn the JSON that a model wrote into the arguments that a tool declared.
 
 Values are first brought to the types that the schema asks for, where a value plainly means one: models write ``"5"``
 for 5 and ``"null"`` for nothing. Then ``json_schema`` judges them, and what is wrong is told in sentences that a model

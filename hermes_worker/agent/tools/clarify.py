@@ -1,4 +1,4 @@
-"""``clarify``: put a question to the user (docs/behaviour.md, "Questions"). The call waits; the answer is its
+"""``clarify``: put a question to the user. The call waits; the answer is its
 result."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``cronjob``: lets an agent manage scheduled jobs (docs/behaviour.md, "Job records"). One tool for all actions."""
+"""``cronjob``: lets an agent manage scheduled jobs. One tool for all actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handing tasks to child runs (docs/behaviour.md, "Delegation")."""
+"""Handing tasks to child runs."""
 
 from __future__ import annotations
 

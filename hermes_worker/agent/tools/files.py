@@ -1,4 +1,4 @@
-"""``read_file``, ``write_file`` and ``patch`` (docs/behaviour.md, "Tools")."""
+"""``read_file``, ``write_file`` and ``patch``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the text a model means, which is often not quite the text it wrote (docs/behaviour.md, "Tools", ``patch``).
+"""Find the text a model means, which is often not quite the text it wrote (``patch``).
 
 The strategies go from literal to lenient and the first that finds anything decides. All but the last two find the same
 words with other white space, escapes or typography; the last two find a block that only resembles what was asked for,

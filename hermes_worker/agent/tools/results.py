@@ -1,6 +1,4 @@
-"""The form in which the model sees a result: errors that cannot imitate a speaker, never more text than fits
-(docs/behaviour.md, "Results").
-"""
+"""The form in which the model sees a result: errors that cannot imitate a speaker, never more text than fits."""
 
 from __future__ import annotations
 

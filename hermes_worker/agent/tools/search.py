@@ -1,4 +1,4 @@
-"""``search_files``: look for text in files, or for files by name (docs/behaviour.md, "Tools").
+"""``search_files``: look for text in files, or for files by name.
 
 The search runs as a command in the workspace: ripgrep where it is installed, otherwise ``treesearch``. Both look at
 the same files and their output is read by the same code, so the answer does not depend on the machine.

@@ -1,4 +1,4 @@
-"""``terminal``: a shell command in the session's workspace (docs/behaviour.md, "Tools").
+"""``terminal``: a shell command in the session's workspace.
 
 Each command is a shell of its own. What makes them feel like one is kept with the session: the folder the last command
 ended in and the variables it exported, so the next command may run on another worker.

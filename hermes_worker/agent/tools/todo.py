@@ -1,4 +1,4 @@
-"""The session's task list (docs/behaviour.md, "Tools")."""
+"""The session's task list."""
 
 from __future__ import annotations
 

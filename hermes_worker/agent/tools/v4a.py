@@ -1,4 +1,4 @@
-"""Patches in the V4A format: several files, changed together or not at all (docs/behaviour.md, "Tools", ``patch``).
+"""Patches in the V4A format: several files, changed together or not at all (``patch``).
 
     *** Begin Patch
     *** Update File: src/app.py

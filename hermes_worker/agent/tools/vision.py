@@ -1,4 +1,4 @@
-"""``vision_analyze``: describes an image in words (docs/behaviour.md, "Tools").
+"""``vision_analyze``: describes an image in words.
 
 A model beside the conversation looks at it, in an auxiliary call that another worker makes, so that a conversation with
 a model that cannot see goes on all the same, and an image is paid for once and not with every later call.

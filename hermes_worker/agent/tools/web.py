@@ -1,4 +1,4 @@
-"""``web_extract``: the text of web pages, as Markdown (docs/behaviour.md, "Tools")."""
+"""``web_extract``: the text of web pages, as Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions`` (docs/behaviour.md, "Chat completions")."""
+"""``POST /v1/chat/completions``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse the messages of a chat completion into the form that we store (docs/behaviour.md, "Messages of clients"). Pure.
+"""Parse the messages of a chat completion into the form that we store. Pure.
 
 Clients send back what they were given, with whatever fields their SDK adds; fields that mean nothing here are ignored.
 A message that cannot be taken is refused with its place.

@@ -1,4 +1,4 @@
-"""Tools of the client, and the results that it brings (docs/behaviour.md, "Tools of clients")."""
+"""Tools of the client, and the results that it brings."""
 
 from __future__ import annotations
 

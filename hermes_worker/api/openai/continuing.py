@@ -1,4 +1,4 @@
-"""Which session a chat completion belongs to (docs/behaviour.md, "Chat completions").
+"""Which session a chat completion belongs to.
 
 A client of this kind keeps the conversation itself and sends all of it each time. So that the agent has its workspace
 and its own memory of what it did, a request continues the session in which exactly that was said, if there is one. The

@@ -1,4 +1,4 @@
-"""A session as a conversation of OpenAI's API, and its rows as items (docs/behaviour.md, "Conversations"). Pure.
+"""A session as a conversation of OpenAI's API, and its rows as items. Pure.
 
 The id of a conversation is that of its session, ``conv_`` for ``run_``, or the name that a client gave it. The id of an
 item is made of the session's id and of the number of its row.

@@ -1,4 +1,4 @@
-"""``/v1/conversations`` (docs/behaviour.md, "Conversations")."""
+"""``/v1/conversations``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse the input of a response into the form in which we store messages (docs/behaviour.md, "Responses"). Pure."""
+"""Parse the input of a response into the form in which we store messages. Pure."""
 
 from __future__ import annotations
 

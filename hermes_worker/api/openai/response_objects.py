@@ -1,4 +1,4 @@
-"""A run as an object of OpenAI's Responses API (docs/behaviour.md, "Responses"). Pure.
+"""A run as an object of OpenAI's Responses API. Pure.
 
 Items stand in the order in which they were said. A call of one of the agent's tools is an ``mcp_call``: a client shows
 it and does nothing; it would have to execute a ``function_call``. Ids are made from the run's id and from places in the

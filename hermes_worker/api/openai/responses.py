@@ -1,4 +1,4 @@
-"""``/v1/responses`` (docs/behaviour.md, "Responses")."""
+"""``/v1/responses``."""
 
 from __future__ import annotations
 

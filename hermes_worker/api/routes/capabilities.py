@@ -1,4 +1,4 @@
-"""The capabilities of this server, and its toolsets and skills (docs/behaviour.md, "Sessions over HTTP")."""
+"""The capabilities of this server, and its toolsets and skills."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A run's stream as server-sent events (docs/behaviour.md, "Runs over HTTP"): data only, any number of readers, at any
-time."""
+"""A run's stream as server-sent events: data only, any number of readers, at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this process answers, and whether the installation works (docs/behaviour.md, "HTTP API")."""
+"""Whether this process answers, and whether the installation works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _READY_AGE_S = 2.0
 _FREE_BYTES_MIN = 1_000_000
 """Free bytes below which a database counts as full: a step writes some kilobytes, and several are written at once."""
 _DISK_PERCENT_MAX = 90
-"""Percent of a disk from which on it counts as nearly full (docs/behaviour.md, "HTTP API")."""
+"""Percent of a disk from which on it counts as nearly full."""
 
 
 class Readiness(StrEnum):

@@ -1,4 +1,4 @@
-"""Scheduled jobs (docs/behaviour.md, "Jobs over HTTP"). Errors have that API's flat shape: ``{"error": "..."}``."""
+"""Scheduled jobs. Errors have that API's flat shape: ``{"error": "..."}``."""
 
 from __future__ import annotations
 

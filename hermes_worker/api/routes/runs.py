@@ -1,4 +1,4 @@
-"""Submit runs, list them, read one, stop one (docs/behaviour.md, "Runs over HTTP")."""
+"""Submit runs, list them, read one, stop one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take a turn in a session: wait for its end, or follow it (docs/behaviour.md, "Sessions over HTTP").
+"""Take a turn in a session: wait for its end, or follow it.
 
 A client that leaves stops nothing: the turn continues, and the same request with the same ``Idempotency-Key`` finds it.
 """

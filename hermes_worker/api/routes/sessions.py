@@ -1,4 +1,4 @@
-"""Sessions: list, open, read, rename, fork (docs/behaviour.md, "Sessions over HTTP")."""
+"""Sessions: list, open, read, rename, fork."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ would be full of calls whose time has not come, and an older run's call could no
 RATE_LIMIT_PAUSE_S = 2.0
 """Seconds for which a credential rests after a rate limit without a stated time."""
 FALLEN_BACK_S = 60.0
-"""Seconds for which a provider is avoided that was left because of its limits (docs/behaviour.md, "Recovery")."""
+"""Seconds for which a provider is avoided that was left because of its limits."""
 CLOSED_REST_S = 60.0
 """Seconds for which other keys are preferred to one that was closed and is open again."""
 FITS_PART = 0.95

@@ -1,10 +1,10 @@
 """Classify failed model calls: from the facts of an error to a ``Classification``.
 
-Everything here is a table. Patterns are lower-case substrings of what providers really send; a *rule* is a test and
-the outcome it leads to; a *ladder* is a list of rules of which the first that holds wins. The order inside a ladder
-is the meaning: ``Unsupported parameter: max_tokens`` is a malformed request although it contains ``max_tokens``, which
-elsewhere speaks of the context window. Families, order and flags are those of Hermes Agent 0.19.0 (docs/behaviour.md,
-"Error classes"); what differs is marked "Ours".
+Everything here is a table. Patterns are lower-case substrings of what providers really send; a *rule* is a test and the
+outcome it leads to; a *ladder* is a list of rules of which the first that holds wins. The order inside a ladder is the
+meaning: ``Unsupported parameter: max_tokens`` is a malformed request although it contains ``max_tokens``, which
+elsewhere speaks of the context window. Families, order and flags are those of Hermes Agent 0.19.0; what differs is
+marked "Ours".
 
 Wires build a ``RawError`` from whatever their SDK raised (``raw_error`` reads the usual attributes) and raise a
 ``ModelCallError`` with the kind found here; ``classification_of`` gets the flags back on the other side.

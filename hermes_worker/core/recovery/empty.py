@@ -1,4 +1,4 @@
-"""Decide what to do with a reply that is cut short or empty (docs/behaviour.md, "Cut and empty replies").
+"""Decide what to do with a reply that is cut short or empty.
 
 ``after_reply`` judges every reply, the good ones too, and returns a verdict together with the counters to carry to the
 next one. It is a list of rungs in a fixed order; each either answers or passes the reply on.
@@ -32,7 +32,7 @@ REISSUES_MAX = 4
 INCOMPLETES_MAX = 3
 """Replies of the Responses API with status ``incomplete``, the last of which ends the turn."""
 UNKNOWN_ROUNDS_MAX = 3
-"""Replies in a row all of whose calls name no tool, the last of which ends the turn (docs/behaviour.md, "Calls")."""
+"""Replies in a row all of whose calls name no tool, the last of which ends the turn."""
 RAW_CALLS_MAX = 2
 """Requests to call tools properly, after replies that held calls as text."""
 SCRATCHPADS_MAX = 2
@@ -371,8 +371,7 @@ def _without_last_interim(scaffold: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _empty(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings) -> Verdict:
-    """Judge a reply without visible text and without calls, by the rungs in the original's order (docs/behaviour.md,
-    "Cut and empty replies")."""
+    """Judge a reply without visible text and without calls, by the rungs in the original's order."""
     if has_visible_text(reply.streamed_text):
         text = strip_think_blocks(reply.streamed_text).strip()
         return Accept(text=text, reason=AcceptReason.PARTIAL_STREAM_RECOVERY)

@@ -1,4 +1,4 @@
-"""Repair tool calls that a model wrote badly (docs/behaviour.md, "Arguments" and "Calls").
+"""Repair tool calls that a model wrote badly.
 
 There are two uses. *Before a call runs*, ``assess_arguments`` says whether its arguments can be trusted: repairs that
 only remove noise are accepted, but nothing that had to be invented is ever executed, because half a ``write_file`` is
@@ -83,7 +83,7 @@ def arguments_text(value: object) -> str:
 
 
 def dedupe(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
-    """Drop calls that repeat an earlier one's name and argument text (docs/behaviour.md, "Calls", step 5)."""
+    """Drop calls that repeat an earlier one's name and argument text."""
     first: dict[tuple[str, str], ToolRequest] = {}
     for request in requests:
         first.setdefault((request.name, request.arguments), request)
@@ -247,7 +247,7 @@ def _without_trailing_commas(text: str) -> Iterator[str]:
 _NAME_CHARS_MAX = 128
 """A longer name is an accident or an attack, and comparing it costs quadratic time."""
 _RATIO_MIN = 0.7
-"""The original's cutoff for "the same name, mistyped" (docs/behaviour.md, "Calls")."""
+"""The original's cutoff for "the same name, mistyped"."""
 _FOREIGN_NAMESPACES = ("functions.", "tools.", "default_api.")
 """Prefixes that models trained on other harnesses put in front of a tool's name."""
 _MCP_PREFIX = "mcp_"

@@ -1,4 +1,4 @@
-"""Token limits that providers mention in their error messages (docs/behaviour.md, "Reported limits").
+"""Token limits that providers mention in their error messages.
 
 Messages are written by servers and may be anything, so they are cut and their white space is collapsed before a
 regular expression sees them.

@@ -1,4 +1,4 @@
-"""Decide what to do about a failed model call, by one table (docs/behaviour.md, "Recovery").
+"""Decide what to do about a failed model call, by one table.
 
 A *remedy* is something a worker can do before it asks again, such as fetching a fresh credential or removing images.
 Which remedies exist right now is part of the ``Situation``; the table names them all. A shell that can only wait
@@ -713,7 +713,7 @@ _TABLE: tuple[_Row, ...] = (
     _Row(when=_is_exhausted, do=_give_up(GiveUpReason.RETRIES_EXHAUSTED)),
     _Row(when=_always, do=_wait),
 )
-"""The rows in the order in which they are tried (docs/behaviour.md, "Recovery")."""
+"""The rows in the order in which they are tried."""
 
 _REMEDY_OF: Mapping[str, Remedy] = {
     "refresh_credential": Remedy.REFRESH_CREDENTIAL,

@@ -1,5 +1,4 @@
-"""Remove reasoning that models write between tags into their text, so that people do not see it (docs/behaviour.md,
-"Reasoning").
+"""Remove reasoning that models write between tags into their text, so that people do not see it.
 
 ``ThinkScrubber`` works on a stream. It shows the same text however the stream is cut into pieces, which fixes these
 rules for a text as a whole:

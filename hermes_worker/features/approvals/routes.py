@@ -1,4 +1,4 @@
-"""Answer what runs ask: approvals and questions (docs/behaviour.md, "Runs over HTTP"), and the inbox of both."""
+"""Answer what runs ask: approvals and questions, and the inbox of both."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Agents' memories between conversations: entries, limits, the effect of a change, and who may make one. Pure.
 
 A *memory* is a short list of entries: ``memory`` holds an agent's own notes, ``user`` what it knows about the user.
-Both are shown in the system prompt, so their size is limited in characters, the delimiters between entries included
-(docs/behaviour.md, "Memory"). A change names an entry by a piece of its text, or by its id and version; a change to an
-entry that was changed meanwhile is refused with the present text.
+Both are shown in the system prompt, so their size is limited in characters, the delimiters between entries included. A
+change names an entry by a piece of its text, or by its id and version; a change to an entry that was changed meanwhile
+is refused with the present text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Receive events on webhook routes (docs/behaviour.md, "Webhooks"). An event is let in by its signature; errors are
+"""Receive events on webhook routes. An event is let in by its signature; errors are
 flat: ``{"error": ...}``.
 
 The order of the checks is Hermes Agent's: nothing is counted or parsed before the signature is verified.

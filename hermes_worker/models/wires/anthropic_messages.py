@@ -40,13 +40,13 @@ from hermes_worker.models.wires.templates import RequestTemplates
 
 API_VERSION = "2023-06-01"
 BETAS = "interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14"
-"""Thinking between tool calls, and arguments that are streamed as they are written (docs/behaviour.md, "Clients")."""
+"""Thinking between tool calls, and arguments that are streamed as they are written."""
 _BETA_HEADER = "anthropic-beta"
 _CREDENTIALS = frozenset({"authorization", "x-api-key"})
 """Headers that the SDK takes for a credential."""
 
 _TOKEN = re.compile(r"sk-ant-(?!api)|eyJ|cc-")
-"""The beginning of access tokens, in contrast to API keys (docs/behaviour.md, "Clients")."""
+"""The beginning of access tokens, in contrast to API keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Assemble one reply from the chunks of a chat completion. Pure: no network, no clock.
 
 A chunk is a parsed JSON object. A whole, unstreamed completion is one chunk that says ``message`` where a streamed one
-says ``delta``, so both take the same way. The shapes accepted are those of docs/behaviour.md, "Streaming", and of the
+says ``delta``, so both take the same way. The shapes accepted are those of Hermes Agent 0.19, and of the
 servers that call themselves compatible; what contradicts them raises ``MalformedReply``.
 """
 
@@ -305,7 +305,7 @@ _SIGNED = "thought_signature"
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:
-    """Token counts with the cached ones taken out of ``input`` (docs/behaviour.md, "Usage and prices").
+    """Token counts with the cached ones taken out of ``input``.
 
     Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
     """
@@ -349,7 +349,7 @@ _COST_USD_MAX = 10_000
 
 def generated_id(name: str, arguments: str, index: int) -> str:
     """Make the id of a call that came without one: the same on every worker, and of a form that each reader takes, the
-    templates of Mistral's models too (docs/behaviour.md, "Reasoning").
+    templates of Mistral's models too.
     """
     return short_id(f"{name}:{arguments}:{index}")
 

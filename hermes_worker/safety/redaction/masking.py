@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _MASK_KEEPS_CHARS_MIN = 18
-"""A shorter secret is hidden whole (docs/behaviour.md, "Redaction")."""
+"""A shorter secret is hidden whole."""
 KNOWN_CHARS_MIN = 8
 """A secret known by its value is masked wherever its characters stand. One that is shorter is not: a key of one letter
 would be found in every word."""
@@ -59,7 +59,7 @@ def mask(secret: str) -> str:
 
 def marked(secret: str) -> str:
     """The marker of a secret in a text that may be written back: no reader takes it for a value, and ``holds_marker``
-    recognises it (docs/behaviour.md, "Redaction"). Lines stay lines.
+    recognises it. Lines stay lines.
     """
     if "\n" in secret:
         return "\n".join(marked(line) if line.strip() else line for line in secret.split("\n"))

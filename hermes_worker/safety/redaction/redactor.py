@@ -1,4 +1,4 @@
-"""The one way of a tool's result to rows, models, events and files (docs/behaviour.md, "Redaction")."""
+"""The one way of a tool's result to rows, models, events and files."""
 
 from __future__ import annotations
 

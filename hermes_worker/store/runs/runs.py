@@ -112,11 +112,11 @@ class _ActiveRunChanged(Exception):
 GOES_FIRST = -100
 """The rank of a run for which another was stopped: before all others of its tenant."""
 SESSION_QUEUE_MAX = 32
-"""Runs that may wait in one session (docs/behaviour.md, "Busy sessions")."""
+"""Runs that may wait in one session."""
 
 
 class Multitask(StrEnum):
-    """The treatment of input for a session that has a run at work (docs/behaviour.md, "Busy sessions")."""
+    """The treatment of input for a session that has a run at work."""
 
     QUEUE = "queue"
     INTERRUPT = "interrupt"

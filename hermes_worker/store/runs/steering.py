@@ -2,7 +2,7 @@
 last result.
 
 They never become rows of the transcript, so the roles still alternate and the prompt keeps its bytes: the text is
-stored with the result (docs/behaviour.md, "Steering").
+stored with the result.
 """
 
 from __future__ import annotations

@@ -87,13 +87,13 @@ class RunView:
 
     @property
     def is_partial(self) -> bool:
-        """The run ended with less than a whole answer (docs/behaviour.md, "Exit reasons")."""
+        """The run ended with less than a whole answer."""
         is_cut = self.exit_reason in (ExitReason.TRUNCATED, ExitReason.UNKNOWN_TOOLS)
         return is_cut or self.failure_kind in _OVERFLOWS
 
     @property
     def is_completed(self) -> bool:
-        """The model came to an end by itself (docs/behaviour.md, "End of a run")."""
+        """The model came to an end by itself."""
         reasons = (None, ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED)
         return self.status is RunStatus.COMPLETED and self.exit_reason not in reasons
 

@@ -1,4 +1,4 @@
-"""Model calls beside the conversation, such as summaries of it (docs/behaviour.md, "Auxiliary calls").
+"""Model calls beside the conversation, such as summaries of it.
 
 Each task may have providers of its own, tried before those of the installation. Failures are decided on by the same
 table as those of the loop, but no call waits for long: a call beside the conversation that would have to wait goes to

@@ -1,4 +1,4 @@
-"""Whether a claimed call may run now: permission for dangerous commands (docs/behaviour.md, "Approvals").
+"""Whether a claimed call may run now: permission for dangerous commands.
 
 Decided by the worker that claimed the call, before the tool sees it. What a decision needs beside the command is read
 only when a dangerous pattern was found, so a harmless command costs no statement.

@@ -1,4 +1,4 @@
-"""One model call, with everything that is tried before it counts as failed (docs/behaviour.md, "Recovery").
+"""One model call, with everything that is tried before it counts as failed.
 
 ``core.recovery.asking`` says what to do next; here it is done. Waits over a few seconds end the call with an event that
 parks the run, and the worker that goes on finds in the run what was tried already.

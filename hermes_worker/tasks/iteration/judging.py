@@ -26,8 +26,7 @@ from hermes_worker.tasks.iteration.planning import guarded, plan_calls, unknown_
 
 NO_SUMMARY = "(The steps this task allows are used up, and the model wrote no summary of what it did.)"
 _ROWS_AFTER_TOOLS = 5
-"""How many rows back a tool's result still counts as what the model should have answered (docs/behaviour.md, "Cut and
-empty replies").
+"""How many rows back a tool's result still counts as what the model should have answered.
 """
 _ITEMS_OF_THE_TEXT = ("codex_message_items", "anthropic_content_blocks")
 """Fields of a row that repeat its text; they go when the text that is stored is another."""
@@ -174,8 +173,7 @@ def _failed(reply: ModelReply, reason: ExitReason, kind: str, message: str) -> J
 
 
 def _judged_summary(reply: ModelReply, where: Circumstances) -> Judged:
-    """The one call after the last allowed step: an empty summary is asked for once more (docs/behaviour.md, "End of a
-    run")."""
+    """The one call after the last allowed step: an empty summary is asked for once more."""
     text = "" if has_raw_call(strip_thoughts(reply.text)) else strip_think_blocks(reply.text).strip()
     if not text and not where.memory.summaries:
         return _asked_again(reply, replace(where.memory, summaries=1), is_counted=False)

@@ -1,6 +1,4 @@
-"""The documents kept of jobs' runs: a directory per job, and a limited number in each (docs/behaviour.md, "Job
-output").
-"""
+"""The documents kept of jobs' runs: a directory per job, and a limited number in each."""
 
 from __future__ import annotations
 

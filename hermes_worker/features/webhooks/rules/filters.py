@@ -1,4 +1,4 @@
-"""Which events a route accepts: conditions on the payload, as data (docs/behaviour.md, "Webhooks").
+"""Which events a route accepts: conditions on the payload, as data.
 
 A condition is ``{"field": "pull_request.draft", "equals": false}``, or ``all``, ``any`` and ``not`` of others. A field
 is a path in the payload; ``event`` is the type of the event, ``headers.<name>`` a header of the request.

@@ -1,5 +1,4 @@
-"""A webhook route: who may send events to it, which of them it accepts, and what is done with them (docs/behaviour.md,
-"Webhooks")."""
+"""A webhook route: who may send events to it, which of them it accepts, and what is done with them."""
 
 from __future__ import annotations
 

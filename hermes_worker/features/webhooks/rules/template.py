@@ -25,7 +25,7 @@ _OWN_NAMES = ("__raw__", "event_type")
 
 
 def render(template: str, payload: Mapping[str, Any], event: str) -> str:
-    """Render ``template`` with its names replaced (docs/behaviour.md, "Webhooks"). ``{__raw__}`` is the whole payload,
+    """Render ``template`` with its names replaced. ``{__raw__}`` is the whole payload,
     ``{event_type}`` the event; a name that the payload does not have stays as it is."""
     return "".join(text for _, text in _pieces(template, payload, event))
 

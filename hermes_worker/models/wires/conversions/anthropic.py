@@ -1,5 +1,5 @@
-"""Convert between chat-completions rows, which is what transcripts hold, and Anthropic's messages (docs/behaviour.md,
-"Anthropic messages"). Pure: dictionaries in, dictionaries out.
+"""Convert between chat-completions rows, which is what transcripts hold, and Anthropic's messages. Pure: dictionaries
+in, dictionaries out.
 
 Anthropic is strict about pairs: what follows a message with ``tool_use`` blocks must begin with their results. And it
 signs the thinking of a message against everything before it, so a message that had to be changed cannot keep its
@@ -529,8 +529,7 @@ def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
 
 
 def usage_of(usage: object) -> Usage:
-    """Anthropic counts uncached input by itself, so nothing has to be subtracted (docs/behaviour.md, "Usage and
-    prices")."""
+    """Anthropic counts uncached input by itself, so nothing has to be subtracted."""
     counts = usage if isinstance(usage, Mapping) else {}
 
     def count(name: str) -> int:

@@ -1,5 +1,5 @@
-"""Convert between chat-completions rows, which is what transcripts hold, and the items of the Responses API
-(docs/behaviour.md, "Responses items"). Pure: dictionaries in, dictionaries out.
+"""Convert between chat-completions rows, which is what transcripts hold, and the items of the Responses API. Pure:
+dictionaries in, dictionaries out.
 
 The API keeps nothing for us (``store`` is false), so reasoning travels encrypted in the transcript. Only the endpoint
 that sealed it can open it: each item is stored with its *issuer* and sent to no other.
@@ -482,7 +482,7 @@ def _failure_text(error: object, status: str) -> str:
 
 
 def usage_of(usage: object) -> Usage:
-    """Token counts with the cached ones taken out of ``input`` (docs/behaviour.md, "Usage and prices")."""
+    """Token counts with the cached ones taken out of ``input``."""
     counts = mapping_of(usage)
     details = mapping_of(counts.get("input_tokens_details"))
     read, written = _count(details.get("cached_tokens")), first_count(*map(details.get, CACHE_WRITES))
