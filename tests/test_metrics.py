@@ -21,7 +21,7 @@ from support.store import Store, opened
 from hermes_worker import settings as settings_module
 from hermes_worker.core.replay import Replay
 from hermes_worker.metrics import serving
-from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope, markdown_table
+from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
 from hermes_worker.metrics.collecting import FleetCollector
 from hermes_worker.metrics.labels import LabelValues
 from hermes_worker.metrics.serving import registry_of, serve_metrics
@@ -109,11 +109,6 @@ def _live(store: Store) -> None:
             ),
         ):
             connection.execute(statement)
-
-
-def test_the_table_of_the_documents_is_that_of_the_code() -> None:
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert markdown_table() in text, "run python -m hermes_worker.metrics"
 
 
 def test_every_metric_of_the_table_is_served_and_no_other(store: Store, settings: Settings) -> None:

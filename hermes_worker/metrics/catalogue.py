@@ -1,4 +1,4 @@
-"""Every metric there is, as rows of one table. ``docs/metrics.md`` is made of it, and nothing else can be served.
+"""Every metric there is, as rows of one table: ``docs/reference/metrics.md`` is made of it, and no other is served.
 
 Names follow https://prometheus.io/docs/practices/naming/ (read in November 2026). The values of a label are bounded:
 they come from closed lists of the product, from the settings, or are ``other``. Nothing that a caller or a model wrote
@@ -179,14 +179,3 @@ METRICS: tuple[Metric, ...] = (
 )
 
 BY_NAME: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in METRICS})
-
-
-def markdown_table() -> str:
-    """The table of docs/metrics.md."""
-    lines = ["| metric | kind | scope | labels | meaning |", "| --- | --- | --- | --- | --- |"]
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(
-            f"| `{metric.served_name}` | {metric.kind.value} | {metric.scope.value} | {labels} | {metric.meaning} |"
-        )
-    return "\n".join(lines)

@@ -6,7 +6,7 @@ home directory, the configuration of the fleet in the database, ``config.yaml`` 
 empty variable counts as not set, because that is what an unset variable becomes in a compose file.
 
 Each setting is declared once, as a field: its key, its variables, what it may hold, its default and its meaning. The
-The table of docs/settings.md is made from that (``python -m hermes_worker.settings``). Keys that Hermes Agent also has
+page docs/reference/settings.md is made from that (``docs/make_reference.py``). Keys that Hermes Agent also has
 keep its names, so that its ``config.yaml`` can be used as it is; what we do not use of it is noted and ignored.
 """
 
@@ -118,7 +118,6 @@ __all__ = [
     "is_loopback",
     "is_supervised",
     "load",
-    "markdown_table",
     "told_settings",
 ]
 
@@ -2009,6 +2008,9 @@ class SettingRow(NamedTuple):
 
     key: str
     variable: str
+    allowed: str
+    """What its value may be, as errors say it."""
+    is_secret: bool
     default: str
     """Empty when the setting is not set by default."""
     doc: str
@@ -2020,9 +2022,15 @@ def describe() -> Iterator[SettingRow]:
     for group in (Settings, *_GROUPS.values()):
         for item, declaration in _declared(group):
             has_default = item.default not in (None, MISSING)
-            default = declaration.kind.render(item.default) if has_default else ""
-            doc = docs[group.__name__, item.name]
-            yield SettingRow(declaration.key, declaration.variables[0], default, doc)
+            kind = declaration.kind
+            yield SettingRow(
+                key=declaration.key,
+                variable=declaration.variables[0],
+                allowed=kind.allowed,
+                is_secret=kind.is_secret,
+                default=kind.render(item.default) if has_default else "",
+                doc=docs[group.__name__, item.name],
+            )
 
 
 _READING_DOCS = Lock()
@@ -2046,12 +2054,3 @@ def _read_field_docs() -> dict[tuple[str, str], str]:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
                         docs[node.name, name] = " ".join(doc.split())
     return docs
-
-
-def markdown_table() -> str:
-    """The table of docs/settings.md."""
-    rows = [
-        f"| `{row.key}` | `{row.variable}` | {f'`{row.default}`' if row.default else ''} | {row.doc} |"
-        for row in describe()
-    ]
-    return "\n".join(["| Key | Variable | Default | Meaning |", "| --- | --- | --- | --- |", *rows])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, widens
@@ -53,9 +50,3 @@ def test_nothing_that_holds_a_secret_an_address_or_a_place_may_be_overridden() -
 def test_what_only_operators_say_is_for_tenants_alone() -> None:
     assert OVERRIDABLE["agent.toolsets"].levels == (OverrideLevel.TENANT,)
     assert OVERRIDABLE["agent.max_turns"].levels == tuple(OverrideLevel)
-
-
-def test_the_page_of_settings_lists_them_all() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
-    listed = dict(re.findall(r"^\| `([a-z_.]+)` \| ([a-z, ]+) \| [^|]+ \|$", page.partition("## All")[0], re.M))
-    assert listed == {each.key: ", ".join(each.levels) for each in OVERRIDABLE.values()}

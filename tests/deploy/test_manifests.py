@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import ceil
 from typing import Any
 
@@ -12,7 +11,7 @@ from support.manifests import Manifest, containers, documents, environment, name
 
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.cli.entry import commands
-from hermes_worker.settings import load, markdown_table
+from hermes_worker.settings import describe, load
 from hermes_worker.store.backlog import STEP_S_MIN
 from hermes_worker.worker.lifecycle import leaves_within_s
 
@@ -54,7 +53,7 @@ def test_every_container_runs_a_command_that_there_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROLES)
 def test_every_variable_is_a_setting_of_the_product(name: str, tmp_path: Any) -> None:
-    known = set(re.findall(r"`(HERMES_[A-Z0-9_]+)`", markdown_table()))
+    known = {row.variable for row in describe()}
     for container in containers(ROLES[name][1]):
         assert settings_of(container, tmp_path).notes == (), "every value is one that its setting takes"
         given = environment(container)

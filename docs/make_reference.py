@@ -1,0 +1,490 @@
+"""Write the pages of ``docs/reference``: ``python docs/make_reference.py``.
+
+Each page is made from the one place that declares what it lists: the fields of the settings, the API's OpenAPI
+document, the tree of commands, the catalogue of metrics, the names of events, and the catalogue of chat platforms. A
+test compares the pages with what this module makes, so a change of a declaration needs one run of it.
+
+An item has one sentence, the first of its declaration. Settings keep all of theirs: what happens without a value, and
+how a value is written, stands nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import redis
+
+from hermes_worker import installed
+from hermes_worker.api.app import create_app
+from hermes_worker.channels.catalog import Platform, platforms
+from hermes_worker.channels.inbound.declaration import InboundMode
+from hermes_worker.cli.entry import commands
+from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS
+from hermes_worker.core.overrides import OVERRIDABLE, Overridable, Widening
+from hermes_worker.metrics.catalogue import METRICS
+from hermes_worker.observe import COUNTED, EVENTS
+from hermes_worker.settings import SettingRow, describe, load
+from hermes_worker.stream.events import LISTS_CHANGED, LIVE_FIELDS, ROW_FIELDS
+from hermes_worker.wiring import client_over, database_of
+
+FOLDER: Final = Path(__file__).with_name("reference")
+Schema = Mapping[str, Any]
+
+FIRST: Final = (
+    *("model.provider", "model.default", "model.api_key", "model.base_url", "fallback_providers"),
+    *("agent.max_turns", "agent.max_wall_s", "agent.toolsets", "terminal.workspace", "terminal.sandbox"),
+    *("approvals.mode", "database.url", "broker.url", "server.host", "server.port"),
+    *("server.key", "chats.enabled", "encryption.keys", "metrics.port", "logging.level"),
+)
+"""The settings that most installations set, in the order in which they are met."""
+
+_FORBIDDEN: Final[Mapping[Widening, str]] = {
+    Widening.NONE: "anything",
+    Widening.MORE: "a smaller number",
+    Widening.ON: "`false`",
+    Widening.OFF: "`true`",
+    Widening.LONGER: "fewer names",
+}
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)\s+(?=[A-Z`'\"(])")
+_METHODS = ("get", "post", "put", "patch", "delete")
+_OF_ALL: Final = frozenset({"--home", "--debug"})
+"""Options that nearly all commands take."""
+
+
+# --- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of ``text``, on one line and in Markdown."""
+    return _SENTENCE_END.split(markdown_of(text), maxsplit=1)[0]
+
+
+def markdown_of(text: str) -> str:
+    """``text`` of a docstring on one line, with the code marks of Markdown."""
+    return " ".join(text.split()).replace("``", "`")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, which is empty text when there are no rows."""
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    if not cells:
+        return ""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells))
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if str(text) else ""
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Those of ``parts`` that are not empty, as paragraphs."""
+    return "\n\n".join(part for part in parts if part)
+
+
+def codes(texts: Iterable[object]) -> str:
+    return ", ".join(code(text) for text in texts)
+
+
+def page(title: str, introduction: str, *parts: str) -> str:
+    """A page of the reference that says on top of itself that it is made, and by what."""
+    made = "<!-- Made by docs/make_reference.py: change the declarations, and run it again. -->"
+    return joined((made, f"# {title}", introduction, *parts)) + "\n"
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def settings_page() -> str:
+    """Every setting, by group, and which of them a tenant, a session or a run may override."""
+    rows = list(describe())
+    groups = dict.fromkeys(_group_of(row.key) for row in rows)
+    head = ("Setting", "Takes", "Default", "Meaning")
+    return page(
+        "Settings",
+        "Every setting with its key in `config.yaml` and its environment variable; [Settings](../settings.md) says "
+        "which place wins.",
+        "## The first twenty",
+        table(("Setting", "Meaning"), [(_names(row), first_sentence(row.doc)) for row in first_of(rows)]),
+        *(
+            f"## {group}\n\n" + table(head, [_setting_cells(row) for row in rows if _group_of(row.key) == group])
+            for group in groups
+        ),
+        "## Settings that can be overridden",
+        "For a tenant, a session or a run ([how](../settings.md#overrides)).",
+        table(
+            ("Setting", "For", "What a session or a run may set"),
+            [(code(each.key), ", ".join(each.levels), _allowed(each)) for each in OVERRIDABLE.values()],
+        ),
+    )
+
+
+def first_of(rows: Sequence[SettingRow]) -> list[SettingRow]:
+    """The settings of ``FIRST``. Raises ``LookupError`` for a key that is no setting any more."""
+    by_key = {row.key: row for row in rows}
+    if gone := [key for key in FIRST if key not in by_key]:
+        raise LookupError(f"FIRST of docs/make_reference.py names what is no setting: {', '.join(gone)}")
+    return [by_key[key] for key in FIRST]
+
+
+def _group_of(key: str) -> str:
+    return key.partition(".")[0] if "." in key else "General"
+
+
+def _names(row: SettingRow) -> str:
+    return f"{code(row.key)}<br>{code(row.variable)}"
+
+
+def _setting_cells(row: SettingRow) -> tuple[str, ...]:
+    takes = f"{row.allowed} (secret)" if row.is_secret else row.allowed
+    return _names(row), takes, code(row.default), row.doc
+
+
+def _allowed(each: Overridable) -> str:
+    if not each.for_callers:
+        allowed = "nothing"
+    elif each.forbidden is Widening.LAXER:
+        allowed = f"a stricter one: {codes(each.strictest_first)}, the strictest first"
+    else:
+        allowed = _FORBIDDEN[each.forbidden]
+    return f"{allowed}; the fleet's own value is read at a start" if each.at_start else allowed
+
+
+# --- the API ---------------------------------------------------------------------------------------------------------
+
+
+def openapi_document() -> Schema:
+    """The API's document. Nothing is connected and no key is needed, so the database may be an empty file."""
+    with tempfile.TemporaryDirectory(prefix="hermes-reference-") as home:
+        settings = load({}, home=Path(home))
+        database = database_of(settings)
+        try:
+            return create_app(client_over(settings, database, redis.Redis())).openapi()
+        finally:
+            database.close()
+
+
+def api_page(document: Schema) -> str:
+    """Every operation, by tag, with its parameters, its body and its answers."""
+    operations = [
+        (method, path, described)
+        for path, methods in document["paths"].items()
+        for method, described in methods.items()
+        if method in _METHODS
+    ]
+    operations.sort(key=lambda each: (each[1], _METHODS.index(each[0])))
+    tags = sorted({described["tags"][0] for *_, described in operations})
+    return page(
+        "HTTP API",
+        "Every operation of `GET /openapi.json`; [The HTTP API](../api.md) says what stays, how to repeat a request, "
+        "and what errors mean, and [Objects](api-objects.md) what the fields hold. A POST also takes "
+        "`Idempotency-Key`.",
+        *(
+            "\n\n".join([f"## {tag}", *(_operation(*each) for each in operations if each[2]["tags"][0] == tag)])
+            for tag in tags
+        ),
+    )
+
+
+def _operation(method: str, path: str, described: Schema) -> str:
+    body = _body_of(described)
+    fields = [
+        (code(each["name"]), each["in"], type_of(each["schema"]), _is_needed(each), _meaning(each))
+        for each in described.get("parameters", ())
+        if each["name"].lower() != "idempotency-key"  # every POST takes it
+    ]
+    fields += [(code(name), "body", *cells) for name, *cells in _field_cells(body)]
+    notes = [f"Answers {'; '.join(_answers(described))}."]
+    if "$ref" in body:
+        notes.insert(0, f"Takes {type_of(body)}.")
+    if not described.get("security"):
+        notes.append("Needs no key.")
+    return joined(
+        (
+            f"### `{method.upper()} {path}`",
+            first_sentence(described["description"]),
+            " ".join(notes),
+            table(("Name", "In", "Type", "Needed", "Meaning"), fields),
+        )
+    )
+
+
+def _body_of(described: Schema) -> Schema:
+    content = described.get("requestBody", {}).get("content", {})
+    return next(iter(content.values()), {}).get("schema", {}) if content else {}
+
+
+def _answers(described: Schema) -> Iterator[str]:
+    """The answers that are no errors, with what they hold, and the numbers of the errors."""
+    errors = []
+    for status, answer in described["responses"].items():
+        if status.startswith(("4", "5")):
+            errors.append(status)
+            continue
+        kinds = [
+            type_of(content["schema"]) if content.get("schema") else code(media)
+            for media, content in answer.get("content", {}).items()
+        ]
+        yield f"{status} {' or '.join(dict.fromkeys(kind for kind in kinds if kind))}".strip()
+    if errors:
+        yield f"errors {', '.join(errors)}"
+
+
+def objects_page(document: Schema) -> str:
+    """Every object that requests and answers hold."""
+    schemas = {name: each for name, each in document["components"]["schemas"].items() if "." not in name}
+    return page(
+        "Objects of the API",
+        "What requests and answers of the [HTTP API](api.md) hold; events of streams are on the page of "
+        "[events](events.md).",
+        *(_object(name, schemas[name]) for name in sorted(schemas, key=str.lower)),
+    )
+
+
+def _object(name: str, schema: Schema) -> str:
+    rows = [(code(field), *cells) for field, *cells in _field_cells(schema)]
+    sentence = first_sentence(schema.get("description", ""))
+    rest = (
+        table(("Field", "Type", "Needed", "Meaning"), rows)
+        or f"{'One of' if 'enum' in schema else 'Holds'} {type_of(schema)}."
+    )
+    return joined((f"## {name}", sentence, rest))
+
+
+def _field_cells(schema: Schema) -> Iterator[tuple[str, ...]]:
+    needed = schema.get("required", ())
+    for name, each in schema.get("properties", {}).items():
+        yield name, type_of(each), "yes" if name in needed else "", _meaning(each)
+
+
+def _is_needed(parameter: Schema) -> str:
+    return "yes" if parameter.get("required") else ""
+
+
+def _meaning(each: Schema) -> str:
+    schema = each.get("schema", each)
+    default = schema.get("default")
+    said = first_sentence(each.get("description", ""))
+    by_default = f"Default: `{default}`." if default not in (None, [], {}, "") and "const" not in schema else ""
+    return " ".join(part for part in (said, by_default) if part)
+
+
+def type_of(schema: Schema) -> str:
+    """A JSON schema in a few words, with links to the objects that it names."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](events.md)" if "." in name else f"[{name}](api-objects.md#{name.lower()})"
+    if "const" in schema:
+        return code(schema["const"] or '""')
+    if "enum" in schema:
+        return codes({None: "null", "": '""'}.get(value, value) for value in schema["enum"])
+    if choices := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+        return " or ".join(dict.fromkeys(type_of(choice) for choice in choices))
+    match schema.get("type"):
+        case "array":
+            return f"list of {type_of(schema.get('items', {}))}"
+        case "object" if isinstance(schema.get("additionalProperties"), Mapping):
+            return f"object of {type_of(schema['additionalProperties'])}"
+        case list(kinds):
+            return " or ".join(kinds)
+        case None:
+            return "anything"
+        case kind:
+            return str(kind)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """Every command, with its arguments and options."""
+    root = click.Context(commands, info_name="hermes-worker")
+    return page(
+        "Command line",
+        "Every command and option; `hermes-worker COMMAND --help` says more on each. Nearly all commands also take "
+        "`--home DIR`, where state, `config.yaml` and `.env` are, and `--debug`, which shows an error's traceback.",
+        *(_command(*each) for each in walk(commands, root)),
+    )
+
+
+def walk(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """A command and all that stand below it, in the order of ``--help``."""
+    yield command, context
+    if isinstance(command, click.Group):
+        # At the top those of the product: ``list_commands`` looks for extensions in the home of whoever runs this.
+        names = installed.only_built_in().commands if command is commands else command.list_commands(context)
+        for name in names:
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from walk(below, click.Context(below, info_name=name, parent=context))
+
+
+def _command(command: click.Command, context: click.Context) -> str:
+    depth = context.command_path.count(" ")
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    options = [
+        (
+            code(", ".join([*each.opts, *each.secondary_opts]) + (f" {each.make_metavar(context)}" if takes else "")),
+            first_sentence(each.help or ""),
+        )
+        for each in command.params
+        if isinstance(each, click.Option) and not each.hidden and not _OF_ALL & set(each.opts)
+        for takes in [not each.is_flag and not each.count]
+    ]
+    return joined(
+        (
+            f"{'#' * min(2 + max(depth - 1, 0), 4)} {context.command_path}",
+            first_sentence(command.help or ""),
+            f"```text\n{usage}\n```",
+            table(("Option", "Meaning"), options),
+        )
+    )
+
+
+# --- metrics, events, platforms --------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    rows = [
+        (code(each.served_name), each.kind.value, each.scope.value, codes(each.labels), first_sentence(each.meaning))
+        for each in METRICS
+    ]
+    return page(
+        "Metrics",
+        "Every metric that processes serve to Prometheus; [Metrics](../metrics.md) says who serves what, and the "
+        "processes also serve `process_*` and `python_*` of the Prometheus client.",
+        table(("Metric", "Kind", "Scope", "Labels", "Meaning"), rows),
+    )
+
+
+def events_page(document: Schema) -> str:
+    """The events of streams, of hooks and of the log."""
+    schemas = document["components"]["schemas"]
+    rows = [(code(name), "hook: " + kind.value) for name, kind in HOOK_EVENTS.items()]
+    return page(
+        "Events",
+        "What streams of the API bring, what hooks are called for, and what stands in the log.",
+        "## Events of a run",
+        "Rows of the run, numbered without gaps, in `GET /v1/runs/{run_id}/events`; each also has `event`, `run_id` "
+        "and `timestamp`.",
+        *(_stream_event(schemas[str(name)]) for name in ROW_FIELDS),
+        "## Events of a reply that is being written",
+        "They come once and are not told again.",
+        *(_stream_event(schemas[name]) for name in LIVE_FIELDS),
+        "## Events of lists",
+        "The stream `GET /v1/changes`.",
+        _stream_event(schemas[LISTS_CHANGED]),
+        "## Events of hooks",
+        "An observer is told of what is committed, a rewriter is asked before it is ([Hooks](../hooks.md)).",
+        table(("Event", "Kind"), rows),
+        f"Events of Hermes Agent that never happen here: {codes(sorted(ABSENT_EVENTS))}.",
+        "## Events of the log",
+        "The field `event` of a line; those that are counted are in `hermes_process_events_total`.",
+        table(
+            ("Event", "Meaning", "Counted"),
+            [(code(name), first_sentence(each), "yes" if name in COUNTED else "") for name, each in EVENTS.items()],
+        ),
+    )
+
+
+def _stream_event(schema: Schema) -> str:
+    rows = [
+        (code(name), *cells) for name, *cells in _field_cells(schema) if name not in {"event", "run_id", "timestamp"}
+    ]
+    parts = (
+        f"### `{schema['title']}`",
+        first_sentence(schema.get("description", "")),
+        table(("Field", "Type", "Needed", "Meaning"), rows),
+    )
+    return joined(parts)
+
+
+def platforms_page() -> str:
+    """The chat platforms: what is sent to each, how it is listened to, and which variables that takes."""
+    rows = list(platforms().values())
+    return page(
+        "Chat platforms",
+        "What each platform takes and brings; [Where answers go](../deliveries.md) and [Chats](../gateway.md) say how "
+        "to use them, and [Platforms](../platforms.md) on which systems this runs.",
+        "## Sending",
+        "Mail goes over SMTP ([its variables](../deliveries.md#platforms-and-credentials)); secrets are in bold.",
+        table(
+            ("Platform", "Longest message", "Files", "Edits", "Home channel", "Variables"),
+            [_sending_cells(row) for row in rows if row.has_adapter],
+        ),
+        "Names that are understood and to which nothing is sent: "
+        f"{codes(row.name for row in rows if not row.has_adapter)}.",
+        "## Listening",
+        "A platform is listened to when the variables of one way are set ([how](../gateway.md)).",
+        table(
+            ("Platform", "Ways, and what each needs", "Files", "Other variables", "Tried with"),
+            [_receiving_cells(row) for row in rows if row.receiving is not None],
+        ),
+    )
+
+
+def _sending_cells(row: Platform) -> tuple[str, ...]:
+    sending = row.sending
+    names = code(row.name) + (f" ({codes(row.aliases)})" if row.aliases else "")
+    limit = f"{row.limit.size_max:,} {'UTF-16 units' if row.limit.unit.value == 'utf16' else row.limit.unit.value}"
+    home = code(row.home_variable or "")
+    if sending is None:
+        return names, limit, "yes", "", home, ""
+    files, edits = "yes" if sending.takes_files else "no", "yes" if sending.edits else "no"
+    return names, limit, files, edits, home, _variables(sending.variables, sending.secrets)
+
+
+def _variables(variables: Mapping[str, str], secrets: Iterable[str]) -> str:
+    return ", ".join(f"**{code(name)}**" if each in secrets else code(name) for each, name in variables.items())
+
+
+def _receiving_cells(row: Platform) -> tuple[str, ...]:
+    receiving = row.receiving
+    assert receiving is not None
+    ways, needed = [], set()
+    for mode in InboundMode:
+        if mode in receiving.modes:
+            fields = receiving.required[mode]
+            needed |= set(fields)
+            ways.append(f"{mode.value}: {_variables({each: receiving.variables[each] for each in fields}, ())}")
+    others = {each: name for each, name in receiving.variables.items() if each not in needed}
+    tried = "a stand-in" if receiving.is_unverified else "a real server"
+    return code(row.name), "; ".join(ways), "yes" if receiving.gives_files else "no", _variables(others, ()), tried
+
+
+# --- all pages -------------------------------------------------------------------------------------------------------
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference by the name of its file."""
+    before = installed.current()
+    installed.put_in_force(installed.only_built_in())
+    try:
+        return {name: make() for name, make in _makers(openapi_document()).items()}
+    finally:
+        installed.put_in_force(before)
+
+
+def _makers(document: Schema) -> Mapping[str, Callable[[], str]]:
+    return {
+        "settings.md": settings_page,
+        "api.md": lambda: api_page(document),
+        "api-objects.md": lambda: objects_page(document),
+        "cli.md": cli_page,
+        "metrics.md": metrics_page,
+        "events.md": lambda: events_page(document),
+        "platforms.md": platforms_page,
+    }
+
+
+if __name__ == "__main__":
+    try:
+        for name, text in pages().items():
+            (FOLDER / name).write_text(text, encoding="utf-8")
+    except LookupError as error:
+        sys.exit(str(error))
