@@ -6,12 +6,19 @@ of it and dumps it for ``--json``. Such models stand in the ``schema`` module of
 
 from __future__ import annotations
 
-from collections.abc import KeysView
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 
-__all__ = ["Resource"]
+__all__ = ["WHOLE", "Resource"]
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+"""Takes a whole number that is written with a fraction: in JSON, 1.0 is one."""
 
 
 class Resource(BaseModel):
@@ -34,6 +41,10 @@ class Resource(BaseModel):
         """Return a field by its name, and ``default`` for a field that is not there."""
         return getattr(self, name) if name in self else default
 
-    def keys(self) -> KeysView[str]:
-        """Return the names of all fields, so that ``{**resource}`` makes a dictionary."""
-        return dict.fromkeys([*type(self).model_fields, *(self.model_extra or ())]).keys()
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # ``{**resource}`` makes a dictionary of all fields. No method, because some resources have a field "keys".
+            if name == "keys":
+                return dict.fromkeys([*type(self).model_fields, *(self.model_extra or ())]).keys
+            return super().__getattr__(name)

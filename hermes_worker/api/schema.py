@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat, text, text_or_nothing
@@ -19,6 +19,7 @@ from hermes_worker.core.searching import QUERY_CHARS_MAX
 from hermes_worker.core.standing import Standing, StandingReason
 from hermes_worker.core.urgency import LATEST_S
 from hermes_worker.features.artifacts.rules import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
+from hermes_worker.resource import WHOLE as WHOLE
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
 from hermes_worker.store.outbox.deliveries import DeliveryState
 from hermes_worker.store.runs.trees import Share, TreeBudget
@@ -30,13 +31,6 @@ VERSION = __version__
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
-
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-WHOLE = BeforeValidator(_whole)
-"""Accepts a whole number that is written with a fraction: in JSON, 1.0 is one."""
 
 TEXT = {"type": "string", "maxLength": TEXT_CHARS_MAX}
 TEXT_PART = {
@@ -646,27 +640,6 @@ class KeyStateList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[KeyStateObject]
-
-
-class AlertObject(BaseModel):
-    """An alert that operators got."""
-
-    kind: str
-    """``provider``, ``dead_target``, ``quarantine``, ``backlog``, ``budget_80`` or ``budget_100``."""
-    subject: str
-    """What it is about: the name of a key, a hash, the id of a run, the name of a queue or of a limit."""
-    text: str
-    raised_at: float
-    """Epoch seconds, as ``recovered_at``."""
-    recovered_at: float | None
-    """When it was over; ``null`` while it is not."""
-
-
-class AlertList(BaseModel):
-    """Alerts, newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[AlertObject]
 
 
 HealthState = Literal["ok", "degraded", "unavailable"]

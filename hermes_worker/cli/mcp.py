@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +16,13 @@ from hermes_worker import plugins
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, credentials_of, has_login, signed_in
 from hermes_worker.cli.options import TEXT, common, load_settings, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.tool_schemas import LeftOutTool
-from hermes_worker.features.mcp_servers.service import TOKEN_CHARS_MAX, ShownMcpServer, WantedMcpServer
-from hermes_worker.features.mcp_servers.verbs import McpRows, awaited, list_rows, means_row, open_mcp_rows
+from hermes_worker.features.mcp_servers.service import TOKEN_CHARS_MAX
+from hermes_worker.features.mcp_servers.verbs import list_rows, means_row, wait_for_look
 from hermes_worker.local.paths import prepare_home
 from hermes_worker.mcp.extensions import extension_of
 from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX, OfferedTools
@@ -41,6 +42,10 @@ from hermes_worker.safety.threats import Scope, scan
 from hermes_worker.settings import Settings
 from hermes_worker.settings.role_secrets import is_secret
 from hermes_worker.system.own_folders import temporary_folder
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
+    from hermes_worker.features.mcp_servers.schema import McpLeftOutTool, McpServerObject
 
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _RESTART = "restart the processes of this home, and give every machine of the fleet the same mcp.json"
@@ -77,8 +82,8 @@ _ROW = click.option(
 def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row: bool, **chosen: Any) -> None:
     """Ask a server for its tools, show them, and keep the server with those that you approve."""
     if means_row(is_row):
-        rows = open_mcp_rows(home)
-        _approve_row(rows, awaited(rows, name, _kept_row(rows, name, where, chosen)), is_sure=yes)
+        client = api_client(home)
+        _approve_row(client, wait_for_look(client, name, _keep_row(client, name, where, chosen)), is_sure=yes)
         return
     if chosen["token_file"] is not None or chosen["replaces"]:
         raise ConfigurationError(f"--replace and --token-file are for rows; a token is set as {token_variable(name)}")
@@ -96,14 +101,15 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row:
     _approve(settings, name, server, offered, is_sure=yes)
 
 
-def _kept_row(rows: McpRows, name: str, where: tuple[str, ...], chosen: Mapping[str, Any]) -> float | None:
-    """Store the server as a row. Returns when it was asked before; ``None`` for never."""
+def _keep_row(client: HermesClient, name: str, where: tuple[str, ...], chosen: Mapping[str, Any]) -> float | None:
+    """Keep the server as a row; returns when it was last asked, None for one that was not."""
     given = [option for option in ("env", "reads", "writes", "logs_in") if chosen[option]]
     if given:
         raise ConfigurationError("--env, --read, --write and --login are for servers of mcp.json")
     is_url = len(where) == 1 and "://" in where[0]
     token = None if chosen["token_file"] is None else chosen["token_file"].read(TOKEN_CHARS_MAX + 2).strip()
-    wanted = WantedMcpServer(
+    kept = client.add_mcp_server(
+        name,
         url=where[0] if is_url else "",
         command=() if is_url else where,
         token=token,
@@ -112,11 +118,11 @@ def _kept_row(rows: McpRows, name: str, where: tuple[str, ...], chosen: Mapping[
         timeout_s=chosen["timeout_s"],
         replaces=chosen["replaces"],
     )
-    return rows.keep(name, wanted).looked_at
+    return kept.looked_at
 
 
-def _approve_row(rows: McpRows, found: ShownMcpServer, *, is_sure: bool) -> None:
-    """Show what differs from the approved tools, and approve what the server offers."""
+def _approve_row(client: HermesClient, found: McpServerObject, *, is_sure: bool) -> None:
+    """Show what it offers otherwise than it was approved, and approve what it offers."""
     if found.problem is not None or found.offer is None:
         raise ConfigurationError(f"{found.name} cannot be asked: {one_line(found.problem or 'nobody did', 500)}")
     shown = [
@@ -128,7 +134,7 @@ def _approve_row(rows: McpRows, found: ShownMcpServer, *, is_sure: bool) -> None
     _show(found.name, shown)
     _show_left_out(found.left_out)
     _require_sure(found.name, len(found.tools), is_sure=is_sure)
-    rows.approve(found.name, found.offer)
+    client.approve_mcp_server(found.name, found.offer)
     click.echo(f"{found.name}: {len(found.tools)} tools are approved; sessions that begin in some seconds have them")
 
 
@@ -194,7 +200,7 @@ def _asked(
 def list_servers(home: Path | None, is_row: bool, as_json: bool) -> None:
     """Which servers there are. Asks none of them."""
     if means_row(is_row):
-        list_rows(open_mcp_rows(home), as_json=as_json)
+        list_rows(api_client(home), as_json=as_json)
         return
     settings = load_settings(home, uses_extensions=False)
     servers = servers_of(settings.home)
@@ -216,8 +222,8 @@ def list_servers(home: Path | None, is_row: bool, as_json: bool) -> None:
 def test(home: Path | None, is_row: bool, name: str) -> None:
     """Ask a server for its tools, call none, and say what differs from what was approved."""
     if means_row(is_row):
-        rows = open_mcp_rows(home)
-        found = awaited(rows, name, rows.ask_again(name).looked_at)
+        client = api_client(home)
+        found = wait_for_look(client, name, client.test_mcp_server(name).looked_at)
         if found.problem is not None:
             raise ConfigurationError(f"{name} cannot be asked: {one_line(found.problem, 500)}")
         _say_tested(name, len(found.tools), found.waiting, found.gone)
@@ -249,8 +255,8 @@ def _say_tested(name: str, offered: int, waiting: Sequence[str], gone: Sequence[
 def approve(home: Path | None, is_row: bool, name: str, yes: bool) -> None:
     """Show what a server offers otherwise than it was approved, and approve what it offers now."""
     if means_row(is_row):
-        rows = open_mcp_rows(home)
-        _approve_row(rows, awaited(rows, name, rows.ask_again(name).looked_at), is_sure=yes)
+        client = api_client(home)
+        _approve_row(client, wait_for_look(client, name, client.test_mcp_server(name).looked_at), is_sure=yes)
         return
     settings = load_settings(home, uses_extensions=False)
     server, offered = _asked(settings, name, _server(settings, name))
@@ -286,7 +292,7 @@ def login(home: Path | None, name: str, client_id: str, port: int, is_pasted: bo
 def remove(home: Path | None, is_row: bool, name: str) -> None:
     """Use a server no longer."""
     if means_row(is_row):
-        open_mcp_rows(home).remove(name)
+        api_client(home).remove_mcp_server(name)
         click.echo(f"{name} is removed")
         return
     settings = load_settings(home, uses_extensions=False)
@@ -326,10 +332,10 @@ def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
             click.echo(f"  warning: it looks like an attempt to take over ({', '.join(threats)})")
 
 
-def _show_left_out(left_out: Sequence[LeftOutTool]) -> None:
-    """Print each tool that the server offers and no agent can have, and why: its maker has to mend it."""
+def _show_left_out(left_out: Sequence[LeftOutTool | McpLeftOutTool]) -> None:
+    """Each tool that the server offers and no agent can have, and why: its maker has to mend it."""
     for one in left_out:
-        click.echo(f"left out: {one_line(str(one), 500)}")
+        click.echo(f"left out: {one_line(str(LeftOutTool(one.name, one.reason)), 500)}")
 
 
 def _approve(

@@ -110,6 +110,12 @@ def chosen_tenant() -> str:
     return ctx.ensure_object(Invocation).tenant if ctx is not None else DEFAULT_TENANT
 
 
+def named_tenant() -> str | None:
+    """Return the tenant to name to the API; None for the default one, because a key of another tenant says its own."""
+    tenant = chosen_tenant()
+    return None if tenant == DEFAULT_TENANT else tenant
+
+
 def this_user() -> str:
     """Who types commands, by the system's word and not that of a variable."""
     import pwd  # not on Windows, where only 'doctor' works

@@ -6,18 +6,20 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, chosen_tenant, of_tenant, reachable
 from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
 from hermes_worker.cli.server import read
-from hermes_worker.features.provider_keys.rows import KEY_CHARS_MAX, ProviderKeyView
-from hermes_worker.features.tenants.backend import open_tenant
+from hermes_worker.features.provider_keys.rows import KEY_CHARS_MAX
 from hermes_worker.store.key_states import KeyRow
+
+if TYPE_CHECKING:
+    from hermes_worker.features.provider_keys.schema import ProviderKeyObject
 
 _REASON_CHARS = 60
 
@@ -78,8 +80,8 @@ def tenant_keys() -> None:
 def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -> None:
     """Have the tenant's runs be asked for with a key of its own at PROVIDER. From then on no key of the installation is
     used for it. Workers know within two seconds."""
-    backend = open_tenant(home)
-    _show_keys([backend.add_provider_key(provider, _read_key(source))], as_json)
+    client = api_client(home, names_tenant=True)
+    _show_keys([client.add_provider_key(chosen_tenant(), provider, _read_key(source))], as_json)
 
 
 @tenant_keys.command("list")
@@ -88,7 +90,7 @@ def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The provider keys of a tenant, without the keys."""
-    _show_keys(open_tenant(home).provider_keys(), as_json)
+    _show_keys(api_client(home, names_tenant=True).provider_keys(chosen_tenant()), as_json)
 
 
 @tenant_keys.command("remove", epilog="Example: hermes-worker providers keys remove pkey_0123456789ab --tenant acme")
@@ -97,12 +99,12 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 @click.argument("key_id", type=TEXT)
 def remove_key(home: Path | None, key_id: str) -> None:
     """Delete a provider key of a tenant. When it was the last, its runs are asked for with keys of the installation."""
-    backend = open_tenant(home)
-    view = backend.remove_provider_key(key_id)
-    click.echo(f"{key_id} of {view.provider} removed")
-    if not backend.provider_keys():
+    client, tenant = api_client(home, names_tenant=True), chosen_tenant()
+    key = client.remove_provider_key(tenant, key_id)
+    click.echo(f"{key_id} of {key.provider} removed")
+    if not client.provider_keys(tenant):
         said = "its runs are asked for with HERMES_TENANT_KEYS, else with keys of the installation"
-        click.echo(f"the tenant {view.tenant!r} has no provider key in rows now: {said}", err=True)
+        click.echo(f"the tenant {key.tenant!r} has no provider key in rows now: {said}", err=True)
 
 
 def _read_key(source: BinaryIO) -> str:
@@ -113,12 +115,12 @@ def _read_key(source: BinaryIO) -> str:
     return data.decode("utf-8", "replace").strip()
 
 
-def _show_keys(views: Sequence[ProviderKeyView], as_json: bool) -> None:
+def _show_keys(keys: Sequence[ProviderKeyObject], as_json: bool) -> None:
     if as_json:
-        for view in views:
-            click.echo(json.dumps(dict(zip(ProviderKeyView._fields, view, strict=True))))
-    elif views:
-        rows = [(view.key_id, view.provider, view.fingerprint, moment(view.created_at)) for view in views]
+        for key in keys:
+            click.echo(json.dumps(key.model_dump(exclude={"object"})))
+    elif keys:
+        rows = [(key.key_id, key.provider, key.fingerprint, moment(key.created_at)) for key in keys]
         click.echo(table(rows, ("KEY", "PROVIDER", "FINGERPRINT", "ADDED"), ids=(0,), whole=(0,)))
     else:
         click.echo("no provider keys of its own", err=True)

@@ -20,7 +20,7 @@ from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
 
 if TYPE_CHECKING:
-    from hermes_worker.features.mcp_servers.service import ShownMcpServer
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
 
 _BROWSER: Final = "browser"
 
@@ -70,16 +70,14 @@ def _of_rows(settings: Settings) -> Iterator[ToolStanding]:
     if not settings.mcp.has_rows or has_no_rows(settings):
         return
     from hermes_worker.cli.reaching import home_client
-    from hermes_worker.features.mcp_servers.verbs import McpRows
 
-    kept = McpRows(home_client(settings)).all()
-    for one in kept:
+    for one in home_client(settings).mcp_servers():
         yield ToolStanding(
             name=f"{one.toolset}:*", toolset=one.toolset, is_available=one.approved > 0, note=_row_note(one)
         )
 
 
-def _row_note(one: ShownMcpServer) -> str:
+def _row_note(one: McpServerObject) -> str:
     if one.state == "unasked":
         return "an MCP server of the tenant; nobody has asked it yet what it offers"
     said = [f"{one.approved} of {len(one.tools)} tools of an MCP server of the tenant are approved"]

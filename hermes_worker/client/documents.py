@@ -116,17 +116,6 @@ class BeganDocument(TypedDict):
     overridden_by: NotRequired[dict[str, str] | None]
 
 
-class LimitsDocument(TypedDict):
-    """What a tenant, or one of its keys, may use; ``keys`` only of a tenant."""
-
-    object: NotRequired[str]
-    tenant: str
-    key_id: NotRequired[str | None]
-    limits: dict[str, Any]
-    weight: NotRequired[float | None]
-    keys: NotRequired[list[dict[str, Any]]]
-
-
 class RunDocument(TypedDict):
     """A run. Times are epoch seconds; absent fields have no value."""
 
@@ -338,21 +327,6 @@ class ControlledDocument(TypedDict):
 
     run_id: str
     status: str
-
-
-class DeedDocument(TypedDict):
-    """An act that was recorded in the audit log."""
-
-    object: NotRequired[str]
-    number: int
-    at: float
-    tenant: str
-    actor: str
-    address: NotRequired[str | None]
-    act: str
-    subject: str
-    before: dict[str, Any]
-    after: dict[str, Any]
 
 
 class RepeatDocument(TypedDict):

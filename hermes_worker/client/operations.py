@@ -24,7 +24,6 @@ from hermes_worker.client.documents import (
     CheckpointDiffDocument,
     CheckpointsDocument,
     ControlledDocument,
-    DeedDocument,
     DeliveryDocument,
     ExplanationDocument,
     FiringDocument,
@@ -32,7 +31,6 @@ from hermes_worker.client.documents import (
     HealthDocument,
     JobDocument,
     JoinedDocument,
-    LimitsDocument,
     MessageDocument,
     RestoreDocument,
     ResultDocument,
@@ -49,7 +47,22 @@ from hermes_worker.client.exchange import KEY_HEADER, ApiAnswer, ApiRequest
 from hermes_worker.core.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from hermes_worker.features.alerts.schema import AlertObject
+    from hermes_worker.features.audit.schema import DeedObject
+    from hermes_worker.features.encryption.schema import TextKeyObject
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
     from hermes_worker.features.memory.schema import MemoryChangedObject, MemoryObject, MemoryVersionObject
+    from hermes_worker.features.provider_keys.schema import ProviderKeyObject
+    from hermes_worker.features.spend.schema import SpendObject
+    from hermes_worker.features.tenants.key_schema import (
+        DisabledTenant,
+        KeyView,
+        NewKeyObject,
+        PlacesBody,
+        TenantObject,
+        TenantView,
+    )
+    from hermes_worker.features.tenants.schema import LimitsObject, TenantLimitsObject
 
 T = TypeVar("T")
 
@@ -275,9 +288,11 @@ def tree(run_id: str) -> ApiRequest[dict[str, Any]]:
     return _get("/v1/runs/{run_id}/tree", _reads(dict[str, Any]), _run(run_id))
 
 
-def spend(**filters: Any) -> ApiRequest[list[dict[str, Any]]]:
-    """The cost of runs, ``by`` day, model, tenant, job or session; ``filters`` are those of ``GET /v1/spend``."""
-    return _get("/v1/spend", _reads(list[dict[str, Any]], "data"), **filters)
+def spend(**filters: Any) -> ApiRequest[list[SpendObject]]:
+    """What runs cost, ``by`` day, model, tenant, job or session; ``filters`` are those of ``GET /v1/spend``."""
+    from hermes_worker.features.spend.schema import SpendObject
+
+    return _get("/v1/spend", _reads(list[SpendObject], "data"), **filters)
 
 
 def settings(prefix: str | None = None, **about: Any) -> ApiRequest[list[dict[str, Any]]]:
@@ -665,13 +680,15 @@ def compress_session(session_id: str, *, focus: str = "", idempotency_key: str |
 # ---------------------------------------------------------------------------------------------------- the installation
 
 
-def audit(**filters: Any) -> ApiRequest[Portion[DeedDocument]]:
-    """The audit log of the tenant, page after page, oldest first unless ``newest_first``; ``filters``: ``after``,
-    ``before``, ``act``, ``subject``, ``actor``, ``since``, ``until``, ``settled`` and, for operators, ``all_tenants``.
-    """
+def audit(**filters: Any) -> ApiRequest[Portion[DeedObject]]:
+    """Who did what for the tenant, page after page, oldest first unless ``newest_first``; ``filters``: ``after``,
+    ``before``, ``act``, ``subject``, ``actor``, ``since``, ``until``, ``settled`` and, for operators,
+    ``all_tenants``."""
+    from hermes_worker.features.audit.schema import DeedObject
+
     request = _get("/v1/audit", _nothing, **{"limit": 1_000, **filters})
     onwards = _behind("before" if filters.get("newest_first") else "after", "number")
-    return _listed(request, DeedDocument, "data", onwards)
+    return _listed(request, DeedObject, "data", onwards)
 
 
 def memory(*, profile: str | None = None) -> ApiRequest[MemoryObject]:
@@ -765,131 +782,165 @@ def memory_history(
     )
 
 
-def limits() -> ApiRequest[LimitsDocument]:
-    """The limits of the key's tenant, and of each of its keys that has limits of its own."""
-    return _get("/v1/limits", _reads(LimitsDocument))
+def limits() -> ApiRequest[TenantLimitsObject]:
+    """What the key's tenant may use, and each of its keys that has limits of its own."""
+    from hermes_worker.features.tenants.schema import TenantLimitsObject
+
+    return _get("/v1/limits", _reads(TenantLimitsObject))
 
 
-def key_limits(key_id: str) -> ApiRequest[LimitsDocument]:
+def key_limits(key_id: str) -> ApiRequest[LimitsObject]:
     """The limits of a key of the tenant."""
-    return _get("/v1/limits/keys/{key_id}", _reads(LimitsDocument), {"key_id": key_id})
+    from hermes_worker.features.tenants.schema import LimitsObject
+
+    return _get("/v1/limits/keys/{key_id}", _reads(LimitsObject), {"key_id": key_id})
 
 
-def set_key_limits(key_id: str, limits: Mapping[str, Any]) -> ApiRequest[LimitsDocument]:
-    """Set the limits of a key of the tenant: ``{"runs": {"at_most": 5}}``. A limit that is not named is removed."""
+def set_key_limits(key_id: str, limits: Mapping[str, Any]) -> ApiRequest[LimitsObject]:
+    """Set the limits of a key of the tenant: ``{"runs": {"at_most": 5}}``. Those that are not named there are none."""
+    from hermes_worker.features.tenants.schema import LimitsObject
+
     return ApiRequest(
         method="PUT",
         template="/v1/limits/keys/{key_id}",
-        read=_reads(LimitsDocument),
+        read=_reads(LimitsObject),
         names={"key_id": key_id},
         body={"limits": dict(limits)},
     )
 
 
-def tenant_limits(tenant: str) -> ApiRequest[LimitsDocument]:
-    """The limits of a tenant; for operators."""
-    return _get("/v1/tenants/{tenant}/limits", _reads(LimitsDocument), {"tenant": tenant})
+def tenant_limits(tenant: str) -> ApiRequest[TenantLimitsObject]:
+    """What a tenant may use; for operators."""
+    from hermes_worker.features.tenants.schema import TenantLimitsObject
+
+    return _get("/v1/tenants/{tenant}/limits", _reads(TenantLimitsObject), {"tenant": tenant})
 
 
 def set_tenant_limits(
     tenant: str, limits: Mapping[str, Any], *, weight: float | None = None, key_id: str | None = None
-) -> ApiRequest[LimitsDocument]:
+) -> ApiRequest[LimitsObject]:
     """Set the limits of a tenant, or of one of its keys; for operators."""
+    from hermes_worker.features.tenants.schema import LimitsObject
+
     return ApiRequest(
         method="PUT",
         template="/v1/tenants/{tenant}/limits",
-        read=_reads(LimitsDocument),
+        read=_reads(LimitsObject),
         names={"tenant": tenant},
         params={"key_id": key_id},
         body={"limits": dict(limits), "weight": weight},
     )
 
 
-def provider_keys(tenant: str) -> ApiRequest[list[dict[str, Any]]]:
+def provider_keys(tenant: str) -> ApiRequest[list[ProviderKeyObject]]:
     """The provider keys that a tenant brought, without the keys; for operators."""
+    from hermes_worker.features.provider_keys.schema import ProviderKeyObject
+
     template = "/v1/tenants/{tenant}/provider-keys"
-    return _get(template, _reads(list[dict[str, Any]], "data"), {"tenant": tenant})
+    return _get(template, _reads(list[ProviderKeyObject], "data"), {"tenant": tenant})
 
 
 def add_provider_key(
     tenant: str, provider: str, key: str, *, idempotency_key: str | None = None
-) -> ApiRequest[dict[str, Any]]:
-    """Add a provider key of a tenant's own; for operators. The same key again changes nothing."""
+) -> ApiRequest[ProviderKeyObject]:
+    """Have a tenant be asked for with a key of its own; for operators. The same key again changes nothing."""
+    from hermes_worker.features.provider_keys.schema import ProviderKeyObject
+
     body = {"provider": provider, "key": key}
     template = "/v1/tenants/{tenant}/provider-keys"
-    return _post(template, _reads(dict[str, Any]), {"tenant": tenant}, body=body, key=idempotency_key)
+    return _post(template, _reads(ProviderKeyObject), {"tenant": tenant}, body=body, key=idempotency_key)
 
 
-def remove_provider_key(tenant: str, provider_key_id: str) -> ApiRequest[dict[str, Any]]:
+def remove_provider_key(tenant: str, provider_key_id: str) -> ApiRequest[ProviderKeyObject]:
     """Delete a provider key of a tenant; for operators."""
+    from hermes_worker.features.provider_keys.schema import ProviderKeyObject
+
     return ApiRequest(
         method="DELETE",
         template="/v1/tenants/{tenant}/provider-keys/{provider_key_id}",
-        read=_reads(dict[str, Any]),
+        read=_reads(ProviderKeyObject),
         names={"tenant": tenant, "provider_key_id": provider_key_id},
     )
 
 
 def change_tenant_limits(
     tenant: str, limits: Mapping[str, Any], *, weight: float | None = None, key_id: str | None = None
-) -> ApiRequest[LimitsDocument]:
-    """Change the named limits, and no others; ``None`` removes one. For operators."""
+) -> ApiRequest[TenantLimitsObject]:
+    """Change the limits that are named, and no others; ``None`` takes one away. For operators."""
+    from hermes_worker.features.tenants.schema import TenantLimitsObject
+
     return ApiRequest(
         method="PATCH",
         template="/v1/tenants/{tenant}/limits",
-        read=_reads(LimitsDocument),
+        read=_reads(TenantLimitsObject),
         names={"tenant": tenant},
         params={"key_id": key_id},
         body={"limits": dict(limits), "weight": weight},
     )
 
 
-def tenants() -> ApiRequest[list[dict[str, Any]]]:
+def tenants() -> ApiRequest[list[TenantView]]:
     """All tenants, with the number of their runs and keys; for operators."""
-    return _get("/v1/tenants", _reads(list[dict[str, Any]], "data"))
+    from hermes_worker.features.tenants.key_schema import TenantView
+
+    return _get("/v1/tenants", _reads(list[TenantView], "data"))
 
 
-def create_tenant(name: str) -> ApiRequest[dict[str, Any]]:
-    """Create a tenant; for operators."""
-    return _post("/v1/tenants", _reads(dict[str, Any]), body={"name": name})
+def create_tenant(name: str) -> ApiRequest[TenantObject]:
+    """Make a tenant; for operators."""
+    from hermes_worker.features.tenants.key_schema import TenantObject
+
+    return _post("/v1/tenants", _reads(TenantObject), body={"name": name})
 
 
-def disable_tenant(tenant: str, *, stop: bool = False) -> ApiRequest[dict[str, Any]]:
-    """Disable a tenant, so that nothing new begins for it; for operators. With ``stop``, ask some of its runs to stop
-    as well, and return how many ``open_runs`` are left for the next request."""
-    read = _reads(dict[str, Any])
+def disable_tenant(tenant: str, *, stop: bool = False) -> ApiRequest[DisabledTenant]:
+    """Let nothing new begin for a tenant; for operators. With ``stop``, ask some of its runs to stop as well, and tell
+    how many ``open_runs`` are left for the next request."""
+    from hermes_worker.features.tenants.key_schema import DisabledTenant
+
+    read = _reads(DisabledTenant)
     return _post("/v1/tenants/{tenant}/disable", read, {"tenant": tenant}, body={"stop": stop})
 
 
-def enable_tenant(tenant: str) -> ApiRequest[dict[str, Any]]:
-    """Enable a disabled tenant; for operators. Idempotent."""
-    return _post("/v1/tenants/{tenant}/enable", _reads(dict[str, Any]), {"tenant": tenant})
+def enable_tenant(tenant: str) -> ApiRequest[TenantObject]:
+    """Let a disabled tenant work again; for operators. Idempotent."""
+    from hermes_worker.features.tenants.key_schema import TenantObject
+
+    return _post("/v1/tenants/{tenant}/enable", _reads(TenantObject), {"tenant": tenant})
 
 
-def set_places(places: int | None) -> ApiRequest[dict[str, Any]]:
-    """Set how many runs may be at work at once in the whole fleet; ``None`` for as many as its workers say. For
+def set_places(places: int | None) -> ApiRequest[PlacesBody]:
+    """How many runs may be at work at once in the whole fleet; ``None`` for as many as its workers say. For
     operators."""
+    from hermes_worker.features.tenants.key_schema import PlacesBody
+
     body = {"places": places}
-    return ApiRequest(method="PUT", template="/v1/places", read=_reads(dict[str, Any]), body=body)
+    return ApiRequest(method="PUT", template="/v1/places", read=_reads(PlacesBody), body=body)
 
 
-def keys(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """The keys of the tenant, without their secrets; operators may name another ``tenant``."""
-    return _get("/v1/keys", _reads(list[dict[str, Any]], "data"), tenant=tenant)
+def keys(*, tenant: str | None = None) -> ApiRequest[list[KeyView]]:
+    """The keys of the tenant, without what makes them keys; operators may name another ``tenant``."""
+    from hermes_worker.features.tenants.key_schema import KeyView
+
+    return _get("/v1/keys", _reads(list[KeyView], "data"), tenant=tenant)
 
 
 def create_key(
     holder: str, *, scopes: Sequence[str] | None = None, expires_in_s: float | None = None, tenant: str | None = None
-) -> ApiRequest[dict[str, Any]]:
-    """Create a key: the answer's ``key`` is shown this once. Sent once: when the answer is lost, so is the key."""
+) -> ApiRequest[NewKeyObject]:
+    """Make a key: ``key`` of the answer is shown this once. Sent once: when the answer is lost, so is the key."""
+    from hermes_worker.features.tenants.key_schema import NewKeyObject
+
     body = {"holder": holder, "expires_in_s": expires_in_s, **({"scopes": list(scopes)} if scopes else {})}
-    made = _post("/v1/keys", _reads(dict[str, Any]), body=body)
+    made = _post("/v1/keys", _reads(NewKeyObject), body=body)
     return replace(made, params={"tenant": tenant}, is_sent_once=True)
 
 
-def rotate_key(key_id: str, *, overlap_s: float = 86_400.0, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """Replace a key by a new one; the old one ends in ``overlap_s`` seconds. Sent once, as ``create_key``."""
-    made = _post("/v1/keys/{key_id}/rotate", _reads(dict[str, Any]), {"key_id": key_id}, body={"overlap_s": overlap_s})
+def rotate_key(key_id: str, *, overlap_s: float = 86_400.0, tenant: str | None = None) -> ApiRequest[NewKeyObject]:
+    """Make a key in the place of another, which ends in ``overlap_s`` seconds. Sent once, as ``create_key``."""
+    from hermes_worker.features.tenants.key_schema import NewKeyObject
+
+    made = _post("/v1/keys/{key_id}/rotate", _reads(NewKeyObject), {"key_id": key_id}, body={"overlap_s": overlap_s})
     return replace(made, params={"tenant": tenant}, is_sent_once=True)
 
 
@@ -958,14 +1009,18 @@ def remove_gateway_codes(account: str) -> ApiRequest[int]:
     return ApiRequest(method="DELETE", template="/v1/gateway/codes", read=_reads(int, "removed"), params=params)
 
 
-def mcp_servers() -> ApiRequest[list[dict[str, Any]]]:
-    """The MCP servers that the tenant keeps, without their tokens. This asks none of them."""
-    return _get("/v1/mcp-servers", _reads(list[dict[str, Any]], "data"))
+def mcp_servers() -> ApiRequest[list[McpServerObject]]:
+    """The MCP servers that the tenant keeps, without their tokens. None is asked."""
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
+
+    return _get("/v1/mcp-servers", _reads(list[McpServerObject], "data"))
 
 
-def mcp_server(name: str) -> ApiRequest[dict[str, Any]]:
-    """An MCP server, with the tools that it offered when it was last asked, and the name of that ``offer``."""
-    return _get("/v1/mcp-servers/{mcp_server}", _reads(dict[str, Any]), {"mcp_server": name})
+def mcp_server(name: str) -> ApiRequest[McpServerObject]:
+    """One of them, with the tools that it offered when it was last asked, and the name of that ``offer``."""
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
+
+    return _get("/v1/mcp-servers/{mcp_server}", _reads(McpServerObject), {"mcp_server": name})
 
 
 def add_mcp_server(
@@ -976,22 +1031,28 @@ def add_mcp_server(
     token: str | None = None,
     replaces: bool = False,
     **fields: Any,
-) -> ApiRequest[dict[str, Any]]:
-    """Add a server, or change the one of its name. Without a ``token`` the stored one stays, if the server stays at its
-    address. ``fields`` are those of ``POST /v1/mcp-servers``."""
+) -> ApiRequest[McpServerObject]:
+    """Keep a server, or change the one of its name. Without a ``token`` the one that it has stays, if the server stays
+    where it is. ``fields`` are those of ``POST /v1/mcp-servers``."""
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
+
     body = {"name": name, "url": url, "command": list(command), "token": token, "replace": replaces, **fields}
-    return _post("/v1/mcp-servers", _reads(dict[str, Any]), body=body)
+    return _post("/v1/mcp-servers", _reads(McpServerObject), body=body)
 
 
-def approve_mcp_server(name: str, offer: str) -> ApiRequest[dict[str, Any]]:
+def approve_mcp_server(name: str, offer: str) -> ApiRequest[McpServerObject]:
     """Approve all that a server offered when ``offer`` was looked at. Idempotent."""
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
+
     template = "/v1/mcp-servers/{mcp_server}/approve"
-    return _post(template, _reads(dict[str, Any]), {"mcp_server": name}, body={"offer": offer})
+    return _post(template, _reads(McpServerObject), {"mcp_server": name}, body={"offer": offer})
 
 
-def test_mcp_server(name: str) -> ApiRequest[dict[str, Any]]:
-    """Have a server asked at once what it offers; ``looked_at`` of a later ``mcp_server`` says when that was."""
-    return _post("/v1/mcp-servers/{mcp_server}/test", _reads(dict[str, Any]), {"mcp_server": name})
+def test_mcp_server(name: str) -> ApiRequest[McpServerObject]:
+    """Have a server be asked at once what it offers; ``looked_at`` of a later ``mcp_server`` says when it was."""
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
+
+    return _post("/v1/mcp-servers/{mcp_server}/test", _reads(McpServerObject), {"mcp_server": name})
 
 
 def remove_mcp_server(name: str) -> ApiRequest[None]:
@@ -1125,9 +1186,11 @@ def workers() -> ApiRequest[list[dict[str, Any]]]:
     return _get("/v1/workers", _reads(list[dict[str, Any]], "data"))
 
 
-def text_keys() -> ApiRequest[list[dict[str, Any]]]:
+def text_keys() -> ApiRequest[list[TextKeyObject]]:
     """The keys that encrypt texts in the database, by their ids; for operators."""
-    return _get("/v1/encryption/keys", _reads(list[dict[str, Any]], "data"))
+    from hermes_worker.features.encryption.schema import TextKeyObject
+
+    return _get("/v1/encryption/keys", _reads(list[TextKeyObject], "data"))
 
 
 def drain_worker(worker_id: str) -> ApiRequest[None]:
@@ -1140,9 +1203,11 @@ def provider_states() -> ApiRequest[list[dict[str, Any]]]:
     return _get("/v1/providers/states", _reads(list[dict[str, Any]], "data"))
 
 
-def alerts(*, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
+def alerts(*, limit: int | None = None) -> ApiRequest[list[AlertObject]]:
     """The newest alerts to operators."""
-    return _get("/v1/alerts", _reads(list[dict[str, Any]], "data"), limit=limit)
+    from hermes_worker.features.alerts.schema import AlertObject
+
+    return _get("/v1/alerts", _reads(list[AlertObject], "data"), limit=limit)
 
 
 def open_provider_key(credential: str) -> ApiRequest[dict[str, Any]]:

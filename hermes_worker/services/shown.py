@@ -1,5 +1,5 @@
-"""Views of calls, questions and costs for people: the same over HTTP and in the terminal. The names are those of the
-API; texts that agents or tools wrote are redacted."""
+"""What people are shown of calls and questions: the same over HTTP and in the terminal. The names are those of
+the API; in texts that agents or tools wrote secrets are hidden."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hermes_worker.core.answer_binding import question_code
 from hermes_worker.core.consent import keys_in
 from hermes_worker.core.run import CallStatus, WaitKind
 from hermes_worker.core.unseen import show_marks
-from hermes_worker.features.spend.rows import SpendRow
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.answered import ClosedQuestion
@@ -87,27 +86,6 @@ class ClosedLine:
     permits: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpendLine:
-    """The cost of one group's runs, as in ``GET /v1/spend``."""
-
-    key: str | None
-    name: str | None
-    runs: int
-    cost_usd: float | None
-    doubtful_cost_usd: float
-    unknown_runs: int
-    unpriced_calls: int
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    reasoning_tokens: int
-    estimated_tokens: int
-    unknown_tokens: int
-    cache_hit_ratio: float | None
-
-
 def call_line(entry: CallEntry) -> CallLine:
     return CallLine(
         call=_place(entry.iteration, entry.position),
@@ -170,28 +148,6 @@ def closed_line(each: ClosedQuestion) -> ClosedLine:
         by=each.by,
         reason=each.reason,
         permits="; ".join(keys_in(each.request)) or None if lasts else None,
-    )
-
-
-def spend_line(row: SpendRow) -> SpendLine:
-    usage = row.usage
-    sent = usage.input + usage.cache_read + usage.cache_write
-    return SpendLine(
-        key=row.key,
-        name=row.name,
-        runs=row.runs,
-        cost_usd=None if row.cost_usd is None else float(row.cost_usd),
-        doubtful_cost_usd=float(row.doubtful_cost_usd),
-        unknown_runs=row.unknown_runs,
-        unpriced_calls=row.unpriced_calls,
-        input_tokens=usage.input,
-        output_tokens=usage.output,
-        cache_read_tokens=usage.cache_read,
-        cache_write_tokens=usage.cache_write,
-        reasoning_tokens=usage.reasoning,
-        estimated_tokens=usage.estimated,
-        unknown_tokens=usage.unknown_input + usage.unknown_output,
-        cache_hit_ratio=round(usage.cache_read / sent, 4) if sent else None,
     )
 
 

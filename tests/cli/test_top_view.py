@@ -125,9 +125,9 @@ def test_spending_is_told_by_the_minute(samples: list[tuple[float, float]], expe
 
 
 def test_unknown_spending_is_not_nothing() -> None:
-    assert spent_of([{"cost_usd": None}]) is None
+    assert spent_of([None]) is None
     assert spent_of([]) == 0.0
-    assert spent_of([{"cost_usd": None}, {"cost_usd": 0.25}, {"cost_usd": 0.5}]) == 0.75
+    assert spent_of([None, 0.25, 0.5]) == 0.75
     assert "spent today unknown" in lines(TopState(fleet=FleetFacts(at=NOW)))[0].text
 
 

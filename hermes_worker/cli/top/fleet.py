@@ -194,11 +194,10 @@ def keys_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetKey
     ]
 
 
-def spent_of(documents: Sequence[Mapping[str, Any]]) -> float | None:
-    """Sum up what groups cost, as far as it is known; ``None`` where nothing is known of them, 0 where there are none,
-    because nothing ran."""
-    known = [float(each["cost_usd"]) for each in documents if each.get("cost_usd") is not None]
-    return sum(known) if known or not documents else None
+def spent_of(costs: Sequence[float | None]) -> float | None:
+    """What groups cost together, as far as it is known; nothing where there are no groups, because nothing ran."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known or not costs else None
 
 
 def usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:

@@ -153,7 +153,8 @@ class FleetWatch:
     def _money(self, now: float) -> float | None:
         """Load what was spent today; ``None`` where that is not known, or not given: then there is no rate, either."""
         try:
-            spent = spent_of(self._client.spend(by="day", created_after=now - now % _DAY_S))
+            groups = self._client.spend(by="day", created_after=now - now % _DAY_S)
+            spent = spent_of([group.cost_usd for group in groups])
         except RefusedError:
             spent = None
         if spent is None:

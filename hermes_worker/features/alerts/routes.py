@@ -16,6 +16,7 @@ from hermes_worker.api.formats import TextFormat, text
 from hermes_worker.api.owners import ActsFor
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
+from hermes_worker.features.alerts.schema import AlertList, AlertTargetsObject, TriedAlerts
 from hermes_worker.services.submission import InvalidSubmission, deliver_list
 from hermes_worker.store.outbox.alerts import list_alerts, set_alert_targets, stored_alert_targets, try_alerts
 from hermes_worker.wiring import alert_policy
@@ -24,28 +25,11 @@ router = APIRouter(prefix="/v1/alerts", tags=["health"], route_class=JsonRoute, 
 _ADMIN = needs(KeyScope.ADMIN)
 
 
-@router.get("", response_model=schema.AlertList, dependencies=[FOR_SCALERS])
-async def list_newest_alerts(context: Context, limit: Annotated[int, Query(ge=1, le=1_000)] = 100) -> schema.AlertList:
+@router.get("", response_model=AlertList, dependencies=[FOR_SCALERS])
+async def list_newest_alerts(context: Context, limit: Annotated[int, Query(ge=1, le=1_000)] = 100) -> AlertList:
     """The newest alerts of the whole installation, newest first. Without targets for alerts there are none."""
     found = await context.store(list_alerts, context.client.database, limit=limit)
-    return schema.AlertList(
-        data=[
-            schema.AlertObject(
-                kind=alert.kind,
-                subject=alert.subject,
-                text=alert.text,
-                raised_at=alert.raised_at,
-                recovered_at=alert.recovered_at,
-            )
-            for alert in found
-        ]
-    )
-
-
-class TriedAlerts(BaseModel):
-    """Deliveries that are owed to the targets of alerts."""
-
-    owed: int
+    return AlertList.model_validate({"data": found}, from_attributes=True)
 
 
 @router.post("/test", status_code=202, responses=schema.errors(409), dependencies=[FOR_OPERATORS])
@@ -69,13 +53,6 @@ class AlertTargetsBody(BaseModel):
     targets: list[Annotated[str, text(TextFormat.TARGETS)]] = Field(
         max_length=TARGETS_MAX, description="Where the tenant may send: 'local', 'webhook:...', 'apprise:...'."
     )
-
-
-class AlertTargetsObject(BaseModel):
-    """The targets of a tenant's alerts about itself, in alphabetical order."""
-
-    tenant: str
-    targets: list[str]
 
 
 @router.get("/targets", dependencies=[_ADMIN], responses=schema.errors(404, 409))

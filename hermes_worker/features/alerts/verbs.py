@@ -8,13 +8,10 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, named_tenant, of_tenant, reachable
 from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
 from hermes_worker.cli.server import chosen_server
-from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.features.tenants.backend import open_tenant
-from hermes_worker.store.outbox.alerts import AlertView
 
 _TEXT_CHARS = 100
 
@@ -30,11 +27,10 @@ def alerts() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def show(home: Path | None, limit: int, as_json: bool) -> None:
     """The newest alerts, with when they were over."""
-    told = api_client(home).alerts(limit=limit)
-    found = [AlertView(**{name: each[name] for name in AlertView._fields}) for each in told]
+    found = api_client(home).alerts(limit=limit)
     if as_json:
         for alert in found:
-            click.echo(json.dumps(dict(zip(AlertView._fields, alert, strict=True))))
+            click.echo(json.dumps(alert.model_dump()))
         return
     rows = [(a.kind, moment(a.raised_at), moment(a.recovered_at), one_line(a.text, _TEXT_CHARS)) for a in found]
     click.echo(table(rows, ("KIND", "RAISED", "OVER", "TEXT"), whole=(0,)))
@@ -58,8 +54,9 @@ def own_targets(home: Path | None, targets: tuple[str, ...], has_none: bool) -> 
     """Show or replace where a tenant is told of alerts about its limits of spending and the budgets of its runs."""
     if targets and has_none:
         raise click.UsageError("--set names targets and --none takes all away; give one of them")
-    backend = open_tenant(home)
-    if backend.tenant == DEFAULT_TENANT and chosen_server() is None:
+    client, tenant = api_client(home, names_tenant=True), named_tenant()
+    if tenant is None and chosen_server() is None:
         raise click.UsageError("the installation's are alerts.targets (HERMES_ALERT_TARGETS); give --tenant NAME")
-    for target in backend.set_alert_targets(targets) if targets or has_none else backend.alert_targets():
+    changes = bool(targets) or has_none
+    for target in client.set_alert_targets(targets, tenant=tenant) if changes else client.alert_targets(tenant=tenant):
         click.echo(target)

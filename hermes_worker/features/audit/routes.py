@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +13,7 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.owners import for_all_or_own
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.audit.schema import DeedList
 from hermes_worker.store.access.audit import SETTLED_S, Act, AuditLog
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=schema.errors(503))
@@ -39,31 +39,6 @@ class ListAudit(BaseModel):
     all_tenants: bool = Field(False, description="Those of all tenants; for operators.")
 
 
-class DeedObject(BaseModel):
-    """An act that was recorded in the audit log. ``before`` and ``after`` hold no text of people or models."""
-
-    object: Literal["hermes.deed"] = "hermes.deed"
-    number: int
-    at: float
-    """Epoch seconds."""
-    tenant: str
-    actor: str
-    address: str | None = None
-    """The address the request came from; ``null`` for a person who works at the machine itself."""
-    act: str
-    subject: str
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-
-
-class DeedList(BaseModel):
-    """A page of deeds, in the order that was asked for."""
-
-    object: Literal["list"] = "list"
-    data: list[DeedObject]
-    has_more: bool
-
-
 @router.get("", response_model=DeedList, response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
 async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
     """The audit log of the caller's tenant, oldest first unless asked otherwise. Numbers grow with time; a deed of the
@@ -86,18 +61,5 @@ async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAud
         since=wanted.since,
         until=until,
     )
-    data = [
-        DeedObject(
-            number=row.number,
-            at=row.at,
-            tenant=row.tenant,
-            actor=row.actor,
-            address=row.address,
-            act=row.act,
-            subject=row.subject,
-            before=row.before,
-            after=row.after,
-        )
-        for row in found[: wanted.limit]
-    ]
-    return DeedList(data=data, has_more=len(found) > wanted.limit)
+    document = {"data": found[: wanted.limit], "has_more": len(found) > wanted.limit}
+    return DeedList.model_validate(document, from_attributes=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,10 @@ from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.store.access.audit import Act, AuditRow
+from hermes_worker.store.access.audit import Act
 
 if TYPE_CHECKING:
-    from hermes_worker.client.documents import DeedDocument
+    from hermes_worker.features.audit.schema import DeedObject
 
 _PAGE = 1_000
 _DAY_S = 86_400.0
@@ -52,30 +51,15 @@ def list_deeds(
     deeds = api_client(home).audit(
         limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, newest_first=True, **asked
     )
-    found = [_told(deed) for deed in islice(deeds, limit)]
+    found = list(islice(deeds, limit))
     if as_json:
-        for row in found:
-            click.echo(json.dumps(asdict(row)))
+        for deed in found:
+            click.echo(_format_json(deed))
     elif found:
         header = ("TIME", "ACTOR", "FROM", "DEED", "SUBJECT", "AFTER")
-        click.echo(table([_shown(row) for row in found], header, whole=(0, 3, 4)))
+        click.echo(table([_format_row(deed) for deed in found], header, whole=(0, 3, 4)))
     else:
         click.echo(f"nothing was recorded in the last {days:g} days", err=True)
-
-
-def _told(deed: DeedDocument) -> AuditRow:
-    """Build the row from a server's document."""
-    return AuditRow(
-        number=deed["number"],
-        at=deed["at"],
-        tenant=deed["tenant"],
-        actor=deed["actor"],
-        address=deed.get("address"),
-        act=deed["act"],
-        subject=deed["subject"],
-        before=deed["before"],
-        after=deed["after"],
-    )
 
 
 @audit.command(epilog="Example: hermes-worker audit export --all-tenants --after 4711 >> audit.jsonl")
@@ -87,9 +71,13 @@ def export(home: Path | None, all_tenants: bool, after: int) -> None:
     """Write the log as JSON Lines, oldest first, up to five seconds ago. To go on later, give the last number with
     --after."""
     for deed in api_client(home).audit(limit=_PAGE, after=after, settled=True, all_tenants=all_tenants):
-        click.echo(json.dumps(asdict(_told(deed))))
+        click.echo(_format_json(deed))
 
 
-def _shown(row: AuditRow) -> tuple[str, ...]:
-    after = " ".join(f"{name}={value}" for name, value in row.after.items())
-    return (moment(row.at), one_line(row.actor, 40), row.address or "-", row.act, row.subject, one_line(after, 60))
+def _format_json(deed: DeedObject) -> str:
+    return json.dumps(deed.model_dump(exclude={"object"}))
+
+
+def _format_row(deed: DeedObject) -> tuple[str, ...]:
+    after = " ".join(f"{name}={value}" for name, value in deed.after.items())
+    return (moment(deed.at), one_line(deed.actor, 40), deed.address or "-", deed.act, deed.subject, one_line(after, 60))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, WithJsonSchema
@@ -23,12 +23,12 @@ from hermes_worker.features.mcp_servers.rows import (
     McpServers,
     McpServersFull,
 )
+from hermes_worker.features.mcp_servers.schema import McpServerList, McpServerObject, McpServerRemoved
 from hermes_worker.features.mcp_servers.service import (
     TOKEN_CHARS_MAX,
     McpOfferChanged,
     McpRowsOff,
     McpServerInvalid,
-    ShownMcpServer,
     WantedMcpServer,
     approve_mcp_server,
     ask_mcp_server_again,
@@ -90,72 +90,11 @@ class McpApprovalBody(BaseModel):
     offer: str = Field(pattern=r"^[0-9a-f]{16}$", description="The offer that was looked at.")
 
 
-class McpToolObject(BaseModel):
-    """A tool as its server defined it when it was last asked: text of strangers."""
-
-    name: str
-    description: str
-    input_schema: dict[str, Any]
-    annotations: dict[str, Any] | None
-    is_approved: bool
-
-
-class McpLeftOutTool(BaseModel):
-    """A tool that its server has to mend before agents can have it: text of strangers."""
-
-    name: str
-    """Empty for a tool without a name."""
-    reason: str
-    """Completes the sentence that begins with the name."""
-
-
-class McpServerObject(BaseModel):
-    """A server without its token. Times are epoch seconds."""
-
-    object: Literal["hermes.mcp_server"] = "hermes.mcp_server"
-    name: str
-    toolset: str
-    """The toolset of its tools."""
-    state: Literal["unasked", "failing", "waiting", "ready"]
-    """``unasked``: it was not asked yet; ``waiting``: a tool waits for approval."""
-    url: str | None
-    command: list[str]
-    token_as: str | None
-    protocol: str
-    trusted: bool
-    timeout_s: float
-    has_token: bool
-    offer: str | None
-    """The offer to name when its tools are approved; ``null`` before it was asked."""
-    tools: list[McpToolObject]
-    gone: list[str]
-    """Approved tools that it does not offer any more."""
-    left_out: list[McpLeftOutTool]
-    """Tools that it offered when it was last asked and that agents cannot have."""
-    problem: str | None
-    """Why it could not be asked the last time."""
-    created_at: float
-    changed_at: float
-    looked_at: float | None
-
-
-class McpServerList(BaseModel):
-    """MCP servers, by name."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[McpServerObject]
-
-
-class McpServerRemoved(BaseModel):
-    name: str
-    removed: Literal[True] = True
-
-
 @router.get("")
 async def list_mcp_servers(context: Context, caller: Caller) -> McpServerList:
     """The MCP servers that the tenant keeps. None is asked."""
     found = await context.store(_rows(context).of_tenant, caller.tenant)
-    return McpServerList(data=[_object(shown_mcp_server(row)) for row in found])
+    return McpServerList(data=[shown_mcp_server(row) for row in found])
 
 
 @router.get("/{mcp_server}", responses=schema.errors(404))
@@ -211,9 +150,9 @@ async def remove_mcp_server(context: Context, caller: Caller, mcp_server: _Serve
     return McpServerRemoved(name=mcp_server)
 
 
-async def _answer(context: ApiContext, work: Callable[[], ShownMcpServer]) -> McpServerObject:
+async def _answer(context: ApiContext, work: Callable[[], McpServerObject]) -> McpServerObject:
     try:
-        return _object(await context.store(work))
+        return await context.store(work)
     except tuple(_CODES) as error:
         raise _refused(error) from None
 
@@ -225,7 +164,3 @@ def _refused(error: HermesError) -> ApiError:
 
 def _rows(context: ApiContext) -> McpServers:
     return McpServers(context.client.database)
-
-
-def _object(shown: ShownMcpServer) -> McpServerObject:
-    return McpServerObject.model_validate(shown, from_attributes=True)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.tool_schemas import LeftOutTool
 from hermes_worker.features.mcp_servers.rows import McpServerExists, McpServerRow, McpServers, NewMcpServer
 from hermes_worker.features.mcp_servers.rules import source_of_row
+from hermes_worker.features.mcp_servers.schema import McpLeftOutTool, McpServerObject, McpToolObject
 from hermes_worker.mcp.servers import McpServer, approved, changed, check_name, is_allowed, new_server
 from hermes_worker.settings import McpSettings
 from hermes_worker.settings.role_secrets import is_secret
@@ -52,57 +51,6 @@ class WantedMcpServer:
     """Whether it may change the server of its name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownTool:
-    """A tool as its server defined it when it was last asked."""
-
-    name: str
-    description: str
-    input_schema: Mapping[str, Any]
-    annotations: Mapping[str, Any] | None
-    is_approved: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownMcpServer:
-    """A server for people, without its token. Times are epoch seconds."""
-
-    name: str
-    state: Literal["unasked", "failing", "waiting", "ready"]
-    """``unasked``: it was not asked yet; ``waiting``: a tool waits for approval."""
-    url: str | None
-    command: tuple[str, ...]
-    token_as: str | None
-    protocol: str
-    trusted: bool
-    timeout_s: float
-    has_token: bool
-    offer: str | None
-    """The name of what it offers; ``None`` before it was asked."""
-    tools: Sequence[ShownTool]
-    gone: Sequence[str]
-    """Approved tools that it does not offer."""
-    left_out: Sequence[LeftOutTool] = ()
-    """Tools that it offers and that agents cannot have."""
-    problem: str | None
-    created_at: float
-    changed_at: float
-    looked_at: float | None
-
-    @property
-    def toolset(self) -> str:
-        return source_of_row(self.name)
-
-    @property
-    def approved(self) -> int:
-        """How many of the tools that it offers are approved."""
-        return sum(one.is_approved for one in self.tools)
-
-    @property
-    def waiting(self) -> Sequence[str]:
-        return [one.name for one in self.tools if not one.is_approved]
-
-
 def require_rows(settings: McpSettings) -> None:
     """Raise ``McpRowsOff`` where the installation has none of them."""
     if not settings.has_rows:
@@ -113,9 +61,9 @@ def require_rows(settings: McpSettings) -> None:
 
 def keep_mcp_server(
     rows: McpServers, settings: McpSettings, tenant: str, name: str, wanted: WantedMcpServer
-) -> ShownMcpServer:
-    """Store a server, or change the one of its name if it may. Nothing of it is offered before it was asked and
-    approved; approved tools stay approved while the address or command stays. Raises ``McpServerExists``,
+) -> McpServerObject:
+    """Keep a server, or change the one of its name if it may. Nothing of it is offered before it was asked and
+    approved; what was approved stays approved where the address or command stays. Raises ``McpServerExists``,
     ``McpRowsOff``, ``McpServerInvalid``, and what ``McpServers.keep`` raises."""
     require_rows(settings)
     server = _checked(settings, name, wanted)
@@ -167,7 +115,7 @@ def _checked(settings: McpSettings, name: str, wanted: WantedMcpServer) -> McpSe
     return server
 
 
-def approve_mcp_server(rows: McpServers, settings: McpSettings, tenant: str, name: str, offer: str) -> ShownMcpServer:
+def approve_mcp_server(rows: McpServers, settings: McpSettings, tenant: str, name: str, offer: str) -> McpServerObject:
     """Approve all that the server offered when ``offer`` was looked at. Idempotent. Raises ``McpRowsOff``,
     ``McpServerNotFound``, ``McpOfferChanged``, ``McpServerChanged``."""
     row = rows.require(tenant, name)
@@ -182,7 +130,7 @@ def approve_mcp_server(rows: McpServers, settings: McpSettings, tenant: str, nam
     return shown_mcp_server(rows.require(tenant, name))
 
 
-def ask_mcp_server_again(rows: McpServers, settings: McpSettings, tenant: str, name: str) -> ShownMcpServer:
+def ask_mcp_server_again(rows: McpServers, settings: McpSettings, tenant: str, name: str) -> McpServerObject:
     """Have a worker or a host ask the server at once what it offers. Raises ``McpRowsOff``, ``McpServerNotFound``."""
     rows.require(tenant, name)
     require_rows(settings)
@@ -190,13 +138,13 @@ def ask_mcp_server_again(rows: McpServers, settings: McpSettings, tenant: str, n
     return shown_mcp_server(rows.require(tenant, name))
 
 
-def shown_mcp_server(row: McpServerRow) -> ShownMcpServer:
-    """Build the view of a row for people."""
+def shown_mcp_server(row: McpServerRow) -> McpServerObject:
+    """A row for people."""
     server = McpServer.model_validate_json(row.server)
     offered = [] if row.offered is None else json.loads(row.offered)
     waiting = set(changed(server, offered))
     tools = [
-        ShownTool(
+        McpToolObject(
             name=one["name"],
             description=one.get("description") or "",
             input_schema=one["inputSchema"],
@@ -205,11 +153,12 @@ def shown_mcp_server(row: McpServerRow) -> ShownMcpServer:
         )
         for one in offered
     ]
-    return ShownMcpServer(
+    return McpServerObject(
         name=row.name,
+        toolset=source_of_row(row.name),
         state=_state(row, is_waiting=bool(waiting)),
         url=server.url or None,
-        command=server.command,
+        command=list(server.command),
         token_as=server.token_as,
         protocol="stdio" if server.is_process else server.protocol,
         trusted=server.trusted,
@@ -218,7 +167,7 @@ def shown_mcp_server(row: McpServerRow) -> ShownMcpServer:
         offer=None if row.offered is None else _offer(row.offered),
         tools=tools,
         gone=sorted(server.tools.keys() - {one.name for one in tools}) if row.offered is not None else [],
-        left_out=server.left_out,
+        left_out=[McpLeftOutTool(name=one.name, reason=one.reason) for one in server.left_out],
         problem=row.problem,
         created_at=row.created_at,
         changed_at=row.changed_at,

@@ -1,26 +1,23 @@
-"""The API's operations on MCP servers in rows of a tenant, as typed calls for the verbs of ``mcp``."""
+"""What the verbs of ``mcp`` do with servers in rows of a tenant."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import chosen_tenant
-from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import chosen_server, read
+from hermes_worker.cli.server import chosen_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.features.mcp_servers.service import ShownMcpServer, WantedMcpServer
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
+    from hermes_worker.features.mcp_servers.schema import McpServerObject
 
 WAIT_S: Final = 60.0
 """Seconds to wait for a worker or a host to ask a server."""
@@ -32,59 +29,12 @@ def means_row(is_row: bool) -> bool:
     return is_row or chosen_server() is not None or chosen_tenant() != DEFAULT_TENANT
 
 
-def open_mcp_rows(home: Path | None) -> McpRows:
-    """Open the MCP servers of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
-    return McpRows(api_client(home))
-
-
-class McpRows:
-    """The MCP servers of one tenant."""
-
-    def __init__(self, client: HermesClient) -> None:
-        self._client = client
-
-    def all(self) -> Sequence[ShownMcpServer]:
-        return [_shown(told) for told in self._client.mcp_servers()]
-
-    def get(self, name: str) -> ShownMcpServer:
-        return _shown(self._client.mcp_server(name))
-
-    def keep(self, name: str, wanted: WantedMcpServer) -> ShownMcpServer:
-        told = self._client.add_mcp_server(
-            name,
-            url=wanted.url,
-            command=wanted.command,
-            token=wanted.token,
-            token_as=wanted.token_as,
-            trusted=wanted.trusted,
-            timeout_s=wanted.timeout_s,
-            replaces=wanted.replaces,
-        )
-        return _shown(told)
-
-    def approve(self, name: str, offer: str) -> ShownMcpServer:
-        return _shown(self._client.approve_mcp_server(name, offer))
-
-    def ask_again(self, name: str) -> ShownMcpServer:
-        return _shown(self._client.test_mcp_server(name))
-
-    def remove(self, name: str) -> None:
-        self._client.remove_mcp_server(name)
-
-
-def _shown(told: Mapping[str, Any]) -> ShownMcpServer:
-    found: ShownMcpServer = read(
-        ShownMcpServer, {name: value for name, value in told.items() if name in ShownMcpServer.__slots__}
-    )
-    return found
-
-
-def awaited(rows: McpRows, name: str, before: float | None, *, wait_s: float = WAIT_S) -> ShownMcpServer:
-    """Wait until the server was asked after ``before``, its earlier ``looked_at``, and load it. Raises
-    ``ConfigurationError``."""
+def wait_for_look(client: HermesClient, name: str, before: float | None, *, wait_s: float = WAIT_S) -> McpServerObject:
+    """Return the server once somebody has asked it since ``before``, its earlier ``looked_at``. Raises
+    ``ConfigurationError`` when nobody does in ``wait_s`` seconds."""
     ends_at = time.monotonic() + wait_s
     while True:
-        found = rows.get(name)
+        found = client.mcp_server(name)
         if found.looked_at is not None and found.looked_at != before:
             return found
         if time.monotonic() >= ends_at:
@@ -96,12 +46,12 @@ def awaited(rows: McpRows, name: str, before: float | None, *, wait_s: float = W
         time.sleep(_LOOK_S)
 
 
-def list_rows(rows: McpRows, *, as_json: bool) -> None:
-    """Print the servers. None is asked."""
-    found = rows.all()
+def list_rows(client: HermesClient, *, as_json: bool) -> None:
+    """Print the servers. Asks none of them."""
+    found = client.mcp_servers()
     if as_json:
         for one in found:
-            click.echo(json.dumps({name: getattr(one, name) for name in _LISTED} | {"waiting": list(one.waiting)}))
+            click.echo(json.dumps({name: one[name] for name in _LISTED} | {"waiting": one.waiting}))
     elif found:
         click.echo(table([_row(one) for one in found], _TITLES, ids=(0,), whole=(5,)))
     else:
@@ -114,7 +64,7 @@ _LISTED: Final = (
 )
 
 
-def _row(one: ShownMcpServer) -> tuple[str, ...]:
+def _row(one: McpServerObject) -> tuple[str, ...]:
     token, trusted = "set" if one.has_token else "none", "yes" if one.trusted else "no"
     where = one_line(one.url or " ".join(one.command), 200)
     return one.name, one.state, f"{one.approved}/{len(one.tools)}", token, trusted, where

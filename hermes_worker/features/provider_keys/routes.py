@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, WithJsonSchema
@@ -18,9 +18,9 @@ from hermes_worker.features.provider_keys.rows import (
     ProviderKeyNotFound,
     ProviderKeys,
     ProviderKeysFull,
-    ProviderKeyView,
     TextsInClear,
 )
+from hermes_worker.features.provider_keys.schema import ProviderKeyList, ProviderKeyObject
 from hermes_worker.features.provider_keys.service import ProviderUnknown, add_provider_key
 from hermes_worker.store.access.principals import TenantNotFound
 
@@ -39,26 +39,6 @@ class ProviderKeyBody(BaseModel):
     key: Annotated[SecretStr, WithJsonSchema(_KEY)] = Field(min_length=8, max_length=KEY_CHARS_MAX)
 
 
-class ProviderKeyObject(BaseModel):
-    """A provider's key of a tenant. The key itself is never shown."""
-
-    object: Literal["hermes.provider_key"] = "hermes.provider_key"
-    key_id: str
-    tenant: str
-    provider: str
-    fingerprint: str
-    """Tells keys apart without revealing anything of them."""
-    created_at: float
-    """Epoch seconds."""
-
-
-class ProviderKeyList(BaseModel):
-    """The provider keys of a tenant, the oldest first."""
-
-    object: Literal["list"] = "list"
-    data: list[ProviderKeyObject]
-
-
 _Tenant = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 _KeyId = Annotated[str, Path(pattern=r"^pkey_[0-9a-f]{12}$")]
 
@@ -71,7 +51,7 @@ async def list_provider_keys(context: Context, tenant: _Tenant) -> ProviderKeyLi
     except TenantNotFound:
         raise tenant_not_found(tenant) from None
     found = await context.store(ProviderKeys(context.client.database).of_tenant, tenant)
-    return ProviderKeyList(data=[_object(view) for view in found])
+    return ProviderKeyList.model_validate({"data": found}, from_attributes=True)
 
 
 @router.post(
@@ -94,7 +74,7 @@ async def create_provider_key(context: Context, tenant: _Tenant, body: ProviderK
         raise ApiError(409, f"{error}.", code="texts_in_clear") from None
     except ProviderKeysFull as error:
         raise ApiError(409, f"{error}.", code="too_many_keys") from None
-    return _object(made)
+    return ProviderKeyObject.model_validate(made, from_attributes=True)
 
 
 @router.delete(
@@ -108,14 +88,4 @@ async def delete_provider_key(context: Context, tenant: _Tenant, provider_key_id
     except ProviderKeyNotFound:
         message = f"Provider key not found: {provider_key_id}"
         raise ApiError(404, message, code="key_not_found", param="provider_key_id") from None
-    return _object(gone)
-
-
-def _object(view: ProviderKeyView) -> ProviderKeyObject:
-    return ProviderKeyObject(
-        key_id=view.key_id,
-        tenant=view.tenant,
-        provider=view.provider,
-        fingerprint=view.fingerprint,
-        created_at=view.created_at,
-    )
+    return ProviderKeyObject.model_validate(gone, from_attributes=True)

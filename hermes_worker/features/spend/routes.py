@@ -11,8 +11,8 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.owners import for_all_or_own
-from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy, SpendQuestion, read_spend
-from hermes_worker.services.shown import spend_line
+from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy, SpendQuestion, SpendRow, read_spend
+from hermes_worker.features.spend.schema import SpendObject
 
 router = APIRouter(prefix="/v1/spend", tags=["runs"], responses=schema.errors(503))
 _DAYS = 30
@@ -43,38 +43,6 @@ class ListSpend(BaseModel):
             "'created_before' says when that was, where it is not given."
         ),
     )
-
-
-class SpendObject(BaseModel):
-    """The cost of one group's runs."""
-
-    key: str | None
-    """A day in UTC (``2026-11-25``), a model, a tenant, the id of a job or of a session; ``null`` for runs that no job
-    began."""
-    name: str | None
-    """The name of the job, or the name that callers gave the session."""
-    runs: int
-    cost_usd: float | None
-    """The known part of the cost; ``null`` when none is known."""
-    doubtful_cost_usd: float
-    """The most that may have been billed beside it."""
-    unknown_runs: int
-    """Runs whose cost is not wholly known: ``cost_usd`` leaves the rest out."""
-    unpriced_calls: int
-    """Model calls whose price is not known."""
-    input_tokens: int
-    """Without those that were read from or written to a cache of the provider."""
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    reasoning_tokens: int
-    """Among ``output_tokens``."""
-    estimated_tokens: int
-    """Among all these, those that the provider did not count."""
-    unknown_tokens: int
-    """Tokens of requests with an unknown outcome, as estimated; not among the others."""
-    cache_hit_ratio: float | None
-    """Which part of what was sent came from a cache of the provider; ``null`` when nothing was sent."""
 
 
 class SpendList(BaseModel):
@@ -112,5 +80,27 @@ async def _added_up(context: ApiContext, wanted: ListSpend, tenant: str | None) 
         by=wanted.by,
         created_after=after,
         created_before=before,
-        data=[SpendObject.model_validate(spend_line(row), from_attributes=True) for row in found],
+        data=[_build_group(row) for row in found],
+    )
+
+
+def _build_group(row: SpendRow) -> SpendObject:
+    usage = row.usage
+    sent = usage.input + usage.cache_read + usage.cache_write
+    return SpendObject(
+        key=row.key,
+        name=row.name,
+        runs=row.runs,
+        cost_usd=None if row.cost_usd is None else float(row.cost_usd),
+        doubtful_cost_usd=float(row.doubtful_cost_usd),
+        unknown_runs=row.unknown_runs,
+        unpriced_calls=row.unpriced_calls,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        reasoning_tokens=usage.reasoning,
+        estimated_tokens=usage.estimated,
+        unknown_tokens=usage.unknown_input + usage.unknown_output,
+        cache_hit_ratio=round(usage.cache_read / sent, 4) if sent else None,
     )

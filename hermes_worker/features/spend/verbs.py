@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +14,10 @@ from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import OneOf, of_tenant, reachable
 from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import read
 from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy
-from hermes_worker.services.shown import SpendLine
+
+if TYPE_CHECKING:
+    from hermes_worker.features.spend.schema import SpendObject
 
 _DAYS = 30
 
@@ -51,36 +51,36 @@ def spend(
     before = time.time() + 1 if until is None else until
     after = max(0.0, before - _DAYS * 86_400) if since is None else since
     asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
-    found: list[SpendLine] = read(list[SpendLine], api_client(home).spend(**asked, all_tenants=all_tenants or None))
+    found = api_client(home).spend(**asked, all_tenants=all_tenants or None)
     if as_json:
-        for line in found:
-            click.echo(json.dumps(asdict(line)))
+        for group in found:
+            click.echo(json.dumps(group.model_dump()))
     elif found:
         header = (by.upper(), "RUNS", "USD", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN")
-        click.echo(table([_row(line) for line in found], header, whole=(0,) if by != "session" else ()))
+        click.echo(table([_row(group) for group in found], header, whole=(0,) if by != "session" else ()))
     else:
         click.echo("no run was accepted in this time", err=True)
 
 
-def _row(line: SpendLine) -> tuple[str, ...]:
-    shown = line.key or "-"
-    if line.name is not None:
-        shown = f"{shown} ({one_line(line.name, 40)})"
-    ratio = line.cache_hit_ratio
+def _row(group: SpendObject) -> tuple[str, ...]:
+    shown = group.key or "-"
+    if group.name is not None:
+        shown = f"{shown} ({one_line(group.name, 40)})"
+    ratio = group.cache_hit_ratio
     return (
         shown,
-        f"{line.runs:,}",
-        "?" if line.cost_usd is None else f"{line.cost_usd:.4f}",
-        f"{line.input_tokens + line.cache_read_tokens + line.cache_write_tokens:,}",
-        f"{line.output_tokens:,}",
+        f"{group.runs:,}",
+        "?" if group.cost_usd is None else f"{group.cost_usd:.4f}",
+        f"{group.input_tokens + group.cache_read_tokens + group.cache_write_tokens:,}",
+        f"{group.output_tokens:,}",
         "-" if ratio is None else f"{ratio:.0%}",
-        _unknown(line),
+        _unknown(group),
     )
 
 
-def _unknown(line: SpendLine) -> str:
-    """Write what the cost leaves out."""
-    if not line.unknown_runs:
+def _unknown(group: SpendObject) -> str:
+    """What the cost leaves out."""
+    if not group.unknown_runs:
         return "-"
-    runs = f"{line.unknown_runs:,} run{'' if line.unknown_runs == 1 else 's'}"
-    return f"{runs}, ${line.doubtful_cost_usd:.4f}" if line.doubtful_cost_usd else runs
+    runs = f"{group.unknown_runs:,} run{'' if group.unknown_runs == 1 else 's'}"
+    return f"{runs}, ${group.doubtful_cost_usd:.4f}" if group.doubtful_cost_usd else runs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Path
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,14 +17,21 @@ from hermes_worker.api.formats import TENANT_FORM
 from hermes_worker.api.owners import ActsFor
 from hermes_worker.api.repeating import KEEPS
 from hermes_worker.core.principals import InvalidName, KeyScope, Principal
+from hermes_worker.features.tenants.key_schema import (
+    DisabledTenant,
+    KeyList,
+    NewKeyObject,
+    PlacesBody,
+    RevokedKey,
+    TenantList,
+    TenantObject,
+)
 from hermes_worker.store.access.principals import (
     DefaultTenantStays,
     KeyNotFound,
-    KeyView,
     NewKey,
     TenantExists,
     TenantNotFound,
-    TenantView,
 )
 from hermes_worker.store.runs.limits import TenantLimits
 
@@ -40,53 +47,16 @@ _SHOWN_ONCE = {KEEPS: "none"}
 one."""
 
 
-class TenantList(BaseModel):
-    """All tenants, the default one first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[TenantView]
-
-
 class NewTenant(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = Field(pattern=TENANT_FORM)
 
 
-class TenantObject(BaseModel):
-    """A tenant, and whether its keys open anything."""
-
-    object: Literal["hermes.tenant"] = "hermes.tenant"
-    name: str
-    is_disabled: bool
-
-
 class DisableTenant(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     stop: bool = Field(False, description="Stop runs that have not ended as well, some with each request.")
-
-
-class DisabledTenant(TenantObject):
-    stopped: int
-    """Runs that this request asked to stop, with those that they caused."""
-    open_runs: int
-    """Runs that were not asked to stop yet: repeat the request while there are some. 0 without ``stop``."""
-
-
-class PlacesBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    places: Annotated[int, schema.WHOLE, Field(ge=1, le=1_000_000)] | None = Field(
-        description="Runs at work at once in the whole fleet; null for two for each model call of its workers."
-    )
-
-
-class KeyList(BaseModel):
-    """The keys of a tenant, oldest first, without what makes them keys."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[KeyView]
 
 
 class NewKeyBody(BaseModel):
@@ -107,30 +77,11 @@ class RotateKey(BaseModel):
     )
 
 
-class NewKeyObject(BaseModel):
-    """A key that was just made. ``key`` is shown this once: only a hash of it is kept."""
-
-    key_id: str
-    tenant: str
-    holder: str
-    scopes: Sequence[str]
-    created_at: float
-    expires_at: float | None
-    last_used_at: float | None
-    revoked_at: float | None
-    replaced_by: str | None
-    key: str
-
-
-class RevokedKey(BaseModel):
-    key_id: str
-    revoked: Literal[True] = True
-
-
 @router.get("/tenants", dependencies=[FOR_OPERATORS])
 async def list_tenants(context: Context) -> TenantList:
     """All tenants, with the number of their runs and of their keys that can be used."""
-    return TenantList(data=await context.store(context.tenants.tenants))
+    found = await context.store(context.tenants.tenants)
+    return TenantList.model_validate({"data": found}, from_attributes=True)
 
 
 @router.post("/tenants", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.errors(409))
@@ -201,7 +152,8 @@ async def set_places(context: Context, body: PlacesBody) -> PlacesBody:
 @router.get("/keys", dependencies=[_ADMIN], responses=schema.errors(404))
 async def list_keys(context: Context, tenant: ActsFor) -> KeyList:
     """The keys of a tenant; those that cannot be used any more as well."""
-    return KeyList(data=await context.store(context.tenants.keys, tenant))
+    found = await context.store(context.tenants.keys, tenant)
+    return KeyList.model_validate({"data": found}, from_attributes=True)
 
 
 @router.post("/keys", status_code=201, dependencies=[_ADMIN], responses=schema.errors(404), openapi_extra=_SHOWN_ONCE)
@@ -242,5 +194,4 @@ def _no_key(error: KeyNotFound) -> ApiError:
 
 
 def _new_key(made: NewKey) -> NewKeyObject:
-    facts: dict[str, Any] = {name: getattr(made.view, name) for name in KeyView.__slots__}
-    return NewKeyObject(**facts, key=made.token)
+    return NewKeyObject.model_validate({**asdict(made.view), "key": made.token})

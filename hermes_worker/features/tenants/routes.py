@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,45 +18,11 @@ from hermes_worker.api.formats import TENANT_FORM
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.features.tenants.schema import LimitSet, LimitsObject, TenantLimitsObject
 from hermes_worker.store.access.principals import KeyNotFound, TenantNotFound
 from hermes_worker.store.runs.limits import LimitView, TenantLimits
 
 router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
-_WHOLE_MAX = 10**15
-_USD_MAX = 10**9
-
-
-class WholeLimit(BaseModel):
-    """A limit as a number, and whether work beyond it waits or is refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    at_most: Annotated[int, schema.WHOLE] = Field(ge=0, le=_WHOLE_MAX)
-    waits: bool = Field(False, description="What is beyond it is accepted and waits, and is not refused.")
-
-
-class MoneyLimit(BaseModel):
-    """A limit in dollars, and whether work beyond it waits or is refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    at_most: float = Field(ge=0, le=_USD_MAX, description="Dollars; what is finer than a billionth is left out.")
-    waits: bool = Field(False, description="What is beyond it is accepted and waits, and is not refused.")
-
-
-class LimitSet(BaseModel):
-    """The limits of a tenant or a key; an absent field is no limit."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    runs: WholeLimit | None = None
-    queued: WholeLimit | None = None
-    model_calls: WholeLimit | None = None
-    submits_per_min: WholeLimit | None = None
-    tokens_per_day: WholeLimit | None = None
-    tokens_per_month: WholeLimit | None = None
-    usd_per_day: MoneyLimit | None = None
-    usd_per_month: MoneyLimit | None = None
 
 
 class LimitsBody(BaseModel):
@@ -71,22 +37,6 @@ class TenantLimitsBody(LimitsBody):
     weight: float | None = Field(
         None, ge=0.001, le=1000, description="The tenant's part of the fleet beside those of others; unchanged if none."
     )
-
-
-class LimitsObject(BaseModel):
-    """The limits of a tenant or of one of its keys."""
-
-    object: Literal["hermes.limits"] = "hermes.limits"
-    tenant: str
-    key_id: str | None = None
-    limits: LimitSet
-    weight: float | None = None
-    """The tenant's part of the fleet beside those of others."""
-
-
-class TenantLimitsObject(LimitsObject):
-    keys: Sequence[LimitsObject]
-    """The limits of its keys that have limits of their own."""
 
 
 _KEY_ID = r"^key_[0-9a-f]{12}$"

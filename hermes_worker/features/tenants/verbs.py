@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, OneOf, named_tenant, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.limits import LimitName
 from hermes_worker.core.principals import KeyScope
-from hermes_worker.features.tenants.key_backend import ChangedLimits, open_keys
-from hermes_worker.store.access.principals import KeyView, NewKey
 from hermes_worker.store.runs.limits import LimitView
+
+if TYPE_CHECKING:
+    from hermes_worker.features.tenants.key_schema import KeyView, NewKeyObject
+    from hermes_worker.features.tenants.schema import LimitSet, TenantLimitsObject
 
 _DAY_S = 86_400.0
 _HOUR_S = 3_600.0
@@ -34,10 +37,10 @@ def tenants() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_tenants(home: Path | None, as_json: bool) -> None:
     """All tenants, with the number of their runs and of their keys that can be used."""
-    found = open_keys(home).tenants()
+    found = api_client(home, names_tenant=True).tenants()
     if as_json:
         for view in found:
-            click.echo(json.dumps(asdict(view)))
+            click.echo(json.dumps(view.model_dump()))
         return
     rows = [(v.name, str(v.keys), str(v.runs), moment(v.created_at), moment(v.disabled_at)) for v in found]
     click.echo(table(rows, ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"), whole=(0,)))
@@ -48,7 +51,7 @@ def list_tenants(home: Path | None, as_json: bool) -> None:
 @click.argument("name", type=TEXT)
 def create(home: Path | None, name: str) -> None:
     """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
-    open_keys(home).create_tenant(name)
+    api_client(home, names_tenant=True).create_tenant(name)
     click.echo(f"{name} created; give somebody a key with 'hermes-worker keys create HOLDER --tenant {name}'")
 
 
@@ -59,7 +62,12 @@ def create(home: Path | None, name: str) -> None:
 def disable(home: Path | None, name: str, stops: bool) -> None:
     """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
     before goes on to its end, unless it is stopped."""
-    stopped = open_keys(home).disable_tenant(name, stops=stops)
+    client = api_client(home, names_tenant=True)
+    disabled = client.disable_tenant(name, stop=stops)
+    stopped = disabled.stopped
+    while disabled.open_runs and disabled.stopped:
+        disabled = client.disable_tenant(name, stop=True)
+        stopped += disabled.stopped
     click.echo(f"{name} disabled{f'; {stopped} runs stopped' if stops else ''}")
 
 
@@ -68,7 +76,7 @@ def disable(home: Path | None, name: str, stops: bool) -> None:
 @click.argument("name", type=TEXT)
 def enable(home: Path | None, name: str) -> None:
     """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage."""
-    open_keys(home).enable_tenant(name)
+    api_client(home, names_tenant=True).enable_tenant(name)
     click.echo(f"{name} enabled")
 
 
@@ -116,8 +124,13 @@ def set_limits(
     runs: runs at work at once. queued: runs that wait for a place. model_calls: those in flight. submits_per_min.
     tokens_per_day, tokens_per_month, usd_per_day, usd_per_month: what its runs may spend, by days and months of UTC.
     """
-    asked = ChangedLimits(limits=dict(changes), waits=waits, weight=weight, key_id=key_id)
-    _show_limits(*open_keys(home).limits(name, asked), as_json)
+    client = api_client(home, names_tenant=True)
+    if changes or weight is not None:
+        wanted = {limit.value: _build_limit(limit, value, waits) for limit, value in changes}
+        found = client.change_tenant_limits(name, wanted, weight=weight, key_id=key_id or None)
+    else:
+        found = client.tenant_limits(name)
+    _print_limits(found, as_json)
 
 
 @tenants.command(epilog="Example: hermes-worker tenants places 64")
@@ -128,18 +141,36 @@ def places(home: Path | None, number: str) -> None:
     each model call that its workers can make at once."""
     if number != "auto" and not (number.isascii() and number.isdigit() and 1 <= int(number[:8]) <= 1_000_000):
         raise click.UsageError("the number of places is a number from 1 to 1,000,000, or 'auto'")
-    open_keys(home).set_places(None if number == "auto" else int(number))
+    api_client(home, names_tenant=True).set_places(None if number == "auto" else int(number))
     click.echo(f"places: {number}")
 
 
-def _show_limits(found: Sequence[LimitView], weight: float, as_json: bool) -> None:
+def _build_limit(name: LimitName, value: int | None, waits: bool) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    return {"at_most": value / NANO if name.is_money else value, "waits": waits}
+
+
+def _print_limits(found: TenantLimitsObject, as_json: bool) -> None:
+    views = list(_read_limits(found.limits, ""))
+    for of_key in found.keys:
+        views += _read_limits(of_key.limits, str(of_key.key_id))
+    views.sort()
+    weight = found.weight or 1.0
     if as_json:
-        shown = [dict(zip(LimitView.__annotations__, view, strict=True)) for view in found]
-        click.echo(json.dumps({"weight": weight, "limits": shown}))
+        click.echo(json.dumps({"weight": weight, "limits": [view._asdict() for view in views]}))
         return
     click.echo(f"weight {weight:g}")
-    rows = [(v.name, _amount(v), "waits" if v.waits else "refused", v.key_id or "-") for v in found]
+    rows = [(v.name, _amount(v), "waits" if v.waits else "refused", v.key_id or "-") for v in views]
     click.echo(table(rows, ("LIMIT", "AT MOST", "BEYOND IT", "KEY"), whole=(0,)) if rows else "no limits")
+
+
+def _read_limits(limits: LimitSet, key_id: str) -> Iterator[LimitView]:
+    for name in LimitName:
+        limit = limits[name.value]
+        if limit is not None:
+            value = round(limit.at_most * NANO) if name.is_money else limit.at_most
+            yield LimitView(key_id=key_id, name=name.value, value=value, waits=int(limit.waits))
 
 
 def _amount(view: LimitView) -> str:
@@ -166,9 +197,10 @@ def keys() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: float | None, as_json: bool) -> None:
     """Make a key for HOLDER and show it, once: only a hash of it is kept."""
-    chosen = [KeyScope(word) for word in scopes] or [KeyScope.RUNS_READ, KeyScope.RUNS_WRITE]
+    chosen = scopes or (KeyScope.RUNS_READ.value, KeyScope.RUNS_WRITE.value)
     expires_in_s = None if days is None else days * _DAY_S
-    _show_new(open_keys(home).create_key(holder, chosen, expires_in_s), as_json)
+    client = api_client(home, names_tenant=True)
+    _show_new(client.create_key(holder, scopes=chosen, expires_in_s=expires_in_s, tenant=named_tenant()), as_json)
 
 
 @keys.command("list")
@@ -177,10 +209,10 @@ def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: fl
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The keys of a tenant, without what makes them keys."""
-    found = open_keys(home).keys()
+    found = api_client(home, names_tenant=True).keys(tenant=named_tenant())
     if as_json:
         for view in found:
-            click.echo(json.dumps(asdict(view)))
+            click.echo(json.dumps(view.model_dump()))
     elif found:
         header = ("KEY", "HOLDER", "SCOPES", "CREATED", "LAST USED", "ENDS")
         click.echo(table([_row(view) for view in found], header, ids=(0,), whole=(0,)))
@@ -202,7 +234,8 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) -> None:
     """Make a key with the same holder and scopes in the place of another."""
-    _show_new(open_keys(home).rotate_key(key_id, overlap_hours * _HOUR_S), as_json)
+    client = api_client(home, names_tenant=True)
+    _show_new(client.rotate_key(key_id, overlap_s=overlap_hours * _HOUR_S, tenant=named_tenant()), as_json)
 
 
 @keys.command(epilog="Servers that have just seen the key take it for five more seconds.")
@@ -211,15 +244,15 @@ def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) 
 @click.argument("key_id", type=TEXT)
 def revoke(home: Path | None, key_id: str) -> None:
     """End a key now."""
-    open_keys(home).revoke_key(key_id)
+    api_client(home, names_tenant=True).revoke_key(key_id, tenant=named_tenant())
     click.echo(f"{key_id} revoked")
 
 
-def _show_new(made: NewKey, as_json: bool) -> None:
+def _show_new(made: NewKeyObject, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({**asdict(made.view), "key": made.token}))
+        click.echo(json.dumps(made.model_dump()))
         return
-    click.echo(f"{made.view.key_id}  {made.token}")
+    click.echo(f"{made.key_id}  {made.key}")
     click.echo("keep it now: it is not shown again", err=True)
 
 

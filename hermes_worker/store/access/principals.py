@@ -57,7 +57,7 @@ class KeyNotFound(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantView:
+class StoredTenant:
     """A tenant. ``created_at`` in epoch seconds; ``None`` for the default one before it was first written."""
 
     name: str
@@ -70,7 +70,7 @@ class TenantView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyView:
+class StoredKey:
     """A key, without what makes it one. Times are epoch seconds."""
 
     key_id: str
@@ -90,7 +90,7 @@ class KeyView:
 class NewKey:
     """A new key; its ``token`` is shown once and stored only as a hash."""
 
-    view: KeyView
+    view: StoredKey
     token: str = field(repr=False)
 
 
@@ -210,8 +210,8 @@ class Tenants:
         with self._database.read() as connection:
             return connection.execute(others).first() is not None
 
-    def tenants(self) -> list[TenantView]:
-        """List all tenants, the default one first."""
+    def tenants(self) -> list[StoredTenant]:
+        """All of them, the default one first."""
         with self._database.read() as connection:
             made: dict[str, float] = _pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
             disabled: dict[str, float | None] = _pairs(connection, sa.select(tenants.c.name, tenants.c.disabled_at))
@@ -221,7 +221,7 @@ class Tenants:
             known: dict[str, int] = _pairs(connection, counted)
         names = [DEFAULT_TENANT, *sorted(made.keys() - {DEFAULT_TENANT})]
         return [
-            TenantView(
+            StoredTenant(
                 name=name,
                 created_at=made.get(name),
                 disabled_at=disabled.get(name),
@@ -244,8 +244,8 @@ class Tenants:
             record(connection, Act.KEY_CREATE, made.view.key_id, tenant=tenant, after=_shown_key(made.view))
             return made
 
-    def keys(self, tenant: str) -> list[KeyView]:
-        """List the keys of a tenant, oldest first, including those that cannot be used any more."""
+    def keys(self, tenant: str) -> list[StoredKey]:
+        """The keys of a tenant, oldest first; those that cannot be used any more as well."""
         with self._database.read() as connection:
             found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
             return [_key_view(row) for row in rows_of(found, _ApiKeyRow)]
@@ -383,7 +383,7 @@ def _no_key(key_id: str) -> KeyNotFound:
     return KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
 
 
-def _shown_key(view: KeyView) -> dict[str, object]:
+def _shown_key(view: StoredKey) -> dict[str, object]:
     return {"key": view.key_id, "holder": view.holder, "scopes": list(view.scopes), "expires_at": view.expires_at}
 
 
@@ -392,8 +392,8 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _key_view(row: _ApiKeyRow) -> KeyView:
-    return KeyView(
+def _key_view(row: _ApiKeyRow) -> StoredKey:
+    return StoredKey(
         key_id=row.key_id,
         tenant=row.tenant,
         holder=row.holder,
