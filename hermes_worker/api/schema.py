@@ -10,6 +10,7 @@ from hermes_worker import __version__
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat, text, text_or_nothing
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.explaining import Because
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
@@ -21,7 +22,6 @@ from hermes_worker.core.urgency import LATEST_S
 from hermes_worker.features.artifacts.rules import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.resource import WHOLE as WHOLE
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
-from hermes_worker.store.outbox.deliveries import DeliveryState
 from hermes_worker.store.runs.trees import Share, TreeBudget
 from hermes_worker.store.runs.views import CallView, RunView
 from hermes_worker.stream.events import UsageObject
@@ -543,35 +543,6 @@ class RunList(BaseModel):
     has_more: bool
     next_cursor: str | None = None
     """For the next page, if there is one."""
-
-
-class DeliveryObject(BaseModel):
-    """A message to a target outside, and its state. Times are epoch seconds."""
-
-    object: Literal["hermes.delivery"] = "hermes.delivery"
-    delivery_id: str
-    run_id: str | None = None
-    job_id: str | None = None
-    target: str
-    """Without what may be a secret in a URL."""
-    state: DeliveryState
-    attempts: int
-    may_be_duplicate: bool
-    """An attempt ended without an answer and may have arrived."""
-    not_before: float | None = None
-    receipt: str | None = None
-    error_kind: str | None = None
-    error: str | None = None
-    created_at: float
-    settled_at: float | None = None
-
-
-class DeliveryList(BaseModel):
-    """A page of deliveries, newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[DeliveryObject]
-    has_more: bool
 
 
 class Health(BaseModel):

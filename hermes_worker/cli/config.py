@@ -183,9 +183,10 @@ def _stored(home: Path | None, is_fleet: bool, tenant: str | None, session: str 
                 "over a server there is no config.yaml: name what is meant with --fleet, --tenant or --session"
             )
         return None
-    from hermes_worker.features.configurations.verbs import StoredConfiguration, open_configurations
+    from hermes_worker.cli.reaching import api_client
+    from hermes_worker.features.configurations.verbs import StoredConfiguration
 
-    return StoredConfiguration(open_configurations(home), tenant=tenant, session=session)
+    return StoredConfiguration(api_client(home), tenant=tenant, session=session)
 
 
 @config.command()

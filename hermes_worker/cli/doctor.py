@@ -392,7 +392,8 @@ def _embedded_server(directory: Path) -> tuple[Grade, str]:
 
 def _workers(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
-    from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryState
+    from hermes_worker.core.delivery_states import DeliveryState
+    from hermes_worker.store.outbox.deliveries import Deliveries
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
 

@@ -192,25 +192,6 @@ class ResultDocument(TypedDict):
     pending_steer: NotRequired[str]
 
 
-class DeliveryDocument(TypedDict):
-    """A message to a target outside, and its state."""
-
-    object: NotRequired[str]
-    delivery_id: str
-    run_id: NotRequired[str | None]
-    job_id: NotRequired[str | None]
-    target: str
-    state: str
-    attempts: int
-    may_be_duplicate: bool
-    not_before: NotRequired[float | None]
-    receipt: NotRequired[str | None]
-    error_kind: NotRequired[str | None]
-    error: NotRequired[str | None]
-    created_at: float
-    settled_at: NotRequired[float | None]
-
-
 class QueueDocument(TypedDict):
     """The steps that wait for the workers of one queue, and the steps at work."""
 

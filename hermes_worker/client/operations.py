@@ -24,7 +24,6 @@ from hermes_worker.client.documents import (
     CheckpointDiffDocument,
     CheckpointsDocument,
     ControlledDocument,
-    DeliveryDocument,
     ExplanationDocument,
     FiringDocument,
     FullJobDocument,
@@ -49,10 +48,15 @@ from hermes_worker.core.errors import UnavailableError
 if TYPE_CHECKING:
     from hermes_worker.features.alerts.schema import AlertObject
     from hermes_worker.features.audit.schema import DeedObject
+    from hermes_worker.features.configurations.schema import ConfigurationObject
+    from hermes_worker.features.deliveries.schema import DeadTargetObject, DeliveryObject
     from hermes_worker.features.encryption.schema import TextKeyObject
     from hermes_worker.features.mcp_servers.schema import McpServerObject
     from hermes_worker.features.memory.schema import MemoryChangedObject, MemoryObject, MemoryVersionObject
     from hermes_worker.features.provider_keys.schema import ProviderKeyObject
+    from hermes_worker.features.retention.erasure_schema import ErasureObject, ErasureWork, ForetoldErasure
+    from hermes_worker.features.retention.schema import HoldView, PrunedPlace, PruneObject
+    from hermes_worker.features.skills.schema import RemovedSkill, SkillSheetObject
     from hermes_worker.features.spend.schema import SpendObject
     from hermes_worker.features.tenants.key_schema import (
         DisabledTenant,
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
         TenantView,
     )
     from hermes_worker.features.tenants.schema import LimitsObject, TenantLimitsObject
+    from hermes_worker.features.webhooks.schema import EventSignature, RouteObject
 
 T = TypeVar("T")
 
@@ -319,36 +324,48 @@ def set_session_settings(session_id: str, settings: Mapping[str, str | None]) ->
     return _put("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place, settings=settings)
 
 
-def configuration() -> ApiRequest[dict[str, Any]]:
+def configuration() -> ApiRequest[ConfigurationObject]:
     """The configuration of the fleet: ``text`` and ``version``."""
-    return _get("/v1/configuration", _reads(dict[str, Any]))
+    from hermes_worker.features.configurations.schema import ConfigurationObject
+
+    return _get("/v1/configuration", _reads(ConfigurationObject))
 
 
-def write_configuration(text: str, version: int) -> ApiRequest[dict[str, Any]]:
+def write_configuration(text: str, version: int) -> ApiRequest[ConfigurationObject]:
     """Write the configuration behind ``version``, the one that was read. Status 409: there is a newer one."""
-    return _put("/v1/configuration", _reads(dict[str, Any]), text=text, version=version)
+    from hermes_worker.features.configurations.schema import ConfigurationObject
+
+    return _put("/v1/configuration", _reads(ConfigurationObject), text=text, version=version)
 
 
-def configuration_versions(limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """The stored versions, the newest first."""
-    return _get("/v1/configuration/versions", _reads(list[dict[str, Any]], "data"), limit=limit)
+def configuration_versions(limit: int | None = None) -> ApiRequest[list[ConfigurationObject]]:
+    """The versions that are kept, the newest first."""
+    from hermes_worker.features.configurations.schema import ConfigurationObject
+
+    return _get("/v1/configuration/versions", _reads(list[ConfigurationObject], "data"), limit=limit)
 
 
-def tenant_configuration(tenant: str) -> ApiRequest[dict[str, Any]]:
-    """The settings that are overridden for a tenant: ``text`` and ``version``."""
-    return _get("/v1/tenants/{tenant}/configuration", _reads(dict[str, Any]), {"tenant": tenant})
+def tenant_configuration(tenant: str) -> ApiRequest[ConfigurationObject]:
+    """What is overridden for a tenant: ``text`` and ``version``."""
+    from hermes_worker.features.configurations.schema import ConfigurationObject
+
+    return _get("/v1/tenants/{tenant}/configuration", _reads(ConfigurationObject), {"tenant": tenant})
 
 
-def write_tenant_configuration(tenant: str, text: str, version: int) -> ApiRequest[dict[str, Any]]:
+def write_tenant_configuration(tenant: str, text: str, version: int) -> ApiRequest[ConfigurationObject]:
     """Override settings for a tenant, as ``write_configuration`` does for the fleet."""
+    from hermes_worker.features.configurations.schema import ConfigurationObject
+
     place = {"tenant": tenant}
-    return _put("/v1/tenants/{tenant}/configuration", _reads(dict[str, Any]), place, text=text, version=version)
+    return _put("/v1/tenants/{tenant}/configuration", _reads(ConfigurationObject), place, text=text, version=version)
 
 
-def tenant_configuration_versions(tenant: str, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
-    """The versions of a tenant's overridden settings, the newest first."""
+def tenant_configuration_versions(tenant: str, limit: int | None = None) -> ApiRequest[list[ConfigurationObject]]:
+    """The versions of what was overridden for a tenant, the newest first."""
+    from hermes_worker.features.configurations.schema import ConfigurationObject
+
     template = "/v1/tenants/{tenant}/configuration/versions"
-    return _get(template, _reads(list[dict[str, Any]], "data"), {"tenant": tenant}, limit=limit)
+    return _get(template, _reads(list[ConfigurationObject], "data"), {"tenant": tenant}, limit=limit)
 
 
 def _put(
@@ -576,25 +593,33 @@ def _delivery(delivery_id: str) -> Mapping[str, str]:
     return {"delivery_id": delivery_id}
 
 
-def deliveries(**filters: Any) -> ApiRequest[Portion[DeliveryDocument]]:
+def deliveries(**filters: Any) -> ApiRequest[Portion[DeliveryObject]]:
     """Deliveries, newest first, page after page; ``filters``: ``state``, ``run_id``, ``before``."""
+    from hermes_worker.features.deliveries.schema import DeliveryObject
+
     request = _get("/v1/deliveries", _nothing, **{"limit": PAGE, **filters})
-    return _listed(request, DeliveryDocument, "data", _behind("before", "delivery_id"))
+    return _listed(request, DeliveryObject, "data", _behind("before", "delivery_id"))
 
 
-def delivery(delivery_id: str) -> ApiRequest[DeliveryDocument]:
-    """A delivery and its state."""
-    return _get("/v1/deliveries/{delivery_id}", _reads(DeliveryDocument), _delivery(delivery_id))
+def delivery(delivery_id: str) -> ApiRequest[DeliveryObject]:
+    """A delivery and what became of it."""
+    from hermes_worker.features.deliveries.schema import DeliveryObject
+
+    return _get("/v1/deliveries/{delivery_id}", _reads(DeliveryObject), _delivery(delivery_id))
 
 
-def retry_delivery(delivery_id: str) -> ApiRequest[DeliveryDocument]:
+def retry_delivery(delivery_id: str) -> ApiRequest[DeliveryObject]:
     """Send a settled delivery once more."""
-    return _post("/v1/deliveries/{delivery_id}/retry", _reads(DeliveryDocument), _delivery(delivery_id))
+    from hermes_worker.features.deliveries.schema import DeliveryObject
+
+    return _post("/v1/deliveries/{delivery_id}/retry", _reads(DeliveryObject), _delivery(delivery_id))
 
 
-def dead_targets() -> ApiRequest[list[dict[str, Any]]]:
+def dead_targets() -> ApiRequest[list[DeadTargetObject]]:
     """Targets to which nothing is sent any more, the newest first: ``key``, ``reason``, ``marked_at``."""
-    return _get("/v1/dead-targets", _reads(list[dict[str, Any]], "data"))
+    from hermes_worker.features.deliveries.schema import DeadTargetObject
+
+    return _get("/v1/dead-targets", _reads(list[DeadTargetObject], "data"))
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
@@ -1061,18 +1086,22 @@ def remove_mcp_server(name: str) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template=template, read=_nothing, names={"mcp_server": name})
 
 
-def webhook_routes() -> ApiRequest[list[dict[str, Any]]]:
+def webhook_routes() -> ApiRequest[list[RouteObject]]:
     """The routes on which others may send events to the tenant, without their secrets."""
-    return _get("/v1/webhook-routes", _reads(list[dict[str, Any]], "data"))
+    from hermes_worker.features.webhooks.schema import RouteObject
+
+    return _get("/v1/webhook-routes", _reads(list[RouteObject], "data"))
 
 
 def add_webhook_route(
     name: str, *, secret: str | None = None, replaces: bool = False, **fields: Any
-) -> ApiRequest[dict[str, Any]]:
-    """Add a route; ``secret`` may be left out only where one is replaced. ``fields`` are those of ``POST
-    /v1/webhook-routes``."""
+) -> ApiRequest[RouteObject]:
+    """Keep a route; ``secret`` may be left out only where one is replaced. ``fields`` are those of
+    ``POST /v1/webhook-routes``."""
+    from hermes_worker.features.webhooks.schema import RouteObject
+
     body = {"name": name, "secret": secret, "replace": replaces, **fields}
-    return _post("/v1/webhook-routes", _reads(dict[str, Any]), body=body)
+    return _post("/v1/webhook-routes", _reads(RouteObject), body=body)
 
 
 def remove_webhook_route(name: str) -> ApiRequest[None]:
@@ -1080,9 +1109,11 @@ def remove_webhook_route(name: str) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/v1/webhook-routes/{name}", read=_nothing, names={"name": name})
 
 
-def sign_webhook_event(name: str, payload: str) -> ApiRequest[dict[str, Any]]:
-    """The ``path`` and ``headers`` that prove that ``payload`` comes from the holder of a route's secret."""
-    read = _reads(dict[str, Any])
+def sign_webhook_event(name: str, payload: str) -> ApiRequest[EventSignature]:
+    """What proves that ``payload`` comes from the holder of a route's secret: ``path`` and ``headers``."""
+    from hermes_worker.features.webhooks.schema import EventSignature
+
+    read = _reads(EventSignature)
     asked = _post("/v1/webhook-routes/{name}/signature", read, {"name": name}, body={"payload": payload})
     return replace(asked, only_reads=True)
 
@@ -1098,15 +1129,19 @@ def change_retention(rules: Mapping[str, str | None]) -> ApiRequest[dict[str, st
     return ApiRequest(method="PATCH", template="/v1/retention", read=_reads(dict[str, str], "rules"), body=body)
 
 
-def holds() -> ApiRequest[list[dict[str, Any]]]:
-    """The holds of the tenant."""
-    return _get("/v1/holds", _reads(list[dict[str, Any]], "data"))
+def holds() -> ApiRequest[list[HoldView]]:
+    """What is held of the tenant whatever the rules say."""
+    from hermes_worker.features.retention.schema import HoldView
+
+    return _get("/v1/holds", _reads(list[HoldView], "data"))
 
 
-def place_hold(reason: str, *, run_id: str | None = None, session_id: str | None = None) -> ApiRequest[dict[str, Any]]:
+def place_hold(reason: str, *, run_id: str | None = None, session_id: str | None = None) -> ApiRequest[HoldView]:
     """Hold the chain of a run, a session, or everything of the tenant, until it is released."""
+    from hermes_worker.features.retention.schema import HoldView
+
     body = {"reason": reason, "run_id": run_id, "session_id": session_id}
-    return _post("/v1/holds", _reads(dict[str, Any]), body=body)
+    return _post("/v1/holds", _reads(HoldView), body=body)
 
 
 def release_hold(number: int) -> ApiRequest[None]:
@@ -1115,12 +1150,14 @@ def release_hold(number: int) -> ApiRequest[None]:
 
 
 def prune(
-    *, dry_run: bool = True, all_tenants: bool = False, after: Mapping[str, str] | None = None
-) -> ApiRequest[dict[str, Any]]:
+    *, dry_run: bool = True, all_tenants: bool = False, after: PrunedPlace | Mapping[str, Any] | None = None
+) -> ApiRequest[PruneObject]:
     """Delete for some seconds what the rules let go, or count it: ``counts``, ``done``, and ``next``, which is the
     ``after`` of the next request."""
-    body = {"dry_run": dry_run, "all_tenants": all_tenants, "after": after}
-    return replace(_post("/v1/prunes", _reads(dict[str, Any]), body=body), only_reads=dry_run)
+    from hermes_worker.features.retention.schema import PruneObject
+
+    body = {"dry_run": dry_run, "all_tenants": all_tenants, "after": None if after is None else dict(after)}
+    return replace(_post("/v1/prunes", _reads(PruneObject), body=body), only_reads=dry_run)
 
 
 def _at(tenant: str | None) -> Mapping[str, Any]:
@@ -1133,34 +1170,44 @@ def export(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[
     return replace(_post("/v1/exports", _nothing, body=dict(whom)), params=_at(tenant), only_reads=True)
 
 
-def foretell_erasure(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+def foretell_erasure(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[ForetoldErasure]:
     """What an erasure would erase; changes nothing. ``whom`` as for ``export``."""
-    asked = _post("/v1/erasures/foretold", _reads(dict[str, Any]), body=dict(whom))
+    from hermes_worker.features.retention.erasure_schema import ForetoldErasure
+
+    asked = _post("/v1/erasures/foretold", _reads(ForetoldErasure), body=dict(whom))
     return replace(asked, params=_at(tenant), only_reads=True)
 
 
 def begin_erasure(
     whom: Mapping[str, Any], *, shared: bool = False, stop: bool = False, tenant: str | None = None
-) -> ApiRequest[dict[str, Any]]:
-    """Mark everything of a subject, so that nothing new begins; ``work_on_erasure`` with its ``receipt_id`` erases."""
+) -> ApiRequest[ErasureObject]:
+    """Mark everything of somebody, so that nothing new begins; ``work_on_erasure`` with its ``receipt_id`` erases."""
+    from hermes_worker.features.retention.erasure_schema import ErasureObject
+
     body = {"whom": dict(whom), "shared": shared, "stop": stop}
-    return replace(_post("/v1/erasures", _reads(dict[str, Any]), body=body), params=_at(tenant))
+    return replace(_post("/v1/erasures", _reads(ErasureObject), body=body), params=_at(tenant))
 
 
-def replay_erasure(receipt: str, *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """Begin again what a receipt, as text, records."""
-    asked = _post("/v1/erasures/replayed", _reads(dict[str, Any]), body={"receipt": receipt})
+def replay_erasure(receipt: str, *, tenant: str | None = None) -> ApiRequest[ErasureObject]:
+    """Begin to erase again what a receipt, as text, tells of."""
+    from hermes_worker.features.retention.erasure_schema import ErasureObject
+
+    asked = _post("/v1/erasures/replayed", _reads(ErasureObject), body={"receipt": receipt})
     return replace(asked, params=_at(tenant))
 
 
-def erasures(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
+def erasures(*, tenant: str | None = None) -> ApiRequest[list[ErasureObject]]:
     """Erasures that have begun and are not finished, oldest first."""
-    return _get("/v1/erasures", _reads(list[dict[str, Any]], "data"), tenant=tenant)
+    from hermes_worker.features.retention.erasure_schema import ErasureObject
+
+    return _get("/v1/erasures", _reads(list[ErasureObject], "data"), tenant=tenant)
 
 
-def work_on_erasure(receipt_id: str, *, stop: bool = False, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+def work_on_erasure(receipt_id: str, *, stop: bool = False, tenant: str | None = None) -> ApiRequest[ErasureWork]:
     """Erase for some seconds; repeat it until ``done``, when there is a ``receipt``."""
-    read = _reads(dict[str, Any])
+    from hermes_worker.features.retention.erasure_schema import ErasureWork
+
+    read = _reads(ErasureWork)
     asked = _post("/v1/erasures/{receipt_id}/work", read, {"receipt_id": receipt_id}, body={"stop": stop})
     return replace(asked, params=_at(tenant))
 
@@ -1248,27 +1295,32 @@ def skills() -> ApiRequest[list[SkillDocument]]:
     return _get("/v1/skills", _reads(list[SkillDocument], "data"))
 
 
-def skill(name: str, *, file: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """The newest version of a skill: its front matter, its files, and the text of one, by default ``SKILL.md``."""
-    return _get("/v1/skills/{skill}", _reads(dict[str, Any]), {"skill": name}, file=file)
+def skill(name: str, *, file: str | None = None) -> ApiRequest[SkillSheetObject]:
+    """The newest version of a skill: what it says of itself, its files, and the text of one, ``SKILL.md`` by
+    default."""
+    from hermes_worker.features.skills.schema import SkillSheetObject
+
+    return _get("/v1/skills/{skill}", _reads(SkillSheetObject), {"skill": name}, file=file)
 
 
 def keep_skill(
     name: str, files: Sequence[Mapping[str, Any]], *, category: str | None = None, expects: str | None = None
-) -> ApiRequest[dict[str, Any]]:
+) -> ApiRequest[SkillSheetObject]:
     """Add a skill, or make these files its newest version, of ``expects`` only where that is given:
     ``[{"path": "SKILL.md", "text": "..."}]``. Idempotent."""
+    from hermes_worker.features.skills.schema import SkillSheetObject
+
     body = {"files": [dict(each) for each in files], "category": category, "expects": expects}
     return ApiRequest(
-        method="PUT", template="/v1/skills/{skill}", read=_reads(dict[str, Any]), names={"skill": name}, body=body
+        method="PUT", template="/v1/skills/{skill}", read=_reads(SkillSheetObject), names={"skill": name}, body=body
     )
 
 
-def remove_skill(name: str, *, expects: str | None = None) -> ApiRequest[dict[str, Any]]:
-    """Remove a skill, only this version where one is given."""
-    asked = ApiRequest(
-        method="DELETE", template="/v1/skills/{skill}", read=_reads(dict[str, Any]), names={"skill": name}
-    )
+def remove_skill(name: str, *, expects: str | None = None) -> ApiRequest[RemovedSkill]:
+    """Take a skill away, of this version only where one is given."""
+    from hermes_worker.features.skills.schema import RemovedSkill
+
+    asked = ApiRequest(method="DELETE", template="/v1/skills/{skill}", read=_reads(RemovedSkill), names={"skill": name})
     return replace(asked, params={"expects": expects})
 
 

@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.answer_binding import ChatQuestion
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.errors import HermesError, LeaseLost
 from hermes_worker.core.gateway import (
     CODE_EVERY_S,
@@ -45,7 +46,7 @@ from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.epochs import is_no_copy
-from hermes_worker.store.outbox.deliveries import DeliveryState, message_ids_in
+from hermes_worker.store.outbox.deliveries import message_ids_in
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs.chains import stop_run
 from hermes_worker.store.runs.inputs import change_input, stored_spec

@@ -272,7 +272,7 @@ SHAPES = {
     "WaitDocument": "WaitObject",
     "AnsweredDocument": "AnsweredQuestion",
     "ControlledDocument": "Controlled",
-    "DeliveryDocument": "DeliveryObject",
+    "DeedDocument": "DeedObject",
     "FullJobDocument": "JobInFull",
     "FiringDocument": "FiringObject",
     "SessionDocument": "SessionObject",

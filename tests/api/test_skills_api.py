@@ -117,7 +117,7 @@ def test_a_skill_is_added_replaced_and_removed_with_the_version_that_was_looked_
         logo = {"path": "assets/logo.png", "base64": base64.b64encode(b"\x89PNG\x00").decode(), "is_executable": True}
         made = client.keep_skill("tidy", [{"path": "SKILL.md", "text": SKILL}, logo], category="house")
         assert (made["origin"], made["category"], made["content"]) == ("people", "house", SKILL)
-        assert made["files"][1] == {"path": "assets/logo.png", "size": 5, "is_executable": True}
+        assert made.files[1].model_dump() == {"path": "assets/logo.png", "size": 5, "is_executable": True}
         plain = [{"path": "SKILL.md", "text": SKILL + "More.\n"}]
         second = client.keep_skill("tidy", plain, expects=made["hash"])
         assert second["category"] == "house" and client.keep_skill("tidy", plain)["hash"] == second["hash"]

@@ -23,9 +23,10 @@ from support.rig import Rig, rig_on, until
 from support.smtp_server import smtp_server
 
 from hermes_worker.channels.errors import DUPLICATE_REMARK
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries, DeliveryState, owe
+from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries, owe
 
 pytestmark = pytest.mark.faults
 

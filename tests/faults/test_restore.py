@@ -24,6 +24,7 @@ from support.rig import Rig, rig_on, sink_call, until
 from support.store import Store, check
 
 from hermes_worker.channels.errors import DUPLICATE_REMARK
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.lab.plan import FleetRole
@@ -31,7 +32,7 @@ from hermes_worker.lab.sink import Effect
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings import load
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries, DeliveryState
+from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.tables import firings, jobs, runs, tool_calls
 from hermes_worker.worker.celery import celery_app

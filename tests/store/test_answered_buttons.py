@@ -13,12 +13,12 @@ from support.telegram_server import TOKEN, TelegramServer
 from test_delivering import Office
 
 from hermes_worker.core.answer_binding import code_line, question_code
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.gateway import GatewayRows
-from hermes_worker.store.outbox.deliveries import DeliveryState
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import deliveries, waits
 

@@ -25,11 +25,12 @@ from hermes_worker.channels.files import FileGone, FileOutbox, read
 from hermes_worker.channels.media import MediaFile
 from hermes_worker.channels.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from hermes_worker.core import events as ev
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.run import ExitReason
-from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView, owe
+from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryView, owe
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.tables import deliveries, runs

@@ -13,12 +13,13 @@ from support.desk import NOON, Desk
 from support.store import EMPTY, TTL_S, Store, opened
 
 from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.effects import Collect, SendDelivery
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.features.skills.rows import Skills
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.store.jobs.executions import Executions
-from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryState
+from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import deliveries, firings
 from hermes_worker.tasks import leases as leases_module

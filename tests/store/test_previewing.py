@@ -22,13 +22,14 @@ from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
 from hermes_worker.core.chat_signs import ChatSigns, ProgressMode
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.previews import EVERY_S, AfterPreview
 from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.core.replay import Replay
 from hermes_worker.models.governor import KeyPlace, Permit
-from hermes_worker.store.outbox.deliveries import DeliveryState, owe_preview
+from hermes_worker.store.outbox.deliveries import owe_preview
 from hermes_worker.store.runs.progress import run_progress
 from hermes_worker.store.tables import deliveries, runs
 from hermes_worker.tasks.pieces import pieces_of

@@ -12,7 +12,7 @@ from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.features.retention.hold_rows import HoldView, Retention
+from hermes_worker.features.retention.hold_rows import LegalHold, Retention
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.tables import (
     blobs,
@@ -189,7 +189,7 @@ def _due(store: Store, row: Any) -> list[Any]:
         return due_of(row, connection.execute(calls).all())
 
 
-def hold_some(store: Store, retention: Retention, random: Random) -> list[HoldView]:
+def hold_some(store: Store, retention: Retention, random: Random) -> list[LegalHold]:
     """A legal hold on a run, and one on a session."""
     with store.database.read() as connection:
         run = random.choice(connection.execute(sa.select(runs.c.run_id, runs.c.tenant).order_by(runs.c.pk)).all())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,6 +21,7 @@ from hermes_worker.features.configurations.rows import (
     Configurations,
     ConfigurationVersion,
 )
+from hermes_worker.features.configurations.schema import ConfigurationList, ConfigurationObject
 from hermes_worker.features.configurations.service import write_configuration
 from hermes_worker.settings.overriding import TEXT_CHARS_MAX
 from hermes_worker.store.access.principals import TenantNotFound
@@ -44,27 +45,6 @@ class ConfigurationBody(BaseModel):
         le=_VERSION_MAX,
         description="The version that was read; 0 when there was none. Another one is not replaced.",
     )
-
-
-class ConfigurationObject(BaseModel):
-    """A version of a configuration."""
-
-    object: Literal["hermes.configuration"] = "hermes.configuration"
-    tenant: str | None
-    """The tenant; ``null`` for the configuration of the fleet."""
-    version: int
-    """0 while there is none."""
-    text: str
-    written_by: str | None
-    created_at: float | None
-    """Epoch seconds."""
-
-
-class ConfigurationList(BaseModel):
-    """The versions that are kept, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[ConfigurationObject]
 
 
 _Tenant = Annotated[str, Path(pattern=TENANT_FORM)]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
-from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
@@ -14,18 +12,17 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnDelivery
 from hermes_worker.channels.targets import shown
+from hermes_worker.features.deliveries.schema import DeadTargetList, DeadTargetObject, DeliveryList, DeliveryObject
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
 
 router = APIRouter(tags=["deliveries"], responses=schema.errors(503))
 
 
-@router.get(
-    "/v1/deliveries", response_model=schema.DeliveryList, response_model_exclude_none=True, dependencies=[READS]
-)
+@router.get("/v1/deliveries", response_model_exclude_none=True, dependencies=[READS])
 async def list_deliveries(
     context: Context, caller: Caller, wanted: Annotated[schema.ListDeliveries, Query()]
-) -> schema.DeliveryList:
+) -> DeliveryList:
     """Deliveries, newest first."""
     try:
         views = await context.store(
@@ -40,17 +37,16 @@ async def list_deliveries(
         message = f"Invalid 'before': there is no delivery {wanted.before!r}."
         raise invalid("before", message, "delivery_not_found") from None
     data = [_delivery_object(view) for view in views[: wanted.limit]]
-    return schema.DeliveryList(data=data, has_more=len(views) > wanted.limit)
+    return DeliveryList(data=data, has_more=len(views) > wanted.limit)
 
 
 @router.get(
     "/v1/deliveries/{delivery_id}",
-    response_model=schema.DeliveryObject,
     response_model_exclude_none=True,
     responses=schema.errors(404),
     dependencies=[READS],
 )
-async def get_delivery(context: Context, delivery_id: OwnDelivery) -> schema.DeliveryObject:
+async def get_delivery(context: Context, delivery_id: OwnDelivery) -> DeliveryObject:
     """A delivery and what became of it."""
     return _delivery_object(await context.store(Deliveries(context.client.database).get, delivery_id))
 
@@ -58,34 +54,17 @@ async def get_delivery(context: Context, delivery_id: OwnDelivery) -> schema.Del
 @router.post(
     "/v1/deliveries/{delivery_id}/retry",
     status_code=202,
-    response_model=schema.DeliveryObject,
     response_model_exclude_none=True,
     responses=schema.errors(404, 409),
     dependencies=[WRITES],
 )
-async def retry_delivery(context: Context, delivery_id: OwnDelivery, later: BackgroundTasks) -> schema.DeliveryObject:
+async def retry_delivery(context: Context, delivery_id: OwnDelivery, later: BackgroundTasks) -> DeliveryObject:
     """Send a settled delivery once more. One that may have arrived already is sent under the same idempotency key
     where the target knows such keys, else with a remark that it may be a duplicate."""
     outbox = Deliveries(context.client.database)
     hints = await context.store(outbox.retry, delivery_id)
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
     return _delivery_object(await context.store(outbox.get, delivery_id))
-
-
-class DeadTargetObject(BaseModel):
-    """A target that refused us or is gone: nothing is sent there any more."""
-
-    key: str
-    reason: str
-    marked_at: float
-    """Epoch seconds."""
-
-
-class DeadTargetList(BaseModel):
-    """The newest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[DeadTargetObject]
 
 
 @router.get("/v1/dead-targets", response_model=DeadTargetList, dependencies=[READS])
@@ -98,8 +77,8 @@ async def list_dead_targets(context: Context, caller: Caller) -> DeadTargetList:
     )
 
 
-def _delivery_object(view: DeliveryView) -> schema.DeliveryObject:
-    return schema.DeliveryObject(
+def _delivery_object(view: DeliveryView) -> DeliveryObject:
+    return DeliveryObject(
         delivery_id=view.delivery_id,
         run_id=view.run_id,
         job_id=view.job_id,

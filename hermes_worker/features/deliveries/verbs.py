@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hermes_worker.channels.targets import shown
 from hermes_worker.cli.layout import in_words, moment, table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import clean, one_line
-from hermes_worker.features.deliveries.backend import open_outbox
-from hermes_worker.safety.redaction import redact
-from hermes_worker.store.outbox.deliveries import DeliveryState, DeliveryView
+from hermes_worker.cli.short_ids import whole_id
+from hermes_worker.core.delivery_states import DeliveryState
+
+if TYPE_CHECKING:
+    from hermes_worker.features.deliveries.schema import DeliveryObject
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,13 +34,15 @@ def deliveries() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: str | None, as_json: bool) -> None:
     """The newest deliveries first."""
-    found = open_outbox(home).list(limit, DeliveryState(state) if state else None, run_id)
+    client = api_client(home)
+    full_id = None if run_id is None else whole_id(client, run_id, "run")
+    found = list(islice(client.deliveries(state=state, run_id=full_id, limit=min(limit, 100)), limit))
     if as_json:
         for view in found:
             click.echo(json.dumps(_document(view)))
     elif found:
         rows = [
-            (v.delivery_id, v.state.value, moment(v.created_at), one_line(shown(v.target), 40), _said(v)) for v in found
+            (v.delivery_id, v.state, moment(v.created_at), one_line(v.target, 40), _format_outcome(v)) for v in found
         ]
         click.echo(table(rows, ("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR"), ids=(0,), whole=(2,)))
     else:
@@ -51,7 +56,8 @@ def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: st
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
     """Everything that is known about one delivery."""
-    document = _document(open_outbox(home).get(delivery_id))
+    client = api_client(home)
+    document = _document(client.delivery(whole_id(client, delivery_id, "delivery")))
     if as_json:
         click.echo(json.dumps(document))
         return
@@ -65,7 +71,9 @@ def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
 @click.argument("delivery_id", type=TEXT)
 def retry(home: Path | None, delivery_id: str) -> None:
     """Send a settled delivery once more."""
-    click.echo(f"{open_outbox(home).retry(delivery_id)} pending")
+    client = api_client(home)
+    retried = client.retry_delivery(whole_id(client, delivery_id, "delivery"))
+    click.echo(f"{retried.delivery_id} pending")
 
 
 @deliveries.command("dead", epilog="A delivery that 'deliveries retry' brings there makes a target good again.")
@@ -73,17 +81,19 @@ def retry(home: Path | None, delivery_id: str) -> None:
 @of_tenant
 def list_dead(home: Path | None) -> None:
     """Targets that refused us or are gone: nothing is sent there any more."""
-    found = open_outbox(home).dead_targets()
+    found = api_client(home).dead_targets()
     if found:
-        rows = [(one_line(dead.key, 60), moment(dead.marked_at), one_line(redact(dead.reason), 60)) for dead in found]
+        rows = [(one_line(dead.key, 60), moment(dead.marked_at), one_line(dead.reason, 60)) for dead in found]
         click.echo(table(rows, ("TARGET", "SINCE", "REASON"), whole=(1,)))
     else:
         click.echo("no dead targets", err=True)
 
 
-def _document(view: DeliveryView) -> dict[str, object]:
-    return {**asdict(view), "state": view.state.value, "target": shown(view.target)}
+def _document(view: DeliveryObject) -> dict[str, object]:
+    """Return a delivery under the names of ``--json``, which are those of the rows."""
+    document = view.model_dump(mode="json", exclude={"object"})
+    return {"is_in_doubt" if name == "may_be_duplicate" else name: value for name, value in document.items()}
 
 
-def _said(view: DeliveryView) -> str:
-    return one_line(redact(view.error or view.receipt or ""), 60)
+def _format_outcome(view: DeliveryObject) -> str:
+    return one_line(view.error or view.receipt or "", 60)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.options import chosen_tenant
 from hermes_worker.cli.reaching import api_client
@@ -18,19 +18,10 @@ from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Perso
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
+    from hermes_worker.features.retention.erasure_schema import ForetoldErasure
 
 _LOOK_EVERY_S = 0.2
 Progress = Callable[[Counter[str]], None]
-
-
-class ForetoldView(NamedTuple):
-    """The forecast of an erasure, as it is printed."""
-
-    would_erase: Mapping[str, int]
-    open_runs: Sequence[str]
-    shared: int
-    held_by: Sequence[int]
-    unknown: Sequence[str]
 
 
 def open_erasures(home: Path | None, told: Progress) -> ErasureRows:
@@ -64,24 +55,23 @@ class ErasureRows:
             return self._client.erasure_receipts(tenant=self._tenant)
         return [self._client.erasure_receipt(receipt_id, tenant=self._tenant)]
 
-    def foretell(self, person: Person) -> ForetoldView:
-        told = self._client.foretell_erasure(self._whom(person), tenant=self._tenant)
-        return ForetoldView(told["would_erase"], told["open_runs"], told["shared"], told["held_by"], told["unknown"])
+    def foretell(self, person: Person) -> ForetoldErasure:
+        return self._client.foretell_erasure(self._whom(person), tenant=self._tenant)
 
     def erase(self, person: Person, *, shared: bool, stops_within_s: float | None) -> ErasureReceipt:
         stops = stops_within_s is not None
         begun = self._client.begin_erasure(self._whom(person), shared=shared, stop=stops, tenant=self._tenant)
-        return self._finish(begun["receipt_id"], stops_within_s)
+        return self._finish(begun.receipt_id, stops_within_s)
 
     def resume(self, *, stops_within_s: float | None) -> Sequence[ErasureReceipt]:
         found = self._client.erasures(tenant=self._tenant)
-        return [self._finish(each["receipt_id"], stops_within_s) for each in found]
+        return [self._finish(each.receipt_id, stops_within_s) for each in found]
 
     def replay(self, receipts: Sequence[ErasureReceipt], *, stops_within_s: float | None) -> Sequence[ErasureReceipt]:
         done = []
         for receipt in receipts:
             begun = self._client.replay_erasure(json.dumps(receipt.to_document()), tenant=self._tenant)
-            done.append(self._finish(begun["receipt_id"], stops_within_s))
+            done.append(self._finish(begun.receipt_id, stops_within_s))
         return done
 
     def _finish(self, receipt_id: str, stops_within_s: float | None) -> ErasureReceipt:
@@ -91,16 +81,16 @@ class ErasureRows:
         deadline = None if stops_within_s is None else time.monotonic() + stops_within_s
         while True:
             work = self._client.work_on_erasure(receipt_id, stop=deadline is not None, tenant=self._tenant)
-            if work["done"]:
-                return read_receipt(json.dumps(work["receipt"]))
-            told.update(work["did"])
+            if work.done:
+                return read_receipt(json.dumps(work.receipt))
+            told.update(work.did)
             self._told(told)
-            if work["open_runs"]:
+            if work.open_runs:
                 if deadline is not None and time.monotonic() > deadline:
-                    raise _not_ended(work["open_runs"])
+                    raise _not_ended(work.open_runs)
                 time.sleep(_LOOK_EVERY_S)
-            elif work["waits_for"]:
-                raise NotYetErased(str(work["waits_for"]))
+            elif work.waits_for:
+                raise NotYetErased(work.waits_for)
 
     def _whom(self, person: Person) -> dict[str, Any]:
         """Build the subject for the API. Raises ``AmbiguousId``."""

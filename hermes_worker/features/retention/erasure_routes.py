@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import redis
 from fastapi import APIRouter, BackgroundTasks
@@ -38,6 +38,13 @@ from hermes_worker.features.retention.erasure_rules import (
     NobodyNamed,
     Person,
     read_receipt,
+)
+from hermes_worker.features.retention.erasure_schema import (
+    ErasureList,
+    ErasureObject,
+    ErasureWork,
+    ForetoldErasure,
+    ReceiptList,
 )
 from hermes_worker.features.retention.export_rows import exported
 from hermes_worker.features.retention.naming_rows import NothingNamed, resolve_person
@@ -109,58 +116,6 @@ class WorkOnErasure(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     stop: bool = Field(False, description="Stop runs that have not ended.")
-
-
-class ForetoldErasure(BaseModel):
-    """What an erasure would erase. Nothing was changed."""
-
-    object: Literal["hermes.foretold"] = "hermes.foretold"
-    would_erase: Mapping[str, int]
-    open_runs: Sequence[str]
-    shared: int
-    """Runs in the same sessions for which others asked."""
-    held_by: Sequence[int]
-    """Numbers of legal holds."""
-    unknown: Sequence[str]
-    """Sentences about what of it names nothing."""
-
-
-class ErasureObject(BaseModel):
-    """An erasure that has begun and is not finished."""
-
-    object: Literal["hermes.erasure"] = "hermes.erasure"
-    receipt_id: str
-    tenant: str
-    by: str
-    began_at: float
-    """Epoch seconds."""
-
-
-class ErasureList(BaseModel):
-    """Oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[ErasureObject]
-
-
-class ErasureWork(BaseModel):
-    """The work that one request has done. Repeat it while ``done`` is false."""
-
-    done: bool
-    did: Mapping[str, int]
-    open_runs: Sequence[str]
-    """Runs that were asked to stop and have not ended."""
-    waits_for: str | None
-    """What keeps the erasure from finishing now."""
-    receipt: Mapping[str, Any] | None
-    """The receipt, once it is done."""
-
-
-class ReceiptList(BaseModel):
-    """Receipts, oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[Mapping[str, Any]]
 
 
 # --- before ----------------------------------------------------------------------------------------------------------

@@ -8,14 +8,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.features.retention.erasure_backend import ForetoldView, open_erasures
+from hermes_worker.features.retention.erasure_backend import open_erasures
 from hermes_worker.features.retention.erasure_rules import OUTSIDE, STAYS, ErasureReceipt, Person, read_receipts
+
+if TYPE_CHECKING:
+    from hermes_worker.features.retention.erasure_schema import ForetoldErasure
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -156,9 +159,9 @@ def _person(
     return person
 
 
-def _foretell(foretold: ForetoldView, as_json: bool) -> int:
+def _foretell(foretold: ForetoldErasure, as_json: bool) -> int:
     if as_json:
-        click.echo(json.dumps(dict(zip(ForetoldView.__annotations__, foretold, strict=True))))
+        click.echo(json.dumps(foretold.model_dump(exclude={"object"})))
         return 0
     rows = [(kind, str(count)) for kind, count in sorted(foretold.would_erase.items())]
     click.echo(table(rows, ("KIND", "WOULD BE ERASED"), whole=(0, 1)) if rows else "nothing is there of them")

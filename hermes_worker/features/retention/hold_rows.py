@@ -46,7 +46,7 @@ class HoldNotFound(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldView:
+class LegalHold:
     """A legal hold. ``placed_at`` in epoch seconds."""
 
     number: int
@@ -97,10 +97,9 @@ class Retention:
         run_id: str | None = None,
         session_id: str | None = None,
         source: str = "api",
-    ) -> HoldView:
-        """Place a legal hold: on the chain of a run, on a session with all its chains, or without both on everything of
-        a tenant, until it is released. ``session_id`` may be a name (``find_session``). Raises ``RunNotFound``,
-        ``SessionNotFound``."""
+    ) -> LegalHold:
+        """Keep the chain of a run, a session with all its chains, or without both everything of a tenant, until it is
+        released. ``session_id`` may be a name (``find_session``). Raises ``RunNotFound``, ``SessionNotFound``."""
         with self._database.write() as connection:
             if session_id is not None:
                 session_id = find_session(connection, tenant, source, session_id)[1]
@@ -117,8 +116,8 @@ class Retention:
             record(connection, Act.HOLD_PLACE, made, tenant=tenant, after=held)
         return next(view for view in self.holds(tenant) if view.number == made)
 
-    def holds(self, tenant: str) -> list[HoldView]:
-        """List the legal holds of a tenant, oldest first."""
+    def holds(self, tenant: str) -> list[LegalHold]:
+        """Oldest first."""
         wanted = (
             sa.select(
                 legal_holds.c.pk,
@@ -136,7 +135,7 @@ class Retention:
         )
         with self._database.read() as connection:
             return [
-                HoldView(
+                LegalHold(
                     number=row.pk,
                     tenant=row.tenant,
                     run_id=row.run_id,

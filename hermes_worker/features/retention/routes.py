@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
@@ -17,9 +17,17 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
-from hermes_worker.features.retention.hold_rows import HoldNotFound, HoldView, Retention
+from hermes_worker.features.retention.hold_rows import HoldNotFound, LegalHold, Retention
 from hermes_worker.features.retention.rows import Pruned, note_prune
 from hermes_worker.features.retention.rules import InvalidRule, RetentionKind, RetentionRule, rule_of
+from hermes_worker.features.retention.schema import (
+    HoldList,
+    HoldReleased,
+    HoldView,
+    PrunedPlace,
+    PruneObject,
+    RulesObject,
+)
 from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound
 from hermes_worker.wiring import prune_files_here, pruner_of, retention_rules_of
 
@@ -33,13 +41,6 @@ router = APIRouter(
 _AT_IT_S = 5.0
 """Seconds for which one request deletes; the next one goes on."""
 _Number = Annotated[int, Path(ge=1, le=2**53)]
-
-
-class RulesObject(BaseModel):
-    """The rules that hold for the tenant, by kind: ``never``, ``30d``, ``12h``, ``/1000``, ``30d/1000``."""
-
-    object: Literal["hermes.retention"] = "hermes.retention"
-    rules: Mapping[str, str]
 
 
 class ChangedRules(BaseModel):
@@ -66,13 +67,6 @@ class ChangedRules(BaseModel):
     ] = Field(description="By kind; null lets the installation's rule hold again.")
 
 
-class HoldList(BaseModel):
-    """The holds of the tenant, oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[HoldView]
-
-
 class NewHold(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -85,39 +79,12 @@ class NewHold(BaseModel):
     )
 
 
-class HoldReleased(BaseModel):
-    number: int
-    released: Literal[True] = True
-
-
-class PrunedPlace(BaseModel):
-    """Where a deletion stopped: the next request goes on there."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    within: str = Field(max_length=40, pattern=NO_NUL)
-    is_through: bool
-    tenant: str = Field(max_length=40, pattern=NO_NUL)
-
-
 class PruneBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     dry_run: bool = Field(True, description="Only count what would be deleted.")
     all_tenants: bool = Field(False, description="Those of every tenant; for operators.")
     after: PrunedPlace | None = Field(None, description="The 'next' of the answer before.")
-
-
-class PruneObject(BaseModel):
-    """What a request of some seconds deleted, or would delete."""
-
-    object: Literal["hermes.prune"] = "hermes.prune"
-    dry_run: bool
-    counts: Mapping[str, int]
-    done: bool
-    """Whether nothing is left that the rules let go; of a dry run, whether all was counted."""
-    next: PrunedPlace | None
-    """Send it as ``after`` to go on; none when all is done, and of a dry run."""
 
 
 @router.get("/retention")
@@ -161,18 +128,23 @@ def _retention(context: ApiContext) -> Retention:
 
 @router.get("/holds")
 async def list_holds(context: Context, caller: Caller) -> HoldList:
-    """The holds of the tenant."""
-    return HoldList(data=await context.store(_retention(context).holds, caller.tenant))
+    """What is held of the tenant."""
+    found = await context.store(_retention(context).holds, caller.tenant)
+    return HoldList(data=[_describe_hold(hold) for hold in found])
 
 
-@router.post("/holds", status_code=201, response_model=HoldView, responses=schema.errors(404))
+def _describe_hold(hold: LegalHold) -> HoldView:
+    return HoldView.model_validate(hold, from_attributes=True)
+
+
+@router.post("/holds", status_code=201, responses=schema.errors(404))
 async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldView:
     """Hold a run, a session or everything of the tenant: it is kept until the hold is released, even where the rules
     let it go."""
     if body.run_id is not None and body.session_id is not None:
         raise invalid("session_id", "Invalid 'session_id': name a run or a session, not both.")
     try:
-        return await context.store(
+        placed = await context.store(
             _retention(context).hold,
             caller.tenant,
             reason=body.reason,
@@ -187,6 +159,7 @@ async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldVie
     except SessionNotFound as error:
         message = f"Session not found: {error}. Nothing is held."
         raise ApiError(404, message, code="session_not_found", param="session_id") from None
+    return _describe_hold(placed)
 
 
 @router.delete("/holds/{number}", responses=schema.errors(404))

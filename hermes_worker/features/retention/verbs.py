@@ -6,18 +6,23 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
-from hermes_worker.features.retention.backend import open_retention
-from hermes_worker.features.retention.hold_rows import HoldView
+from hermes_worker.cli.short_ids import whole_id, whole_session
 from hermes_worker.features.retention.rules import RetentionKind, kind_of, rule_of
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
+    from hermes_worker.features.retention.schema import HoldView, PrunedPlace
 
 
 @click.command(
@@ -31,11 +36,11 @@ from hermes_worker.features.retention.rules import RetentionKind, kind_of, rule_
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def prune(home: Path | None, all_tenants: bool, dry_run: bool, as_json: bool) -> int:
     """Delete what the rules of retention let go."""
-    kept = open_retention(home)
+    client = api_client(home)
     counts: Counter[str] = Counter({kind.value: 0 for kind in RetentionKind})
     status = 0
     try:
-        for what, count in kept.prune(is_dry=dry_run, all_tenants=all_tenants):
+        for what, count in _prune_in_portions(client, is_dry=dry_run, all_tenants=all_tenants):
             counts[what] += count
             if count:
                 _show_progress(counts)
@@ -50,6 +55,20 @@ def prune(home: Path | None, all_tenants: bool, dry_run: bool, as_json: bool) ->
     rows = [(what, str(count)) for what, count in counts.items()]
     click.echo(table(rows, ("KIND", "WOULD BE DELETED" if dry_run else "DELETED"), whole=(0, 1)))
     return status
+
+
+def _prune_in_portions(client: HermesClient, *, is_dry: bool, all_tenants: bool) -> Iterator[tuple[str, int]]:
+    """Yield a kind and how many of it were deleted, or would be, for each request; one request takes some seconds."""
+    after: PrunedPlace | None = None
+    while True:
+        portion = client.prune(dry_run=is_dry, all_tenants=all_tenants, after=after)
+        yield from portion.counts.items()
+        after = portion.next
+        if portion.done:
+            return
+        if after is None:
+            click.echo("there is more than the server counts in one request: at least so many", err=True)
+            return
 
 
 def _show_progress(counts: Counter[str]) -> None:
@@ -74,11 +93,11 @@ def retention() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, as_json: bool) -> None:
     """The rules that hold for a tenant."""
-    rules = open_retention(home).rules()
+    rules = api_client(home).retention_rules()
     if as_json:
-        click.echo(json.dumps({kind.value: str(rule) for kind, rule in rules.items()}))
+        click.echo(json.dumps(rules))
         return
-    click.echo(table([(kind.value, str(rule)) for kind, rule in rules.items()], ("KIND", "GOES AFTER"), whole=(0, 1)))
+    click.echo(table(list(rules.items()), ("KIND", "GOES AFTER"), whole=(0, 1)))
 
 
 @retention.command("set", epilog="Example: hermes-worker retention set runs 365d/100000 --tenant acme")
@@ -89,8 +108,9 @@ def show(home: Path | None, as_json: bool) -> None:
 def set_rule(home: Path | None, kind: str, rule: str) -> None:
     """Give a tenant a rule of its own: never, 30d, 12h, /1000 or 30d/1000."""
     chosen = kind_of(kind)
-    open_retention(home).set_rule(chosen, rule_of(chosen, rule))
-    click.echo(f"{kind} {rule_of(chosen, rule)}")
+    text = str(rule_of(chosen, rule))
+    api_client(home).change_retention({chosen.value: text})
+    click.echo(f"{kind} {text}")
 
 
 @retention.command("unset")
@@ -99,7 +119,7 @@ def set_rule(home: Path | None, kind: str, rule: str) -> None:
 @click.argument("kind", type=TEXT)
 def unset_rule(home: Path | None, kind: str) -> None:
     """Let the installation's rule hold for a tenant again."""
-    open_retention(home).unset_rule(kind_of(kind))
+    api_client(home).change_retention({kind_of(kind).value: None})
     click.echo(f"{kind} as for everybody")
 
 
@@ -113,7 +133,10 @@ def hold(home: Path | None, run_id: str | None, session_id: str | None, reason: 
     """Keep something whatever the rules say, until it is released."""
     if run_id is not None and session_id is not None:
         raise click.UsageError("give --run or --session, not both")
-    placed = open_retention(home).hold(reason, run_id, session_id)
+    client = api_client(home)
+    full_id = None if run_id is None else whole_id(client, run_id, "run")
+    whole = None if session_id is None else whole_session(client, session_id)
+    placed = client.place_hold(reason, run_id=full_id, session_id=whole)
     click.echo(f"{placed.number} holds {_held(placed)}")
 
 
@@ -123,10 +146,10 @@ def hold(home: Path | None, run_id: str | None, session_id: str | None, reason: 
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def holds(home: Path | None, as_json: bool) -> None:
     """What is held of a tenant."""
-    found = open_retention(home).holds()
+    found = api_client(home).holds()
     if as_json:
         for view in found:
-            click.echo(json.dumps(asdict(view)))
+            click.echo(json.dumps(view.model_dump()))
     elif found:
         rows = [(str(v.number), _held(v), moment(v.placed_at), v.placed_by, one_line(v.reason, 60)) for v in found]
         click.echo(table(rows, ("HOLD", "OF", "SINCE", "BY", "REASON"), whole=(0, 1)))
@@ -140,7 +163,7 @@ def holds(home: Path | None, as_json: bool) -> None:
 @click.argument("number", type=click.IntRange(1))
 def release(home: Path | None, number: int) -> None:
     """End a hold."""
-    open_retention(home).release(number)
+    api_client(home).release_hold(number)
     click.echo(f"{number} released")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,13 +20,18 @@ from hermes_worker.features.skills.rules import (
     FILE_BYTES_MAX,
     FILES_MAX,
     PATH_CHARS_MAX,
+    SKILL_FILE,
     SkillError,
     SkillFile,
     SkillMoved,
     SkillNotFound,
     checked_files,
+    main_file,
 )
-from hermes_worker.features.skills.service import SkillSheet, skill_sheet
+from hermes_worker.features.skills.schema import RemovedSkill, SkillFileObject, SkillSheetObject
+from hermes_worker.features.skills.shelf_files import SkillShelf
+from hermes_worker.features.skills.text_rules import threats_in
+from hermes_worker.safety.threats import Scope
 
 router = APIRouter(prefix="/v1/skills", tags=["skills"], route_class=JsonRoute, responses=schema.errors(503))
 
@@ -34,47 +39,6 @@ _CHANGES = needs(KeyScope.MEMORY)
 _Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,129}$", description="As lists name it.")]
 
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class SkillFileObject(BaseModel):
-    """A file of a skill."""
-
-    path: str
-    size: int
-    """Bytes."""
-    is_executable: bool
-
-
-class SkillSheetObject(BaseModel):
-    """The newest version of a skill."""
-
-    object: Literal["hermes.skill"] = "hermes.skill"
-    name: str
-    description: str
-    category: str | None
-    hash: str
-    """SHA-256 of its folder."""
-    origin: str
-    """Its source: ``people`` or ``agents`` through the product, ``home:...`` a directory, ``plugin:...``."""
-    changed_at: float
-    """Epoch seconds."""
-    tags: list[str]
-    related: list[str]
-    version: str
-    """The version in its front matter."""
-    license: str
-    compatibility: str
-    bundle: list[str]
-    """What a bundle stands for; empty for a skill."""
-    is_usable: bool
-    """Runs can be given it: it is neither disabled nor for another platform."""
-    threats: list[str]
-    """What in its texts looks like an attack: path and pattern."""
-    files: list[SkillFileObject]
-    file: str
-    """The file that ``content`` is of."""
-    content: str | None
-    """``null`` for a file that is no text."""
 
 
 class GivenFile(BaseModel):
@@ -98,13 +62,6 @@ class KeepBody(BaseModel):
     expects: _Hash | None = Field(default=None, description="Only if this is the newest version.")
 
 
-class RemovedSkill(BaseModel):
-    """A skill that was removed; runs that began with it keep it."""
-
-    object: Literal["hermes.skill.removed"] = "hermes.skill.removed"
-    name: str
-
-
 @router.get("/{skill}", responses=schema.errors(404), dependencies=[READS])
 async def show_skill(
     context: Context,
@@ -117,10 +74,9 @@ async def show_skill(
     """The newest version of a skill or bundle of the tenant, even one that runs do not get, with the text of one
     file."""
     try:
-        sheet = await context.store(skill_sheet, context.client.skills, caller.tenant, skill, file)
+        return await context.store(_describe_skill, context.client.skills, caller.tenant, skill, file)
     except SkillNotFound as error:
         raise ApiError(404, f"{error}.", code="skill_not_found") from None
-    return _object(sheet)
 
 
 @router.put("/{skill}", responses=schema.errors(400, 404, 409), dependencies=[_CHANGES])
@@ -132,14 +88,13 @@ async def keep_skill(context: Context, caller: Caller, skill: _Name, body: KeepB
         files = checked_files([_given(each) for each in body.files])
         keep = partial(shelf.keep, by="people", category=body.category, expects=body.expects)
         await context.store(keep, caller.tenant, skill, lambda _: files)
-        sheet = await context.store(skill_sheet, shelf, caller.tenant, skill)
+        return await context.store(_describe_skill, shelf, caller.tenant, skill)
     except SkillNotFound as error:
         raise ApiError(404, f"{error}.", code="skill_not_found") from None
     except SkillMoved as error:
         raise ApiError(409, f"{error}.", code="skill_changed", param="expects") from None
     except SkillError as error:
         raise ApiError(409, f"{error}.", code="invalid_skill", param="files") from None
-    return _object(sheet)
 
 
 @router.delete("/{skill}", responses=schema.errors(404, 409), dependencies=[_CHANGES])
@@ -172,5 +127,36 @@ def _given(file: GivenFile) -> SkillFile:
     return SkillFile(path=file.path, body=body, is_executable=file.is_executable)
 
 
-def _object(sheet: SkillSheet) -> SkillSheetObject:
-    return SkillSheetObject.model_validate(sheet, from_attributes=True)
+def _describe_skill(shelf: SkillShelf, tenant: str, name: str, path: str | None = None) -> SkillSheetObject:
+    """Return the newest version of a skill with the text of one of its files, ``SKILL.md`` unless another is named.
+    Raises ``SkillNotFound``, also for a file that it does not have, ``SkillError``, ``UnavailableError``."""
+    shelf.look_again(tenant)
+    shelf.sync(tenant)
+    row = shelf.rows_of(tenant).find(name)
+    if row is None:
+        raise SkillNotFound(f"there is no skill {name[:80]!r}")
+    facts, files = row.entry.facts, shelf.folder(tenant, row.hash)
+    wanted = next((file for file in files if file.path == path), None) if path else main_file(files)
+    if wanted is None:
+        raise SkillNotFound(f"the skill {name!r} has no file {(path or SKILL_FILE)[:200]!r}")
+    return SkillSheetObject(
+        name=row.name,
+        description=facts.description,
+        category=row.category or None,
+        hash=row.hash,
+        origin=row.origin,
+        changed_at=row.changed_at,
+        tags=list(facts.tags),
+        related=list(facts.related),
+        version=facts.version,
+        license=facts.license,
+        compatibility=facts.compatibility,
+        bundle=list(facts.bundle),
+        is_usable=shelf.is_usable(facts),
+        threats=list(threats_in(files, Scope.CONTEXT)),
+        files=[
+            SkillFileObject(path=file.path, size=len(file.body), is_executable=file.is_executable) for file in files
+        ],
+        file=wanted.path,
+        content=wanted.text,
+    )

@@ -1,5 +1,5 @@
-"""Skills for runs and for people: the set that a new run's row names, the index in its prompt, and the texts that it is
-to follow; and the sheet of one skill."""
+"""What a run that begins now is offered of skills (the set that its row names, the index in its prompt, and the texts
+that it is to follow)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_worker.features.skills.rules import (
-    SKILL_FILE,
     SkillError,
-    SkillNotFound,
     SkillSet,
     instructed,
-    main_file,
     shown_of,
     skill_index,
 )
 from hermes_worker.features.skills.shelf_files import SkillShelf, surroundings
-from hermes_worker.features.skills.text_rules import threats_in
-from hermes_worker.safety.threats import Scope
 
 _VIEW_TOOL = "skill_view"
 
@@ -67,83 +62,3 @@ def offered(shelf: SkillShelf, tenant: str, names: Sequence[str] = ()) -> Offere
         raise SkillError(f"there is no skill {named.missing[0]!r}; 'GET /v1/skills' lists those there are")
     found = shelf.stored_set(tenant, named.set_hash) if named.set_hash is not None else None
     return OfferedSkills(found=found, texts=named.texts, disabled=shelf.disabled)
-
-
-# --- for people ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillFileFacts:
-    """A file of a skill."""
-
-    path: str
-    size: int
-    """Bytes."""
-    is_executable: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillSheet:
-    """The newest version of a skill, for people."""
-
-    name: str
-    description: str
-    category: str | None
-    hash: str
-    """SHA-256 of its folder."""
-    origin: str
-    """Its source: ``people`` or ``agents`` through the product, ``home:...`` a directory, ``plugin:...``."""
-    changed_at: float
-    """Epoch seconds."""
-    tags: tuple[str, ...] = ()
-    related: tuple[str, ...] = ()
-    version: str = ""
-    """The version in its front matter."""
-    license: str = ""
-    compatibility: str = ""
-    bundle: tuple[str, ...] = ()
-    """What a bundle stands for; empty for a skill."""
-    is_usable: bool = True
-    """Whether runs here can get it: it is neither disabled nor for another platform."""
-    threats: tuple[str, ...] = ()
-    """What in its texts looks like an attack: ``PATH: PATTERN``."""
-    files: tuple[SkillFileFacts, ...] = ()
-    file: str = SKILL_FILE
-    """The file that ``content`` is of."""
-    content: str | None = None
-    """``None`` for a file that is no text."""
-
-
-def skill_sheet(shelf: SkillShelf, tenant: str, name: str, path: str | None = None) -> SkillSheet:
-    """Load the newest version of a skill with the text of one of its files, ``SKILL.md`` unless another is named.
-    Raises ``SkillNotFound``, also for a file that it does not have, ``SkillError``, ``UnavailableError``."""
-    shelf.look_again(tenant)
-    shelf.sync(tenant)
-    row = shelf.rows_of(tenant).find(name)
-    if row is None:
-        raise SkillNotFound(f"there is no skill {name[:80]!r}")
-    facts, files = row.entry.facts, shelf.folder(tenant, row.hash)
-    wanted = next((file for file in files if file.path == path), None) if path else main_file(files)
-    if wanted is None:
-        raise SkillNotFound(f"the skill {name!r} has no file {(path or SKILL_FILE)[:200]!r}")
-    return SkillSheet(
-        name=row.name,
-        description=facts.description,
-        category=row.category or None,
-        hash=row.hash,
-        origin=row.origin,
-        changed_at=row.changed_at,
-        tags=facts.tags,
-        related=facts.related,
-        version=facts.version,
-        license=facts.license,
-        compatibility=facts.compatibility,
-        bundle=facts.bundle,
-        is_usable=shelf.is_usable(facts),
-        threats=threats_in(files, Scope.CONTEXT),
-        files=tuple(
-            SkillFileFacts(path=file.path, size=len(file.body), is_executable=file.is_executable) for file in files
-        ),
-        file=wanted.path,
-        content=wanted.text,
-    )

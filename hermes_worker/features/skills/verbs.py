@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import clean, one_line
 from hermes_worker.cli.server import not_of_server
-from hermes_worker.features.skills.backend import open_skills
 from hermes_worker.features.skills.rules import SkillError, SkillFile
-from hermes_worker.features.skills.service import SkillSheet
 from hermes_worker.features.skills.text_rules import problems_in, threats_in
 from hermes_worker.features.skills.workspace_files import ARCHIVE_BYTES_MAX, read_skill_archive, read_skill_folder
 from hermes_worker.system.plainfiles import NotPlain, read_plain
+
+if TYPE_CHECKING:
+    from hermes_worker.features.skills.schema import SkillSheetObject
 
 _DESCRIPTION_CHARS = 100
 
@@ -34,13 +37,14 @@ def skills() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_skills(home: Path | None, as_json: bool) -> None:
     """The skills and bundles that a run can be given now."""
-    found = open_skills(home).listed()
+    found = api_client(home).skills()
     if as_json:
         for each in found:
-            click.echo(json.dumps(asdict(each)))
+            click.echo(json.dumps({name: each.get(name) for name in ("name", "category", "description")}))
     elif found:
         rows = [
-            (each.name, each.category or "-", one_line(each.description, _DESCRIPTION_CHARS) or "-") for each in found
+            (each["name"], each.get("category") or "-", one_line(each["description"], _DESCRIPTION_CHARS) or "-")
+            for each in found
         ]
         click.echo(table(rows, ("NAME", "CATEGORY", "DESCRIPTION"), ids=(0,), whole=(0, 1)))
     else:
@@ -55,9 +59,9 @@ def list_skills(home: Path | None, as_json: bool) -> None:
 @click.argument("file", type=TEXT, required=False)
 def show(home: Path | None, as_json: bool, name: str, file: str | None) -> None:
     """What a skill says of itself, its files and its instructions; with FILE the text of that file alone."""
-    sheet = open_skills(home).sheet(name, file)
+    sheet = api_client(home).skill(name, file=file)
     if as_json:
-        click.echo(json.dumps(asdict(sheet)))
+        click.echo(json.dumps(sheet.model_dump(exclude={"object"})))
         return
     if file is None:
         click.echo("\n".join(f"{label + ':':14}{value}" for label, value in _facts(sheet)))
@@ -68,7 +72,7 @@ def show(home: Path | None, as_json: bool, name: str, file: str | None) -> None:
         click.echo(clean(sheet.content).rstrip("\n"))
 
 
-def _facts(sheet: SkillSheet) -> Iterator[tuple[str, str]]:
+def _facts(sheet: SkillSheetObject) -> Iterator[tuple[str, str]]:
     yield "name", sheet.name
     yield "description", one_line(sheet.description, 1_024)
     yield "category", sheet.category or "-"
@@ -101,8 +105,14 @@ def add(home: Path | None, name: str | None, category: str | None, path: Path) -
     called = name or folder
     if called is None:
         raise SkillError(f"the files of {str(path)!r} lie in no folder; name the skill with --name")
-    digest = open_skills(home).keep(called, files, category)
-    click.echo(f"{called} {digest[:12]}")
+    kept = api_client(home).keep_skill(called, [_as_document(each) for each in files], category=category)
+    click.echo(f"{called} {kept.hash[:12]}")
+
+
+def _as_document(file: SkillFile) -> dict[str, object]:
+    text = file.text
+    body = {"text": text} if text is not None else {"base64": base64.b64encode(file.body).decode("ascii")}
+    return {"path": file.path, "is_executable": file.is_executable, **body}
 
 
 @skills.command("remove")
@@ -112,7 +122,7 @@ def add(home: Path | None, name: str | None, category: str | None, path: Path) -
 def remove(home: Path | None, name: str) -> None:
     """Take a skill away. Runs that began with it go on with it; one that a folder brought stays away until the folder
     changes."""
-    open_skills(home).remove(name)
+    api_client(home).remove_skill(name)
     click.echo(f"{name} is removed")
 
 

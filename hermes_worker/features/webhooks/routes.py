@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -28,6 +27,7 @@ from hermes_worker.features.webhooks.rules.route import (
 )
 from hermes_worker.features.webhooks.rules.route import checked as checked_route
 from hermes_worker.features.webhooks.rules.sealed import opened_secret, sealed_secret
+from hermes_worker.features.webhooks.schema import EventSignature, RouteList, RouteObject, RouteRemoved
 from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.settings.server_key import keyring_of
 
@@ -68,44 +68,10 @@ class RouteBody(BaseModel):
     replace: bool = Field(False, description="Replace the route of this name; its secret stays if none is given.")
 
 
-class RouteObject(BaseModel):
-    """A route, without its secret."""
-
-    object: Literal["hermes.webhook_route"] = "hermes.webhook_route"
-    name: str
-    path: str
-    """Where its events are sent to, relative to the server."""
-    state: Literal["enabled", "disabled", "locked"]
-    """``locked``: the server lacks the key with which its secret was sealed."""
-    definition: str
-    """The route as JSON."""
-    created_at: float
-
-
-class RouteList(BaseModel):
-    """Webhook routes, by name."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[RouteObject]
-
-
-class RouteRemoved(BaseModel):
-    name: str
-    removed: Literal[True] = True
-
-
 class EventBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     payload: str = Field(max_length=BODY_BYTES_MAX // 4, description="The body of the event, as it will be sent.")
-
-
-class EventSignature(BaseModel):
-    """The address and the headers that prove for some minutes that an event came from the holder of the route's
-    secret."""
-
-    path: str
-    headers: dict[str, str]
 
 
 @router.get("")

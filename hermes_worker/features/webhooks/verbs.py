@@ -7,7 +7,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,14 +15,18 @@ from hermes_worker.channels.targets import shown
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, reason_of
-from hermes_worker.features.webhooks.backend import RouteView, open_routes
-from hermes_worker.features.webhooks.rules.route import NO_AUTH, RATE_PER_MIN, RouteError
+from hermes_worker.features.webhooks.backend import add_route, find_route, reach_routes
+from hermes_worker.features.webhooks.rules.route import NO_AUTH, RATE_PER_MIN, Route, RouteError
 from hermes_worker.features.webhooks.rules.template import PLACEHOLDER, missing_fields
 from hermes_worker.net.http import HttpRequest, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
+
+if TYPE_CHECKING:
+    from hermes_worker.features.webhooks.schema import RouteObject
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,9 +75,10 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
         "description": given["description"],
         "enabled": not disabled,
     }
-    kept = open_routes(home).add(fields, secret=secret, replaces=replace)
-    click.echo(f"url     {kept.url}")
-    click.echo(f"secret  {kept.secret or '(as before)'}")
+    client, server = reach_routes(home)
+    kept, drawn = add_route(client, fields, secret=secret, replaces=replace)
+    click.echo(f"url     {server}{kept.path}")
+    click.echo(f"secret  {drawn or '(as before)'}")
 
 
 @webhook.command("list")
@@ -82,7 +87,7 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_routes(home: Path | None, as_json: bool) -> None:
     """Every route, without its secret."""
-    found = open_routes(home).all()
+    found = api_client(home).webhook_routes()
     if as_json:
         for view in found:
             click.echo(json.dumps({"name": view.name, **json.loads(view.definition), "created_at": view.created_at}))
@@ -98,7 +103,7 @@ def list_routes(home: Path | None, as_json: bool) -> None:
 @click.argument("name", type=TEXT)
 def remove(home: Path | None, name: str) -> None:
     """Forget a route; its runs stay."""
-    open_routes(home).remove(name)
+    api_client(home).remove_webhook_route(name)
     click.echo(f"{name} removed")
 
 
@@ -112,20 +117,21 @@ def remove(home: Path | None, name: str) -> None:
 @click.pass_context
 def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: str, url: str | None) -> None:
     """Send an event to a route of a running server, and show its answer."""
-    routes = open_routes(home)
-    view, event_to = routes.get(name), routes.signed(name, payload, url)
+    client, server = reach_routes(home)
+    view, signature = find_route(client, name), client.sign_webhook_event(name, payload)
+    event_to = f"{(url or server).rstrip('/')}{signature.path}"
     headers = {
         "Content-Type": "application/json",
         "X-GitHub-Event": event,
         "X-GitHub-Delivery": str(uuid.uuid4()),
         # With a timestamp: a body that is signed without one is taken once a day.
-        **event_to.headers,
+        **signature.headers,
     }
-    request = HttpRequest(method="POST", url=event_to.url, headers=headers, body=payload.encode())
+    request = HttpRequest(method="POST", url=event_to, headers=headers, body=payload.encode())
     try:
         response = send(request, UrlPolicy(allows_private=True))
     except (NoAnswer, UnsafeUrl) as error:
-        raise ConfigurationError(f"{event_to.url} cannot be asked: {reason_of(error)}; start it with 'up'") from None
+        raise ConfigurationError(f"{event_to} cannot be asked: {reason_of(error)}; start it with 'up'") from None
     click.echo(f"{response.status} {one_line(response.body.decode('utf-8', 'replace'), 500)}")
     if missing := _missing_in_prompt(view, payload):
         click.echo(f"note: the payload has no {', '.join(missing)}; the prompt shows such names unfilled", err=True)
@@ -133,13 +139,13 @@ def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: 
         ctx.exit(EXIT_FAILED)
 
 
-def _missing_in_prompt(view: RouteView, payload: str) -> list[str]:
-    """List the fields that the route's prompt shows and the payload does not have."""
+def _missing_in_prompt(view: RouteObject, payload: str) -> list[str]:
+    """Fields that the route's prompt shows and the payload does not have."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):
         return []
-    prompt = view.route.prompt
+    prompt = _read_route(view).prompt
     return missing_fields(prompt, document) if isinstance(document, dict) else []
 
 
@@ -154,8 +160,12 @@ def _condition(text: str) -> Any:
         raise RouteError(f"A filter is a JSON object: {error}.") from None
 
 
-def _line(view: RouteView) -> tuple[str, ...]:
-    route = view.route
+def _read_route(view: RouteObject) -> Route:
+    return Route.from_json(view.name, "", view.definition)
+
+
+def _line(view: RouteObject) -> tuple[str, ...]:
+    route = _read_route(view)
     deliver = ",".join(target if PLACEHOLDER.search(target) else shown(target) for target in route.deliver)
     return (
         view.name,

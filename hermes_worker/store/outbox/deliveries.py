@@ -13,13 +13,13 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.chat_buttons import ChatButton, is_of_wait
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.previews import AfterPreview, ChatStanding
@@ -58,16 +58,6 @@ _HINTS_COUNTED = 100
 _RESEND_WAIT_S = 8.0
 _PREVIEWED_S = 86_400.0
 """The most seconds for which the progress of a run is shown."""
-
-
-class DeliveryState(StrEnum):
-    PENDING = "pending"
-    ATTEMPTING = "attempting"
-    DELIVERED = "delivered"
-    FAILED = "failed"
-    """It was refused: sending it again would be refused again."""
-    ABANDONED = "abandoned"
-    """Given up on after many attempts; a replay may succeed."""
 
 
 SETTLED = frozenset({DeliveryState.DELIVERED, DeliveryState.FAILED, DeliveryState.ABANDONED})

@@ -1,0 +1,54 @@
+"""Deliveries and dead targets, as the API answers them, the client returns them and commands print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from hermes_worker.core.delivery_states import DeliveryState
+from hermes_worker.resource import Resource
+
+
+class DeliveryObject(Resource):
+    """A message to somebody outside, and what became of it. Times are epoch seconds."""
+
+    object: Literal["hermes.delivery"] = "hermes.delivery"
+    delivery_id: str
+    run_id: str | None = None
+    job_id: str | None = None
+    target: str
+    """Without what may be a secret in a URL."""
+    state: DeliveryState
+    attempts: int
+    may_be_duplicate: bool
+    """An attempt ended without an answer and may have arrived."""
+    not_before: float | None = None
+    receipt: str | None = None
+    error_kind: str | None = None
+    error: str | None = None
+    created_at: float
+    settled_at: float | None = None
+
+
+class DeliveryList(Resource):
+    """A page of deliveries, newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[DeliveryObject]
+    has_more: bool
+
+
+class DeadTargetObject(Resource):
+    """A target that refused us or is gone: nothing is sent there any more."""
+
+    key: str
+    reason: str
+    marked_at: float
+    """Epoch seconds."""
+
+
+class DeadTargetList(Resource):
+    """The newest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[DeadTargetObject]

@@ -1,0 +1,60 @@
+"""Erasures, as the API answers them, the client returns them and commands print them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from hermes_worker.resource import Resource
+
+
+class ForetoldErasure(Resource):
+    """What an erasure would be. Nothing was changed."""
+
+    object: Literal["hermes.foretold"] = "hermes.foretold"
+    would_erase: Mapping[str, int]
+    open_runs: Sequence[str]
+    shared: int
+    """Runs in the same sessions for which others asked."""
+    held_by: Sequence[int]
+    """Numbers of legal holds."""
+    unknown: Sequence[str]
+    """Sentences about what of it names nothing."""
+
+
+class ErasureObject(Resource):
+    """One that has begun and is not finished."""
+
+    object: Literal["hermes.erasure"] = "hermes.erasure"
+    receipt_id: str
+    tenant: str
+    by: str
+    began_at: float
+    """Epoch seconds."""
+
+
+class ErasureList(Resource):
+    """Oldest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[ErasureObject]
+
+
+class ErasureWork(Resource):
+    """What one request has done. Repeat it while ``done`` is false."""
+
+    done: bool
+    did: Mapping[str, int]
+    open_runs: Sequence[str]
+    """Runs that were asked to stop and have not ended."""
+    waits_for: str | None
+    """What keeps the end from being reached now."""
+    receipt: Mapping[str, Any] | None
+    """Once it is done."""
+
+
+class ReceiptList(Resource):
+    """Receipts, oldest first."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[Mapping[str, Any]]
