@@ -24,11 +24,11 @@ import sqlalchemy as sa
 
 from hermes_worker import settings as settings_module
 from hermes_worker.agent.tools.catalog import default_catalog
-from hermes_worker.broker.queue import Publisher, redis_client
+from hermes_worker.broker.queue import HintPublisher, build_redis_client
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.lab.fleet import Fleet
-from hermes_worker.lab.sink import sink_tools
+from hermes_worker.lab.fleet import LabFleet
+from hermes_worker.lab.sink import make_sink_tools
 from hermes_worker.lab.stack import LabStack
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import NewRun, Runs
@@ -88,16 +88,16 @@ class Bench:
     def __enter__(self) -> Bench:
         self._stack.__enter__()
         environ = {
-            **self._stack.environ(settings_module.load().environ),
+            **self._stack.build_environ(settings_module.load_settings().environ),
             "HERMES_MAX_CONCURRENT_CHILDREN": str(CHILDREN_AT_ONCE),
             "HERMES_LOG_LEVEL": "WARNING",
         }
-        self._fleet = Fleet(
+        self._fleet = LabFleet(
             environ=environ, directory=self._directory, workers_per_role=1, concurrency=CONCURRENCY, work_s=0.0
         )
         self._fleet.__enter__()
         self._database = Database(self._stack.database_url)
-        self._publisher = Publisher(redis_client(self._stack.broker_url))
+        self._publisher = HintPublisher(build_redis_client(self._stack.broker_url))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,7 +114,7 @@ class Bench:
         return Measured(trees=trees, cpu_s=self._cpu_s() - cpu, wall_s=time.monotonic() - began)
 
     def _submit(self, children: int) -> None:
-        catalog = default_catalog(*sink_tools(self._fleet.sink, work_s=0.0))
+        catalog = default_catalog(*make_sink_tools(self._fleet.sink, work_s=0.0))
         tools = f"[{','.join(catalog.tool_definitions(['delegate_task', 'sink_pure']))}]"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self._directory / "workspace")).to_json()
         call = _delegation(children) if children else {"name": "sink_pure", "arguments": {"mark": "bare"}}

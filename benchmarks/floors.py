@@ -79,9 +79,9 @@ def celery_loop(broker_url: str, hops: int) -> None:
 
     from celery import Celery
 
-    from hermes_worker.settings.kinds import socket_url
+    from hermes_worker.settings.kinds import convert_socket_url
 
-    app = Celery("floor", broker=socket_url(broker_url, "redis+socket", "virtual_host"))
+    app = Celery("floor", broker=convert_socket_url(broker_url, "redis+socket", "virtual_host"))
     app.conf.update(
         task_ignore_result=True,
         worker_prefetch_multiplier=1,

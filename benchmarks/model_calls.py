@@ -36,12 +36,12 @@ from hermes_worker.core.messages import (
     Message,
     ModelRequest,
     Role,
+    build_tool_body,
+    build_user_body,
     canonical_json,
-    tool_body,
-    user_body,
 )
-from hermes_worker.core.run_memory import RunMemory
-from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.core.recovery_state import RecoveryState
+from hermes_worker.models.chain import ModelChoice, ProviderChain
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.openai_chat import OpenAIChat
 from hermes_worker.store.runs.runs import SessionContext
@@ -88,11 +88,11 @@ def tool_schemas(count: int = 20) -> tuple[str, ...]:
 
 
 def request_of(messages: int, text: str = "bench:steps=100000 go") -> ModelRequest:
-    rows = [user_body(text)]
+    rows = [build_user_body(text)]
     for n in range(messages // 2):
         call = {"function": {"arguments": "{}", "name": "bench_echo"}, "id": f"c{n}", "type": "function"}
         rows.append(canonical_json({"content": None, "role": "assistant", "tool_calls": [call]}))
-        rows.append(tool_body(f"c{n}", "x" * 300))
+        rows.append(build_tool_body(f"c{n}", "x" * 300))
     return ModelRequest(model="bench", messages=rows, tools=tool_schemas())
 
 
@@ -113,7 +113,7 @@ def cpu_of(work: Callable[[], object], times: int, *, warm_up: int = WARM_UP) ->
 def measure_calls(calls: int) -> None:
     """Turn by turn about, so that a neighbour's load falls on both."""
     with model_server() as base_url:
-        chain = Chain(ModelChoice(base_url=base_url, api_key="bench", model="bench"))
+        chain = ProviderChain(ModelChoice(base_url=base_url, api_key="bench", model="bench"))
         plain = openai.OpenAI(base_url=base_url, api_key="bench", max_retries=0)
         tools = [json.loads(tool) for tool in tool_schemas()]
         for messages in (10, 100, 500):
@@ -131,14 +131,14 @@ def measure_calls(calls: int) -> None:
             )
 
 
-def one_turn(chain: Chain, request: ModelRequest) -> None:
+def one_turn(chain: ProviderChain, request: ModelRequest) -> None:
     """What an iteration does about its model call, without the rows."""
     route = chain.route("bench", 0)
     session = SessionContext(
         session_id="s", system_prompt="You are a benchmark.", tools=f"[{','.join(request.tools)}]", workspace="{}"
     )
     rows = [Message(seq=n, role=role_of(body), body=body) for n, body in enumerate(request.messages, start=1)]
-    built = build_request(session, rows, route, RunMemory(), is_summary=False, options=ModelOptions())
+    built = build_request(session, rows, route, RecoveryState(), is_summary=False, options=ModelOptions())
     route.provider.ask(built, on_delta=silent, abort=AbortSignal())
 
 
@@ -282,7 +282,7 @@ def stream_bare(base_url: str, on_chunk: Callable[[], None] = lambda: None) -> N
 
 
 def stream_ours(chat: OpenAIChat, on_chunk: Callable[[], None] = lambda: None) -> None:
-    request = ModelRequest(model="bench", messages=(user_body("no marker"),))
+    request = ModelRequest(model="bench", messages=(build_user_body("no marker"),))
     chat.ask(request, on_delta=lambda _: on_chunk(), abort=AbortSignal())
 
 

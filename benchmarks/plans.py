@@ -84,11 +84,11 @@ def explaining(database: Database) -> Iterator[Plans]:
         plans.note(connection, statement, parameters, psycopg.Cursor)
 
     def note_one(prepared: Prepared, connection: Any, compiled: Any, values: Any) -> Any:
-        plans.note(connection, compiled.sql, compiled.parameters(values, connection.dialect), psycopg.RawCursor)
+        plans.note(connection, compiled.sql, compiled.build_parameters(values, connection.dialect), psycopg.RawCursor)
         return run_one(prepared, connection, compiled, values)
 
     def note_many(prepared: Prepared, connection: Any, compiled: Any, rows: Any) -> None:
-        plans.note(connection, compiled.sql, compiled.parameters(rows[0], connection.dialect), psycopg.RawCursor)
+        plans.note(connection, compiled.sql, compiled.build_parameters(rows[0], connection.dialect), psycopg.RawCursor)
         run_many(prepared, connection, compiled, rows)
 
     run_one, run_many = Prepared._run, Prepared._run_many

@@ -30,16 +30,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import Iterate
-from hermes_worker.core.messages import ModelReply, Role, Usage, assistant_body, tool_body, user_body
+from hermes_worker.core.messages import ModelReply, Role, Usage, build_assistant_body, build_tool_body, build_user_body
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
 from hermes_worker.store.rows import store_blob
 from hermes_worker.store.runs.runs import NewRun, Runs
-from hermes_worker.store.search.due import forget, index_words, mark_due
 from hermes_worker.store.search.finding import MessageSearch, Search
-from hermes_worker.store.search.indexing import Indexer, indexed_part
+from hermes_worker.store.search.index_queue import build_index_words, delete_from_index, mark_due
+from hermes_worker.store.search.indexing import Indexer, count_indexed
 from hermes_worker.store.tables import messages, search_rows, sessions
 from hermes_worker.store.workers import Workers
 from hermes_worker.system.plainfiles import read_note
@@ -57,7 +57,7 @@ _P95_MAX_MS = 150.0
 _COMMIT_MAX = 1.02
 _TURN_S = 2.5
 _INDEX_EVERY_S, _INDEX_S = 2.0, 0.5
-"""The pace of a worker (``tasks.keeper``)."""
+"""The pace of a worker (``tasks.heartbeat``)."""
 
 
 class _Words:
@@ -100,11 +100,11 @@ class _Words:
 def _body(role: Role, text: str) -> str:
     match role:
         case Role.USER:
-            return user_body(text)
+            return build_user_body(text)
         case Role.TOOL:
-            return tool_body("call_1", text)
+            return build_tool_body("call_1", text)
         case _:
-            return assistant_body(ModelReply(text=text, usage=Usage()))
+            return build_assistant_body(ModelReply(text=text, usage=Usage()))
 
 
 def _fill(database: Database, count: int, words: _Words) -> None:
@@ -156,7 +156,7 @@ def _load(database: Database, count: int, words: _Words, different: int) -> int:
     them."""
     texts = [words.text() for _ in range(different)]
     bodies = {role: [_body(role, text) for text in texts] for role in set(_ROLES)}
-    found = {role: [index_words("default", role, body) for body in its] for role, its in bodies.items()}
+    found = {role: [build_index_words("default", role, body) for body in its] for role, its in bodies.items()}
     picks = [(n // _OF_SESSION + 1, n % _OF_SESSION + 1, (n * 7_919) % different) for n in range(count)]
     with database.write() as connection:
         connection.execute(sa.insert(sessions), list(_sessions(count, store_blob(connection, "[]"))))
@@ -233,9 +233,9 @@ def _check_load(database: Database, count: int) -> None:
     with database.write() as connection:
         before = _indexed(connection, some)
         for session_pk in some:
-            forget(connection, session_pk)
+            delete_from_index(connection, session_pk)
             mark_due(connection, session_pk)
-    while Indexer(database).step() is not None:
+    while Indexer(database).index_batch() is not None:
         pass
     with database.read() as connection:
         assert before == _indexed(connection, some)
@@ -267,7 +267,7 @@ def _size(database: Database) -> int:
 def _index(database: Database) -> tuple[int, float]:
     """How many messages were indexed, and the CPU time of this process that it took, in seconds."""
     indexer, added, began = Indexer(database), 0, time.process_time()
-    while (batch := indexer.step()) is not None:
+    while (batch := indexer.index_batch()) is not None:
         added += batch
     return added, time.process_time() - began
 
@@ -337,7 +337,7 @@ def _index_beside(url: str, may: Event) -> None:
     database = Database(url)
     while True:
         if may.wait(_INDEX_EVERY_S):
-            Indexer(database).look(_INDEX_S, is_over=lambda: not may.is_set())
+            Indexer(database).index_due(_INDEX_S, is_over=lambda: not may.is_set())
             time.sleep(_INDEX_EVERY_S)
 
 
@@ -408,7 +408,7 @@ def _compare_commits(database: Database, url: str, words: _Words, wanted: argpar
             noise.append(abs(behind.cpu / before.cpu - 1))
             told = ", ".join(f"{each.cpu:.2f} ({each.clock:.2f})" for each in (before, beside, behind))
             print(f"  CPU of a step (clock) alone, beside an indexer, alone: {told} ms", flush=True)
-    rows = indexed_part(database)["indexed"]
+    rows = count_indexed(database)["indexed"]
     print(f"two turns alone differ by {statistics.median(noise):.1%}; {rows:,} are indexed by now", flush=True)
     return statistics.median(shares)
 
@@ -442,9 +442,9 @@ def _filled(url: str, count: int, *, texts: int | None) -> Database:
     """A database with so many messages, all of them indexed."""
     database = Database(url)
     migrate(database)
-    if not indexed_part(database)["indexed"]:
+    if not count_indexed(database)["indexed"]:
         _fill_and_index(database, count, texts=texts)
-    its = indexed_part(database)
+    its = count_indexed(database)
     print(f"{its['indexed']:,} messages are indexed, {its['due']:,} sessions are due", flush=True)
     return database
 

@@ -157,7 +157,7 @@ class BenchStack:
         migrate(database)
         database.close()
         self._start_workers(environ)
-        self.client: Client = open_client(settings_module.load(environ))
+        self.client: Client = open_client(settings_module.load_settings(environ))
         self._exit.callback(self.client.close)
         self._await_workers()
         return self
@@ -243,17 +243,17 @@ class BenchStack:
 
     def _await_workers(self) -> None:
         deadline = time.monotonic() + 60
-        while len(self.client.workers.alive()) < len(self._workers):
+        while len(self.client.workers.list_alive()) < len(self._workers):
             if time.monotonic() > deadline:
                 raise SystemExit((self._directory / "workers.log").read_text()[-2_000:])
             time.sleep(0.1)
         time.sleep(0.5)
 
     def _open_runs(self) -> int:
-        counts = self.client.views.counts()
+        counts = self.client.views.count_all()
         ended = ("completed", "failed", "cancelled", "expired")
         if counts.get("failed"):
-            failed = self.client.views.runs(limit=1)[0]
+            failed = self.client.views.list_runs(limit=1)[0]
             raise SystemExit(f"a benchmark run failed: {failed.exit_reason}: {failed.error}")
         return sum(count for status, count in counts.items() if status not in ended)
 

@@ -109,7 +109,7 @@ class _Load:
                 case SendDelivery() as effect:
                     delivery = outbox.claim(effect, owner)
                     assert delivery is not None
-                    outbox.delivered(delivery, None)
+                    outbox.settle_delivered(delivery, None)
                     continue
                 case other:
                     raise AssertionError(f"nobody does {other!r} here")
@@ -144,7 +144,7 @@ def _upkeep(database: Database, kept_s: float) -> Iterator[dict[str, int]]:
 
     def prune() -> None:
         while not over.wait(1.0):
-            for batch in pruner.steps():
+            for batch in pruner.prune_stepwise():
                 if batch.what == "runs":
                     deleted["runs"] += batch.count
                 if over.is_set():

@@ -51,8 +51,8 @@ _SAID = "x" * 16_000
 _API = """
 from hermes_worker.api.server import serve
 from hermes_worker.observe import configure_logging
-from hermes_worker.settings import load
-settings = load()
+from hermes_worker.settings import load_settings
+settings = load_settings()
 configure_logging(settings.log, "api", secrets=settings.secrets)
 serve(settings, on_ready=lambda url: print(url, flush=True))
 """

@@ -26,17 +26,17 @@ def _without(number: int) -> None:
 def _steps_off(number: int) -> None:
     """A model call and a tool call, and the two messages that lead to them."""
     for iteration in range(number):
-        recording.traceparent("run_1")
+        recording.find_traceparent("run_1")
         place = {names.ITERATION: iteration, names.ATTEMPT: 1}
-        with recording.step("run_1", "token", {names.OPERATION: names.CHAT, **place}):
-            recording.note(request_model="m")
-            recording.note(input_tokens=1, output_tokens=1)
-            recording.note_messages((), _REPLY)
-        recording.traceparent("run_1")
+        with recording.record_step("run_1", "token", {names.OPERATION: names.CHAT, **place}):
+            recording.add_attributes(request_model="m")
+            recording.add_attributes(input_tokens=1, output_tokens=1)
+            recording.add_messages((), _REPLY)
+        recording.find_traceparent("run_1")
         place = {names.ITERATION: iteration, names.ATTEMPT: 1}
-        with recording.step("run_1", "token", {names.OPERATION: names.EXECUTE_TOOL, names.POSITION: 0, **place}):
-            recording.note(tool="t")
-            recording.note_call("", "")
+        with recording.record_step("run_1", "token", {names.OPERATION: names.EXECUTE_TOOL, names.POSITION: 0, **place}):
+            recording.add_attributes(tool="t")
+            recording.add_call("", "")
 
 
 def _seconds(loop: Callable[[int], None]) -> float:
@@ -46,7 +46,7 @@ def _seconds(loop: Callable[[int], None]) -> float:
 
 
 def main() -> int:
-    assert recording.recorder() is None
+    assert recording.get_recorder() is None
     least = min(_seconds(_steps_off) - _seconds(_without) for _ in range(_ROUNDS))
     sys.stdout.write(f"a model call and a tool call: {least / _CALLS * 1e6:.2f} us of CPU while nobody records\n")
     return 0

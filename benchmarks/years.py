@@ -103,7 +103,7 @@ class _Years:
         self._sweeper.sweep(None)
 
     def list(self) -> None:
-        self._listing.page(RunFilter(), limit=50)
+        self._listing.list_page(RunFilter(), limit=50)
 
     def buffers(self, act: Callable[[], None]) -> float:
         """Buffers that one ``act`` touches, of so many."""
@@ -136,7 +136,7 @@ class _Years:
     def prune(self) -> int:
         rules = {**DEFAULT_RULES, RetentionKind.RUNS: RetentionRule(age_s=86_400.0)}
         rules[RetentionKind.TRANSCRIPTS] = rules[RetentionKind.RUNS]
-        return sum(batch.count for batch in Pruner(self._database, rules).steps() if batch.what == "runs")
+        return sum(batch.count for batch in Pruner(self._database, rules).prune_stepwise() if batch.what == "runs")
 
 
 def _differences(before: dict[str, Explained], now: dict[str, Explained]) -> list[str]:

@@ -22,16 +22,16 @@ import redis
 
 from hermes_worker import installed
 from hermes_worker.api.app import create_app
-from hermes_worker.channels.catalog import Platform, platforms
+from hermes_worker.channels.catalog import Platform, list_platforms
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.cli.entry import commands
 from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS
 from hermes_worker.core.overrides import OVERRIDABLE, Overridable, Widening
 from hermes_worker.metrics.catalogue import METRICS
 from hermes_worker.observe import COUNTED, EVENTS
-from hermes_worker.settings import SettingRow, describe, load
+from hermes_worker.settings import SettingRow, describe_settings, load_settings
 from hermes_worker.stream.events import LISTS_CHANGED, LIVE_FIELDS, ROW_FIELDS
-from hermes_worker.wiring import client_over, database_of
+from hermes_worker.wiring import build_client, build_database
 
 FOLDER: Final = Path(__file__).with_name("reference")
 Schema = Mapping[str, Any]
@@ -102,7 +102,7 @@ def page(title: str, introduction: str, *parts: str) -> str:
 
 def settings_page() -> str:
     """Every setting, by group, and which of them a tenant, a session or a run may override."""
-    rows = list(describe())
+    rows = list(describe_settings())
     groups = dict.fromkeys(_group_of(row.key) for row in rows)
     head = ("Setting", "Takes", "Default", "Meaning")
     return page(
@@ -161,10 +161,10 @@ def _allowed(each: Overridable) -> str:
 def openapi_document() -> Schema:
     """The API's document. Nothing is connected and no key is needed, so the database may be an empty file."""
     with tempfile.TemporaryDirectory(prefix="hermes-reference-") as home:
-        settings = load({}, home=Path(home))
-        database = database_of(settings)
+        settings = load_settings({}, home=Path(home))
+        database = build_database(settings)
         try:
-            return create_app(client_over(settings, database, redis.Redis())).openapi()
+            return create_app(build_client(settings, database, redis.Redis())).openapi()
         finally:
             database.close()
 
@@ -317,7 +317,7 @@ def walk(command: click.Command, context: click.Context) -> Iterator[tuple[click
     yield command, context
     if isinstance(command, click.Group):
         # At the top those of the product: ``list_commands`` looks for extensions in the home of whoever runs this.
-        names = installed.only_built_in().commands if command is commands else command.list_commands(context)
+        names = installed.get_only_built_in().commands if command is commands else command.list_commands(context)
         for name in names:
             below = command.get_command(context, name)
             if below is not None and not below.hidden:
@@ -406,7 +406,7 @@ def _stream_event(schema: Schema) -> str:
 
 def platforms_page() -> str:
     """The chat platforms: what is sent to each, how it is listened to, and which variables that takes."""
-    rows = list(platforms().values())
+    rows = list(list_platforms().values())
     return page(
         "Chat platforms",
         "What each platform takes and brings; [Where answers go](../deliveries.md) and [Chats](../gateway.md) say how "
@@ -462,8 +462,8 @@ def _receiving_cells(row: Platform) -> tuple[str, ...]:
 
 def pages() -> dict[str, str]:
     """Every page of the reference by the name of its file."""
-    before = installed.current()
-    installed.put_in_force(installed.only_built_in())
+    before = installed.get_installed()
+    installed.put_in_force(installed.get_only_built_in())
     try:
         return {name: make() for name, make in _makers(openapi_document()).items()}
     finally:

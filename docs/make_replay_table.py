@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from hermes_worker.agent.sourced import bridge_specs
-from hermes_worker.browser.declarations import browser_extension
-from hermes_worker.extension import ToolSpec, load
-from hermes_worker.installed import built_in
-from hermes_worker.plugins import addons
+from hermes_worker.agent.source_tools import build_bridge_specs
+from hermes_worker.browser.declarations import build_browser_extension
+from hermes_worker.extension import ToolSpec, load_reference
+from hermes_worker.installed import load_built_in
+from hermes_worker.plugins import list_addons
 
 PAGE: Final = Path(__file__).with_name("dispatch.md")
 BEGIN, END = "<!-- replay classes: made by docs/make_replay_table.py -->", "<!-- end of replay classes -->"
@@ -77,12 +77,12 @@ WHY: Final[Mapping[str, str]] = {
 
 def specs() -> Iterator[ToolSpec]:
     """Of all tools that come with the product, whatever is enabled."""
-    for extension in built_in():
+    for extension in load_built_in():
         yield from (tool.spec for tool in extension.tools)
-    for found in addons():
-        yield from (tool.spec for tool in load(f"hermes_worker.addons.{found.name}:EXTENSION").tools)
-    yield from (tool.spec for tool in browser_extension(has_cdp=True).tools)
-    yield from bridge_specs(1)
+    for found in list_addons():
+        yield from (tool.spec for tool in load_reference(f"hermes_worker.addons.{found.name}:EXTENSION").tools)
+    yield from (tool.spec for tool in build_browser_extension(has_cdp=True).tools)
+    yield from build_bridge_specs(1)
 
 
 def classes() -> dict[str, str]:

@@ -6,7 +6,7 @@ commands) stands in an ``Extension``, whether it is built in, or comes from an i
 ``"package.module:attribute"``, to the code that does the work. Every process reads all declarations; a reference is
 loaded in the process that uses it, when it uses it.
 
-Pure, except for ``load``, which imports.
+Pure, except for ``load_reference``, which imports.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS, expanded
-from hermes_worker.core.recalled import fenced_memory
+from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS, expand_events
+from hermes_worker.core.memory_context import fence_memory
 from hermes_worker.core.replay import Replay
 
 __all__ = [
@@ -47,11 +47,11 @@ __all__ = [
     "ToolSpec",
     "WireDeclaration",
     "WorkspaceDeclaration",
-    "conflicts",
     "explain_missing",
-    "fold",
-    "load",
-    "missing",
+    "find_conflicts",
+    "find_missing_settings",
+    "fold_extensions",
+    "load_reference",
 ]
 
 API_VERSION = 1
@@ -230,8 +230,8 @@ class RouterDeclaration:
     implementation: Reference
     """A ``fastapi.APIRouter``."""
     paths: tuple[str, ...] = ()
-    """The paths of its routes (``/v1/runs/{run_id}``) that commands ask for: the API of one command (``api.alone``)
-    imports a router when one of these is asked for, and serves no other.
+    """The paths of its routes (``/v1/runs/{run_id}``) that commands ask for: the API of one command
+    (``api.in_process``) imports a router when one of these is asked for, and serves no other.
     """
 
 
@@ -344,7 +344,7 @@ class MemoryProviderDeclaration:
 
     name: str
     prefetch: Reference
-    """Asked for ``pre_llm_call``, once in a run: the text it returns, at most ``core.recalled.MEMORY_CHARS_MAX``
+    """Asked for ``pre_llm_call``, once in a run: the text it returns, at most ``core.memory_context.MEMORY_CHARS_MAX``
     characters, is shown to the model as recalled memory, and is stored with the first reply."""
     sync: Reference
     """Told of ``post_llm_call`` after an answer is committed, at least once, with the same event id each time."""
@@ -366,9 +366,9 @@ class MemoryProviderDeclaration:
 
     def hooks(self) -> tuple[HookDeclaration, ...]:
         """The provider as hooks."""
-        written = None if self.on_memory_write is None else _MemoryWritten(self.on_memory_write)
+        written = None if self.on_memory_write is None else _MemoryWriteObserver(self.on_memory_write)
         parts: tuple[tuple[str, str, Reference | None], ...] = (
-            ("prefetch", "pre_llm_call", _Prefetch(self.prefetch)),
+            ("prefetch", "pre_llm_call", _PrefetchHook(self.prefetch)),
             ("sync", "post_llm_call", self.sync),
             ("compress", "pre_compress", self.on_pre_compress),
             ("delegation", "subagent_stop", self.on_delegation),
@@ -391,7 +391,7 @@ class MemoryProviderDeclaration:
         """The provider's text in system prompts, behind the memories of the product's own."""
         if self.prompt_block is None:
             return ()
-        said = _ForPeople(self.prompt_block)
+        said = _OnlyForPeople(self.prompt_block)
         source = ContextSourceDeclaration(
             name=f"{self.name}-memory", implementation=said, order=_BEHIND_MEMORIES, title=f"Memory ({self.name})"
         )
@@ -404,43 +404,43 @@ _MEMORY_TOOL = "memory"
 
 
 @dataclass(frozen=True, slots=True)
-class _Prefetch:
+class _PrefetchHook:
     """A hook that shows what ``reference`` recalls."""
 
     reference: Reference
 
     def __call__(self, event: object) -> object:
-        found = load(self.reference)(event)
-        return _fenced_later(found) if inspect.isawaitable(found) else _fenced(found)
+        found = load_reference(self.reference)(event)
+        return _await_and_fence(found) if inspect.isawaitable(found) else _fence_text(found)
 
 
 @dataclass(frozen=True, slots=True)
-class _MemoryWritten:
+class _MemoryWriteObserver:
     """An observer of tool calls that tells ``reference`` of what the tool ``memory`` changed."""
 
     reference: Reference
 
     def __call__(self, event: Any) -> object:
         is_change = event.payload.get("tool_name") == _MEMORY_TOOL and event.payload.get("status") == "ok"
-        return load(self.reference)(event) if is_change else None
+        return load_reference(self.reference)(event) if is_change else None
 
 
 @dataclass(frozen=True, slots=True)
-class _ForPeople:
+class _OnlyForPeople:
     """A context source that says nothing to runs that no person asked for."""
 
     reference: Reference
 
     def __call__(self, facts: Any) -> object:
-        return None if facts.source in ("cron", "webhook") else load(self.reference)(facts)
+        return None if facts.source in ("cron", "webhook") else load_reference(self.reference)(facts)
 
 
-async def _fenced_later(found: Awaitable[object]) -> object:
-    return _fenced(await found)
+async def _await_and_fence(found: Awaitable[object]) -> object:
+    return _fence_text(await found)
 
 
-def _fenced(found: object) -> object:
-    return fenced_memory(found) if isinstance(found, str) else found
+def _fence_text(found: object) -> object:
+    return fence_memory(found) if isinstance(found, str) else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,7 +499,7 @@ class Extension:
 
     def __post_init__(self) -> None:
         """Put tools that name no toolset into that of their extension, and add the hooks of memory providers."""
-        named = tuple(one if one.spec.toolset else _in_toolset(one, self.name) for one in self.tools)
+        named = tuple(one if one.spec.toolset else _put_into_toolset(one, self.name) for one in self.tools)
         object.__setattr__(self, "tools", named)
         for name in ("hooks", "context_sources"):
             theirs = (part for provider in self.memory_providers for part in getattr(provider, name)())
@@ -507,7 +507,7 @@ class Extension:
             object.__setattr__(self, name, (*there, *(part for part in theirs if part not in there)))
 
 
-def _in_toolset(tool: ToolDeclaration, toolset: str) -> ToolDeclaration:
+def _put_into_toolset(tool: ToolDeclaration, toolset: str) -> ToolDeclaration:
     return replace(tool, spec=replace(tool.spec, toolset=toolset))
 
 
@@ -544,12 +544,12 @@ class Installed:
     webhook_needs: Mapping[str, tuple[str, ...]]
     """By variable that holds a secret of a webhook: the other variables that have to be set for the API to need it."""
 
-    def having(self, kind: str) -> tuple[Extension, ...]:
+    def list_bringing(self, kind: str) -> tuple[Extension, ...]:
         """The extensions that bring something of a kind: a field of ``Extension``."""
         return tuple(one for one in self.extensions if getattr(one, kind))
 
 
-def fold(
+def fold_extensions(
     extensions: Sequence[Extension], values: Mapping[str, SettingValue] | None = None, *, withheld: Iterable[str] = ()
 ) -> Installed:
     """Put all extensions together. ``values`` holds the values of variables, by name; those in ``withheld`` may be
@@ -557,20 +557,20 @@ def fold(
     is.
     """
     given = values or {}
-    found = [*conflicts(extensions), *missing(extensions, given, withheld=withheld)]
+    found = [*find_conflicts(extensions), *find_missing_settings(extensions, given, withheld=withheld)]
     if found:
         raise ExtensionConflict("; ".join(found))
     return Installed(
         extensions=tuple(extensions),
-        bundles=_bundles(extensions),
+        bundles=_merge_bundles(extensions),
         **{
-            name: _by_name(getattr(one, name) for one in extensions)
+            name: _index_by_name(getattr(one, name) for one in extensions)
             for name in _KINDS
             if name not in ("settings", "hooks")
         },
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
-        hooks=_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
-        secret_variables=_secrets_by_variable(extensions),
+        hooks=_index_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
+        secret_variables=_index_secrets(extensions),
         webhook_needs=MappingProxyType(
             {
                 variable: row.webhook_needs
@@ -590,19 +590,19 @@ def fold(
     )
 
 
-def conflicts(extensions: Sequence[Extension]) -> tuple[str, ...]:
+def find_conflicts(extensions: Sequence[Extension]) -> tuple[str, ...]:
     """The reasons why these cannot be used together, one sentence each; empty when they can. Pure."""
-    return tuple(_conflicts(extensions))
+    return tuple(_find_conflicts(extensions))
 
 
-def _conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
+def _find_conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
     for one in extensions:
         if one.api_version != API_VERSION:
             yield (
                 f"the extension {one.name!r} is made for version {one.api_version} of the extension interface, and "
                 f"this is version {API_VERSION}: install a version of it that fits, or disable it"
             )
-        yield from _unusable(one)
+        yield from _find_faults(one)
     toolsets = {tool.spec.toolset for one in extensions for tool in one.tools}
     for name in sorted(toolsets & {source.name for one in extensions for source in one.tool_sources}):
         yield f"{name!r} names both a toolset and a tool source: disable one of the extensions that bring them"
@@ -625,7 +625,7 @@ def _conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
         )
 
 
-def _unusable(one: Extension) -> Iterator[str]:
+def _find_faults(one: Extension) -> Iterator[str]:
     """The faults of an extension by itself, as sentences."""
     if not _NAME.fullmatch(one.name):
         yield f"{one.name!r} is no name for an extension: use lower-case letters, digits, '_' and '-'"
@@ -664,19 +664,19 @@ def _unusable(one: Extension) -> Iterator[str]:
                 f"above 0 and at most {PREFETCH_S_MAX:g}"
             )
     for hook in one.hooks:
-        yield from _unusable_hook(hook, one.name)
-    for reference in _references(one):
+        yield from _find_hook_faults(hook, one.name)
+    for reference in _list_references(one):
         if isinstance(reference, str) and not _REFERENCE.fullmatch(reference):
             yield f"{reference!r} of the extension {one.name!r} has not the form 'package.module:attribute'"
 
 
-def _unusable_hook(hook: HookDeclaration, extension: str) -> Iterator[str]:
+def _find_hook_faults(hook: HookDeclaration, extension: str) -> Iterator[str]:
     whose = f"the hook {hook.name!r} of the extension {extension!r}"
     if not _NAME.fullmatch(hook.name):
         yield f"{whose} has no usable name: use lower-case letters, digits, '_' and '-'"
     if not hook.events:
         yield f"{whose} names no event"
-    for event in expanded(hook.events):
+    for event in expand_events(hook.events):
         if event in ABSENT_EVENTS:
             yield f"{whose} is for {event!r}, which never happens here: docs/hooks.md says why"
         elif event not in HOOK_EVENTS:
@@ -718,7 +718,7 @@ _KINDS: Mapping[str, _PlugKind] = MappingProxyType(
 """The kinds of plugs, by the field of ``Extension`` that holds them."""
 
 
-def _references(one: Extension) -> Iterator[Reference]:
+def _list_references(one: Extension) -> Iterator[Reference]:
     rows = (row for name in _KINDS for row in getattr(one, name))
     yield from (row.implementation for row in rows if hasattr(row, "implementation"))
     for provider in one.memory_providers:
@@ -733,7 +733,7 @@ def _claims(one: Extension) -> Iterator[tuple[str, str]]:
     yield from (("bundle of toolsets", name) for name in (*one.toolsets, *(source.name for source in one.tool_sources)))
 
 
-def missing(
+def find_missing_settings(
     extensions: Sequence[Extension],
     values: Mapping[str, SettingValue],
     *,
@@ -754,7 +754,7 @@ def missing(
     )
 
 
-def _secrets(extensions: Sequence[Extension]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _list_secrets(extensions: Sequence[Extension]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for one in extensions:
         yield from ((item.variable, item.roles) for item in one.settings if item.is_secret)
         for row in one.channels:
@@ -763,14 +763,14 @@ def _secrets(extensions: Sequence[Extension]) -> Iterator[tuple[str, tuple[str, 
             yield from ((variable, (_SERVES,)) for variable in row.webhook_secrets)
 
 
-def _secrets_by_variable(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
+def _index_secrets(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for variable, roles in _secrets(extensions):
+    for variable, roles in _list_secrets(extensions):
         found[variable] = tuple(dict.fromkeys((*found.get(variable, ()), *roles)))
     return MappingProxyType(found)
 
 
-def _bundles(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
+def _merge_bundles(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
     bundles = {name: tuple(parts) for one in extensions for name, parts in one.toolsets.items()}
     for one in extensions:
         named = (*(tool.spec.toolset for tool in one.tools), *(source.name for source in one.tool_sources))
@@ -780,19 +780,19 @@ def _bundles(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
     return MappingProxyType(bundles)
 
 
-class _Named(Protocol):
+class _HasName(Protocol):
     @property
     def name(self) -> str: ...
 
 
-_Declared = TypeVar("_Declared", bound=_Named)
+_Declared = TypeVar("_Declared", bound=_HasName)
 
 
-def _by_name(declared: Iterable[Iterable[_Declared]]) -> Mapping[str, _Declared]:
+def _index_by_name(declared: Iterable[Iterable[_Declared]]) -> Mapping[str, _Declared]:
     return MappingProxyType({one.name: one for each in declared for one in each})
 
 
-def load(reference: Reference) -> Any:
+def load_reference(reference: Reference) -> Any:
     """Load the object that a reference names. Raises ``ConfigurationError``."""
     if not isinstance(reference, str):
         return reference

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.hooks import GATEWAY_BASES, HOOK_EVENTS, HookKind, expanded
+from hermes_worker.core.hooks import GATEWAY_BASES, HOOK_EVENTS, HookKind, expand_events
 from hermes_worker.extension import Extension, HookDeclaration
 from hermes_worker.system.plainfiles import read_plain
 
@@ -46,21 +46,21 @@ def read_hook_file(folder: Path) -> tuple[str, tuple[str, ...]]:
         raise ConfigurationError(f"events in {str(path)!r} must be a list of names, such as agent:end")
     if not (folder / _HANDLER).is_file():
         raise ConfigurationError(f"{str(folder)!r} holds no {_HANDLER}")
-    if not told(named):
+    if not filter_handled(named):
         raise ConfigurationError(f"none of the events in {str(path)!r} ever happens here; docs/hooks.md has a table")
     return " ".join(str(document.get("description", "")).split()), tuple(named)
 
 
-def told(events: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def filter_handled(events: list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """Keep those of ``events`` that a handler is called for: the gateway's, as far as they happen here."""
     return tuple(
         event
-        for event in expanded(events)
+        for event in expand_events(events)
         if event.partition(":")[0] in GATEWAY_BASES and HOOK_EVENTS.get(event) is HookKind.OBSERVER
     )
 
 
-def hook_extension(folder: Path) -> Extension:
+def build_hook_extension(folder: Path) -> Extension:
     """The extension that a directory is. Imports nothing; the package of its handler is made known. Raises
     ``ConfigurationError``."""
     summary, events = read_hook_file(folder)
@@ -68,7 +68,7 @@ def hook_extension(folder: Path) -> Extension:
     for name, path in ((_PACKAGE, []), (module, [str(folder)])):
         _make_package(name, path)
     hook = HookDeclaration(
-        name=folder.name, events=told(events), implementation=f"{module}.handler:handle", is_handler=True
+        name=folder.name, events=filter_handled(events), implementation=f"{module}.handler:handle", is_handler=True
     )
     return Extension(name=folder.name, version="", summary=summary, hooks=(hook,))
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.extension import Extension, Installed, SettingValue, fold, load
+from hermes_worker.extension import Extension, Installed, SettingValue, fold_extensions, load_reference
 from hermes_worker.features import FEATURES
 
 BUILT_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -53,41 +53,41 @@ class _Process:
 
 
 @cache
-def built_in() -> tuple[Extension, ...]:
+def load_built_in() -> tuple[Extension, ...]:
     """The extensions that are always there."""
-    return tuple(load(reference) for reference in BUILT_IN)
+    return tuple(load_reference(reference) for reference in BUILT_IN)
 
 
-class _Deferred(Mapping[str, Any]):
+class _LazyMapping(Mapping[str, Any]):
     """A mapping that is built when it is first looked into."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = make
 
     @cached_property
-    def _found(self) -> Mapping[str, Any]:
+    def _mapping(self) -> Mapping[str, Any]:
         # Two threads may compute the same; either answer is as good.
         return self._make()
 
     def __getitem__(self, key: str) -> Any:
-        return self._found[key]
+        return self._mapping[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._mapping)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._mapping)
 
 
 class _AllBuiltIn(Sequence[Extension]):
-    """The extensions of ``built_in``, loaded when they are first looked at."""
+    """The extensions of ``load_built_in``, loaded when they are first looked at."""
 
     @overload
     def __getitem__(self, index: int) -> Extension: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[Extension, ...]: ...
     def __getitem__(self, index: int | slice) -> Extension | tuple[Extension, ...]:
-        return built_in()[index]
+        return load_built_in()[index]
 
     def __len__(self) -> int:
         return len(BUILT_IN)
@@ -96,52 +96,54 @@ class _AllBuiltIn(Sequence[Extension]):
 class _OnlyBuiltIn(Installed):
     """The extensions in force where no foreign one is enabled. Nothing is loaded before it is asked for."""
 
-    def having(self, kind: str) -> tuple[Extension, ...]:
-        return _bringing(kind)
+    def list_bringing(self, kind: str) -> tuple[Extension, ...]:
+        return _load_bringing(kind)
 
 
-def _bringing(*kinds: str) -> tuple[Extension, ...]:
-    return tuple(load(reference) for reference, brought in BUILT_IN.items() if not set(kinds).isdisjoint(brought))
+def _load_bringing(*kinds: str) -> tuple[Extension, ...]:
+    return tuple(
+        load_reference(reference) for reference, brought in BUILT_IN.items() if not set(kinds).isdisjoint(brought)
+    )
 
 
-def _folded(field: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = getattr(fold(_bringing(*_MADE_OF.get(field, (field,)))), field)
+def _fold_field(field: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(fold_extensions(_load_bringing(*_MADE_OF.get(field, (field,)))), field)
     return found
 
 
-def only_built_in() -> Installed:
+def get_only_built_in() -> Installed:
     """The built-in extensions together, loaded by kind when that is asked for."""
     named = {item.name for item in fields(Installed)} - {"extensions", "values"}
     nothing: Mapping[str, Mapping[str, SettingValue]] = defaultdict(dict)  # none of them has settings
-    made: dict[str, Any] = {name: _Deferred(partial(_folded, name)) for name in named}
+    made: dict[str, Any] = {name: _LazyMapping(partial(_fold_field, name)) for name in named}
     return _OnlyBuiltIn(extensions=_AllBuiltIn(), values=nothing, **made)
 
 
-def current() -> Installed:
+def get_installed() -> Installed:
     """The extensions in force in this process: the built-in ones, unless ``put_in_force`` was called."""
     found = _Process.installed
     if found is None:
-        found = _Process.installed = only_built_in()
+        found = _Process.installed = get_only_built_in()
     return found
 
 
-def of_others() -> tuple[Extension, ...]:
+def list_foreign() -> tuple[Extension, ...]:
     """The extensions in force that are not built in."""
-    found = current()
+    found = get_installed()
     if isinstance(found, _OnlyBuiltIn):
         return ()
-    ours = set(map(id, built_in()))
+    ours = set(map(id, load_built_in()))
     return tuple(one for one in found.extensions if id(one) not in ours)
 
 
 def put_in_force(installed: Installed | None) -> None:
-    """Make ``current`` return this from now on; ``None`` for the built-in extensions. Called when a process begins,
-    before it serves requests: earlier look-ups are not repeated.
+    """Make ``get_installed`` return this from now on; ``None`` for the built-in extensions. Called when a process
+    begins, before it serves requests: earlier look-ups are not repeated.
     """
     _Process.installed = installed
 
 
-def rows(kind: type[_Row], declared: Iterable[object]) -> tuple[_Row, ...]:
+def require_rows(kind: type[_Row], declared: Iterable[object]) -> tuple[_Row, ...]:
     """``declared`` as rows of a catalogue. Raises ``ConfigurationError`` for any other type: extensions are written by
     others, and their types are unchecked.
     """

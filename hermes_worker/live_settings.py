@@ -30,17 +30,17 @@ from hermes_worker.settings import (
     SettingLayer,
     SettingOrigin,
     Settings,
-    ToldSetting,
-    load,
-    told_settings,
+    SettingWithSource,
+    list_with_sources,
+    load_settings,
 )
 from hermes_worker.settings.overriding import (
     Overrides,
-    configuration_values,
-    file_values,
-    overridden,
-    says,
-    still_bounded,
+    drop_excessive,
+    has_value,
+    override_settings,
+    parse_configuration,
+    parse_file_values,
 )
 from hermes_worker.store.engine.database import Database
 from hermes_worker.system.plainfiles import read_plain
@@ -62,14 +62,14 @@ _PLACES = {
 NOTHING: Overrides = MappingProxyType({})
 
 
-class ConfigurationSourcing(Protocol):
+class ConfigurationSource(Protocol):
     """``features.configurations.rows.Configurations``."""
 
-    def newest(self) -> int: ...
+    def load_newest_number(self) -> int: ...
 
-    def current(self) -> Sequence[ConfigurationVersion]: ...
+    def list_current(self) -> Sequence[ConfigurationVersion]: ...
 
-    def history(self, tenant: str | None, limit: int = ...) -> Sequence[ConfigurationVersion]: ...
+    def list_versions(self, tenant: str | None, limit: int = ...) -> Sequence[ConfigurationVersion]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,14 @@ class ChosenSettings:
     layers: Mapping[str, str]
     """The version of the configuration that counted, for the ``fleet`` and the ``tenant``, and the ``file``."""
 
-    def told(self) -> Iterator[ToldSetting]:
+    def list_with_sources(self) -> Iterator[SettingWithSource]:
         """Every setting with its value and source."""
         places = {key: SettingOrigin(SettingLayer(layer), _PLACES[layer]) for key, layer in self.origins.items()}
-        return told_settings(replace(self.settings, origins={**self.settings.origins, **places}))
+        return list_with_sources(replace(self.settings, origins={**self.settings.origins, **places}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _KnownConfiguration:
     """A configuration as it was last read and could be used."""
 
     values: Overrides = field(default_factory=dict)
@@ -99,13 +99,13 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _State:
+class _LiveState:
     looked_at: float = float("-inf")
     newest: int = -1
     file_mark: tuple[int, ...] | None = None
-    file: _Known = field(default_factory=_Known)
-    fleet: _Known = field(default_factory=_Known)
-    tenants: dict[str, _Known] = field(default_factory=dict)
+    file: _KnownConfiguration = field(default_factory=_KnownConfiguration)
+    fleet: _KnownConfiguration = field(default_factory=_KnownConfiguration)
+    tenants: dict[str, _KnownConfiguration] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     """Reasons by what cannot be used."""
 
@@ -114,73 +114,73 @@ class LiveSettings:
     """The settings for runs, kept current. Thread-safe. ``settings`` are what the process was started with."""
 
     def __init__(
-        self, settings: Settings, source: ConfigurationSourcing, *, now: Callable[[], float] = time.monotonic
+        self, settings: Settings, source: ConfigurationSource, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings = settings
         self._source = source
         self._now = now
-        self._with = lru_cache(_KNOWN_MAX)(lambda items: overridden(settings, dict(items)))
+        self._with = lru_cache(_KNOWN_MAX)(lambda items: override_settings(settings, dict(items)))
         self._lock = threading.Lock()
-        self._state = _State()
+        self._state = _LiveState()
 
-    def chosen(self, tenant: str, session: Overrides = NOTHING, run: Overrides = NOTHING) -> ChosenSettings:
+    def choose_settings(self, tenant: str, session: Overrides = NOTHING, run: Overrides = NOTHING) -> ChosenSettings:
         """The settings that a run of ``tenant`` is accepted with now. ``session`` and ``run`` were checked when they
         were set; those of them that by now allow more than the layers above are left out. Raises ``UnavailableError``
         only before the rows were read once.
         """
-        state = self._looked()
-        said = [("file", _live(state.file.values)), ("fleet", _live(state.fleet.values))]
+        state = self._refresh_state()
+        said = [("file", _filter_overridable(state.file.values)), ("fleet", _filter_overridable(state.fleet.values))]
         overrides, origins = dict[str, str](), dict[str, str]()
         for layer, values in said:
-            for key, value in self._unpinned(layer, values):
+            for key, value in self._filter_unpinned(layer, values):
                 overrides[key], origins[key] = value, layer
-        own = state.tenants.get(tenant, _Known())
+        own = state.tenants.get(tenant, _KnownConfiguration())
         for layer, values in (("tenant", own.values), ("session", session), ("run", run)):
-            settings = self._overridden(overrides)
-            bounded = values if layer == "tenant" else still_bounded(settings, values)
+            settings = self._override_settings(overrides)
+            bounded = values if layer == "tenant" else drop_excessive(settings, values)
             overrides |= bounded
             origins |= dict.fromkeys(bounded, layer)
         versions = {"fleet": state.fleet.version, "file": state.file.version, "tenant": own.version}
         return ChosenSettings(
-            settings=self._overridden(overrides),
+            settings=self._override_settings(overrides),
             overrides=overrides,
             origins=origins,
             layers={layer: version for layer, version in versions.items() if version},
         )
 
-    def recorded(self, overrides: Overrides, origins: Mapping[str, str]) -> ChosenSettings:
+    def restore_recorded(self, overrides: Overrides, origins: Mapping[str, str]) -> ChosenSettings:
         """The settings of a run that recorded these overrides."""
-        settings = self._overridden(overrides)
+        settings = self._override_settings(overrides)
         return ChosenSettings(settings=settings, overrides=overrides, origins=origins, layers={})
 
-    def problems(self) -> Mapping[str, str]:
+    def list_problems(self) -> Mapping[str, str]:
         """The configurations that cannot be used, and why; the last good one counts in place of each."""
-        return dict(self._looked().problems)
+        return dict(self._refresh_state().problems)
 
-    def _overridden(self, overrides: Overrides) -> Settings:
+    def _override_settings(self, overrides: Overrides) -> Settings:
         """The settings with overrides: the same object for the same overrides, so that what is derived from it is
         derived once.
         """
         return self._with(tuple(sorted(overrides.items()))) if overrides else self._settings
 
-    def _unpinned(self, layer: str, values: Overrides) -> Iterator[tuple[str, str]]:
+    def _filter_unpinned(self, layer: str, values: Overrides) -> Iterator[tuple[str, str]]:
         """The values of a layer that count here: the environment of a process goes before them."""
         for key, value in values.items():
             known = self._settings.origins.get(key)
             is_pinned = known is not None and known.layer in _PINNED
-            if not is_pinned and not (layer == "file" and says(self._settings, key, value)):
+            if not is_pinned and not (layer == "file" and has_value(self._settings, key, value)):
                 yield key, value
 
-    def _looked(self) -> _State:
+    def _refresh_state(self) -> _LiveState:
         with self._lock:
             state = self._state
             if self._now() - state.looked_at < LOOK_EVERY_S:
                 return state
-            self._look_at_file(state)
+            self._refresh_file(state)
             try:
-                newest = self._source.newest()
+                newest = self._source.load_newest_number()
                 if newest != state.newest:
-                    self._look_at_rows(state)
+                    self._refresh_rows(state)
                     state.newest = newest
             except UnavailableError:
                 if state.newest < 0:
@@ -188,7 +188,7 @@ class LiveSettings:
             state.looked_at = self._now()
             return state
 
-    def _look_at_file(self, state: _State) -> None:
+    def _refresh_file(self, state: _LiveState) -> None:
         path = self._settings.home / "config.yaml"
         try:
             found = path.stat()
@@ -199,91 +199,95 @@ class LiveSettings:
             return
         state.file_mark = mark
         try:
-            state.file = self._file(path) if mark is not None else self._without_file()
+            state.file = self._read_file(path) if mark is not None else self._defaults_without_file()
             state.problems.pop("file", None)
         except (HermesError, OSError, UnicodeDecodeError) as error:
-            _tell(state, "file", f"config.yaml cannot be used: {error}")
+            _log_problem(state, "file", f"config.yaml cannot be used: {error}")
 
-    def _file(self, path: Path) -> _Known:
+    def _read_file(self, path: Path) -> _KnownConfiguration:
         text = read_plain(path, bytes_max=_FILE_BYTES_MAX).decode("utf-8-sig")
-        said = file_values(text, place="config.yaml")
-        gone = {key: value for key, value in self._without_file().values.items() if key not in said}
+        said = parse_file_values(text, place="config.yaml")
+        gone = {key: value for key, value in self._defaults_without_file().values.items() if key not in said}
         values = {key: value for key, value in said.items() if value is not None}
-        return _Known(values={**gone, **values}, version=_digest(text))
+        return _KnownConfiguration(values={**gone, **values}, version=_hash_text(text))
 
-    def _without_file(self) -> _Known:
+    def _defaults_without_file(self) -> _KnownConfiguration:
         """The defaults of what the file set when the process was started, for a file that is gone."""
         taken_back = {
             key: ""
             for key in LIVE
             if (known := self._settings.origins.get(key)) is not None and known.layer is SettingLayer.FILE
         }
-        return _Known(values=taken_back)
+        return _KnownConfiguration(values=taken_back)
 
-    def _look_at_rows(self, state: _State) -> None:
+    def _refresh_rows(self, state: _LiveState) -> None:
         tenants = {}
-        fleet = _Known()
-        for row in self._source.current():
+        fleet = _KnownConfiguration()
+        for row in self._source.list_current():
             name = f"tenant {row.of_tenant}" if row.of_tenant else "fleet"
             before = state.tenants.get(row.of_tenant) if row.of_tenant else state.fleet
-            found = self._usable(state, row, name) or before or _Known()
+            found = self._find_usable(state, row, name) or before or _KnownConfiguration()
             if row.of_tenant:
                 tenants[row.of_tenant] = found
             else:
                 fleet = found
         state.fleet, state.tenants = fleet, tenants
 
-    def _usable(self, state: _State, row: ConfigurationVersion, name: str) -> _Known | None:
+    def _find_usable(self, state: _LiveState, row: ConfigurationVersion, name: str) -> _KnownConfiguration | None:
         """The newest version that can be used; ``None`` when none can."""
         try:
-            found = _parsed(row)
+            found = _parse_version(row)
             state.problems.pop(name, None)
             return found
         except HermesError as error:
-            _tell(state, name, f"version {row.version} of the configuration of {_whose(row)} cannot be used: {error}")
-        for earlier in self._source.history(row.of_tenant or None, _EARLIER_TRIED):
+            _log_problem(
+                state,
+                name,
+                f"version {row.version} of the configuration of {_owner_of_version(row)} cannot be used: {error}",
+            )
+        for earlier in self._source.list_versions(row.of_tenant or None, _EARLIER_TRIED):
             try:
-                return _parsed(earlier)
+                return _parse_version(earlier)
             except HermesError:
                 continue
         return None
 
 
-def live_settings_of(settings: Settings, database: Database) -> LiveSettings:
+def build_live_settings(settings: Settings, database: Database) -> LiveSettings:
     """Build the live settings of a process with ``settings`` on ``database``."""
     return LiveSettings(settings, Configurations(database))
 
 
-def with_fleet(settings: Settings, database: Database, overrides: Mapping[str, object]) -> Settings:
+def add_fleet_configuration(settings: Settings, database: Database, overrides: Mapping[str, object]) -> Settings:
     """The settings that a process is started with, the configuration of the fleet among them: of that, what is not
     looked up anew while it runs. Without rows that can be read and used, ``settings`` as they are."""
-    for row in Configurations(database).versions_if_any(_EARLIER_TRIED):
+    for row in Configurations(database).list_versions_if_any(_EARLIER_TRIED):
         try:
-            values = {key: value for key, value in _parsed(row).values.items() if key not in LIVE}
-            return load(home=settings.home, overrides=overrides, fleet=values) if values else settings
+            values = {key: value for key, value in _parse_version(row).values.items() if key not in LIVE}
+            return load_settings(home=settings.home, overrides=overrides, fleet=values) if values else settings
         except ConfigurationError as error:
             log.error("configuration.refused", place="fleet", error=str(error))
     return settings
 
 
-def _parsed(row: ConfigurationVersion) -> _Known:
-    return _Known(values=configuration_values(row.text, row.of_tenant or None), version=str(row.version))
+def _parse_version(row: ConfigurationVersion) -> _KnownConfiguration:
+    return _KnownConfiguration(values=parse_configuration(row.text, row.of_tenant or None), version=str(row.version))
 
 
-def _whose(row: ConfigurationVersion) -> str:
+def _owner_of_version(row: ConfigurationVersion) -> str:
     return f"the tenant {row.of_tenant!r}" if row.of_tenant else "the fleet"
 
 
-def _live(values: Overrides) -> Overrides:
+def _filter_overridable(values: Overrides) -> Overrides:
     return {key: value for key, value in values.items() if key in LIVE}
 
 
-def _tell(state: _State, name: str, problem: str) -> None:
+def _log_problem(state: _LiveState, name: str, problem: str) -> None:
     """Log a problem, once for each."""
     if state.problems.get(name) != problem:
         state.problems[name] = problem
         log.error("configuration.refused", place=name, error=problem)
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -30,7 +30,7 @@ from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.safety.redaction import is_secret_name, mask, mask_known, redact
+from hermes_worker.safety.redaction import is_secret_name, mask_known, mask_secret, redact
 
 if TYPE_CHECKING:
     from hermes_worker.settings import LogSettings, Secret
@@ -42,18 +42,18 @@ __all__ = [
     "TIMED",
     "Durations",
     "Log",
-    "Outage",
-    "bound",
+    "OutageLog",
+    "bind_facts",
     "broker_outage",
     "configure_logging",
     "count",
     "database_outage",
-    "durations",
-    "keep_looking",
     "log",
+    "poll_forever",
+    "record_duration",
     "reset_counters",
-    "snapshot",
-    "took",
+    "snapshot_counters",
+    "snapshot_durations",
 ]
 
 EVENTS: Mapping[str, str] = MappingProxyType(
@@ -372,7 +372,7 @@ TIMED: Mapping[str, str] = MappingProxyType(
 # --- context ---------------------------------------------------------------------------------------------------------
 
 
-def bound(**facts: object) -> AbstractContextManager[None]:
+def bind_facts(**facts: object) -> AbstractContextManager[None]:
     """Add ``facts`` to every line logged inside the ``with`` block by this thread or asyncio task.
 
     New threads start without them. Nesting adds, and the inner value of a name wins.
@@ -396,7 +396,7 @@ class Log:
 
     def __init__(self) -> None:
         self._level = logging.INFO
-        self._emit = _logger(_rendered_as("console", ()), None)
+        self._emit = _logger(_build_renderers("console", ()), None)
 
     def debug(self, event: str, **facts: object) -> None:
         if self._level <= logging.DEBUG:
@@ -428,7 +428,7 @@ def configure_logging(
     """
     level = logging.getLevelNamesMapping()[settings.level]
     known = tuple(secret.reveal() for secret in secrets)
-    finish = [_origin_of(role), *_rendered_as(settings.format, known)]
+    finish = [_make_origin_adder(role), *_build_renderers(settings.format, known)]
     log._level = level
     log._emit = _logger(finish, stream)
     _route_other_libraries(level, finish, stream)
@@ -485,7 +485,7 @@ _BEGIN: tuple[Processor, ...] = (
 )
 
 
-def _origin_of(role: str) -> Processor:
+def _make_origin_adder(role: str) -> Processor:
     def add_origin(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         # The pid is read each time: prefork children inherit this function.
         return {**line, "role": role, "pid": os.getpid()}
@@ -493,25 +493,25 @@ def _origin_of(role: str) -> Processor:
     return add_origin
 
 
-def _rendered_as(form: str, known: tuple[str, ...]) -> list[Processor]:
+def _build_renderers(form: str, known: tuple[str, ...]) -> list[Processor]:
     def clean(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-        return {name: _clean(value, name, known) for name, value in line.items()}
+        return {name: _clean_value(value, name, known) for name, value in line.items()}
 
     return [clean, _json_line if form == "json" else _console_line]
 
 
-def _clean(value: object, name: str, known: tuple[str, ...], depth: int = 0) -> object:
+def _clean_value(value: object, name: str, known: tuple[str, ...], depth: int = 0) -> object:
     """``value`` as redacted JSON types. ``name`` is the field it is the value of."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping) and depth < _DEPTH_MAX:
-        return {str(key): _clean(item, str(key), known, depth + 1) for key, item in value.items()}
+        return {str(key): _clean_value(item, str(key), known, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and depth < _DEPTH_MAX:
-        return [_clean(item, name, known, depth + 1) for item in value]
+        return [_clean_value(item, name, known, depth + 1) for item in value]
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return mask(text) if is_secret_name(name) else _clean_text(text, known)
+    return mask_secret(text) if is_secret_name(name) else _clean_text(text, known)
 
 
 def _clean_text(text: str, known: tuple[str, ...]) -> str:
@@ -532,7 +532,7 @@ def _console_line(logger: WrappedLogger, method: str, line: EventDict) -> str:
     time = str(line.pop("timestamp"))[11:23]
     head = f"{time} {line.pop('level'):<7} {line.pop('role', '-'):<6} {_one_line(str(line.pop('event')))}"
     line.pop("pid", None)
-    facts = " ".join(f"{name}={_fact(value)}" for name, value in line.items())
+    facts = " ".join(f"{name}={_format_fact(value)}" for name, value in line.items())
     lines = [f"{head}  {facts}" if facts else head, *map(_one_line, str(traceback or "").splitlines())]
     return "\n".join(lines)
 
@@ -542,7 +542,7 @@ def _one_line(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _fact(value: object) -> str:
+def _format_fact(value: object) -> str:
     if isinstance(value, str):
         is_plain = value.isprintable() and value != "" and not set(' "=') & set(value)
         return value if is_plain else json.dumps(value)
@@ -617,7 +617,7 @@ class _Timers:
 _counters, _timers = _Counters(), _Timers()
 
 
-def _after_fork(reset: Callable[[], None]) -> None:
+def _reset_after_fork(reset: Callable[[], None]) -> None:
     """Call ``reset`` in every forked child: the lock may be held by a thread that the child does not have. Windows has
     no fork.
     """
@@ -626,8 +626,8 @@ def _after_fork(reset: Callable[[], None]) -> None:
 
 
 # A forked child counts for itself.
-_after_fork(_counters.reset)
-_after_fork(_timers.reset)
+_reset_after_fork(_counters.reset)
+_reset_after_fork(_timers.reset)
 
 
 def count(name: str, amount: int = 1) -> None:
@@ -637,18 +637,18 @@ def count(name: str, amount: int = 1) -> None:
     _counters.add(name, amount)
 
 
-def took(name: str, seconds: float) -> None:
+def record_duration(name: str, seconds: float) -> None:
     """Note a duration in this process. ``name`` is one of ``TIMED``, or one of its kinds. Raises ``KeyError`` for other
     names."""
     _timers.add(name, seconds)
 
 
-def snapshot() -> dict[str, int]:
+def snapshot_counters() -> dict[str, int]:
     """All counters, including those still at zero."""
     return _counters.values()
 
 
-def durations() -> dict[str, Durations]:
+def snapshot_durations() -> dict[str, Durations]:
     """All durations so far, by name."""
     return _timers.values()
 
@@ -662,7 +662,7 @@ def reset_counters() -> None:
 # --- threads ---------------------------------------------------------------------------------------------------------
 
 
-def keep_looking(end: threading.Event, every_s: float, look: Callable[[], object], *, event: str) -> None:
+def poll_forever(end: threading.Event, every_s: float, look: Callable[[], object], *, event: str) -> None:
     """Call ``look`` every so many seconds until ``end`` is set, as the body of a thread. What it raises is logged as
     ``event``, an outage of the database only at DEBUG; without this thread no other would look again.
     """
@@ -681,7 +681,7 @@ _OUTAGE_FIRST_S = 1.0
 _OUTAGE_MAX_S = 60.0
 
 
-class Outage:
+class OutageLog:
     """Logs the outage of a server: at once, then at intervals that double from 1 s to 60 s, from any thread of the
     process, and once more when the server answers again.
 
@@ -705,7 +705,7 @@ class Outage:
         self._wait_s = _OUTAGE_FIRST_S
         self._unsaid = 0
 
-    def failed(self, **facts: object) -> None:
+    def note_failure(self, **facts: object) -> None:
         """Note that the server did not answer. ``facts`` are logged, if it is time to say it again."""
         with self._lock:
             now = self._clock()
@@ -721,7 +721,7 @@ class Outage:
             away_s = now - self._since
         log.warning(self._gone, **facts, away_s=round(away_s, 1), more_failures=unsaid)
 
-    def worked(self) -> None:
+    def note_success(self) -> None:
         """Note that the server answered. Costs next to nothing while it always does."""
         if self._since is None:
             return
@@ -732,7 +732,7 @@ class Outage:
             log.info(self._back, away_s=round(self._clock() - since, 1))
 
 
-broker_outage = Outage("broker.unreachable", "broker.reachable")
-database_outage = Outage("database.unreachable", "database.reachable")
+broker_outage = OutageLog("broker.unreachable", "broker.reachable")
+database_outage = OutageLog("database.unreachable", "database.reachable")
 for _outage in (broker_outage, database_outage):
-    _after_fork(_outage.reset)
+    _reset_after_fork(_outage.reset)

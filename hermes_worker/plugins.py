@@ -35,13 +35,13 @@ from hermes_worker.extension import (
     Installed,
     Reference,
     SettingDeclaration,
-    fold,
-    load,
-    missing,
+    find_missing_settings,
+    fold_extensions,
+    load_reference,
 )
-from hermes_worker.hook_directories import hook_extension, hooks_dir, read_hook_file
+from hermes_worker.hook_directories import build_hook_extension, hooks_dir, read_hook_file
 from hermes_worker.settings import Settings
-from hermes_worker.settings.declared import values_of
+from hermes_worker.settings.declared import read_values
 from hermes_worker.settings.role_secrets import ProcessRole, is_secret
 from hermes_worker.system.plainfiles import read_plain
 
@@ -74,7 +74,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Available:
+class AvailableExtension:
     """An extension that could be enabled."""
 
     name: str
@@ -90,23 +90,23 @@ class Available:
 # --- what is there ---------------------------------------------------------------------------------------------------
 
 
-def available(home: Path) -> tuple[Available, ...]:
+def list_available(home: Path) -> tuple[AvailableExtension, ...]:
     """Every extension that could be enabled, in the order of their names. Imports none of them."""
-    found = (*addons(), *_packages(), *_directories(home), *_hook_directories(home))
+    found = (*list_addons(), *_list_packages(), *_list_directories(home), *_list_hook_directories(home))
     return tuple(sorted(found, key=lambda one: (one.name, one.place)))
 
 
-def addons() -> Iterator[Available]:
+def list_addons() -> Iterator[AvailableExtension]:
     """The extensions that come with the product."""
     for path in sorted(_addons_dir().glob(f"*/{MANIFEST}")):
         name = path.parent.name
         manifest = read_manifest(path, name)
-        yield Available(name=name, place="comes with Hermes worker", source=path.parent, manifest=manifest)
+        yield AvailableExtension(name=name, place="comes with Hermes worker", source=path.parent, manifest=manifest)
 
 
 def is_unverified(name: str) -> bool:
     """Whether an extension comes with the product and was never tried against its service."""
-    return name not in _TRIED and any(name == one.name for one in addons())
+    return name not in _TRIED and any(name == one.name for one in list_addons())
 
 
 _TRIED = frozenset({"memory_hindsight"})
@@ -117,19 +117,19 @@ def _addons_dir() -> Path:
     return Path(__file__).with_name("addons")
 
 
-def _packages() -> Iterator[Available]:
+def _list_packages() -> Iterator[AvailableExtension]:
     for point in metadata.entry_points(group=GROUP):
         dist = point.dist
         place = f"{dist.name} {dist.version}" if dist is not None else point.value
         manifest, problem = None, ""
         try:
-            manifest = _manifest_of(point)
+            manifest = _find_manifest(point)
         except ConfigurationError as error:
             problem = str(error)
-        yield Available(name=point.name, place=place, source=point, manifest=manifest, problem=problem)
+        yield AvailableExtension(name=point.name, place=place, source=point, manifest=manifest, problem=problem)
 
 
-def _manifest_of(point: metadata.EntryPoint) -> Manifest | None:
+def _find_manifest(point: metadata.EntryPoint) -> Manifest | None:
     """The manifest of a package: its file lies in the top-level package, which is found without being imported."""
     top = point.module.partition(".")[0]
     found = importlib.util.find_spec(top) if top not in sys.modules else sys.modules[top].__spec__
@@ -139,7 +139,7 @@ def _manifest_of(point: metadata.EntryPoint) -> Manifest | None:
     return None
 
 
-def _directories(home: Path) -> Iterator[Available]:
+def _list_directories(home: Path) -> Iterator[AvailableExtension]:
     folder = plugins_dir(home)
     try:
         names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
@@ -155,10 +155,10 @@ def _directories(home: Path) -> Iterator[Available]:
             problem = f"{str(path)!r} holds no {MANIFEST}, which names the plugin and what it brings"
         except ConfigurationError as error:
             problem = str(error)
-        yield Available(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
+        yield AvailableExtension(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
 
 
-def _hook_directories(home: Path) -> Iterator[Available]:
+def _list_hook_directories(home: Path) -> Iterator[AvailableExtension]:
     folder = hooks_dir(home)
     try:
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
@@ -174,7 +174,7 @@ def _hook_directories(home: Path) -> Iterator[Available]:
             )
         except ConfigurationError as error:
             problem = str(error)
-        yield Available(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
+        yield AvailableExtension(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
 
 
 def plugins_dir(home: Path) -> Path:
@@ -195,7 +195,7 @@ def read_manifest(path: Path, name: str) -> Manifest:
         raise ConfigurationError(f"{str(path)!r} cannot be read as YAML: {type(error).__name__}") from error
     if not isinstance(document, dict) or document.get("name") != name:
         raise ConfigurationError(f"{str(path)!r} must be a mapping with name: {name}")
-    brings = {kind: _names(path, document, f"provides_{kind}") for kind in _BRINGS}
+    brings = {kind: _parse_names(path, document, f"provides_{kind}") for kind in _BRINGS}
     version = document.get("api_version", API_VERSION)
     if not isinstance(version, int):
         raise ConfigurationError(f"api_version in {str(path)!r} must be a number, such as {API_VERSION}")
@@ -208,7 +208,7 @@ def read_manifest(path: Path, name: str) -> Manifest:
     )
 
 
-def _names(path: Path, document: Mapping[Any, Any], key: str) -> tuple[str, ...]:
+def _parse_names(path: Path, document: Mapping[Any, Any], key: str) -> tuple[str, ...]:
     given = document.get(key) or ()
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
         raise ConfigurationError(f"{key} in {str(path)!r} must be a list of names")
@@ -229,7 +229,7 @@ def _require_ours(path: Path) -> None:
 # --- into this process -----------------------------------------------------------------------------------------------
 
 
-def begin(settings: Settings, *, needs_servers: bool = True) -> Installed:
+def begin_extensions(settings: Settings, *, needs_servers: bool = True) -> Installed:
     """Put the enabled extensions in force. Idempotent for the same settings. Without ``needs_servers``, a file of MCP
     servers that cannot be used counts as none.
 
@@ -237,7 +237,7 @@ def begin(settings: Settings, *, needs_servers: bool = True) -> Installed:
     """
     enabled = settings.extensions.enabled
     try:
-        servers = _mcp_servers(settings.home)
+        servers = _load_mcp_servers(settings.home)
     except ConfigurationError:
         if needs_servers:
             raise
@@ -245,16 +245,18 @@ def begin(settings: Settings, *, needs_servers: bool = True) -> Installed:
     chosen = (settings.terminal.workspace, settings.model.compactor, settings.model.api_mode)
     key = (str(settings.home), enabled, *chosen, servers, settings.browser)
     with _starting:
-        if _Begun.key == key and _Begun.installed is not None:
-            installed.put_in_force(_Begun.installed)
-            return _Begun.installed
-        found = installed.only_built_in()
-        ours = (*servers, *_browser(settings))
+        if _BegunFor.key == key and _BegunFor.installed is not None:
+            installed.put_in_force(_BegunFor.installed)
+            return _BegunFor.installed
+        found = installed.get_only_built_in()
+        ours = (*servers, *_load_browser(settings))
         if enabled or ours:
-            found = _folded(settings, (*installed.built_in(), *ours, *_imported(settings.home, enabled)))
+            found = _fold_extensions(
+                settings, (*installed.load_built_in(), *ours, *_import_all(settings.home, enabled))
+            )
         _require_chosen(settings, found)
         installed.put_in_force(found)
-        _Begun.key, _Begun.installed = key, found
+        _BegunFor.key, _BegunFor.installed = key, found
         return found
 
 
@@ -272,14 +274,14 @@ def _require_chosen(settings: Settings, found: Installed) -> None:
             )
 
 
-def _folded(settings: Settings, extensions: Sequence[Extension]) -> Installed:
-    """Put the extensions together. Required settings are not asked for here but by ``require``: a command that lists
-    runs needs no key of a warehouse.
+def _fold_extensions(settings: Settings, extensions: Sequence[Extension]) -> Installed:
+    """Put the extensions together. Required settings are not asked for here but by ``require_settings``: a command that
+    lists runs needs no key of a warehouse.
     """
     declared = [item for one in extensions for item in one.settings]
     _require_declared(settings, declared)
-    values = values_of(declared, settings.variables)
-    return fold(extensions, values, withheld=[item.variable for item in declared])
+    values = read_values(declared, settings.variables)
+    return fold_extensions(extensions, values, withheld=[item.variable for item in declared])
 
 
 def _require_declared(settings: Settings, declared: Sequence[SettingDeclaration]) -> None:
@@ -296,81 +298,81 @@ def _require_declared(settings: Settings, declared: Sequence[SettingDeclaration]
             )
 
 
-def require(settings: Settings, roles: Collection[ProcessRole]) -> None:
+def require_settings(settings: Settings, roles: Collection[ProcessRole]) -> None:
     """See that the enabled extensions have the settings that processes of ``roles`` use.
 
     Raises ``ExtensionConflict`` that names what is missing.
     """
-    found = begin(settings)
-    values = values_of(found.settings.values(), settings.variables)
-    if lacking := missing(found.having("settings"), values, roles=[role.value for role in roles]):
+    found = begin_extensions(settings)
+    values = read_values(found.settings.values(), settings.variables)
+    if lacking := find_missing_settings(found.list_bringing("settings"), values, roles=[role.value for role in roles]):
         raise ExtensionConflict("; ".join(lacking))
 
 
-class _Begun:
+class _BegunFor:
     """The home and the names for which the extensions of this process were imported."""
 
     key: tuple[object, ...] | None = None
     installed: Installed | None = None
 
 
-def _mcp_servers(home: Path) -> tuple[Extension, ...]:
+def _load_mcp_servers(home: Path) -> tuple[Extension, ...]:
     """An extension for each MCP server of this home; what reads their file takes long to import. Raises
     ``ConfigurationError``."""
     if not mcp.has_servers(home):
         return ()
-    from hermes_worker.mcp.extensions import server_extensions
+    from hermes_worker.mcp.extensions import build_server_extensions
 
-    return server_extensions(home)
+    return build_server_extensions(home)
 
 
-def _browser(settings: Settings) -> tuple[Extension, ...]:
+def _load_browser(settings: Settings) -> tuple[Extension, ...]:
     """The tools of a browser, where sessions have one."""
     if not settings.browser.is_enabled:
         return ()
-    from hermes_worker.browser.declarations import browser_extension
+    from hermes_worker.browser.declarations import build_browser_extension
 
-    return (browser_extension(has_cdp=settings.browser.has_cdp),)
+    return (build_browser_extension(has_cdp=settings.browser.has_cdp),)
 
 
-def check(settings: Settings, enabled: Sequence[str], *more: Extension) -> None:
+def check_extensions(settings: Settings, enabled: Sequence[str], *more: Extension) -> None:
     """Check that these extensions, and ``more``, can be used together, with all they require: imports them. Raises
     ``ConfigurationError``.
     """
-    ours = (*installed.built_in(), *_mcp_servers(settings.home), *_browser(settings), *more)
-    extensions = (*ours, *_imported(settings.home, enabled))
-    fold(extensions, values_of((item for one in extensions for item in one.settings), settings.variables))
+    ours = (*installed.load_built_in(), *_load_mcp_servers(settings.home), *_load_browser(settings), *more)
+    extensions = (*ours, *_import_all(settings.home, enabled))
+    fold_extensions(extensions, read_values((item for one in extensions for item in one.settings), settings.variables))
 
 
-def compactor(name: str) -> Any:
+def build_compactor(name: str) -> Any:
     """The ``Compactor`` of this name, built with the settings of its extension. Raises ``ConfigurationError``."""
     _require_quiet()
-    found = installed.current()
-    for one in found.having("compactors"):
+    found = installed.get_installed()
+    for one in found.list_bringing("compactors"):
         for declared in one.compactors:
             if declared.name == name:
-                return load(declared.implementation)(found.values[one.name])
+                return load_reference(declared.implementation)(found.values[one.name])
     raise ExtensionConflict(f"no enabled extension brings the compactor {name!r}")
 
 
-def preload(references: Sequence[Reference]) -> None:
+def preload_references(references: Sequence[Reference]) -> None:
     """Import foreign code before it is used, so that it is never imported in the middle of something. Raises
     ``ConfigurationError``.
     """
     _require_quiet()
     for reference in references:
-        load(reference)
+        load_reference(reference)
 
 
-def _imported(home: Path, enabled: Sequence[str]) -> tuple[Extension, ...]:
+def _import_all(home: Path, enabled: Sequence[str]) -> tuple[Extension, ...]:
     if not enabled:
         return ()
     _require_quiet()
-    there = available(home)
+    there = list_available(home)
     return tuple(_import(name, [one for one in there if one.name == name], home) for name in enabled)
 
 
-def _import(name: str, found: Sequence[Available], home: Path) -> Extension:
+def _import(name: str, found: Sequence[AvailableExtension], home: Path) -> Extension:
     if not found:
         raise ExtensionConflict(
             f"the extension {name!r} is enabled (extensions.enabled) and is not there: install its package, put it "
@@ -389,9 +391,9 @@ def _import(name: str, found: Sequence[Available], home: Path) -> Extension:
             f"this is version {API_VERSION}: install a version of it that fits, or disable it"
         )
     try:
-        extension = _loaded(one.source, home)
+        extension = _load_source(one.source, home)
     except (Exception, SystemExit) as error:  # others wrote it; whatever it raises keeps it from being used
-        raise ExtensionConflict(f"the extension {name!r} cannot be imported: {_said(error)}") from error
+        raise ExtensionConflict(f"the extension {name!r} cannot be imported: {_format_error(error)}") from error
     if not isinstance(extension, Extension):
         raise ExtensionConflict(f"the extension {name!r} must be a hermes_worker.extension.Extension")
     if extension.name != name:
@@ -402,24 +404,24 @@ def _import(name: str, found: Sequence[Available], home: Path) -> Extension:
                 f"{item.variable} of the extension {name!r} holds a secret and is not called like one: its name must "
                 "end in _TOKEN, _SECRET, _PASSWORD or _API_KEY, so that it is taken out of every environment"
             )
-    if one.manifest is not None and (silent := _unsaid(extension, one.manifest)):
+    if one.manifest is not None and (silent := _find_unexpected(extension, one.manifest)):
         raise ExtensionConflict(f"the extension {name!r} brings what its {MANIFEST} does not name: {', '.join(silent)}")
     return extension
 
 
-def _loaded(source: metadata.EntryPoint | Path, home: Path) -> Any:
+def _load_source(source: metadata.EntryPoint | Path, home: Path) -> Any:
     if isinstance(source, metadata.EntryPoint):
         return source.load()
     if source.parent == _addons_dir():
         return importlib.import_module(f"{_ADDONS}.{source.name}").EXTENSION
-    return hook_extension(source) if source.parent == hooks_dir(home) else _plugin(source)
+    return build_hook_extension(source) if source.parent == hooks_dir(home) else _load_plugin(source)
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
+def list_brought(extension: Extension) -> dict[str, tuple[str, ...]]:
     """The names of what an extension brings, by kind; the parts of a memory provider count as the provider."""
     of_memory = [source for one in extension.memory_providers for source in one.context_sources()]
     found = {
@@ -442,17 +444,17 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
     return {kind: names for kind, names in found.items() if names}
 
 
-def _unsaid(extension: Extension, manifest: Manifest) -> list[str]:
+def _find_unexpected(extension: Extension, manifest: Manifest) -> list[str]:
     """What an operator who read the manifest would not expect, as sentences."""
     return [
         f"{name} ({kind})"
-        for kind, names in brought(extension).items()
+        for kind, names in list_brought(extension).items()
         for name in names
         if name not in manifest.brings.get(kind, ())
     ]
 
 
-def _plugin(folder: Path) -> Any:
+def _load_plugin(folder: Path) -> Any:
     """The ``EXTENSION`` of the package in ``folder``, imported as ``hermes_plugins.NAME``."""
     if _PACKAGE not in sys.modules:
         package = ModuleType(_PACKAGE, "Plugins of this installation's home.")

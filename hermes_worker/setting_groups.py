@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from hermes_worker.extension import SettingDeclaration, SettingType, SettingValue
 
-__all__ = ["filled", "is_group", "setting", "settings_of"]
+__all__ = ["fill_group", "is_group", "setting", "settings_of"]
 
 _Group = TypeVar("_Group")
 _KEY = "setting of an extension"
@@ -55,14 +55,14 @@ def settings_of(group: type) -> tuple[SettingDeclaration, ...]:
     if not is_dataclass(group) or not group.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise TypeError(f"{group.__name__} must be a frozen dataclass")
     hints = get_type_hints(group)
-    return tuple(_declared(group, item, hints[item.name]) for item in fields(group))
+    return tuple(_declare_setting(group, item, hints[item.name]) for item in fields(group))
 
 
-def _declared(group: type, item: Field[Any], kind: Any) -> SettingDeclaration:
+def _declare_setting(group: type, item: Field[Any], kind: Any) -> SettingDeclaration:
     said = item.metadata.get(_KEY)
     if said is None:
         raise TypeError(f"{group.__name__}.{item.name} must be made by setting()")
-    plain, is_optional = _without_none(kind)
+    plain, is_optional = _strip_none(kind)
     choices = get_args(plain) if get_origin(plain) is Literal else ()
     holds = SettingType.TEXT if choices else _TYPES.get(plain)
     if holds is None or not all(isinstance(word, str) for word in choices):
@@ -71,7 +71,7 @@ def _declared(group: type, item: Field[Any], kind: Any) -> SettingDeclaration:
     return SettingDeclaration(name=item.name, holds=holds, choices=choices, is_required=is_required, **said)
 
 
-def _without_none(kind: Any) -> tuple[Any, bool]:
+def _strip_none(kind: Any) -> tuple[Any, bool]:
     if get_origin(kind) not in (Union, types.UnionType):
         return kind, False
     others = [one for one in get_args(kind) if one is not type(None)]
@@ -83,6 +83,6 @@ def is_group(kind: Any) -> bool:
     return isinstance(kind, type) and is_dataclass(kind) and any(_KEY in item.metadata for item in fields(kind))
 
 
-def filled(group: type[_Group], values: Mapping[str, SettingValue]) -> _Group:
+def fill_group(group: type[_Group], values: Mapping[str, SettingValue]) -> _Group:
     """Build a group from the values of its extension; a missing required value was refused before."""
     return group(**{item.name: values.get(item.name) for item in fields(group)})  # type: ignore[arg-type]

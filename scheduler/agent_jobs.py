@@ -8,16 +8,16 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from hermes_worker.channels.catalog import platform_named
-from hermes_worker.channels.targets import ChatRef, parse_targets, text_of
+from hermes_worker.channels.catalog import find_platform
+from hermes_worker.channels.targets import ChatRef, format_reference, parse_targets
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.safety.approvals import Unattended
-from hermes_worker.store.access.audit import Actor, acting
+from hermes_worker.safety.approvals import UnattendedMode
+from hermes_worker.store.access.audit import Actor, set_actor
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import ChainLimits, Jobs
 from scheduler import jobs as work
 from scheduler.definition import InvalidJob, JobRequest, JobSpec
-from scheduler.policy import JobStatus, repeat_display
+from scheduler.policy import JobStatus, format_repeat
 
 _PREVIEW_CHARS = 100
 _NANO = 10**9
@@ -38,71 +38,73 @@ class AgentJobs:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    def act(
+    def run_action(
         self, action: str, arguments: Mapping[str, Any], *, session_id: str, tenant: str = DEFAULT_TENANT
     ) -> Mapping[str, Any]:
         """Do an action of the tool. Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
-        with acting(Actor(tenant=tenant, name=f"agent:{session_id}")):
-            return AgentJobs(self._jobs.of(tenant))._act(action, arguments, session_id)
+        with set_actor(Actor(tenant=tenant, name=f"agent:{session_id}")):
+            return AgentJobs(self._jobs.for_tenant(tenant))._act(action, arguments, session_id)
 
     def _act(self, action: str, arguments: Mapping[str, Any], session_id: str) -> Mapping[str, Any]:
         if action == "create":
-            bounded = partial(_held_to, self._jobs.limits_on(session_id))
-            request = self._new(arguments, session_id)
+            bounded = partial(_lower_limits, self._jobs.load_chain_limits(session_id))
+            request = self._build_request(arguments, session_id)
             made = work.create(self._jobs, request, bounded=lambda spec: replace(bounded(spec), is_agents=True))
-            warning = work.scheduler_notice(self._jobs)
-            return _created(made) | ({"warning": warning} if warning else {})
+            warning = work.find_scheduler_notice(self._jobs)
+            return _render_created(made) | ({"warning": warning} if warning else {})
         if action == "list":
-            rows = self._jobs.all(include_disabled=bool(arguments.get("include_disabled", True)))
-            return {"count": len(rows), "jobs": [_view(row) for row in rows]}
+            rows = self._jobs.list_jobs(include_disabled=bool(arguments.get("include_disabled", True)))
+            return {"count": len(rows), "jobs": [_render_job(row) for row in rows]}
         reference = str(arguments.get("job_id") or "").strip()
         if not reference:
             raise InvalidJob(f"{action} needs a job_id.")
         return self._on_job(action, reference, arguments, session_id)
 
-    def _new(self, arguments: Mapping[str, Any], session_id: str) -> JobRequest:
+    def _build_request(self, arguments: Mapping[str, Any], session_id: str) -> JobRequest:
         """Build the request for a new job; its origin is the chat that this run answers to, if there is one."""
         request = _request(arguments, session_id)
-        answers = (one for target in self._jobs.answered_to(session_id) for one in parse_targets(target))
-        chats = (text_of(one) for one in answers if isinstance(one, ChatRef) and platform_named(one.target.platform))
+        answers = (one for target in self._jobs.list_answer_targets(session_id) for one in parse_targets(target))
+        chats = (
+            format_reference(one) for one in answers if isinstance(one, ChatRef) and find_platform(one.target.platform)
+        )
         chat = next(chats, None)
         return replace(request, more={**request.more, "origin": chat}) if chat is not None else request
 
     def _on_job(self, action: str, reference: str, arguments: Mapping[str, Any], session_id: str) -> Mapping[str, Any]:
         match action:
             case "update":
-                return {"job": _view(self._updated(reference, _request(arguments, session_id), session_id))}
+                return {"job": _render_job(self._update(reference, _request(arguments, session_id), session_id))}
             case "pause":
-                return {"job": _view(work.pause(self._jobs, reference, arguments.get("reason")))}
+                return {"job": _render_job(work.pause(self._jobs, reference, arguments.get("reason")))}
             case "resume":
-                _is_agents_to_change(self._spec(reference))
-                return {"job": _view(work.resume(self._jobs, reference))}
+                _require_changeable(self._load_spec(reference))
+                return {"job": _render_job(work.resume(self._jobs, reference))}
             case "run":
                 row = work.run_now(self._jobs, reference)
-                return {"job": _view(row), "message": f"Job '{row.name}' starts within a second."}
+                return {"job": _render_job(row), "message": f"Job '{row.name}' starts within a second."}
             case "remove":
                 row = self._jobs.get(reference)
-                _is_agents_to_change(JobSpec.from_json(row.definition))
+                _require_changeable(JobSpec.from_json(row.definition))
                 self._jobs.remove(row.job_id)
                 return {"removed_job": {"id": row.job_id, "name": row.name}, "message": f"Job '{row.name}' removed."}
             case _:
                 raise InvalidJob(f"There is no action {action!r}.")
 
-    def _spec(self, reference: str) -> JobSpec:
+    def _load_spec(self, reference: str) -> JobSpec:
         return JobSpec.from_json(self._jobs.get(reference).definition)
 
-    def _updated(self, reference: str, request: JobRequest, session_id: str) -> JobRow:
+    def _update(self, reference: str, request: JobRequest, session_id: str) -> JobRow:
         if request == JobRequest():
             raise InvalidJob("update changes nothing: name what is to be changed.")
-        bounded = partial(_held_to, self._jobs.limits_on(session_id))
-        return work.edit(self._jobs, reference, request, may_change=_is_agents_to_change, bounded=bounded)
+        bounded = partial(_lower_limits, self._jobs.load_chain_limits(session_id))
+        return work.edit(self._jobs, reference, request, may_change=_require_changeable, bounded=bounded)
 
 
-def _is_agents_to_change(spec: JobSpec) -> None:
+def _require_changeable(spec: JobSpec) -> None:
     """Raise ``InvalidJob`` for a job whose dangerous commands a person allowed in advance: the permission is for what
     the job does, and not for what an agent makes of it. Also for a job with limits that a person set: without them it
     would be another job."""
-    if spec.approvals == Unattended.APPROVE:
+    if spec.approvals == UnattendedMode.APPROVE:
         raise InvalidJob(
             "This job's dangerous commands are allowed in advance, for what it does now, so only a person may change "
             "it. Make another job, or ask for the change."
@@ -114,7 +116,7 @@ def _is_agents_to_change(spec: JobSpec) -> None:
         )
 
 
-def _held_to(limits: ChainLimits, spec: JobSpec) -> JobSpec:
+def _lower_limits(limits: ChainLimits, spec: JobSpec) -> JobSpec:
     """Lower the limits of a job that an agent makes, for a run and for a day, to those of the chain that the agent
     works in."""
     cost = Decimal(limits.nano_usd) / _NANO if limits.nano_usd is not None else None
@@ -147,16 +149,16 @@ def _request(arguments: Mapping[str, Any], session_id: str) -> JobRequest:
     return JobRequest(**{name: arguments[name] for name in _PLAIN if name in arguments}, more=more)
 
 
-def _created(row: JobRow) -> dict[str, Any]:
-    view = _view(row)
+def _render_created(row: JobRow) -> dict[str, Any]:
+    view = _render_job(row)
     told = {name: view[name] for name in ("job_id", "name", "skills", "schedule", "repeat", "deliver", "next_run_at")}
     if view["deliver"] == "local":
         told["notice"] = "The answers are kept as files only; name a target in 'deliver' to send them to somebody."
     return {**told, "job": view, "message": f"Job '{row.name}' created."}
 
 
-def _view(row: JobRow) -> dict[str, Any]:
-    document = work.job_document(row)
+def _render_job(row: JobRow) -> dict[str, Any]:
+    document = work.build_job_document(row)
     spec = JobSpec.from_json(row.definition)
     preview = spec.prompt if len(spec.prompt) <= _PREVIEW_CHARS else f"{spec.prompt[:_PREVIEW_CHARS]}..."
     shown = ("name", "skill", "skills", "model", "provider", "base_url", "deliver")
@@ -166,7 +168,7 @@ def _view(row: JobRow) -> dict[str, Any]:
         **{name: document[name] for name in (*shown, *times)},
         "prompt_preview": preview,
         "schedule": document["schedule_display"],
-        "repeat": repeat_display(spec.times, row.completed),
+        "repeat": format_repeat(spec.times, row.completed),
         "enabled": row.state == JobStatus.SCHEDULED,
     }
     optional = ("script", "no_agent", "enabled_toolsets", "workdir", "context_from", "attach_to_session")

@@ -18,17 +18,17 @@ from celery import beat
 from kombu.exceptions import OperationalError
 
 from hermes_worker import settings as settings_module
-from hermes_worker.broker.queue import QueueName, TaskName, broker_failed
+from hermes_worker.broker.queue import QueueName, TaskName, log_broker_failure
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.observe import database_outage, log, took
+from hermes_worker.observe import database_outage, log, record_duration
 from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.jobs.jobs import SCHEDULER_NOTED_EVERY_S, Jobs
 from hermes_worker.store.sweep import Sweeper
-from hermes_worker.tasks.keeper import report
+from hermes_worker.tasks.heartbeat import report_sweep
 from hermes_worker.tracing.beginning import trace_if_wanted
-from hermes_worker.tracing.recording import recorder, tell_ends
-from hermes_worker.wiring import Client, open_client, pricing_of, sweep_policy
+from hermes_worker.tracing.recording import get_recorder, record_ends
+from hermes_worker.wiring import Client, build_pricing, build_sweep_policy, open_client
 from scheduler.ticking import AT_ONCE, tick
 
 MAINTAIN_EVERY_S = 60.0
@@ -52,7 +52,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
         Raises ``ConfigurationError``, and ``UnavailableError`` when the database or the broker cannot be used.
         """
-        self._settings = settings or settings_module.load()
+        self._settings = settings or settings_module.load_settings()
         self._alive_file = alive_file
         self._client: Client | None = None
         self._jobs: Jobs | None = None
@@ -70,10 +70,13 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._sweeping = _Sweeping(self._client, self._settings)
         self._sweeping.start()
         if self._settings.metrics.port is not None:
-            from hermes_worker.metrics.serving import connection_gauges, serve_metrics  # loaded where they are wanted
+            from hermes_worker.metrics.serving import (  # loaded where they are wanted
+                build_connection_gauges,
+                serve_metrics,
+            )
 
             database = self._client.database
-            serve_metrics(self._settings, "beat", connection_gauges(database), fleet=database)
+            serve_metrics(self._settings, "beat", build_connection_gauges(database), fleet=database)
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Do what is due. Returns the seconds until the next tick."""
@@ -90,7 +93,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         assert self._client is not None and self._jobs is not None
         try:
             if (now := time.monotonic()) >= self._next_noted:
-                self._jobs.note_scheduler()
+                self._jobs.record_scheduler()
                 self._next_noted = now + SCHEDULER_NOTED_EVERY_S
             ticked = tick(
                 self._jobs,
@@ -104,14 +107,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             for run_id in ticked.settled.stopped:
                 self._stop(run_id)
         except UnavailableError as error:
-            database_outage.failed(doing="tick", error=str(error))
+            database_outage.note_failure(doing="tick", error=str(error))
             return False
         except Exception:
             # A defect in one job's path must not stop the others: until a tick succeeds, each job is settled alone.
             log.exception("thread.failed", doing="tick")
             self._at_once = 1
             return False
-        database_outage.worked()
+        database_outage.note_success()
         self._at_once = AT_ONCE
         return ticked.has_more
 
@@ -134,7 +137,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             try:
                 self.app.send_task(TaskName.MAINTAIN.value, ignore_result=True)
             except (OperationalError, redis.RedisError, OSError) as error:
-                broker_failed("ask for maintenance", error)
+                log_broker_failure("ask for maintenance", error)
                 return False
         return True
 
@@ -155,8 +158,8 @@ class _Sweeping:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
-        tell = None if recorder() is None else tell_ends
-        self._sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings), tell=tell)
+        tell = None if get_recorder() is None else record_ends
+        self._sweeper = Sweeper(client.database, build_sweep_policy(settings), build_pricing(settings), tell=tell)
         self._executions = Executions(client.database)
         self._grace_s = settings.lease.resend_grace_s
         self._every_s = settings.lease.sweep_interval_s
@@ -178,15 +181,15 @@ class _Sweeping:
                 swept = self._sweeper.sweep(depths)
                 self._repair_executions(depths)
             except UnavailableError as error:
-                database_outage.failed(doing="sweep", error=str(error))
+                database_outage.note_failure(doing="sweep", error=str(error))
                 continue
             if swept is not None:
-                took("sweep.took", time.monotonic() - began)
-                report(swept)
+                record_duration("sweep.took", time.monotonic() - began)
+                report_sweep(swept)
                 self._client.publisher.send(swept.hints)
 
     def _repair_executions(self, depths: Mapping[str, int] | None) -> None:
         """End the executions of dead workers, and send lost messages again: an empty queue holds none."""
-        self._executions.lose()
+        self._executions.end_lost()
         is_lost = depths is not None and depths[QueueName.TOOLS.value] == 0
-        self._client.publisher.send(self._executions.overdue(self._grace_s if is_lost else _LOST_AFTER_S))
+        self._client.publisher.send(self._executions.take_overdue(self._grace_s if is_lost else _LOST_AFTER_S))

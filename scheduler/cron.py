@@ -83,40 +83,40 @@ class CronFields:
         return (weekday, nth) in self.nth_weekdays or (is_last and (weekday, 0) in self.nth_weekdays)
 
 
-def next_wall(fields: CronFields, wall: datetime) -> datetime | None:
+def find_next_wall_time(fields: CronFields, wall: datetime) -> datetime | None:
     """Find the first matching wall time strictly after ``wall`` (naive); ``None`` when there is none within the
     horizon."""
     if wall.month in fields.months and fields.matches_date(wall.date()):
-        moment = _next_time(fields, wall.time())
+        moment = _find_next_time(fields, wall.time())
         if moment is not None:
             return datetime.combine(wall.date(), moment)
     first = time(fields.hours[0], fields.minutes[0], fields.seconds[0])
-    for day in _dates_after(fields, wall.date()):
+    for day in _list_dates_after(fields, wall.date()):
         return datetime.combine(day, first)
     return None
 
 
-def _next_time(fields: CronFields, after: time) -> time | None:
+def _find_next_time(fields: CronFields, after: time) -> time | None:
     """Find the first matching time of day after ``after``; ``None`` when the day has no more."""
     hour, minute, second = after.hour, after.minute, after.second
     if hour in fields.hours:
         if minute in fields.minutes:
-            later_second = _first_after(fields.seconds, second)
+            later_second = _find_first_after(fields.seconds, second)
             if later_second is not None:
                 return time(hour, minute, later_second)
-        later_minute = _first_after(fields.minutes, minute)
+        later_minute = _find_first_after(fields.minutes, minute)
         if later_minute is not None:
             return time(hour, later_minute, fields.seconds[0])
-    later_hour = _first_after(fields.hours, hour)
+    later_hour = _find_first_after(fields.hours, hour)
     return None if later_hour is None else time(later_hour, fields.minutes[0], fields.seconds[0])
 
 
-def _first_after(values: tuple[int, ...], value: int) -> int | None:
+def _find_first_after(values: tuple[int, ...], value: int) -> int | None:
     index = bisect_right(values, value)
     return values[index] if index < len(values) else None
 
 
-def _dates_after(fields: CronFields, after: date) -> Iterator[date]:
+def _list_dates_after(fields: CronFields, after: date) -> Iterator[date]:
     for year in range(after.year, min(after.year + HORIZON_YEARS, 9998) + 1):
         for month in fields.months:
             if (year, month) < (after.year, after.month):
@@ -148,7 +148,7 @@ class _FieldSpec:
         return self.high - self.low + 1
 
     @property
-    def accepted(self) -> str:
+    def accepted_text(self) -> str:
         named = f" or {next(iter(self.names))}-{list(self.names)[-1]}" if self.names else ""
         return f"the {self.name} field takes {self.low}-{self.alias or self.high}{named}, '*', lists, ranges and steps"
 
@@ -173,11 +173,11 @@ def parse_cron(expression: str) -> CronFields:
     minute, hour, day, month, weekday = texts[:5]
     weekdays, nth_weekdays = _parse_weekdays(weekday)
     return CronFields(
-        seconds=_ordered(_parse_values(texts[5], _SECOND)) if len(texts) == 6 else (0,),
-        minutes=_ordered(_parse_values(minute, _MINUTE)),
-        hours=_ordered(_parse_values(hour, _HOUR)),
+        seconds=_sort_values(_parse_values(texts[5], _SECOND)) if len(texts) == 6 else (0,),
+        minutes=_sort_values(_parse_values(minute, _MINUTE)),
+        hours=_sort_values(_parse_values(hour, _HOUR)),
         days=_parse_days(day),
-        months=_ordered(_parse_values(month, _MONTH)),
+        months=_sort_values(_parse_values(month, _MONTH)),
         weekdays=weekdays,
         nth_weekdays=nth_weekdays,
         is_either_day=day[0] not in "*?" and weekday[0] not in "*?",
@@ -189,7 +189,7 @@ def parse_weekday_list(text: str) -> frozenset[int]:
     return _parse_values(text.lower(), _WEEKDAY)
 
 
-def _ordered(values: frozenset[int]) -> tuple[int, ...]:
+def _sort_values(values: frozenset[int]) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
@@ -197,7 +197,7 @@ def _parse_days(text: str) -> frozenset[int]:
     items = text.split(",")
     plain = [item for item in items if item != "l"]
     last = frozenset({0}) if len(plain) < len(items) else frozenset()
-    return last | (_parse_values(_star_for_question(",".join(plain)), _DAY) if plain else frozenset())
+    return last | (_parse_values(_replace_question_mark(",".join(plain)), _DAY) if plain else frozenset())
 
 
 def _parse_weekdays(text: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
@@ -205,23 +205,23 @@ def _parse_weekdays(text: str) -> tuple[frozenset[int], frozenset[tuple[int, int
     nth_weekdays: set[tuple[int, int]] = set()
     for item in text.split(","):
         if match := _NTH.fullmatch(item):
-            nth_weekdays.add((_value(match["weekday"], _WEEKDAY), int(match["nth"])))
+            nth_weekdays.add((_parse_value(match["weekday"], _WEEKDAY), int(match["nth"])))
         elif match := _LAST.fullmatch(item):
-            nth_weekdays.add((_value(match["weekday"], _WEEKDAY), 0))
+            nth_weekdays.add((_parse_value(match["weekday"], _WEEKDAY), 0))
         else:
             plain.append(item)
-    weekdays = _parse_values(_star_for_question(",".join(plain)), _WEEKDAY) if plain else frozenset()
+    weekdays = _parse_values(_replace_question_mark(",".join(plain)), _WEEKDAY) if plain else frozenset()
     return weekdays, frozenset(nth_weekdays)
 
 
-def _star_for_question(text: str) -> str:
+def _replace_question_mark(text: str) -> str:
     return "*" if text == "?" else text
 
 
 def _parse_values(text: str, spec: _FieldSpec) -> frozenset[int]:
     items = text.split(",")
     if "" in items:
-        raise CronFieldError(text, spec.accepted)
+        raise CronFieldError(text, spec.accepted_text)
     return frozenset().union(*(_parse_item(item, spec) for item in items))
 
 
@@ -231,13 +231,13 @@ def _parse_item(item: str, spec: _FieldSpec) -> frozenset[int]:
     if span == "*":
         return frozenset(range(spec.low, spec.high + 1, step))
     first_text, dash, last_text = span.partition("-")
-    first = _value(first_text, spec, item)
+    first = _parse_value(first_text, spec, item)
     if dash:
-        return _values_between(first, _value(last_text, spec, item), step, spec)
+        return _list_values_between(first, _parse_value(last_text, spec, item), step, spec)
     return frozenset(range(first, spec.high + 1, step)) if slash else frozenset({first})
 
 
-def _values_between(first: int, last: int, step: int, spec: _FieldSpec) -> frozenset[int]:
+def _list_values_between(first: int, last: int, step: int, spec: _FieldSpec) -> frozenset[int]:
     """List ``first`` to ``last``; past the end of the field it continues at the beginning (``fri-mon``, ``5-7``)."""
     unwrapped_last = last if last >= first else last + spec.width
     return frozenset(spec.low + (value - spec.low) % spec.width for value in range(first, unwrapped_last + 1, step))
@@ -245,11 +245,11 @@ def _values_between(first: int, last: int, step: int, spec: _FieldSpec) -> froze
 
 def _parse_step(text: str, item: str, spec: _FieldSpec) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise CronFieldError(item, f"a step is a whole number from 1; {spec.accepted}")
+        raise CronFieldError(item, f"a step is a whole number from 1; {spec.accepted_text}")
     return int(text)
 
 
-def _value(text: str, spec: _FieldSpec, item: str | None = None) -> int:
+def _parse_value(text: str, spec: _FieldSpec, item: str | None = None) -> int:
     number: int | None = None
     if text.isascii() and text.isdigit() and len(text) <= 2:
         number = int(text)
@@ -258,7 +258,7 @@ def _value(text: str, spec: _FieldSpec, item: str | None = None) -> int:
     if number is not None and number == spec.alias:
         return spec.low
     if number is None or not spec.low <= number <= spec.high:
-        raise CronFieldError(item or text, spec.accepted)
+        raise CronFieldError(item or text, spec.accepted_text)
     return number
 
 

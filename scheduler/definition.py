@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from hermes_worker.channels.catalog import platform_named
-from hermes_worker.channels.targets import ChatRef, TargetError, normalize_deliver, parse_targets, text_of
+from hermes_worker.channels.catalog import find_platform
+from hermes_worker.channels.targets import ChatRef, TargetError, format_reference, normalize_deliver, parse_targets
 from hermes_worker.core.errors import HermesError
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 from hermes_worker.safety.threats import scan_job_prompt
 from scheduler import policy
-from scheduler.grammar import from_record
+from scheduler.grammar import read_record
 from scheduler.lifecycle import stops_this_service
 from scheduler.schedule import Schedule
 
@@ -125,7 +125,7 @@ class JobSpec:
         """The targets: ``deliver``, with what came from this chat going back there. Without such a chat ``origin`` is
         the first home channel, which is known only when something is sent.
         """
-        chat = origin_chat(self.origin)
+        chat = format_origin(self.origin)
         if chat is None:
             return self.deliver
         back = ("origin", chat.partition(":")[0])
@@ -135,9 +135,9 @@ class JobSpec:
     def timezone(self) -> str:
         return str(self.schedule.get("timezone") or "UTC")
 
-    def schedule_at(self, now: float) -> Schedule:
+    def parse_schedule_at(self, now: float) -> Schedule:
         """Parse the schedule as of ``now``, in epoch seconds. Raises ``ScheduleError``."""
-        return from_record(self.schedule, now=datetime.fromtimestamp(now, UTC))
+        return read_record(self.schedule, now=datetime.fromtimestamp(now, UTC))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +154,10 @@ class JobRequest:
     ends_at: str | None = None
     jitter_s: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of ``JobSpec``, as they came; see ``checked_fields``."""
+    """Further fields of ``JobSpec``, as they came; see ``check_fields``."""
 
 
-def checked_prompt(prompt: str) -> str:
+def check_prompt(prompt: str) -> str:
     """Raise ``InvalidJob`` for a prompt that is too long, or tries to take over the agent or to stop the service; else
     return it."""
     if len(prompt) > PROMPT_CHARS_MAX:
@@ -169,7 +169,7 @@ def checked_prompt(prompt: str) -> str:
     return prompt
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Check the name of a job. Raises ``InvalidJob``."""
     words = " ".join(name.split())
     if not words or len(words) > NAME_CHARS_MAX:
@@ -177,22 +177,22 @@ def checked_name(name: str) -> str:
     return words
 
 
-def checked_deliver(deliver: str | Sequence[str]) -> tuple[str, ...]:
+def check_targets(deliver: str | Sequence[str]) -> tuple[str, ...]:
     """Parse the targets, one by one. Raises ``InvalidJob``."""
     try:
-        return tuple(text_of(reference) for reference in parse_targets(normalize_deliver(deliver)))
+        return tuple(format_reference(reference) for reference in parse_targets(normalize_deliver(deliver)))
     except TargetError as error:
         raise InvalidJob(str(error)) from error
 
 
-def origin_chat(origin: Mapping[str, str] | None) -> str | None:
+def format_origin(origin: Mapping[str, str] | None) -> str | None:
     """Write an origin as a target; ``None`` when nothing can be sent to it, as for one over the API."""
-    if origin is None or platform_named(origin["platform"]) is None:
+    if origin is None or find_platform(origin["platform"]) is None:
         return None
     return ":".join(filter(None, (origin["platform"], origin["chat_id"], origin.get("thread_id"))))
 
 
-def checked_whole(spec: JobSpec) -> JobSpec:
+def check_job(spec: JobSpec) -> JobSpec:
     """Check what only all fields together can get wrong. Raises ``InvalidJob``."""
     if spec.no_agent and spec.script is None:
         raise InvalidJob("A job without an agent needs a script.")
@@ -203,7 +203,7 @@ def checked_whole(spec: JobSpec) -> JobSpec:
     return spec
 
 
-def checked_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Check fields of a ``JobSpec`` as a caller wrote them. ``None``, an empty text and an empty list reset a field to
     its default. Raises ``InvalidJob``."""
     checked = {}
@@ -306,7 +306,7 @@ def _origin(name: str, value: Any) -> Mapping[str, str]:
         (reference,) = parse_targets(_text(name, value))
     except (TargetError, ValueError) as error:
         raise InvalidJob(f"{name} must be one chat, such as 'telegram:123': {error}") from error
-    if not isinstance(reference, ChatRef) or platform_named(reference.target.platform) is None:
+    if not isinstance(reference, ChatRef) or find_platform(reference.target.platform) is None:
         raise InvalidJob(f"{name} must be one chat, such as 'telegram:123'.")
     target = reference.target
     chat = {"platform": target.platform, "chat_id": target.chat}

@@ -23,8 +23,8 @@ from typing import Any, assert_never
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from hermes_worker.core.errors import HermesError
-from scheduler.cron import CronFieldError, CronFields, next_wall, parse_cron, parse_weekday_list
-from scheduler.schedule import Cron, Every, Once, Schedule, Timing, first_slot, local_instant
+from scheduler.cron import CronFieldError, CronFields, find_next_wall_time, parse_cron, parse_weekday_list
+from scheduler.schedule import Cron, Every, Once, Schedule, Timing, find_first_slot, find_local_instant
 
 ACCEPTED = (
     "'30m' or 'in 2 hours' (once), 'every 1h30m', 'every weekday at 18:00', 'every monday 08:30', "
@@ -70,16 +70,16 @@ def parse_schedule(text: str, *, now: datetime, options: ScheduleOptions | None 
     _check_options(options)
     words = " ".join(text[: TEXT_CHARS_MAX + 1].split())
     if len(words) > TEXT_CHARS_MAX:
-        raise _refusal(f"A schedule has at most {TEXT_CHARS_MAX} characters")
+        raise _build_refusal(f"A schedule has at most {TEXT_CHARS_MAX} characters")
     if not words:
-        raise _refusal("The schedule is empty")
+        raise _build_refusal("The schedule is empty")
     timing, display = _read(words, now.astimezone(UTC), options)
-    return _schedule(timing, display, options)
+    return _build_schedule(timing, display, options)
 
 
 def require_future(schedule: Schedule, now: datetime) -> datetime:
     """Find the slot that a new or resumed job waits for. Raises ``ScheduleError`` when it would never run."""
-    slot = first_slot(schedule, now)
+    slot = find_first_slot(schedule, now)
     if slot is not None:
         return slot
     if isinstance(schedule.timing, Once):
@@ -93,8 +93,8 @@ def parse_duration(text: str) -> timedelta:
     """Parse days, hours and minutes: ``30m``, ``2 hours``, ``1d12h``. Raises ``ScheduleError``."""
     units = _duration_units(text.strip().lower())
     if units is None:
-        raise _refusal(f"'{text}' is not a duration of days, hours and minutes such as '30m' or '1h30m'")
-    return _duration(units, text)
+        raise _build_refusal(f"'{text}' is not a duration of days, hours and minutes such as '30m' or '1h30m'")
+    return _build_duration(units, text)
 
 
 def parse_timestamp(text: str, timezone: str) -> datetime:
@@ -103,11 +103,11 @@ def parse_timestamp(text: str, timezone: str) -> datetime:
     try:
         stamp = datetime.fromisoformat(text)
         if stamp.tzinfo is None:
-            return local_instant(stamp.replace(microsecond=0, fold=0), load_zone(timezone))
+            return find_local_instant(stamp.replace(microsecond=0, fold=0), load_zone(timezone))
         return stamp.replace(microsecond=0).astimezone(UTC)
     except (ValueError, OverflowError):
         problem = f"'{text}' is not a timestamp such as '2026-02-03T14:00' or '2026-02-03T14:00+01:00'"
-        raise _refusal(problem) from None
+        raise _build_refusal(problem) from None
 
 
 @lru_cache(maxsize=1024)
@@ -125,7 +125,7 @@ def load_zone(name: str) -> ZoneInfo:
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def to_record(schedule: Schedule) -> dict[str, Any]:
+def write_record(schedule: Schedule) -> dict[str, Any]:
     """Write a schedule as the JSON that is stored and shown: Hermes Agent's keys, and ours where they are set."""
     record: dict[str, Any]
     match schedule.timing:
@@ -148,7 +148,7 @@ def to_record(schedule: Schedule) -> dict[str, Any]:
     return record
 
 
-def from_record(record: Mapping[str, Any], *, now: datetime, timezone: str = "UTC") -> Schedule:
+def read_record(record: Mapping[str, Any], *, now: datetime, timezone: str = "UTC") -> Schedule:
     """Read a stored record, or one of Hermes Agent's (which has no time zone: ``timezone`` is used, and an interval
     without ``first_at`` starts to count at ``now``). Raises ``ScheduleError``."""
     zone = str(record.get("timezone") or timezone)
@@ -160,7 +160,7 @@ def from_record(record: Mapping[str, Any], *, now: datetime, timezone: str = "UT
     )
     _check_options(options)
     timing, display = _timing_from_record(record, now.astimezone(UTC), options)
-    return _schedule(timing, str(record.get("display") or display), options)
+    return _build_schedule(timing, str(record.get("display") or display), options)
 
 
 def _timing_from_record(record: Mapping[str, Any], now: datetime, options: ScheduleOptions) -> tuple[Timing, str]:
@@ -170,11 +170,11 @@ def _timing_from_record(record: Mapping[str, Any], now: datetime, options: Sched
             return Once(at=at), _once_display(at, options.timezone)
         case "interval":
             minutes = _whole_number(record.get("minutes"), "minutes")
-            return _interval(_duration({"m": minutes}, f"{minutes}m"), now, options, record.get("first_at"))
+            return _build_interval(_build_duration({"m": minutes}, f"{minutes}m"), now, options, record.get("first_at"))
         case "cron":
-            return _cron(str(record.get("expr")))
+            return _parse_cron(str(record.get("expr")))
         case kind:
-            raise _refusal(f"A schedule record has the kind 'once', 'interval' or 'cron', not {kind!r}")
+            raise _build_refusal(f"A schedule record has the kind 'once', 'interval' or 'cron', not {kind!r}")
 
 
 def _optional_timestamp(value: object, timezone: str) -> datetime | None:
@@ -183,7 +183,7 @@ def _optional_timestamp(value: object, timezone: str) -> datetime | None:
 
 def _whole_number(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _refusal(f"'{name}' of a schedule record is a whole number, not {value!r}")
+        raise _build_refusal(f"'{name}' of a schedule record is a whole number, not {value!r}")
     return value
 
 
@@ -213,32 +213,32 @@ def _read(words: str, now: datetime, options: ScheduleOptions) -> tuple[Timing, 
         return Once(at=at), _once_display(at, options.timezone)
     delay = lowered.removeprefix("in ")
     if (units := _duration_units(delay)) is not None:
-        return Once(at=now + _duration(units, delay)), f"once in {delay}"
+        return Once(at=now + _build_duration(units, delay)), f"once in {delay}"
     if _CRON_START.fullmatch(words.split()[0]) and " " in words:
-        return _cron(words)
-    raise _refusal(f"'{words}' is not a schedule{_hint(lowered)}")
+        return _parse_cron(words)
+    raise _build_refusal(f"'{words}' is not a schedule{_suggest_form(lowered)}")
 
 
 def _read_macro(word: str, now: datetime, options: ScheduleOptions) -> tuple[Timing, str]:
     if word.startswith("@every "):
         return _read_every(word.removeprefix("@every "), now, options)
     if word not in MACROS:
-        raise _refusal(f"'{word}' is not one of {', '.join(MACROS)}")
-    timing, _ = _cron(MACROS[word])
+        raise _build_refusal(f"'{word}' is not one of {', '.join(MACROS)}")
+    timing, _ = _parse_cron(MACROS[word])
     return timing, word
 
 
 def _read_every(rest: str, now: datetime, options: ScheduleOptions) -> tuple[Timing, str]:
     if not rest:
-        raise _refusal("'every' needs an interval or a day after it")
+        raise _build_refusal("'every' needs an interval or a day after it")
     if rest in ("minute", "hour"):
         rest = f"1 {rest}"
     if (units := _duration_units(rest)) is not None:
-        return _interval(_duration(units, rest), now, options)
+        return _build_interval(_build_duration(units, rest), now, options)
     return _read_days(rest)
 
 
-def _interval(
+def _build_interval(
     period: timedelta, now: datetime, options: ScheduleOptions, first_at: object = None
 ) -> tuple[Timing, str]:
     """Build an interval: its first run comes one period from now, or at the start date."""
@@ -253,13 +253,13 @@ def _read_days(rest: str) -> tuple[Timing, str]:
         days_text, times_text = _split_before_time(rest)
     weekdays = _read_day_names(days_text.strip(), rest)
     if not times_text:
-        raise _refusal(f"'every {rest}' needs a time, as in 'every {rest} at 9am'")
+        raise _build_refusal(f"'every {rest}' needs a time, as in 'every {rest} at 9am'")
     times = [_read_time(part, rest) for part in _list_items(times_text)]
     minutes = {moment.minute for moment in times}
     if len(minutes) > 1:
-        raise _refusal(f"'{times_text}' names times with different minutes, which takes one job for each")
+        raise _build_refusal(f"'{times_text}' names times with different minutes, which takes one job for each")
     hours = ",".join(str(moment.hour) for moment in sorted(set(times)))
-    timing, _ = _cron(f"{minutes.pop()} {hours} * * {weekdays}")
+    timing, _ = _parse_cron(f"{minutes.pop()} {hours} * * {weekdays}")
     shown = " and ".join(f"{moment:%H:%M}" for moment in sorted(set(times)))
     return timing, f"every {days_text.strip()} at {shown}"
 
@@ -278,14 +278,14 @@ def _read_day_names(text: str, rest: str) -> str:
         return _NAMED_DAYS[text]
     weekdays: set[int] = set()
     for item in _list_items(text):
-        named = _named_weekdays(item)
+        named = _parse_weekday_names(item)
         if not named:
-            raise _refusal(f"'{item}' in 'every {rest}' is neither a duration nor a day{_hint(item)}")
+            raise _build_refusal(f"'{item}' in 'every {rest}' is neither a duration nor a day{_suggest_form(item)}")
         weekdays |= named
     return ",".join(str(weekday) for weekday in sorted(weekdays))
 
 
-def _named_weekdays(item: str) -> frozenset[int]:
+def _parse_weekday_names(item: str) -> frozenset[int]:
     """Parse the days of ``fri``, ``mondays`` or ``mon-fri``; empty when the text is no name of days."""
     singular = item.removesuffix("s") if len(item) > len("thurs") else item
     try:
@@ -307,24 +307,24 @@ def _read_time(text: str, rest: str) -> time:
     half = match["half"] if match else None
     is_valid = 1 <= hour <= 12 if half else 0 <= hour <= 23
     if not is_valid or not 0 <= minute <= 59:
-        raise _refusal(f"'{text}' in 'every {rest}' is not a time of day such as '9am' or '18:00'")
+        raise _build_refusal(f"'{text}' in 'every {rest}' is not a time of day such as '9am' or '18:00'")
     return time(hour % 12 + (12 if half == "pm" else 0) if half else hour, minute)
 
 
-def _cron(expression: str) -> tuple[Timing, str]:
+def _parse_cron(expression: str) -> tuple[Timing, str]:
     try:
         fields = parse_cron(expression)
     except CronFieldError as error:
         problem = f"'{error.part}' in the cron expression '{expression}' cannot be read: {error.why}"
-        raise _refusal(problem) from None
+        raise _build_refusal(problem) from None
     _check_comes(fields, expression)
     return Cron(expression=expression, fields=fields), expression
 
 
 def _check_comes(fields: CronFields, expression: str) -> None:
     # The search reaches from here over every combination of leap day and weekday, so any start will do.
-    if next_wall(fields, datetime(2000, 1, 1)) is None:
-        raise _refusal(f"'{expression}' names a date that never comes")
+    if find_next_wall_time(fields, datetime(2000, 1, 1)) is None:
+        raise _build_refusal(f"'{expression}' names a date that never comes")
 
 
 def _duration_units(text: str) -> dict[str, int] | None:
@@ -334,19 +334,19 @@ def _duration_units(text: str) -> dict[str, int] | None:
     return {unit: int(number) for unit, number in match.groupdict().items() if number is not None}
 
 
-def _duration(units: Mapping[str, int], text: str) -> timedelta:
+def _build_duration(units: Mapping[str, int], text: str) -> timedelta:
     duration = timedelta(days=units.get("d", 0), hours=units.get("h", 0), minutes=units.get("m", 0))
     if duration < timedelta(minutes=1):
-        raise _refusal(f"'{text}' is too short, the least is one minute")
+        raise _build_refusal(f"'{text}' is too short, the least is one minute")
     if duration > DURATION_MAX:
-        raise _refusal(f"'{text}' is too long, the most is {DURATION_MAX.days} days")
+        raise _build_refusal(f"'{text}' is too long, the most is {DURATION_MAX.days} days")
     return duration
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
-def _schedule(timing: Timing, display: str, options: ScheduleOptions) -> Schedule:
+def _build_schedule(timing: Timing, display: str, options: ScheduleOptions) -> Schedule:
     return Schedule(
         timing=timing,
         timezone=options.timezone,
@@ -375,7 +375,7 @@ def _minute(instant: datetime) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
-def _hint(text: str) -> str:
+def _suggest_form(text: str) -> str:
     if re.search(r"[0-9]\s*(s|sec|secs|seconds?)\b", text):
         return " (seconds are not supported)"
     if re.search(r"[0-9]\s*(w|weeks?)\b", text):
@@ -383,5 +383,5 @@ def _hint(text: str) -> str:
     return ""
 
 
-def _refusal(problem: str) -> ScheduleError:
+def _build_refusal(problem: str) -> ScheduleError:
     return ScheduleError(f"{problem}; write {ACCEPTED}.")

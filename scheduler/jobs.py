@@ -7,22 +7,22 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hermes_worker.store.jobs.job_rows import JobPlace, JobRow
+from hermes_worker.store.jobs.job_rows import JobProgress, JobRow
 from hermes_worker.store.jobs.jobs import FiringView, JobEdit, JobNotFound, Jobs
 from scheduler import policy
 from scheduler.definition import (
     InvalidJob,
     JobRequest,
     JobSpec,
-    checked_deliver,
-    checked_fields,
-    checked_name,
-    checked_prompt,
-    checked_whole,
-    origin_chat,
+    check_fields,
+    check_job,
+    check_name,
+    check_prompt,
+    check_targets,
+    format_origin,
 )
-from scheduler.grammar import ScheduleOptions, from_record, parse_schedule, parse_timestamp, to_record
-from scheduler.jobtext import default_name
+from scheduler.grammar import ScheduleOptions, parse_schedule, parse_timestamp, read_record, write_record
+from scheduler.jobtext import choose_default_name
 from scheduler.schedule import Schedule
 
 __all__ = ["InvalidJob", "JobRequest", "JobSpec", "create", "edit", "pause", "resume", "run_now"]
@@ -46,7 +46,7 @@ _LIMITS = (
 _PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 
 
-def scheduler_notice(jobs: Jobs) -> str | None:
+def find_scheduler_notice(jobs: Jobs) -> str | None:
     """Write the notice for the creator of a job while no scheduler is running; ``None`` while one is."""
     if jobs.has_scheduler():
         return None
@@ -66,28 +66,28 @@ def create(
 
     Raises ``InvalidJob``, ``ScheduleError``.
     """
-    request = _with_session_id(jobs, request, source)
+    request = _resolve_session(jobs, request, source)
     if request.schedule is None:
         raise InvalidJob("A job needs a schedule.")
-    now = jobs.now()
-    schedule = _read(request, None, now)
-    fields = checked_fields(request.more)
+    now = jobs.read_clock()
+    schedule = _parse_schedule(request, None, now)
+    fields = check_fields(request.more)
     fields.setdefault("origin", seen)
-    usual = "origin" if origin_chat(fields.get("origin")) else "local"
+    usual = "origin" if format_origin(fields.get("origin")) else "local"
     asked = JobSpec(
-        prompt=checked_prompt(request.prompt or ""),
-        schedule=to_record(schedule),
-        deliver=checked_deliver(request.deliver or usual),
-        times=policy.repeat_times(schedule, request.repeat),
+        prompt=check_prompt(request.prompt or ""),
+        schedule=write_record(schedule),
+        deliver=check_targets(request.deliver or usual),
+        times=policy.compute_repeat_times(schedule, request.repeat),
         **fields,
     )
-    spec = checked_whole(bounded(asked))
+    spec = check_job(bounded(asked))
     _require_known(jobs, spec)
-    name = checked_name(request.name or default_name(spec.prompt, tuple(spec.skills), spec.script))
+    name = check_name(request.name or choose_default_name(spec.prompt, tuple(spec.skills), spec.script))
 
-    def place(job_id: str, now: float) -> JobPlace:
+    def place(job_id: str, now: float) -> JobProgress:
         state = policy.JobState(id=job_id, schedule=schedule, next_slot=None, next_fire_at=None, times=spec.times)
-        return place_of(policy.created(state, instant(now)))
+        return build_place(policy.start_job(state, to_instant(now)))
 
     return jobs.create(name, spec.to_json(), place)
 
@@ -103,50 +103,52 @@ def edit(
 ) -> JobRow:
     """Change what ``request`` names, unless ``may_change`` raises; ``bounded`` as for ``create``. A new schedule begins
     now. Raises as ``create``, and ``JobNotFound``."""
-    request = _with_session_id(jobs, request, source)
+    request = _resolve_session(jobs, request, source)
 
     def change(row: JobRow, now: float) -> JobEdit:
         before = JobSpec.from_json(row.definition)
         may_change(before)
-        spec = bounded(_edited(before, request))
-        place = replace(place_of(state_of(row, spec, now)), paused_reason=row.paused_reason)
+        spec = bounded(_apply_request(before, request))
+        place = replace(build_place(build_state(row, spec, now)), paused_reason=row.paused_reason)
         if _is_rescheduled(request):
-            schedule = _read(request, spec, now)
-            spec = replace(spec, schedule=to_record(schedule), times=policy.repeat_times(schedule, spec.times))
+            schedule = _parse_schedule(request, spec, now)
+            spec = replace(
+                spec, schedule=write_record(schedule), times=policy.compute_repeat_times(schedule, spec.times)
+            )
             if row.state != policy.JobStatus.PAUSED:
-                place = place_of(policy.created(state_of(row, spec, now), instant(now)))
+                place = build_place(policy.start_job(build_state(row, spec, now), to_instant(now)))
         if request.repeat is not None:
-            spec = replace(spec, times=policy.repeat_times(spec.schedule_at(now), request.repeat))
-        name = checked_name(request.name) if request.name is not None else None
+            spec = replace(spec, times=policy.compute_repeat_times(spec.parse_schedule_at(now), request.repeat))
+        name = check_name(request.name) if request.name is not None else None
         return JobEdit(place=place, name=name, definition=spec.to_json())
 
     if request.more.get("context_from"):
-        _require_known(jobs, JobSpec(prompt="", schedule={}, **checked_fields(request.more)))
+        _require_known(jobs, JobSpec(prompt="", schedule={}, **check_fields(request.more)))
     return jobs.change(reference, change)
 
 
-def _with_session_id(jobs: Jobs, request: JobRequest, source: str | None) -> JobRequest:
+def _resolve_session(jobs: Jobs, request: JobRequest, source: str | None) -> JobRequest:
     """Replace the session's name by its id: a name has a meaning only in its name space. Raises ``InvalidJob``."""
     named = request.more.get("attach_to")
     if source is None or not named:
         return request
-    checked_fields({"attach_to": named})
-    session_id = jobs.session_id(source, str(named))
+    check_fields({"attach_to": named})
+    session_id = jobs.find_session_id(source, str(named))
     if session_id is None:
         raise InvalidJob(f"There is no session {named!r} to attach the job to; name one that exists, or give its id.")
     return replace(request, more={**request.more, "attach_to": session_id})
 
 
-def _edited(spec: JobSpec, request: JobRequest) -> JobSpec:
-    spec = replace(spec, **checked_fields(request.more))
+def _apply_request(spec: JobSpec, request: JobRequest) -> JobSpec:
+    spec = replace(spec, **check_fields(request.more))
     if request.prompt is not None:
-        spec = replace(spec, prompt=checked_prompt(request.prompt))
+        spec = replace(spec, prompt=check_prompt(request.prompt))
     if request.deliver is not None:
-        spec = replace(spec, deliver=checked_deliver(request.deliver or "local"))
+        spec = replace(spec, deliver=check_targets(request.deliver or "local"))
     if _PINS & request.more.keys():
         # The owner accepts what the job runs with from now on.
         spec = replace(spec, model_snapshot=None, provider_snapshot=None)
-    return checked_whole(spec)
+    return check_job(spec)
 
 
 def _is_rescheduled(request: JobRequest) -> bool:
@@ -171,34 +173,36 @@ def has_limits(spec: JobSpec) -> bool:
 
 def pause(jobs: Jobs, reference: str, reason: str | None = None) -> JobRow:
     """Pause a job: nothing comes due until it is resumed. Raises ``JobNotFound``."""
-    return _place(jobs, reference, lambda state, now: policy.paused(state, reason))
+    return _place(jobs, reference, lambda state, now: policy.pause_job(state, reason))
 
 
 def resume(jobs: Jobs, reference: str) -> JobRow:
     """Resume a job. Raises ``JobNotFound``, ``ScheduleError`` when it has no slot left."""
-    return _place(jobs, reference, policy.resumed)
+    return _place(jobs, reference, policy.resume_job)
 
 
 def run_now(jobs: Jobs, reference: str) -> JobRow:
     """Make a job due at the next tick, whatever its schedule says. Raises ``JobNotFound``, ``ScheduleError``."""
-    return _place(jobs, reference, policy.triggered)
+    return _place(jobs, reference, policy.trigger_job)
 
 
 def _place(jobs: Jobs, reference: str, change: Callable[[policy.JobState, datetime], policy.JobChanges]) -> JobRow:
     def made(row: JobRow, now: float) -> JobEdit:
-        return JobEdit(place=place_of(change(state_of(row, JobSpec.from_json(row.definition), now), instant(now))))
+        return JobEdit(
+            place=build_place(change(build_state(row, JobSpec.from_json(row.definition), now), to_instant(now)))
+        )
 
     return jobs.change(reference, made)
 
 
-def state_of(row: JobRow, spec: JobSpec, now: float) -> policy.JobState:
+def build_state(row: JobRow, spec: JobSpec, now: float) -> policy.JobState:
     """Build the state of a stored job for ``policy``."""
     return policy.JobState(
         id=row.job_id,
-        schedule=spec.schedule_at(now),
+        schedule=spec.parse_schedule_at(now),
         state=policy.JobStatus(row.state),
-        next_slot=instant(row.next_slot) if row.next_slot is not None else None,
-        next_fire_at=instant(row.next_fire_at) if row.next_fire_at is not None else None,
+        next_slot=to_instant(row.next_slot) if row.next_slot is not None else None,
+        next_fire_at=to_instant(row.next_fire_at) if row.next_fire_at is not None else None,
         times=spec.times,
         completed=row.completed,
         consecutive_failures=row.consecutive_failures,
@@ -206,8 +210,8 @@ def state_of(row: JobRow, spec: JobSpec, now: float) -> policy.JobState:
     )
 
 
-def place_of(changes: policy.JobChanges | policy.JobState) -> JobPlace:
-    return JobPlace(
+def build_place(changes: policy.JobChanges | policy.JobState) -> JobProgress:
+    return JobProgress(
         state=changes.state.value,
         next_slot=changes.next_slot.timestamp() if changes.next_slot else None,
         next_fire_at=changes.next_fire_at.timestamp() if changes.next_fire_at else None,
@@ -217,37 +221,37 @@ def place_of(changes: policy.JobChanges | policy.JobState) -> JobPlace:
     )
 
 
-def _read(request: JobRequest, spec: JobSpec | None, now: float) -> Schedule:
+def _parse_schedule(request: JobRequest, spec: JobSpec | None, now: float) -> Schedule:
     """Parse the schedule of a request; what it does not name stays as it is in ``spec``."""
-    kept = spec.schedule_at(now) if spec is not None else None
+    kept = spec.parse_schedule_at(now) if spec is not None else None
     zone = request.timezone or (spec.timezone if spec is not None else "UTC")
     options = ScheduleOptions(
         timezone=zone,
-        starts_at=_bound(request.starts_at, zone, kept.starts_at if kept else None),
-        ends_at=_bound(request.ends_at, zone, kept.ends_at if kept else None),
+        starts_at=_parse_bound(request.starts_at, zone, kept.starts_at if kept else None),
+        ends_at=_parse_bound(request.ends_at, zone, kept.ends_at if kept else None),
         jitter_s=request.jitter_s if request.jitter_s is not None else (kept.jitter_s if kept else 0),
     )
     if request.schedule is not None:
-        return parse_schedule(request.schedule, now=instant(now), options=options)
+        return parse_schedule(request.schedule, now=to_instant(now), options=options)
     assert kept is not None
     changed = replace(
         kept, timezone=zone, starts_at=options.starts_at, ends_at=options.ends_at, jitter_s=options.jitter_s
     )
-    return from_record(to_record(changed), now=instant(now))  # which checks what was changed
+    return read_record(write_record(changed), now=to_instant(now))  # which checks what was changed
 
 
-def _bound(asked: str | None, zone: str, kept: datetime | None) -> datetime | None:
+def _parse_bound(asked: str | None, zone: str, kept: datetime | None) -> datetime | None:
     """Parse a start or an end; an empty text removes it."""
     if asked is None:
         return kept
     return parse_timestamp(asked, zone) if asked else None
 
 
-def instant(at: float) -> datetime:
+def to_instant(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-def job_document(row: JobRow) -> dict[str, Any]:
+def build_job_document(row: JobRow) -> dict[str, Any]:
     """Write a job as JSON, under Hermes Agent's names. Times are ISO 8601 in UTC."""
     spec = JobSpec.from_json(row.definition)
     return {
@@ -287,7 +291,7 @@ def job_document(row: JobRow) -> dict[str, Any]:
     }
 
 
-def firing_object(view: FiringView) -> dict[str, Any]:
+def build_firing_object(view: FiringView) -> dict[str, Any]:
     """Write a row of the slot ledger as JSON; ``slot`` is the cursor of the next page."""
     return {
         "slot": view.slot,
@@ -305,4 +309,4 @@ def firing_object(view: FiringView) -> dict[str, Any]:
 
 
 def _iso(at: float | None) -> str | None:
-    return instant(at).isoformat() if at is not None else None
+    return to_instant(at).isoformat() if at is not None else None

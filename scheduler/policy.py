@@ -14,7 +14,14 @@ from enum import StrEnum
 from typing import assert_never
 
 from scheduler.grammar import ScheduleError, load_zone, require_future
-from scheduler.schedule import Schedule, fire_time, grace, local_instant, next_after, slots_between
+from scheduler.schedule import (
+    Schedule,
+    compute_fire_time,
+    compute_grace,
+    find_local_instant,
+    find_next_slot,
+    list_slots_between,
+)
 
 SLOTS_SETTLED_MAX = 500
 """Most slots that one decision settles. After a long outage of a frequent job the rest follows in the next
@@ -185,17 +192,17 @@ class Decision:
 
 def decide(job: JobState, facts: SlotFacts, now: datetime) -> Decision | None:
     """Settle what is due at ``now``; ``None`` when nothing is (a stale hint, a job just paused)."""
-    due = _due_slots(job, now)
+    due = _list_due_slots(job, now)
     if not due:
         return None
     if len(due) > SLOTS_SETTLED_MAX:
         return _settle_backlog(job, due)
-    missed = tuple(_missed(slot, f"superseded by the slot of {_stamp(due[-1])}") for slot in due[:-1])
+    missed = tuple(_settle_as_missed(slot, f"superseded by the slot of {_format_slot(due[-1])}") for slot in due[:-1])
     verdict = _judge(job, facts, due, now)
-    return _decision(job, missed, verdict)
+    return _build_decision(job, missed, verdict)
 
 
-def left_of(budget: DailyBudget, used: DailyUse) -> DailyBudget:
+def compute_remaining_budget(budget: DailyBudget, used: DailyUse) -> DailyBudget:
     """Compute what a run that starts now may use at most."""
     return DailyBudget(
         iterations=budget.iterations - used.iterations if budget.iterations is not None else None,
@@ -204,7 +211,7 @@ def left_of(budget: DailyBudget, used: DailyUse) -> DailyBudget:
     )
 
 
-def failed_to_start(job: JobState, decision: Decision, reason: str) -> Decision:
+def fail_start(job: JobState, decision: Decision, reason: str) -> Decision:
     """Change ``decision`` after its run could not be created (model drift, a blocked prompt, a missing workspace). The
     slot counts as a run and as a failure, so that a finite job ends and a broken one is paused."""
     attempt = decision.settled[-1]
@@ -216,10 +223,10 @@ def failed_to_start(job: JobState, decision: Decision, reason: str) -> Decision:
     return Decision(settled=(*decision.settled[:-1], settled), start=None, job=changes, notice=notice)
 
 
-def after_run(job: JobState, verdict: RunVerdict) -> tuple[JobChanges, str | None]:
+def count_run(job: JobState, verdict: RunVerdict) -> tuple[JobChanges, str | None]:
     """Count the end of a run for its job. Returns the job's changes, and a notice for its owner. Not idempotent: call
     it in the transaction that ends the run."""
-    changes = _unchanged(job)
+    changes = _copy_columns(job)
     match verdict:
         case RunVerdict.OK:
             return replace(changes, consecutive_failures=0), None
@@ -234,29 +241,29 @@ def after_run(job: JobState, verdict: RunVerdict) -> tuple[JobChanges, str | Non
 # --- what people do to a job -----------------------------------------------------------------------------------------
 
 
-def created(job: JobState, now: datetime) -> JobChanges:
+def start_job(job: JobState, now: datetime) -> JobChanges:
     """Start a new job, or one whose schedule was changed. Raises ``ScheduleError`` when it would never run."""
-    return _waiting_for(job, require_future(job.schedule, now))
+    return _wait_for_slot(job, require_future(job.schedule, now))
 
 
-def paused(job: JobState, reason: str | None) -> JobChanges:
+def pause_job(job: JobState, reason: str | None) -> JobChanges:
     """Pause a job: nothing comes due."""
-    return replace(_unchanged(job), state=JobStatus.PAUSED, next_slot=None, next_fire_at=None, paused_reason=reason)
+    return replace(_copy_columns(job), state=JobStatus.PAUSED, next_slot=None, next_fire_at=None, paused_reason=reason)
 
 
-def resumed(job: JobState, now: datetime) -> JobChanges:
+def resume_job(job: JobState, now: datetime) -> JobChanges:
     """Resume a job from ``now`` on: slots of the pause are not made up for. Raises ``ScheduleError``."""
     _check_runs_left(job)
-    return replace(_waiting_for(job, require_future(job.schedule, now)), consecutive_failures=0)
+    return replace(_wait_for_slot(job, require_future(job.schedule, now)), consecutive_failures=0)
 
 
-def triggered(job: JobState, now: datetime) -> JobChanges:
+def trigger_job(job: JobState, now: datetime) -> JobChanges:
     """Make a job due now, whatever its schedule says; the schedule continues afterwards. Raises ``ScheduleError``."""
     _check_runs_left(job)
-    return replace(_waiting_for(job, now), next_fire_at=now)
+    return replace(_wait_for_slot(job, now), next_fire_at=now)
 
 
-def repeat_times(schedule: Schedule, requested: int | None) -> int | None:
+def compute_repeat_times(schedule: Schedule, requested: int | None) -> int | None:
     """Compute the number of runs to make: ``None`` (no limit) where none or less than one is requested, and 1 for a
     one-shot."""
     if requested is not None and requested > 0:
@@ -264,7 +271,7 @@ def repeat_times(schedule: Schedule, requested: int | None) -> int | None:
     return None if schedule.is_recurring else 1
 
 
-def repeat_display(times: int | None, completed: int) -> str:
+def format_repeat(times: int | None, completed: int) -> str:
     """Format the count of runs: ``forever``, ``once``, ``1/1``, ``5 times`` or ``2/5``."""
     if times is None:
         return "forever"
@@ -273,11 +280,11 @@ def repeat_display(times: int | None, completed: int) -> str:
     return "once" if times == 1 else f"{times} times"
 
 
-def local_day(timezone: str, now: datetime) -> tuple[datetime, datetime]:
+def find_local_day(timezone: str, now: datetime) -> tuple[datetime, datetime]:
     """Find the day of ``now`` on the clock of ``timezone``, as [start, end) in UTC: 23 to 25 hours."""
     zone = load_zone(timezone)
     midnight = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None, fold=0)
-    return local_instant(midnight, zone), local_instant(midnight + timedelta(days=1), zone)
+    return find_local_instant(midnight, zone), find_local_instant(midnight + timedelta(days=1), zone)
 
 
 def _check_runs_left(job: JobState) -> None:
@@ -295,42 +302,46 @@ class _Verdict:
     notice: str | None = None
 
 
-def _due_slots(job: JobState, now: datetime) -> tuple[datetime, ...]:
+def _list_due_slots(job: JobState, now: datetime) -> tuple[datetime, ...]:
     """List the slot that the job waits for and those after it, as far as their firing times have come."""
-    if job.state is not JobStatus.SCHEDULED or job.next_slot is None or _fire_at(job, job.next_slot) > now:
+    if job.state is not JobStatus.SCHEDULED or job.next_slot is None or _compute_fire_time(job, job.next_slot) > now:
         return ()
-    slots = (job.next_slot, *slots_between(job.schedule, job.next_slot, now, SLOTS_SETTLED_MAX))
-    return tuple(slot for slot in slots if _fire_at(job, slot) <= now)
+    slots = (job.next_slot, *list_slots_between(job.schedule, job.next_slot, now, SLOTS_SETTLED_MAX))
+    return tuple(slot for slot in slots if _compute_fire_time(job, slot) <= now)
 
 
 def _settle_backlog(job: JobState, due: tuple[datetime, ...]) -> Decision:
     """Settle the oldest slots where more passed than one transaction should write, and leave the last one to be decided
     on."""
-    missed = tuple(_missed(slot, "the scheduler was away and only the latest slot is made up for") for slot in due[:-1])
-    return Decision(settled=missed, start=None, job=_waiting_for(job, due[-1]))
+    missed = tuple(
+        _settle_as_missed(slot, "the scheduler was away and only the latest slot is made up for") for slot in due[:-1]
+    )
+    return Decision(settled=missed, start=None, job=_wait_for_slot(job, due[-1]))
 
 
 def _judge(job: JobState, facts: SlotFacts, due: tuple[datetime, ...], now: datetime) -> _Verdict:
     slot = due[-1]
     if _is_spent(job.times, job.completed):
-        return _Verdict(settled=_missed(slot, f"the job has made all of its {job.times} runs"))
-    if job.policy.catch_up is CatchUp.NONE and _lateness(job, slot, now) > _grace(job, slot):
-        return _Verdict(settled=_missed(slot, f"{_late(job, slot, now)} and the job does not catch up"))
-    if (reason := _used_up(job.policy.daily_budget, facts.used_today)) is not None:
+        return _Verdict(settled=_settle_as_missed(slot, f"the job has made all of its {job.times} runs"))
+    if job.policy.catch_up is CatchUp.NONE and _compute_lateness(job, slot, now) > _choose_grace(job, slot):
+        return _Verdict(
+            settled=_settle_as_missed(slot, f"{_describe_lateness(job, slot, now)} and the job does not catch up")
+        )
+    if (reason := _find_used_up_limit(job.policy.daily_budget, facts.used_today)) is not None:
         notice = None if facts.was_blocked_today else f"A run was not started: {reason}."
-        return _Verdict(settled=_settled(slot, SlotOutcome.BLOCKED_BUDGET, reason), notice=notice)
+        return _Verdict(settled=_settle_slot(slot, SlotOutcome.BLOCKED_BUDGET, reason), notice=notice)
     return _admit(job, facts, due, now)
 
 
 def _admit(job: JobState, facts: SlotFacts, due: tuple[datetime, ...], now: datetime) -> _Verdict:
     """Start or skip, by what is running."""
     slot = due[-1]
-    if (refusal := _overlap_refusal(job.policy, facts)) is not None:
-        return _Verdict(settled=_settled(slot, SlotOutcome.SKIPPED_OVERLAP, refusal))
-    settled = _settled(slot, SlotOutcome.FIRED, "due")
-    if _lateness(job, due[0], now) > _grace(job, due[0]):
-        reason = f"one run for {len(due)} due slot(s): {_late(job, due[0], now)}"
-        settled = _settled(slot, SlotOutcome.CAUGHT_UP, reason)
+    if (refusal := _find_overlap_refusal(job.policy, facts)) is not None:
+        return _Verdict(settled=_settle_slot(slot, SlotOutcome.SKIPPED_OVERLAP, refusal))
+    settled = _settle_slot(slot, SlotOutcome.FIRED, "due")
+    if _compute_lateness(job, due[0], now) > _choose_grace(job, due[0]):
+        reason = f"one run for {len(due)} due slot(s): {_describe_lateness(job, due[0], now)}"
+        settled = _settle_slot(slot, SlotOutcome.CAUGHT_UP, reason)
     is_busy = facts.running + facts.waiting > 0
     start = Start(
         slot=slot,
@@ -340,7 +351,7 @@ def _admit(job: JobState, facts: SlotFacts, due: tuple[datetime, ...], now: date
     return _Verdict(settled=settled, start=start)
 
 
-def _overlap_refusal(policy: JobPolicy, facts: SlotFacts) -> str | None:
+def _find_overlap_refusal(policy: JobPolicy, facts: SlotFacts) -> str | None:
     """Say why the slot must not start beside or behind the runs there are; ``None`` when it may."""
     if facts.running + facts.waiting == 0:
         return None
@@ -358,7 +369,7 @@ def _overlap_refusal(policy: JobPolicy, facts: SlotFacts) -> str | None:
             assert_never(policy.overlap)
 
 
-def _decision(job: JobState, missed: tuple[SettledSlot, ...], verdict: _Verdict) -> Decision:
+def _build_decision(job: JobState, missed: tuple[SettledSlot, ...], verdict: _Verdict) -> Decision:
     changes = _advance(job, verdict)
     notice = verdict.notice
     if changes.state is JobStatus.ERROR:
@@ -370,11 +381,11 @@ def _advance(job: JobState, verdict: _Verdict) -> JobChanges:
     """Move the job to its next slot. A job whose last slot passes without its ever having run ends in error, not
     silently."""
     completed = job.completed + (1 if verdict.start else 0)
-    following = None if _is_spent(job.times, completed) else next_after(job.schedule, verdict.settled.slot)
+    following = None if _is_spent(job.times, completed) else find_next_slot(job.schedule, verdict.settled.slot)
     if following is not None:
-        return replace(_waiting_for(job, following), completed=completed)
+        return replace(_wait_for_slot(job, following), completed=completed)
     state = JobStatus.COMPLETED if completed > 0 else JobStatus.ERROR
-    return replace(_unchanged(job), state=state, next_slot=None, next_fire_at=None, completed=completed)
+    return replace(_copy_columns(job), state=state, next_slot=None, next_fire_at=None, completed=completed)
 
 
 def _count_failure(policy: JobPolicy, changes: JobChanges) -> tuple[JobChanges, str | None]:
@@ -387,7 +398,7 @@ def _count_failure(policy: JobPolicy, changes: JobChanges) -> tuple[JobChanges, 
     return pause, f"The job is paused: {reason}. Resume it when the cause is gone."
 
 
-def _used_up(budget: DailyBudget, used: DailyUse) -> str | None:
+def _find_used_up_limit(budget: DailyBudget, used: DailyUse) -> str | None:
     """Say why the budget has nothing left for another run, by the first limit that is used up; ``None`` while there is
     some."""
     limit = None
@@ -402,31 +413,31 @@ def _used_up(budget: DailyBudget, used: DailyUse) -> str | None:
     return None if limit is None else f"the job's daily budget of {limit} is used up"
 
 
-def _grace(job: JobState, slot: datetime) -> timedelta:
+def _choose_grace(job: JobState, slot: datetime) -> timedelta:
     if job.policy.misfire_grace_s is not None:
         return timedelta(seconds=job.policy.misfire_grace_s)
-    return grace(job.schedule, slot)
+    return compute_grace(job.schedule, slot)
 
 
-def _fire_at(job: JobState, slot: datetime) -> datetime:
+def _compute_fire_time(job: JobState, slot: datetime) -> datetime:
     if slot == job.next_slot and job.next_fire_at is not None:
         return job.next_fire_at
-    return fire_time(job.schedule, slot, job.id)
+    return compute_fire_time(job.schedule, slot, job.id)
 
 
-def _lateness(job: JobState, slot: datetime, now: datetime) -> timedelta:
-    return now - _fire_at(job, slot)
+def _compute_lateness(job: JobState, slot: datetime, now: datetime) -> timedelta:
+    return now - _compute_fire_time(job, slot)
 
 
-def _late(job: JobState, slot: datetime, now: datetime) -> str:
-    return f"the slot of {_stamp(slot)} is {int(_lateness(job, slot, now).total_seconds())} s late"
+def _describe_lateness(job: JobState, slot: datetime, now: datetime) -> str:
+    return f"the slot of {_format_slot(slot)} is {int(_compute_lateness(job, slot, now).total_seconds())} s late"
 
 
 def _is_spent(times: int | None, completed: int) -> bool:
     return times is not None and completed >= times
 
 
-def _unchanged(job: JobState) -> JobChanges:
+def _copy_columns(job: JobState) -> JobChanges:
     return JobChanges(
         state=job.state,
         next_slot=job.next_slot,
@@ -436,18 +447,18 @@ def _unchanged(job: JobState) -> JobChanges:
     )
 
 
-def _waiting_for(job: JobState, slot: datetime) -> JobChanges:
-    fire_at = fire_time(job.schedule, slot, job.id)
-    return replace(_unchanged(job), state=JobStatus.SCHEDULED, next_slot=slot, next_fire_at=fire_at)
+def _wait_for_slot(job: JobState, slot: datetime) -> JobChanges:
+    fire_at = compute_fire_time(job.schedule, slot, job.id)
+    return replace(_copy_columns(job), state=JobStatus.SCHEDULED, next_slot=slot, next_fire_at=fire_at)
 
 
-def _settled(slot: datetime, outcome: SlotOutcome, reason: str) -> SettledSlot:
+def _settle_slot(slot: datetime, outcome: SlotOutcome, reason: str) -> SettledSlot:
     return SettledSlot(slot=slot, outcome=outcome, reason=reason)
 
 
-def _missed(slot: datetime, reason: str) -> SettledSlot:
-    return _settled(slot, SlotOutcome.MISSED, reason)
+def _settle_as_missed(slot: datetime, reason: str) -> SettledSlot:
+    return _settle_slot(slot, SlotOutcome.MISSED, reason)
 
 
-def _stamp(slot: datetime) -> str:
+def _format_slot(slot: datetime) -> str:
     return f"{slot.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -13,8 +13,8 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.outbox.deliveries import DeliveryClaim
 from hermes_worker.store.runs.views import RunView, Views
-from scheduler.jobtext import OutputDocument, output_path, render_output
-from scheduler.silence import JobLabel, JobOutcome, is_empty, summarize_failure, text_to_deliver
+from scheduler.jobtext import OutputDocument, make_output_path, render_output
+from scheduler.silence import JobLabel, JobOutcome, is_empty, render_delivery, summarize_failure
 
 JOB_ID = "job_id"
 JOB_NAME = "job_name"
@@ -40,18 +40,18 @@ class Report:
     """Whether the answer is a stage direction such as ``*(silent)*``, which is not delivered."""
 
 
-def report_of(claim: DeliveryClaim, views: Views) -> Report:
+def build_report(claim: DeliveryClaim, views: Views) -> Report:
     """Build the message that ``claim`` is to send."""
     if claim.body is not None or claim.run_id is None:
         # A message on the way (a question, a message of the agent) is no report of the run's end.
         text = claim.body or ""
         return Report(text=text, document=text, title="Hermes", file_name=f"notices/{claim.delivery_id}.md")
-    view = views.run(claim.run_id)
+    view = views.load_run(claim.run_id)
     spec = RunSpec.from_json(claim.spec or "{}")
-    facts = {"id": view.run_id, "status": view.status.value, "session_id": view.session.known_to("api")}
+    facts = {"id": view.run_id, "status": view.status.value, "session_id": view.session.choose_reference("api")}
     # A caller may put anything into metadata; only those of a scheduled run are ours.
     if spec.source_kind != "cron" or JOB_ID not in spec.metadata:
-        text = _of_run(view)
+        text = _render_run(view)
         title = f"Run {view.run_id} {view.status.value}"
         return Report(
             text=text,
@@ -61,19 +61,21 @@ def report_of(claim: DeliveryClaim, views: Views) -> Report:
             facts=facts,
             says_nothing=is_silence_narration(text),
         )
-    return _of_job(view, spec, facts)
+    return _build_job_report(view, spec, facts)
 
 
-def _of_run(view: RunView) -> str:
+def _render_run(view: RunView) -> str:
     if view.status is RunStatus.COMPLETED:
         return view.output or "(no response)"
-    reason = summarize_failure(view.error or view.exit_reason or "", _kind_of(view.failure_kind))
+    reason = summarize_failure(view.error or view.exit_reason or "", _parse_failure_kind(view.failure_kind))
     return f"⚠️ Run {view.run_id} {view.status.value}: {reason}"
 
 
-def _of_job(view: RunView, spec: RunSpec, facts: Mapping[str, str]) -> Report:
+def _build_job_report(view: RunView, spec: RunSpec, facts: Mapping[str, str]) -> Report:
     label = JobLabel(id=spec.metadata[JOB_ID], name=spec.metadata.get(JOB_NAME, "job"))
-    outcome = JobOutcome(response=view.output or "", failure=failure_of(view), failure_kind=_kind_of(view.failure_kind))
+    outcome = JobOutcome(
+        response=view.output or "", failure=find_failure(view), failure_kind=_parse_failure_kind(view.failure_kind)
+    )
     ended_at = datetime.fromtimestamp(view.finished_at or view.updated_at, UTC)
     document = OutputDocument(
         job_id=label.id,
@@ -85,23 +87,23 @@ def _of_job(view: RunView, spec: RunSpec, facts: Mapping[str, str]) -> Report:
         failure=outcome.failure,
     )
     return Report(
-        text=text_to_deliver(label, outcome, is_wrapped=spec.metadata.get(JOB_WRAP) != "no"),
+        text=render_delivery(label, outcome, is_wrapped=spec.metadata.get(JOB_WRAP) != "no"),
         document=render_output(document),
         title=label.name,
-        file_name=str(output_path(label.id, ended_at)),
+        file_name=str(make_output_path(label.id, ended_at)),
         facts={**facts, JOB_ID: label.id},
         says_nothing=outcome.failure is None and is_silence_narration(outcome.response),
     )
 
 
-def failure_of(view: RunView) -> str | None:
+def find_failure(view: RunView) -> str | None:
     """Say why a job's run counts as failed; ``None`` for a success. An empty answer is a failure."""
     if view.status is not RunStatus.COMPLETED:
         return view.error or view.exit_reason or view.status.value
     return "the answer was empty" if is_empty(view.output or "") else None
 
 
-def _kind_of(text: str | None) -> FailureKind | None:
+def _parse_failure_kind(text: str | None) -> FailureKind | None:
     try:
         return FailureKind(text) if text else None
     except ValueError:

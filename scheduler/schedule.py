@@ -26,7 +26,7 @@ from itertools import islice
 from typing import assert_never
 from zoneinfo import ZoneInfo
 
-from scheduler.cron import CronFields, next_wall
+from scheduler.cron import CronFields, find_next_wall_time
 
 ONE_SHOT_GRACE = timedelta(seconds=120)
 """How far in the past a one-shot may lie when it is created, and the least grace of any slot."""
@@ -77,64 +77,64 @@ class Schedule:
     ends_at: datetime | None = None
     """No slot after this instant."""
     jitter_s: int = 0
-    """A slot fires up to this many seconds late; see ``fire_time``."""
+    """A slot fires up to this many seconds late; see ``compute_fire_time``."""
 
     @property
     def is_recurring(self) -> bool:
         return not isinstance(self.timing, Once)
 
 
-def next_after(schedule: Schedule, instant: datetime) -> datetime | None:
+def find_next_slot(schedule: Schedule, instant: datetime) -> datetime | None:
     """Find the first slot strictly after ``instant``, in UTC; ``None`` when there is none."""
     after = instant.astimezone(UTC)
     if schedule.starts_at is not None:
         # One microsecond earlier, so that a slot exactly at the start is the first one.
         after = max(after, schedule.starts_at.astimezone(UTC) - timedelta(microseconds=1))
-    slot = _next_of(schedule.timing, after, schedule.timezone)
+    slot = _find_next(schedule.timing, after, schedule.timezone)
     if slot is None or (schedule.ends_at is not None and slot > schedule.ends_at):
         return None
     return slot
 
 
-def first_slot(schedule: Schedule, now: datetime) -> datetime | None:
+def find_first_slot(schedule: Schedule, now: datetime) -> datetime | None:
     """Find the slot that a job waits for when it is created or resumed at ``now``.
 
     ``None`` means that the job would never run: a one-shot more than 120 s in the past, or an end date gone by.
     """
     if isinstance(schedule.timing, Once):
-        return next_after(schedule, now - ONE_SHOT_GRACE - timedelta(microseconds=1))
-    return next_after(schedule, now)
+        return find_next_slot(schedule, now - ONE_SHOT_GRACE - timedelta(microseconds=1))
+    return find_next_slot(schedule, now)
 
 
-def slots_from(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+def iterate_slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     """Yield every slot strictly after ``after``, in order; endless for a schedule without an end."""
-    slot = next_after(schedule, after)
+    slot = find_next_slot(schedule, after)
     while slot is not None:
         yield slot
-        slot = next_after(schedule, slot)
+        slot = find_next_slot(schedule, slot)
 
 
-def slots_between(schedule: Schedule, after: datetime, until: datetime, limit: int) -> tuple[datetime, ...]:
+def list_slots_between(schedule: Schedule, after: datetime, until: datetime, limit: int) -> tuple[datetime, ...]:
     """List the slots in ``(after, until]``, oldest first, at most ``limit`` of them."""
     found = []
-    for slot in islice(slots_from(schedule, after), limit):
+    for slot in islice(iterate_slots(schedule, after), limit):
         if slot > until:
             break
         found.append(slot)
     return tuple(found)
 
 
-def grace(schedule: Schedule, slot: datetime) -> timedelta:
+def compute_grace(schedule: Schedule, slot: datetime) -> timedelta:
     """Compute how late ``slot`` may fire and still count as an ordinary run: half the wait for the next slot, between 2
     minutes and 2 hours."""
-    following = next_after(schedule, slot)
+    following = find_next_slot(schedule, slot)
     if following is None:
         return ONE_SHOT_GRACE
     half = timedelta(seconds=(following - slot) // _SECOND // 2)
     return max(ONE_SHOT_GRACE, min(half, GRACE_MAX))
 
 
-def fire_time(schedule: Schedule, slot: datetime, job_id: str) -> datetime:
+def compute_fire_time(schedule: Schedule, slot: datetime, job_id: str) -> datetime:
     """Compute when ``slot`` fires: the slot plus the job's share of the jitter.
 
     The delay is computed from job and slot, so replicas agree and a restart does not draw again. It stays below half
@@ -143,79 +143,79 @@ def fire_time(schedule: Schedule, slot: datetime, job_id: str) -> datetime:
     if schedule.jitter_s == 0:
         return slot
     width_s = schedule.jitter_s
-    following = next_after(schedule, slot)
+    following = find_next_slot(schedule, slot)
     if following is not None:
         width_s = min(width_s, (following - slot) // _SECOND // 2)
     digest = hashlib.sha256(f"{job_id}|{slot.astimezone(UTC).isoformat()}".encode()).digest()
     return slot + timedelta(seconds=int.from_bytes(digest[:8], "big") % (width_s + 1))
 
 
-def local_instant(wall: datetime, zone: ZoneInfo) -> datetime:
+def find_local_instant(wall: datetime, zone: ZoneInfo) -> datetime:
     """Find the instant of a naive wall time: the first valid one after a gap, the first of two in a fold."""
-    before, after = _readings(wall, zone)
+    before, after = _read_both_offsets(wall, zone)
     if before.offset < after.offset:
-        return _transition(after.instant, before.instant, zone)
+        return _find_transition(after.instant, before.instant, zone)
     return before.instant
 
 
 # --- one timing at a time --------------------------------------------------------------------------------------------
 
 
-def _next_of(timing: Timing, after: datetime, timezone: str) -> datetime | None:
+def _find_next(timing: Timing, after: datetime, timezone: str) -> datetime | None:
     match timing:
         case Once():
             return timing.at if timing.at > after else None
         case Every():
-            return _next_interval(timing, after)
+            return _find_next_interval(timing, after)
         case Cron():
-            return _next_cron(timing.fields, after, ZoneInfo(timezone))
+            return _find_next_cron(timing.fields, after, ZoneInfo(timezone))
         case _:
             assert_never(timing)
 
 
-def _next_interval(timing: Every, after: datetime) -> datetime:
+def _find_next_interval(timing: Every, after: datetime) -> datetime:
     if after < timing.first_at:
         return timing.first_at
     return timing.first_at + ((after - timing.first_at) // timing.period + 1) * timing.period
 
 
-def _next_cron(fields: CronFields, after: datetime, zone: ZoneInfo) -> datetime | None:
+def _find_next_cron(fields: CronFields, after: datetime, zone: ZoneInfo) -> datetime | None:
     """Walk the matching wall times upwards from the wall time of ``after``; each names at most two instants."""
     local = after.astimezone(zone)
-    second_pass = _next_in_second_pass(fields, local, zone)
+    second_pass = _find_next_in_second_pass(fields, local, zone)
     wall: datetime | None = local.replace(tzinfo=None, fold=0)
     while wall is not None:
-        wall = next_wall(fields, wall)
+        wall = find_next_wall_time(fields, wall)
         if wall is None:
             break
-        for instant in _instants(fields, wall, zone):
+        for instant in _list_instants(fields, wall, zone):
             if instant > after:
                 return min(instant, second_pass) if second_pass else instant
     return second_pass
 
 
-def _next_in_second_pass(fields: CronFields, local: datetime, zone: ZoneInfo) -> datetime | None:
+def _find_next_in_second_pass(fields: CronFields, local: datetime, zone: ZoneInfo) -> datetime | None:
     """Find the first match of the second pass while ``local`` is in the first pass of a repeated hour; ``None``
     otherwise. It has an earlier wall time than ``local`` and would be missed by walking upwards."""
-    first, second = _readings(local.replace(tzinfo=None, fold=0, microsecond=0), zone)
+    first, second = _read_both_offsets(local.replace(tzinfo=None, fold=0, microsecond=0), zone)
     if local.fold == 1 or not _runs_twice(fields, first, second):
         return None
-    transition = _transition(first.instant, second.instant, zone)
+    transition = _find_transition(first.instant, second.instant, zone)
     window_start = (transition + second.offset).replace(tzinfo=None)
     window_end = (transition + first.offset).replace(tzinfo=None)
-    match = next_wall(fields, window_start - _SECOND)
+    match = find_next_wall_time(fields, window_start - _SECOND)
     if match is None or match >= window_end:
         return None
     return match.replace(tzinfo=UTC) - second.offset
 
 
-def _instants(fields: CronFields, wall: datetime, zone: ZoneInfo) -> tuple[datetime, ...]:
+def _list_instants(fields: CronFields, wall: datetime, zone: ZoneInfo) -> tuple[datetime, ...]:
     """List the instants that a matching wall time stands for, in order; none, one or two."""
-    before, after = _readings(wall, zone)
+    before, after = _read_both_offsets(wall, zone)
     if before.offset < after.offset:  # the wall time is skipped
         if _is_rhythm(fields, after.offset - before.offset):
             return ()
-        return (_transition(after.instant, before.instant, zone),)
+        return (_find_transition(after.instant, before.instant, zone),)
     if _runs_twice(fields, before, after):
         return (before.instant, after.instant)
     return (before.instant,)
@@ -229,13 +229,13 @@ class _Reading:
     offset: timedelta
 
 
-def _readings(wall: datetime, zone: ZoneInfo) -> tuple[_Reading, _Reading]:
+def _read_both_offsets(wall: datetime, zone: ZoneInfo) -> tuple[_Reading, _Reading]:
     """Read the wall time with the offset before and the one after a change (PEP 495). The two are equal on ordinary
     days; the offset grows over a gap and shrinks over a fold."""
-    return _reading(wall, zone, fold=0), _reading(wall, zone, fold=1)
+    return _read_offset(wall, zone, fold=0), _read_offset(wall, zone, fold=1)
 
 
-def _reading(wall: datetime, zone: ZoneInfo, *, fold: int) -> _Reading:
+def _read_offset(wall: datetime, zone: ZoneInfo, *, fold: int) -> _Reading:
     offset = wall.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta()
     return _Reading(wall.replace(tzinfo=UTC) - offset, offset)
 
@@ -248,7 +248,7 @@ def _is_rhythm(fields: CronFields, jump: timedelta) -> bool:
     return fields.is_every_hour and timedelta(minutes=fields.longest_idle_minutes) <= jump
 
 
-def _transition(early: datetime, late: datetime, zone: ZoneInfo) -> datetime:
+def _find_transition(early: datetime, late: datetime, zone: ZoneInfo) -> datetime:
     """Find the instant in ``(early, late]`` at which the zone's offset changes, to the second."""
     offset_before = early.astimezone(zone).utcoffset()
     while late - early > _SECOND:

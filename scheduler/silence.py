@@ -49,7 +49,7 @@ def is_empty(response: str) -> bool:
     return not response.strip() or response.strip().lower() in _EMPTY_ANSWERS
 
 
-def text_to_deliver(job: JobLabel, outcome: JobOutcome, *, is_wrapped: bool = True) -> str | None:
+def render_delivery(job: JobLabel, outcome: JobOutcome, *, is_wrapped: bool = True) -> str | None:
     """Write the text for the targets of the job; ``None`` when there is nothing to send."""
     if outcome.failure is not None:
         summary = summarize_failure(outcome.failure, outcome.failure_kind)
@@ -58,10 +58,10 @@ def text_to_deliver(job: JobLabel, outcome: JobOutcome, *, is_wrapped: bool = Tr
         return None
     else:
         content = outcome.response.strip()
-    return wrap(job, content) if is_wrapped else content
+    return wrap_content(job, content) if is_wrapped else content
 
 
-def wrap(job: JobLabel, content: str) -> str:
+def wrap_content(job: JobLabel, content: str) -> str:
     """Put ``content`` between a header that names the job and a line that tells how to stop it."""
     header = f"Cronjob Response: {_one_line(job.name)}\n(job_id: {job.id})\n{RULE}"
     return f"{header}\n\n{content}\n\nTo stop this job: hermes-worker cron remove {job.id}"
@@ -75,7 +75,7 @@ def summarize_failure(message: str, kind: FailureKind | None = None) -> str:
     for pattern, words in _KNOWN_MESSAGES:
         if pattern.search(message):
             return words
-    return _shortened(_EXCEPTION_PREFIX.sub("", _one_line(message))) or "no reason was given"
+    return _shorten(_EXCEPTION_PREFIX.sub("", _one_line(message))) or "no reason was given"
 
 
 _WEEKLY_LIMIT = "the weekly limit of the model provider is used up; it resets by itself"
@@ -106,7 +106,7 @@ _KNOWN_MESSAGES = tuple(
 _EXCEPTION_PREFIX = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Failure|Lost|Interrupt):\s*)+")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= SUMMARY_CHARS_MAX else text[: SUMMARY_CHARS_MAX - 1].rstrip() + "…"
 
 

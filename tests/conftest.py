@@ -23,7 +23,7 @@ from support.valkey import administrator, emptied, valkey_server
 
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.store.access.audit import acting
+from hermes_worker.store.access.audit import set_actor
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -177,7 +177,7 @@ def postgres_url(shared_postgres_farm: PostgresFarm) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def nobody_acts() -> Iterator[None]:
     """A command line that ran in this process leaves nobody behind whose deeds the next test would record."""
-    with acting(None):
+    with set_actor(None):
         yield
 
 

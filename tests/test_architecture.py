@@ -230,8 +230,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 NEEDED_WITH_EXTRAS = {
-    "hermes_worker/agent/tools/document_side.py": "documents",
-    "hermes_worker/browser/pages.py": "browser",
+    "hermes_worker/agent/tools/document_program.py": "documents",
+    "hermes_worker/browser/visits.py": "browser",
     "hermes_worker/browser/relay.py": "browser",
     "hermes_worker/channels/apprise_services.py": "apprise",
     "hermes_worker/cli/flower_server.py": "flower",
@@ -367,7 +367,7 @@ def test_modules_import_without_side_effects() -> None:
 
 def test_who_asks_no_model_loads_no_sdk() -> None:
     """A scheduler, an API and a worker for tools start in half the time, and are a third smaller."""
-    roles = "scheduler.beat, hermes_worker.api.server, hermes_worker.worker.main, hermes_worker.tasks.pieces"
+    roles = "scheduler.beat, hermes_worker.api.server, hermes_worker.worker.main, hermes_worker.tasks.message_parts"
     code = f"import sys, {roles}; assert not {{'openai', 'anthropic'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -385,8 +385,8 @@ def test_who_only_tells_of_tools_and_providers_loads_none(role: str) -> None:
     code = (
         f"import sys, {role}; from hermes_worker.agent.tools.catalog import declared_catalog\n"
         "from hermes_worker.models.catalog import find_provider\n"
-        "from hermes_worker.channels.catalog import platform_named\n"
-        "assert declared_catalog().spec('terminal') and find_provider('openai') and platform_named('slack')\n"
+        "from hermes_worker.channels.catalog import find_platform\n"
+        "assert declared_catalog().spec('terminal') and find_provider('openai') and find_platform('slack')\n"
         f"ours = [name for name in sys.modules if name.startswith({_RUNS_HERE!r})]\n"
         f"found = [name for name in ours if name.rpartition('.')[2] not in {_DECLARES!r}]\n"
         "found += {'PIL', 'hermes_worker.workspaces.local', 'hermes_worker.agent.fetching'} & set(sys.modules)\n"

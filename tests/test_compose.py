@@ -26,10 +26,10 @@ from hermes_worker import installed
 from hermes_worker import settings as settings_module
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.channels import adapters, catalog
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.cli.entry import commands
-from hermes_worker.settings import describe, load
-from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, owners
+from hermes_worker.settings import describe_settings, load_settings
+from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, find_owners
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "compose"
@@ -197,7 +197,7 @@ NOT_FROM_DOTENV = (
 def test_every_setting_can_stand_in_dotenv() -> None:
     """One that is new belongs into ``x-settings`` of compose.yaml; a secret one into the job ``secrets`` as well."""
     given = {variable.removesuffix("_FILE") for name in OURS for variable in SERVICES[name]["environment"]}
-    wanted = {row.variable for row in describe() if not row.key.startswith(NOT_FROM_DOTENV)}
+    wanted = {row.variable for row in describe_settings() if not row.key.startswith(NOT_FROM_DOTENV)}
     assert wanted - given == set()
 
 
@@ -207,21 +207,21 @@ def settings_variables() -> frozenset[str]:
 
 def channel_variables() -> frozenset[str]:
     """Those that are no secret: addresses, names and home channels."""
-    named = {variable for adapter in adapters.adapters().values() for variable in adapter.variables.values()}
-    listened = receivers()
+    named = {variable for adapter in adapters.load_adapters().values() for variable in adapter.variables.values()}
+    listened = load_receivers()
     named |= {variable for one in listened.values() for variable in one.receiving.variables.values()}
     named |= {
         f"{name.upper()}_{whom}" for name in listened for whom in ("ALLOWED_USERS", "GUESTS", "GROUP_ALLOWED_CHATS")
     }
-    homes = [catalog.platform_named(name) for name in catalog.platforms()]
+    homes = [catalog.find_platform(name) for name in catalog.list_platforms()]
     named |= {platform.home_variable for platform in homes if platform and platform.home_variable}
-    others = adapters.secret_variables() | set(installed.current().secret_variables)
+    others = adapters.find_secret_variables() | set(installed.get_installed().secret_variables)
     return frozenset(named | set(adapters.EMAIL_VARIABLES.values())) - others
 
 
 def test_what_is_no_secret_of_a_channel_can_stand_in_dotenv() -> None:
     given = {variable for name in OURS for variable in SERVICES[name]["environment"]}
-    bridged = {row.home_variable for row in catalog.platforms().values() if not row.has_adapter}
+    bridged = {row.home_variable for row in catalog.list_platforms().values() if not row.has_adapter}
     assert channel_variables() - bridged - given == set()
 
 
@@ -246,8 +246,8 @@ def test_a_service_gets_each_secret_of_its_roles_by_file_and_no_other(name: str)
 
 
 def owners_of(variable: str) -> frozenset[ProcessRole]:
-    declared = installed.current().secret_variables.get(variable, ())
-    return frozenset(ProcessRole(role) for role in declared) | (owners(variable, "x") or frozenset())
+    declared = installed.get_installed().secret_variables.get(variable, ())
+    return frozenset(ProcessRole(role) for role in declared) | (find_owners(variable, "x") or frozenset())
 
 
 @pytest.mark.parametrize("name", ["api", "gateway"])
@@ -260,7 +260,7 @@ def test_a_service_gets_what_it_listens_to_accounts_with(name: str) -> None:
 
 def is_secret_variable(variable: str) -> bool:
     return variable in settings_module._SECRET_VARIABLES or (
-        variable not in settings_variables() and owners(variable, "") is not None
+        variable not in settings_variables() and find_owners(variable, "") is not None
     )
 
 
@@ -322,7 +322,7 @@ def test_odd_passwords_of_dotenv_arrive_as_they_are(tmp_path: Path) -> None:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(content, encoding="utf-8")
     named = {f"{file.name}_FILE": str(file) for file in (tmp_path / "api").iterdir()}
-    settings = load(named, home=tmp_path / "home")
+    settings = load_settings(named, home=tmp_path / "home")
 
     assert settings.server.key is not None and settings.server.key.reveal() == KEY
     assert [secret.reveal() for secret in settings.secrets].count(ODD) == 2

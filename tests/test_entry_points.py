@@ -18,19 +18,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hermes_worker", "scheduler")
 WITHOUT_SECRETS = {
-    "hermes_worker.metrics": "a developer's tool: it prints documentation, and reads neither environment nor home",
-    "hermes_worker.models.listing": "a developer's tool: it writes a page of the documentation",
+    "hermes_worker.models.provider_tables": "a developer's tool: it writes a page of the documentation",
     "hermes_worker.safety.redaction.rule_import": "a developer's tool: it makes one public file of another",
-    "hermes_worker.settings": "a developer's tool: it prints documentation, and reads neither environment nor home",
-    "hermes_worker.workspaces.minding.minder": "minds one process of a workspace: starts with an empty environment",
-    "hermes_worker.agent.tools.document_side": "a command in a sandbox: it runs as text, and imports nothing of ours",
-    "hermes_worker.agent.tools.script_side": "a command in a sandbox: it runs as text, and imports nothing of ours",
-    "hermes_worker.agent.tools.treesearch": "a command in a sandbox: it runs as text, and imports nothing of ours",
+    "hermes_worker.workspaces.process_daemon.server": "minds one process: starts with an empty environment",
+    "hermes_worker.agent.tools.document_program": "a command in a sandbox: it imports nothing of ours",
+    "hermes_worker.agent.tools.script_program": "a command in a sandbox: it imports nothing of ours",
+    "hermes_worker.agent.tools.treesearch": "a command in a sandbox: it imports nothing of ours",
 }
 """Modules that can be run and do not begin like the others."""
 PROGRAMS_OF_TEXT = {
     "hermes_worker.workspaces.sandbox.bubblewrap": "runs in the sandbox",
-    "hermes_worker.workspaces.sandbox.starting": "starts keepers: its environment is empty, and it reads no settings",
+    "hermes_worker.workspaces.sandbox.keeper_starter": "starts keepers with an empty environment",
 }
 """Modules that start an interpreter with the text of a program."""
 CELERY_APPS = ("hermes_worker", "hermes_worker.tasks", "hermes_worker.worker.app")
@@ -38,7 +36,7 @@ CELERY_APPS = ("hermes_worker", "hermes_worker.tasks", "hermes_worker.worker.app
 SAYS_BEGUN = """
 import os, sys
 from hermes_worker import settings
-from hermes_worker.settings import handover
+from hermes_worker.settings import secret_transfer as handover
 
 def begun():
     sys.stdout.write("begun")
@@ -48,8 +46,8 @@ def begun():
 def too_early(*_, **__):
     sys.exit("the settings are read before the program has begun")
 
-handover.begin = begun
-settings.load = too_early
+handover.begin_program = begun
+settings.load_settings = too_early
 sys.argv = sys.argv[1:]
 """
 RUN_MODULE = "import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"

@@ -28,13 +28,13 @@ from hermes_worker.extension import (
     ToolDeclaration,
     ToolSpec,
     WireDeclaration,
-    conflicts,
     explain_missing,
-    fold,
-    load,
+    find_conflicts,
+    fold_extensions,
+    load_reference,
 )
 from hermes_worker.models.catalog import ProviderRow, find_provider, provider_rows
-from hermes_worker.plugins import brought
+from hermes_worker.plugins import list_brought
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,7 +64,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.parametrize("reference", installed.BUILT_IN)
 def test_what_is_built_in_brings_the_kinds_that_its_line_says(reference: str) -> None:
     """By them a process knows what it need not load."""
-    assert tuple(brought(load(reference))) == installed.BUILT_IN[reference]
+    assert tuple(list_brought(load_reference(reference))) == installed.BUILT_IN[reference]
 
 
 def test_only_the_declarations_of_the_kind_that_is_asked_for_are_loaded() -> None:
@@ -74,30 +74,30 @@ def test_only_the_declarations_of_the_kind_that_is_asked_for_are_loaded() -> Non
         "loaded = lambda: places & set(sys.modules)\n"
         "assert find_provider('openai'); providers = loaded()\n"
         "assert providers == {'hermes_worker.models.catalog', 'hermes_worker.models.vendor_extensions'}, providers\n"
-        "assert installed.current().commands; commands = loaded() - providers\n"
+        "assert installed.get_installed().commands; commands = loaded() - providers\n"
         "assert commands == {'hermes_worker.cli.builtin'}, commands\n"
-        "assert 'click' not in sys.modules and installed.of_others() == ()"
+        "assert 'click' not in sys.modules and installed.list_foreign() == ()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_is_loaded_by_kind_is_what_is_loaded_at_once() -> None:
-    by_kind, at_once = installed.only_built_in(), fold(installed.built_in())
+    by_kind, at_once = installed.get_only_built_in(), fold_extensions(installed.load_built_in())
     for item in fields(Installed):
         if item.name not in ("extensions", "values"):
             assert dict(getattr(by_kind, item.name)) == dict(getattr(at_once, item.name)), item.name
     assert tuple(by_kind.extensions) == tuple(at_once.extensions)
     assert all(dict(by_kind.values[one.name]) == dict(at_once.values[one.name]) for one in at_once.extensions)
-    assert by_kind.having("routers") == at_once.having("routers")
+    assert by_kind.list_bringing("routers") == at_once.list_bringing("routers")
 
 
 def test_what_is_built_in_can_be_together() -> None:
-    assert conflicts(installed.built_in()) == ()
-    assert fold(installed.built_in()).tools.keys() >= {"todo", "terminal"}
+    assert find_conflicts(installed.load_built_in()) == ()
+    assert fold_extensions(installed.load_built_in()).tools.keys() >= {"todo", "terminal"}
 
 
 def test_an_extension_adds_to_what_is_built_in() -> None:
-    installed.put_in_force(fold((*installed.built_in(), ACME)))
+    installed.put_in_force(fold_extensions((*installed.load_built_in(), ACME)))
     assert declared_catalog().spec("look") is ACME.tools[0].spec
     assert find_provider(" AC ") is ACME.providers[0]
     assert "todo" in declared_catalog().names
@@ -108,7 +108,7 @@ def test_an_extension_adds_to_what_is_built_in() -> None:
 
 
 def test_its_tools_are_in_sessions_that_name_no_toolset() -> None:
-    installed.put_in_force(fold((*installed.built_in(), ACME)))
+    installed.put_in_force(fold_extensions((*installed.load_built_in(), ACME)))
     for usual in ("hermes-cli", "hermes-api-server", "hermes-cron", "acme"):
         assert "look" in declared_catalog().resolve([usual])
     assert "look" not in declared_catalog().resolve(["hermes-webhook"])
@@ -150,18 +150,18 @@ def test_its_tools_are_in_sessions_that_name_no_toolset() -> None:
 )
 def test_what_cannot_be_together_is_said_in_a_sentence(other: Extension, sentence: str) -> None:
     with pytest.raises(ExtensionConflict, match=sentence):
-        fold((ACME, other))
+        fold_extensions((ACME, other))
 
 
 def test_hooks_are_asked_in_their_order() -> None:
     first = Extension(name="a", version="1", hooks=(hook("last", "agent:*", order=5), hook("second", "agent:*")))
     other = Extension(name="b", version="1", hooks=(hook("third", "agent:*"), hook("first", "agent:*", order=-1)))
-    assert list(fold((first, other)).hooks) == ["first", "second", "third", "last"]
+    assert list(fold_extensions((first, other)).hooks) == ["first", "second", "third", "last"]
 
 
 def test_every_conflict_is_named_at_once() -> None:
     other = Extension(name="b", version="1", tools=(tool("look"),), providers=(row("acme"),))
-    assert len(conflicts((ACME, other))) == 2
+    assert len(find_conflicts((ACME, other))) == 2
 
 
 KEY = SettingDeclaration(name="key", variable="ACME_KEY", summary="The key of Acme.", is_required=True, is_secret=True)
@@ -169,37 +169,39 @@ KEY = SettingDeclaration(name="key", variable="ACME_KEY", summary="The key of Ac
 
 def test_a_setting_that_is_missing_is_named() -> None:
     with pytest.raises(ExtensionConflict, match=r"'acme' needs ACME_KEY \(The key of Acme\): set it, or disable"):
-        fold((replace(ACME, settings=(KEY,)),), {"ACME_KEY": "  "})
+        fold_extensions((replace(ACME, settings=(KEY,)),), {"ACME_KEY": "  "})
 
 
 def test_a_setting_reaches_the_extension_by_its_own_name() -> None:
-    found = fold((replace(ACME, settings=(KEY,)),), {"ACME_KEY": "k", "OTHER": "x"})
+    found = fold_extensions((replace(ACME, settings=(KEY,)),), {"ACME_KEY": "k", "OTHER": "x"})
     assert found.values["acme"] == {"key": "k"}
 
 
 def test_a_secret_of_another_process_is_not_missing_here() -> None:
-    assert fold((replace(ACME, settings=(KEY,)),), {}, withheld=["ACME_KEY"]).values["acme"] == {}
+    assert fold_extensions((replace(ACME, settings=(KEY,)),), {}, withheld=["ACME_KEY"]).values["acme"] == {}
 
 
 def test_a_row_that_is_none_is_refused() -> None:
     command = CommandDeclaration(name="x", summary="x", implementation="a:b")
-    installed.put_in_force(fold((*installed.built_in(), Extension(name="b", version="1", commands=(command,)))))
+    installed.put_in_force(
+        fold_extensions((*installed.load_built_in(), Extension(name="b", version="1", commands=(command,))))
+    )
     with pytest.raises(ConfigurationError, match=r"must be a hermes_worker\.\S+\.ProviderRow"):
-        installed.rows(ProviderRow, [command])
+        installed.require_rows(ProviderRow, [command])
 
 
 def test_a_reference_is_loaded_or_named() -> None:
-    assert load("hermes_worker.core.replay:Replay.PURE") is Replay.PURE
-    assert load(tool) is tool
+    assert load_reference("hermes_worker.core.replay:Replay.PURE") is Replay.PURE
+    assert load_reference(tool) is tool
     with pytest.raises(ConfigurationError, match=r"'acme\.nowhere:x' of an extension cannot be loaded"):
-        load("acme.nowhere:x")
+        load_reference("acme.nowhere:x")
 
 
 @pytest.mark.parametrize("reference", ["hermes_worker.nowhere:x", "hermes_worker.core.replay:Nothing"])
 def test_a_missing_part_of_this_product_is_no_extension_s(reference: str) -> None:
     broken = r"this installation of hermes-worker is broken \(.*\); install it again: pip install --force-reinstall"
     with pytest.raises(ConfigurationError, match=broken):
-        load(reference)
+        load_reference(reference)
 
 
 @pytest.mark.parametrize(
@@ -221,4 +223,4 @@ def test_every_extra_with_a_module_of_its_own_is_known_by_it() -> None:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = {name for name, needs in document["project"]["optional-dependencies"].items() if needs}
     # websockets come with two of them; of the rest each has modules that nothing else brings.
-    assert set(EXTRA_OF_MODULE.values()) == extras - {"test", "deploy-test", "sdk-test", "kubernetes"}
+    assert set(EXTRA_OF_MODULE.values()) == extras - {"test", "deploy-test", "sdk-test", "docs", "kubernetes"}

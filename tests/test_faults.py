@@ -26,7 +26,7 @@ OTHER = FaultPoint.CALL_TOOL_AFTER_RUN
 @pytest.fixture(autouse=True)
 def _disarmed() -> Iterator[None]:
     yield
-    faults.disarm()
+    faults.disarm_faults()
 
 
 def test_a_plan_names_points_actions_and_conditions() -> None:
@@ -55,59 +55,59 @@ def test_a_plan_that_would_not_do_what_it_says_is_refused(plan: str, says: str) 
 
 def test_an_unarmed_point_costs_next_to_nothing() -> None:
     runs = 20_000
-    took = min(timeit.repeat(lambda: faults.point(POINT), number=runs, repeat=5)) / runs
+    took = min(timeit.repeat(lambda: faults.pass_point(POINT), number=runs, repeat=5)) / runs
 
     # Measured: 70 ns with the call of the lambda. The bound leaves room for a busy machine.
     assert took < 1e-6
 
 
 def test_an_armed_point_acts_on_its_hit_only() -> None:
-    faults.arm("iterate.after_claim=raise@2")
+    faults.arm_faults("iterate.after_claim=raise@2")
 
-    faults.point(POINT)
-    faults.point(OTHER)
+    faults.pass_point(POINT)
+    faults.pass_point(OTHER)
     with pytest.raises(FaultInjected, match=r"iterate\.after_claim"):
-        faults.point(POINT)
-    faults.point(POINT)
+        faults.pass_point(POINT)
+    faults.pass_point(POINT)
 
 
 def test_without_a_number_it_acts_every_time_until_disarmed() -> None:
-    faults.arm("iterate.after_claim=raise")
+    faults.arm_faults("iterate.after_claim=raise")
 
     for _ in range(2):
         with pytest.raises(FaultInjected):
-            faults.point(POINT)
-    faults.disarm()
-    faults.point(POINT)
+            faults.pass_point(POINT)
+    faults.disarm_faults()
+    faults.pass_point(POINT)
 
 
 def test_arming_again_starts_the_count_anew() -> None:
-    faults.arm("iterate.after_claim=raise@2")
-    faults.point(POINT)
-    faults.arm("iterate.after_claim=raise@2")
-    faults.point(POINT)
+    faults.arm_faults("iterate.after_claim=raise@2")
+    faults.pass_point(POINT)
+    faults.arm_faults("iterate.after_claim=raise@2")
+    faults.pass_point(POINT)
 
     with pytest.raises(FaultInjected):
-        faults.point(POINT)
+        faults.pass_point(POINT)
 
 
 def test_a_stall_lasts_its_seconds() -> None:
-    faults.arm("call_tool.after_run=stall:0.05")
+    faults.arm_faults("call_tool.after_run=stall:0.05")
     began = time.monotonic()
 
-    faults.point(OTHER)
+    faults.pass_point(OTHER)
 
     assert time.monotonic() - began >= 0.05
 
 
 def test_a_latch_lets_one_process_of_the_fleet_act(tmp_path: Path) -> None:
-    faults.arm(f"iterate.after_claim=raise!{tmp_path}/latch")
+    faults.arm_faults(f"iterate.after_claim=raise!{tmp_path}/latch")
 
     with pytest.raises(FaultInjected):
-        faults.point(POINT)
-    faults.point(POINT)
-    faults.arm(f"iterate.after_claim=raise!{tmp_path}/latch")
-    faults.point(POINT)
+        faults.pass_point(POINT)
+    faults.pass_point(POINT)
+    faults.arm_faults(f"iterate.after_claim=raise!{tmp_path}/latch")
+    faults.pass_point(POINT)
     assert (tmp_path / "latch").read_text() == str(os.getpid())
 
 
@@ -115,10 +115,10 @@ SCRIPT = textwrap.dedent(
     """
     import sys
     from hermes_worker.system import faults
-    faults.arm(sys.argv[1])
+    faults.arm_faults(sys.argv[1])
     for _ in range(2):
         print("passing", flush=True)
-        faults.point(faults.FaultPoint.ITERATE_AFTER_CLAIM)
+        faults.pass_point(faults.FaultPoint.ITERATE_AFTER_CLAIM)
     print("passed", flush=True)
     """
 )

@@ -21,7 +21,7 @@ import yaml
 from support.patience import PATIENCE_S
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings.handover import SECRETS_FD, STARTED_UMASK, Handover, sealed, taken
+from hermes_worker.settings.secret_transfer import SECRETS_FD, STARTED_UMASK, Handover, open_sealed, take_handover
 
 NOBODY = 65534
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
@@ -31,7 +31,10 @@ ENVIRON = {
     "PYTHONPATH": f"{Path.cwd()}:{Path(yaml.__file__).parent.parent}",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-BEGUN = "import os; from hermes_worker.settings import handover; from hermes_worker import settings; handover.begin()\n"
+BEGUN = (
+    "import os; from hermes_worker.settings import secret_transfer as handover; from hermes_worker import settings; "
+    "handover.begin_program()\n"
+)
 
 
 @cache
@@ -73,19 +76,19 @@ def said_by(code: str, environ: Mapping[str, str] | None = None, **options: Any)
 
 def test_what_is_handed_over_is_read_once_and_leaves_nothing_behind() -> None:
     given = Handover(variables={"A": "secret ü \udc80"}, is_complete=True, withheld=frozenset({"server.key"}))
-    with sealed(given.to_bytes()) as descriptor:
+    with open_sealed(given.to_bytes()) as descriptor:
         number = os.dup(descriptor)
         environ = {SECRETS_FD: str(number), "PATH": "/bin"}
-        assert taken(environ) == given
+        assert take_handover(environ) == given
     assert environ == {"PATH": "/bin"}
-    assert taken(environ) is None
+    assert take_handover(environ) is None
     with pytest.raises(OSError):
         os.fstat(number)
 
 
 @LINUX
 def test_nobody_can_change_what_is_handed_over_and_programs_do_not_inherit_it() -> None:
-    with sealed(b"secret") as descriptor:
+    with open_sealed(b"secret") as descriptor:
         assert not os.get_inheritable(descriptor)
         for change in (lambda: os.pwrite(descriptor, b"other!", 0), lambda: os.ftruncate(descriptor, 0)):
             with pytest.raises(PermissionError):
@@ -95,13 +98,13 @@ def test_nobody_can_change_what_is_handed_over_and_programs_do_not_inherit_it() 
 @pytest.mark.parametrize("number", ["77777", "x", "-1"])
 def test_a_descriptor_that_is_none_of_ours_is_one_sentence(number: str) -> None:
     with pytest.raises(ConfigurationError, match="remove it from the environment"):
-        taken({SECRETS_FD: number})
+        take_handover({SECRETS_FD: number})
 
 
 @LINUX
 def test_a_program_starts_again_without_the_secrets_of_its_environment_and_still_has_them() -> None:
     shown = """
-found = settings.load()
+found = settings.load_settings()
 handover.show_memory()  # a plain user could not look at itself
 print(json.dumps({
     "environ": open("/proc/self/environ").read(),
@@ -134,7 +137,9 @@ print(json.dumps({
 @LINUX
 def test_another_program_of_the_same_user_can_read_neither_environment_nor_memory() -> None:
     """Root can: it is who the program must not be."""
-    victim = python(f"{BEGUN}found = settings.load()\nprint('ready', flush=True)\ninput()", {"X_API_KEY": "PLANTED"})
+    victim = python(
+        f"{BEGUN}found = settings.load_settings()\nprint('ready', flush=True)\ninput()", {"X_API_KEY": "PLANTED"}
+    )
     assert victim.stdout is not None
     assert victim.stdout.readline() == "ready\n"
     attempts = f"""
@@ -176,7 +181,7 @@ def test_no_core_is_written_and_new_files_are_private() -> None:
     said = said_by(
         f"import resource; open({str(folder / 'new')!r}, 'w').close()\n"
         "print(json.dumps({'core': resource.getrlimit(resource.RLIMIT_CORE)[0], "
-        "'commands': settings.load().terminal.umask, 'again': os.environ['HERMES_STARTED_UMASK']}))",
+        "'commands': settings.load_settings().terminal.umask, 'again': os.environ['HERMES_STARTED_UMASK']}))",
         {"X_API_KEY": "secret"},
         umask=0o027,
     )
@@ -187,7 +192,7 @@ def test_no_core_is_written_and_new_files_are_private() -> None:
 
 def test_the_umask_of_commands_can_be_set() -> None:
     said = said_by(
-        "print(json.dumps({'commands': settings.load().terminal.umask}))",
+        "print(json.dumps({'commands': settings.load_settings().terminal.umask}))",
         {"HERMES_COMMAND_UMASK": "002", STARTED_UMASK: "077"},
     )
     assert said == {"commands": 0o002}

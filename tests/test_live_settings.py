@@ -13,7 +13,7 @@ import pytest
 from support.migrated import bring_up
 
 from hermes_worker import wiring
-from hermes_worker.agent.prompt.compaction import Protected
+from hermes_worker.agent.prompt.compaction import ProtectedRows
 from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.overrides import OverrideLevel
@@ -21,8 +21,8 @@ from hermes_worker.features.configurations.rows import ConfigurationVersion
 from hermes_worker.features.memory.rules import MemoryTarget, MemoryWriter
 from hermes_worker.features.skills.change_rules import SkillWrites
 from hermes_worker.live_settings import LiveSettings
-from hermes_worker.settings import Settings, load
-from hermes_worker.settings.overriding import bounded_overrides, checked_overrides, fleet_values, overridden
+from hermes_worker.settings import Settings, load_settings
+from hermes_worker.settings.overriding import bound_overrides, check_overrides, override_settings, parse_fleet_values
 from hermes_worker.store.engine.database import Database
 from hermes_worker.tasks.calls.call_tool import _origin
 from hermes_worker.tasks.iteration.requests import ModelOptions
@@ -42,16 +42,16 @@ class Rows:
         version = 1 + sum(row.of_tenant == tenant for row in self.rows)
         self.rows.append(ConfigurationVersion(tenant, version, text, "me", 0.0))
 
-    def newest(self) -> int:
+    def load_newest_number(self) -> int:
         self.looks += 1
         if self.is_away:
             raise UnavailableError("away")
         return len(self.rows)
 
-    def current(self) -> Sequence[ConfigurationVersion]:
+    def list_current(self) -> Sequence[ConfigurationVersion]:
         return list({row.of_tenant: row for row in self.rows}.values())
 
-    def history(self, tenant: str | None, limit: int = 100) -> Sequence[ConfigurationVersion]:
+    def list_versions(self, tenant: str | None, limit: int = 100) -> Sequence[ConfigurationVersion]:
         return [row for row in reversed(self.rows) if row.of_tenant == (tenant or "")][:limit]
 
 
@@ -61,12 +61,12 @@ class Process:
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
         self.rows = Rows()
         self.now = 0.0
-        self.settings: Settings = load(environ or {}, home=home)
+        self.settings: Settings = load_settings(environ or {}, home=home)
         self.live = LiveSettings(self.settings, self.rows, now=lambda: self.now)
 
     def turns(self, tenant: str = "default", **said: Mapping[str, str]) -> int:
         self.now += 1.0
-        return self.live.chosen(tenant, **said).settings.agent.iterations_max
+        return self.live.choose_settings(tenant, **said).settings.agent.iterations_max
 
 
 @pytest.fixture
@@ -78,12 +78,12 @@ def test_the_narrowest_layer_counts_and_is_recorded_with_its_version(process: Pr
     process.rows.write("agent: {max_turns: 50}")
     process.rows.write("agent: {max_turns: 40}\nmodel: {default: of-acme}", "acme")
     assert (process.turns(), process.turns("acme"), process.turns("other")) == (50, 40, 50)
-    chosen = process.live.chosen("acme", {"agent.max_turns": "30"}, {"agent.max_turns": "20"})
+    chosen = process.live.choose_settings("acme", {"agent.max_turns": "30"}, {"agent.max_turns": "20"})
     assert chosen.settings.agent.iterations_max == 20
     assert chosen.overrides == {"agent.max_turns": "20", "model.default": "of-acme"}
     assert chosen.origins == {"agent.max_turns": "run", "model.default": "tenant"}
     assert chosen.layers == {"fleet": "1", "tenant": "1"}
-    told = {each.key: each for each in chosen.told()}
+    told = {each.key: each for each in chosen.list_with_sources()}
     assert (told["agent.max_turns"].layer, told["model.default"].origin) == ("run", "the configuration of the tenant")
     assert told["lease.ttl_s"].layer == "default"
 
@@ -104,11 +104,11 @@ def test_the_last_good_configuration_counts_while_the_newest_cannot_be_used(proc
     assert process.turns() == 50
     process.rows.write(text)
     assert process.turns() == 50
-    assert "version 2 of the configuration of the fleet cannot be used" in process.live.problems()["fleet"]
+    assert "version 2 of the configuration of the fleet cannot be used" in process.live.list_problems()["fleet"]
     again = LiveSettings(process.settings, process.rows, now=lambda: 0.0)
-    assert again.chosen("default").settings.agent.iterations_max == 50, "a process that starts has it as well"
+    assert again.choose_settings("default").settings.agent.iterations_max == 50, "a process that starts has it as well"
     process.rows.write("agent: {max_turns: 60}")
-    assert (process.turns(), process.live.problems()) == (60, {})
+    assert (process.turns(), process.live.list_problems()) == (60, {})
 
 
 def test_rows_are_looked_at_once_a_second_and_their_absence_changes_nothing(process: Process) -> None:
@@ -116,14 +116,14 @@ def test_rows_are_looked_at_once_a_second_and_their_absence_changes_nothing(proc
     assert process.turns() == 50
     looks = process.rows.looks
     for _ in range(10):
-        process.live.chosen("default")
+        process.live.choose_settings("default")
     assert process.rows.looks == looks
     process.rows.is_away = True
     assert process.turns() == 50
     with pytest.raises(UnavailableError):
         fresh = Rows()
         fresh.is_away = True
-        LiveSettings(process.settings, fresh).chosen("default")
+        LiveSettings(process.settings, fresh).choose_settings("default")
 
 
 def test_the_environment_of_a_process_counts_more_than_the_fleet_and_less_than_a_tenant(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_a_file_that_changes_is_taken_up_and_one_that_cannot_be_used_is_not(tmp_
     file = tmp_path / "config.yaml"
     file.write_text("agent: {max_turns: 7}\nlogging: {level: DEBUG}")
     process = Process(tmp_path)
-    assert (process.turns(), process.live.chosen("default").overrides) == (7, {})
+    assert (process.turns(), process.live.choose_settings("default").overrides) == (7, {})
     replaced(file, "agent: {max_turns: 8}")
     assert process.turns() == 8
-    assert list(process.live.chosen("default").layers) == ["file"]
+    assert list(process.live.choose_settings("default").layers) == ["file"]
     replaced(file, "agent: {max_turns: eight}")
-    assert process.turns() == 8 and "config.yaml cannot be used" in process.live.problems()["file"]
+    assert process.turns() == 8 and "config.yaml cannot be used" in process.live.list_problems()["file"]
     replaced(file, "agent: {}")
-    assert (process.turns(), process.live.problems()) == (90, {}), "what the file said at the start is taken back"
+    assert (process.turns(), process.live.list_problems()) == (90, {}), "what the file said at the start is taken back"
     process.rows.write("agent: {max_turns: 50}")
     replaced(file, "agent: {max_turns: 9}")
     assert process.turns() == 50, "the rows count more"
@@ -156,7 +156,7 @@ def test_a_value_of_the_file_with_a_variable_stays_as_it_was_at_the_start(tmp_pa
     assert process.turns() == 7
     replaced(tmp_path / "config.yaml", "model: {default: '${OUR_MODEL}'}\nagent: {max_turns: 8}")
     assert process.turns() == 8
-    assert process.live.chosen("default").settings.model.name == "ours"
+    assert process.live.choose_settings("default").settings.model.name == "ours"
 
 
 def replaced(file: Path, text: str) -> None:
@@ -180,7 +180,7 @@ def replaced(file: Path, text: str) -> None:
 )
 def test_rows_hold_no_secret_and_nothing_that_runs_code(text: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        fleet_values(text, place="the configuration of the fleet")
+        parse_fleet_values(text, place="the configuration of the fleet")
 
 
 @pytest.mark.parametrize("level", list(OverrideLevel))
@@ -189,12 +189,12 @@ def test_rows_hold_no_secret_and_nothing_that_runs_code(text: str, reason: str) 
 )
 def test_nobody_overrides_what_is_not_on_the_list(key: str, level: OverrideLevel) -> None:
     with pytest.raises(ConfigurationError, match="cannot be overridden"):
-        checked_overrides({key: "x"}, level, place="settings")
+        check_overrides({key: "x"}, level, place="settings")
 
 
 def test_callers_hear_what_is_too_much(process: Process) -> None:
-    above = overridden(process.settings, {"agent.max_turns": "10", "approvals.mode": "manual"})
-    assert bounded_overrides(above, {"agent.max_turns": "10"}, place="settings")
+    above = override_settings(process.settings, {"agent.max_turns": "10", "approvals.mode": "manual"})
+    assert bound_overrides(above, {"agent.max_turns": "10"}, place="settings")
     for said in (
         {"agent.max_turns": "11"},
         {"approvals.mode": "off"},
@@ -203,7 +203,7 @@ def test_callers_hear_what_is_too_much(process: Process) -> None:
         {"terminal.memory_mb_max": "9000"},
     ):
         with pytest.raises(ConfigurationError, match="may not allow more than what stands above"):
-            bounded_overrides(above, said, place="settings")
+            bound_overrides(above, said, place="settings")
 
 
 @dataclass(frozen=True)
@@ -222,29 +222,29 @@ class _Served:
 def serving(settings: Settings, compactor: object, database: Database | None = None) -> Any:
     """What a worker with these settings serves runs with that have settings of their own."""
     shared: Any = SimpleNamespace(
-        settings=settings, sandbox=wiring.sandbox_of(settings), client=SimpleNamespace(database=database)
+        settings=settings, sandbox=wiring.build_sandbox(settings), client=SimpleNamespace(database=database)
     )
-    return wiring._overriding(shared, compactor)  # type: ignore[arg-type]
+    return wiring._make_override_builder(shared, compactor)  # type: ignore[arg-type]
 
 
 def test_what_is_said_of_compaction_reaches_the_compactor_of_a_run(tmp_path: Path) -> None:
-    settings = load({}, home=tmp_path)
-    serve = serving(settings, wiring._built_in_compactor(settings))
+    settings = load_settings({}, home=tmp_path)
+    serve = serving(settings, wiring._build_builtin_compactor(settings))
     said = {"compression.protect_first_n": "1", "compression.protect_last_n": "40", "compression.target_ratio": "0.4"}
     model = serve(_Served(), json.dumps(said)).model
-    assert model.compactor.protected == Protected(head_rows=1, tail_rows=40, tail_part=0.4)
+    assert model.compactor.protected == ProtectedRows(head_rows=1, tail_rows=40, tail_part=0.4)
     other = object()
     assert _with_own_compactor(tmp_path, other).compactor is other, "one of an extension stays"
 
 
 def _with_own_compactor(home: Path, compactor: object) -> ModelOptions:
-    settings = load({"HERMES_COMPACTOR": "short"}, home=home)
+    settings = load_settings({"HERMES_COMPACTOR": "short"}, home=home)
     model: ModelOptions = serving(settings, compactor)(_Served(), "{}").model
     return model
 
 
 def test_what_is_said_of_memory_skills_and_commands_reaches_the_tools_of_a_run(tmp_path: Path) -> None:
-    settings = load({"HERMES_MODEL": "m", "HERMES_BASE_URL": "http://127.0.0.1:1/v1"}, home=tmp_path)
+    settings = load_settings({"HERMES_MODEL": "m", "HERMES_BASE_URL": "http://127.0.0.1:1/v1"}, home=tmp_path)
     serve = serving(settings, None)
     said = {
         "memory.profile": "work",
@@ -268,7 +268,7 @@ def test_what_is_said_of_memory_skills_and_commands_reaches_the_tools_of_a_run(t
 
 
 def test_limits_of_commands_that_are_said_for_a_run_are_those_of_its_workspace(tmp_path: Path) -> None:
-    settings = load({"HERMES_SANDBOX": "off"}, home=tmp_path / "home")
+    settings = load_settings({"HERMES_SANDBOX": "off"}, home=tmp_path / "home")
     said = {"terminal.cpu_s_max": "5", "terminal.open_files_max": "100"}
     bring_up(url := f"sqlite:///{tmp_path / 'rows.db'}")
     served = serving(settings, None, Database(url))(_Served(), json.dumps(said))
@@ -285,8 +285,8 @@ def test_what_processes_use_themselves_is_live_for_tenants_and_not_for_the_fleet
     process.rows.write("terminal: {network: none}\nmemory: {memory_char_limit: 500}")
     process.rows.write("terminal: {network: proxy}", "acme")
     process.now += 1.0
-    assert process.live.chosen("default").overrides == {"memory.memory_char_limit": "500"}
-    assert process.live.chosen("acme").overrides["terminal.network"] == "proxy"
+    assert process.live.choose_settings("default").overrides == {"memory.memory_char_limit": "500"}
+    assert process.live.choose_settings("acme").overrides["terminal.network"] == "proxy"
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from hermes_worker.metrics import serving
 from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
 from hermes_worker.metrics.collecting import FleetCollector
 from hermes_worker.metrics.labels import LabelValues
-from hermes_worker.metrics.serving import registry_of, serve_metrics
-from hermes_worker.observe import COUNTED, TIMED, count, reset_counters, took
+from hermes_worker.metrics.serving import build_registry, serve_metrics
+from hermes_worker.observe import COUNTED, TIMED, count, record_duration, reset_counters
 from hermes_worker.settings import MetricsSettings, Settings
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.tables import channels, deliveries, runs
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return settings_module.load({"HERMES_HOME": str(tmp_path), "HERMES_MODEL": "scripted"})
+    return settings_module.load_settings({"HERMES_HOME": str(tmp_path), "HERMES_MODEL": "scripted"})
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def everything(store: Store, settings: Settings) -> dict[str, Family]:
         count(event)
     count("model.failed.rate_limit")
     for timer in TIMED:
-        took(f"{timer}.model" if timer in ("hint.waited", "step.held") else timer, 0.3)
+        record_duration(f"{timer}.model" if timer in ("hint.waited", "step.held") else timer, 0.3)
     _live(store)
     gauges = {
         name: lambda: 1.0
@@ -73,7 +73,7 @@ def everything(store: Store, settings: Settings) -> dict[str, Family]:
             "hermes_process_database_connections.open",
         )
     }
-    return served(registry_of(settings, "worker", gauges, store.database))
+    return served(build_registry(settings, "worker", gauges, store.database))
 
 
 def _live(store: Store) -> None:
@@ -156,29 +156,29 @@ def test_fleet_metrics_say_what_the_rows_say(store: Store, settings: Settings) -
 def test_accounts_that_gateways_listen_to_are_told_by_how_that_goes(store: Store, settings: Settings) -> None:
     rows = GatewayRows(store.database)
     for number, (lease_s, error) in enumerate([(60, None), (60, None), (60, "401"), (-5, None)]):
-        hold = rows.hold(f"telegram:a{number}", mode="poll", token_hash=str(number), holder="gw", lease_s=60)
+        hold = rows.acquire_lease(f"telegram:a{number}", mode="poll", token_hash=str(number), holder="gw", lease_s=60)
         assert hold is not None
         rows.renew(hold, lease_s, error=error)
-    hold = rows.hold("telegram:old", mode="poll", token_hash="old", holder="gw", lease_s=60)
+    hold = rows.acquire_lease("telegram:old", mode="poll", token_hash="old", holder="gw", lease_s=60)
     with store.database.write() as connection:
         gone = {"looked_at": 1, "lease_until": 2}
         connection.execute(sa.update(channels).where(channels.c.account == "telegram:old").values(**gone))
-    family = served(registry_of(settings, "api", {}, store.database))["hermes_gateway_accounts"]
+    family = served(build_registry(settings, "api", {}, store.database))["hermes_gateway_accounts"]
     said = {sample.labels["state"]: sample.value for sample in family.samples}
     assert said == {"listening": 2, "failing": 1, "unheld": 1}
 
 
 def test_what_callers_choose_becomes_no_label(store: Store, settings: Settings) -> None:
     store.submit(model="made up by a caller")
-    text = generate_latest(registry_of(settings, "api", {}, store.database)).decode()
+    text = generate_latest(build_registry(settings, "api", {}, store.database)).decode()
     _live(store)
-    later = served(registry_of(settings, "api", {}, store.database))
+    later = served(build_registry(settings, "api", {}, store.database))
 
     assert "made up" not in text
     assert 'hermes_iterations_total{model="other"} 0.0' in text
     delivered = {sample.labels["platform"] for sample in later["hermes_deliveries"].samples if sample.value}
     assert delivered == {"other"}
-    assert "run_" not in generate_latest(registry_of(settings, "api", {}, store.database)).decode()
+    assert "run_" not in generate_latest(build_registry(settings, "api", {}, store.database)).decode()
 
 
 def test_a_database_that_is_away_is_said_and_nothing_else(settings: Settings, tmp_path: Path) -> None:
@@ -278,4 +278,4 @@ def test_exactly_what_the_sources_count_is_counted() -> None:
     # Counted where a step is written.
     refused = {"iteration.refused", "tool_call.refused", "auxiliary.refused", "prompt.refused"}
     assert _used("count") | refused == set(COUNTED)
-    assert _used("took") == set(TIMED)
+    assert _used("record_duration") == set(TIMED)

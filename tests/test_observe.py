@@ -17,7 +17,16 @@ import pytest
 from support.logs import kept_log
 
 import hermes_worker
-from hermes_worker.observe import EVENTS, Outage, bound, configure_logging, count, log, reset_counters, snapshot
+from hermes_worker.observe import (
+    EVENTS,
+    OutageLog,
+    bind_facts,
+    configure_logging,
+    count,
+    log,
+    reset_counters,
+    snapshot_counters,
+)
 from hermes_worker.settings import LogSettings, Secret
 
 PACKAGE = Path(hermes_worker.__file__).parent
@@ -73,8 +82,8 @@ def test_a_console_line_is_for_people(stream: io.StringIO) -> None:
 def test_bound_facts_are_in_every_line_inside_and_in_none_after(stream: io.StringIO) -> None:
     configure_logging(LogSettings(format="json"), "worker", stream=stream)
 
-    with bound(run_id="r", iteration=1):
-        with bound(iteration=2):
+    with bind_facts(run_id="r", iteration=1):
+        with bind_facts(iteration=2):
             log.info("iteration.claimed")
         log.info("iteration.committed")
     log.info("sweep.completed")
@@ -85,7 +94,7 @@ def test_bound_facts_are_in_every_line_inside_and_in_none_after(stream: io.Strin
 def test_bound_facts_stay_in_their_thread(stream: io.StringIO) -> None:
     configure_logging(LogSettings(format="json"), "worker", stream=stream)
 
-    with bound(run_id="r"):
+    with bind_facts(run_id="r"):
         other = threading.Thread(target=log.info, args=("sweep.completed",))
         other.start()
         other.join()
@@ -172,7 +181,7 @@ def test_odd_values_become_valid_json(stream: io.StringIO) -> None:
 def test_other_libraries_take_the_same_way(stream: io.StringIO) -> None:
     configure_logging(LogSettings(format="json"), "worker", stream=stream)
 
-    with bound(run_id="r"):
+    with bind_facts(run_id="r"):
         logging.getLogger("some.library").warning("got %s", KEY)
         logging.getLogger("httpx").info("GET https://h")
         logging.getLogger("some.library").debug("nothing")
@@ -233,7 +242,7 @@ def _events_used(path: Path) -> Iterator[tuple[str, str]]:
                 if name == "count" and name in ours:
                     yield path.name, event
             case ast.Call(
-                func=ast.Name(id="keep_looking"),
+                func=ast.Name(id="poll_forever"),
                 keywords=[ast.keyword(arg="event", value=ast.Constant(value=str(event)))],
             ):
                 yield path.name, event
@@ -288,9 +297,9 @@ class Clock:
         return self.now
 
 
-def outage_on(clock: Clock, stream: io.StringIO) -> Outage:
+def outage_on(clock: Clock, stream: io.StringIO) -> OutageLog:
     configure_logging(LogSettings(format="json", level="INFO"), "worker", stream=stream)
-    return Outage("broker.unreachable", "broker.reachable", clock=clock)
+    return OutageLog("broker.unreachable", "broker.reachable", clock=clock)
 
 
 def test_an_outage_is_told_at_growing_intervals_and_when_it_is_over() -> None:
@@ -298,10 +307,10 @@ def test_an_outage_is_told_at_growing_intervals_and_when_it_is_over() -> None:
     outage = outage_on(clock, stream)
     for quarter in range(4 * 300):
         clock.now = 100.0 + quarter / 4
-        outage.failed(doing="sweep")
+        outage.note_failure(doing="sweep")
     clock.now = 400.0
-    outage.worked()
-    outage.worked()
+    outage.note_success()
+    outage.note_success()
 
     *gone, back = lines(stream)
     assert [line["away_s"] for line in gone] == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]
@@ -314,8 +323,8 @@ def test_a_server_that_comes_and_goes_is_not_told_of_each_time() -> None:
     outage = outage_on(clock, stream)
     for _ in range(1_000):
         clock.now += 0.1
-        outage.failed()
-        outage.worked()
+        outage.note_failure()
+        outage.note_success()
 
     assert sum(line["event"] == "broker.unreachable" for line in lines(stream)) == 7
     assert sum(line["event"] == "broker.reachable" for line in lines(stream)) == 7
@@ -327,8 +336,8 @@ def test_a_new_outage_is_told_at_once() -> None:
     for _ in range(2):
         for _ in range(30):
             clock.now += 1
-            outage.failed()
-        outage.worked()
+            outage.note_failure()
+        outage.note_success()
         clock.now += 61
 
     assert [line["away_s"] for line in lines(stream) if line["event"] == "broker.unreachable"] == [
@@ -361,7 +370,7 @@ def test_counters_add_up_over_threads() -> None:
     count("hint.sent", 7)
     count("model.failed.rate_limit")
 
-    values = snapshot()
+    values = snapshot_counters()
     assert (values["tool_call.settled"], values["hint.sent"], values["model.failed.rate_limit"]) == (4000, 7, 1)
     assert values["lease.lost"] == 0
 
@@ -376,7 +385,7 @@ def test_a_forked_child_counts_for_itself() -> None:
     count("hint.sent", 5)
     child = os.fork()
     if child == 0:
-        os._exit(snapshot()["hint.sent"])
+        os._exit(snapshot_counters()["hint.sent"])
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert snapshot()["hint.sent"] == 5
+    assert snapshot_counters()["hint.sent"] == 5

@@ -20,7 +20,7 @@ from hermes_worker.system.own_folders import (
     temporary_folder,
     temporary_place,
 )
-from hermes_worker.tasks.upkeep import remove_left
+from hermes_worker.tasks.maintenance import remove_left_on_machine
 
 _HOLDER = """
 import sys
@@ -34,10 +34,10 @@ sys.stdin.read()
 _COMMAND = """
 import sys
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.sandbox.landlock import Landlock
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
-sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Landlock()])
+sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [LandlockRung()])
 here = LocalWorkspace(sys.argv[1], base_env={"PATH": "/usr/bin:/bin"}, hermes_home="", sandbox=sandbox)
 here.execute("echo $TMPDIR > started; head -c 1000 /dev/zero > $TMPDIR/data; mv started said; sleep 600",
              cwd=None, env={}, timeout_s=600, output_bytes_max=1000, should_stop=lambda: False)
@@ -123,5 +123,5 @@ def test_the_temporary_folder_of_a_command_goes_with_a_later_start_when_its_work
     _kill(worker)
 
     assert find_left_folders(temporary_place()).bytes >= 1000
-    assert remove_left(tmp_path / "home") == 1
+    assert remove_left_on_machine(tmp_path / "home") == 1
     assert not folder.exists()

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.channels.files import FileGone, read
+from hermes_worker.channels.files import FileGone, read_judged_file
 from hermes_worker.channels.media import MediaFile
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.features.skills.rules import SkillError
 from hermes_worker.features.skills.workspace_files import read_skill_folder
-from hermes_worker.features.webhooks.management_routes import _lists
+from hermes_worker.features.webhooks.management_routes import _load_lists
 from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route
-from hermes_worker.local.paths import failed_start
-from hermes_worker.local.valkey import running
-from hermes_worker.settings import load
+from hermes_worker.local.paths import read_failed_start
+from hermes_worker.local.valkey import find_running
+from hermes_worker.settings import load_settings
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -65,25 +65,25 @@ def _file(place: Path) -> Path:
 
 def _read_filter(place: Path) -> object:
     route = Route(name="r", secret=NO_AUTH, filters=[{"field": "user", "in_file": "a.txt"}])
-    return _lists(route, place)
+    return _load_lists(route, place)
 
 
 def _attach(place: Path) -> object:
     judged = MediaFile(path=str(_file(place)), name="a.txt", kind=MediaKind.DOCUMENT, size=5)
-    return read(judged, MediaKind.DOCUMENT)
+    return read_judged_file(judged, MediaKind.DOCUMENT)
 
 
 READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "skill": (_skill, lambda place: read_skill_folder(place / "skills" / "review")),
-    "variables": (lambda place: place / ".env", lambda place: load({}, home=place)),
-    "settings": (lambda place: place / "config.yaml", lambda place: load({}, home=place)),
+    "variables": (lambda place: place / ".env", lambda place: load_settings({}, home=place)),
+    "settings": (lambda place: place / "config.yaml", lambda place: load_settings({}, home=place)),
     "list of a filter": (_file, _read_filter),
     "attachment": (_file, _attach),
     "read_file": (_file, lambda place: LocalWorkspace(str(place), base_env={}).read_bytes("a.txt")),
     "write_file's look": (_file, lambda place: LocalWorkspace(str(place), base_env={}).read_bytes("a.txt", limit=0)),
-    "password of the broker": (lambda place: place / "password", running),
-    "record of the broker": (lambda place: place / "valkey.json", running),
-    "note of a start": (lambda place: place / "run" / "start-failed", failed_start),
+    "password of the broker": (lambda place: place / "password", find_running),
+    "record of the broker": (lambda place: place / "valkey.json", find_running),
+    "note of a start": (lambda place: place / "run" / "start-failed", read_failed_start),
 }
 
 

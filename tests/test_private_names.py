@@ -153,6 +153,7 @@ TABLE = (
         where="_signal",
         name="",
         files=(
+            "hermes_worker/workspaces/sandbox/helper/connector.py",
             "hermes_worker/workspaces/sandbox/helper/keeper.py",
             "hermes_worker/workspaces/sandbox/helper/namespace.py",
             "hermes_worker/workspaces/sandbox/helper/starter.py",
@@ -161,9 +162,19 @@ TABLE = (
         instead=_STARTUP,
     ),
     PrivateName(
+        where="_thread",
+        name="",
+        files=("hermes_worker/workspaces/sandbox/helper/connector.py",),
+        used_for="to answer the connects of a command in threads, without the time that threading takes to import",
+        instead=_STARTUP,
+    ),
+    PrivateName(
         where="_socket",
         name="",
-        files=("hermes_worker/workspaces/sandbox/helper/keeper.py",),
+        files=(
+            "hermes_worker/workspaces/sandbox/helper/connector.py",
+            "hermes_worker/workspaces/sandbox/helper/keeper.py",
+        ),
         used_for="to hand a descriptor out of a process that may open no files any more",
         instead="Import the public module before the process is confined.",
     ),

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from hermes_worker import settings as settings_module
-from hermes_worker.channels.adapters import secret_variables
+from hermes_worker.channels.adapters import find_secret_variables
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.models.catalog import provider_rows
-from hermes_worker.settings import Secret, SettingLayer, Settings, handed_to, load, told_settings
-from hermes_worker.settings.handover import SECRETS_FD, Handover, sealed
+from hermes_worker.settings import Secret, SettingLayer, Settings, build_handover, list_with_sources, load_settings
 from hermes_worker.settings.role_secrets import (
     DELIVERY_SECRETS,
     PROVIDER_SECRETS,
     SECRET_SETTINGS,
     ProcessRole,
+    find_owners,
     is_secret,
-    owners,
 )
+from hermes_worker.settings.secret_transfer import SECRETS_FD, Handover, open_sealed
 
 KEY = "0123456789abcdef-server"
 ENVIRON = {
@@ -71,13 +71,13 @@ def test_a_setting_that_is_parsed_to_a_secret_is_marked_as_one() -> None:
 
 
 def test_every_credential_of_a_platform_is_known() -> None:
-    assert secret_variables() == DELIVERY_SECRETS
+    assert find_secret_variables() == DELIVERY_SECRETS
 
 
 def test_every_credential_of_a_model_provider_is_known() -> None:
     named = {name for row in provider_rows().values() for name in row.key_variables}
     assert {name for name in named if not name.endswith("_API_KEY")} == PROVIDER_SECRETS
-    assert all(owners(name, "x") == {ProcessRole.MODEL} for name in named)
+    assert all(find_owners(name, "x") == {ProcessRole.MODEL} for name in named)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_other_variables_stay(variable: str, value: str) -> None:
     ],
 )
 def test_a_role_gets_its_secrets_and_no_others(tmp_path: Path, role: ProcessRole, gets: set[str]) -> None:
-    environ, handed = handed_to(load(ENVIRON, home=tmp_path), role)
+    environ, handed = build_handover(load_settings(ENVIRON, home=tmp_path), role)
     assert set(handed.variables) == gets
     assert not {name for name, value in environ.items() if is_secret(name, value)}
 
@@ -153,22 +153,22 @@ def test_the_api_gets_the_secret_of_a_webhook_where_the_platform_brings_messages
     tmp_path: Path, environ: Mapping[str, str], gets: set[str]
 ) -> None:
     """Answers by SMS are sent with the same secret, and nothing comes in by that."""
-    settings = load({"PATH": "/bin", **environ}, home=tmp_path)
-    assert set(handed_to(settings, ProcessRole.API)[1].variables) == gets
+    settings = load_settings({"PATH": "/bin", **environ}, home=tmp_path)
+    assert set(build_handover(settings, ProcessRole.API)[1].variables) == gets
     sent_with = {name for name in environ if name.startswith("TWILIO")}
-    assert sent_with <= set(handed_to(settings, ProcessRole.DELIVERY)[1].variables)
+    assert sent_with <= set(build_handover(settings, ProcessRole.DELIVERY)[1].variables)
 
 
 def test_tools_get_what_commands_may_have_and_no_credentials_of_chats_or_of_the_api(tmp_path: Path) -> None:
-    gets = handed_to(load(ENVIRON, home=tmp_path), ProcessRole.TOOLS)[1].variables
+    gets = build_handover(load_settings(ENVIRON, home=tmp_path), ProcessRole.TOOLS)[1].variables
     assert {*STATE, "BUILD_TOKEN"} <= set(gets)
     assert not {*MODELS, "TELEGRAM_BOT_TOKEN", "HERMES_SERVER_KEY", "AWS_SECRET_ACCESS_KEY"} & set(gets)
 
 
 def test_a_worker_of_several_queues_gets_what_each_of_them_needs(tmp_path: Path) -> None:
-    gets = handed_to(load(ENVIRON, home=tmp_path), ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM)[
-        1
-    ].variables
+    gets = build_handover(
+        load_settings(ENVIRON, home=tmp_path), ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM
+    )[1].variables
     assert {"HERMES_API_KEY", "TELEGRAM_BOT_TOKEN"} <= set(gets)
     assert "HERMES_SERVER_KEY" not in gets
 
@@ -179,9 +179,9 @@ def test_a_role_reads_the_same_settings_but_for_the_secrets_of_others(
 ) -> None:
     (tmp_path / ".env").write_text("DISCORD_BOT_TOKEN=in-a-file\nHERMES_OAUTH_CLIENT_ID=me\n")
     (tmp_path / "config.yaml").write_text("agent: {max_turns: 7}")
-    given = load(ENVIRON, home=tmp_path)
+    given = load_settings(ENVIRON, home=tmp_path)
 
-    found = _as_child(monkeypatch, *handed_to(given, role))
+    found = _as_child(monkeypatch, *build_handover(given, role))
 
     assert found.agent.iterations_max == 7
     assert found.model.provider == given.model.provider
@@ -191,7 +191,7 @@ def test_a_role_reads_the_same_settings_but_for_the_secrets_of_others(
     assert found.environ.get("DISCORD_BOT_TOKEN") == ("in-a-file" if sends_or_listens else None)
     assert (found.server.key is not None) == (role is ProcessRole.API)
     assert (found.database.url is not None) == (role is not ProcessRole.SCRIPTED)
-    assert (found.model.api_key is not None) == (role in owners("HERMES_API_KEY", "x"))
+    assert (found.model.api_key is not None) == (role in find_owners("HERMES_API_KEY", "x"))
 
 
 def test_a_role_knows_where_whoever_started_it_read_each_setting(
@@ -199,9 +199,11 @@ def test_a_role_knows_where_whoever_started_it_read_each_setting(
 ) -> None:
     (tmp_path / ".env").write_text("HERMES_OAUTH_CLIENT_ID=me\n")
     (tmp_path / "config.yaml").write_text("agent: {max_turns: 7}")
-    given = load(ENVIRON, home=tmp_path)
+    given = load_settings(ENVIRON, home=tmp_path)
 
-    told = {each.key: each for each in told_settings(_as_child(monkeypatch, *handed_to(given, ProcessRole.API)))}
+    told = {
+        each.key: each for each in list_with_sources(_as_child(monkeypatch, *build_handover(given, ProcessRole.API)))
+    }
 
     assert (told["agent.max_turns"].value, told["agent.max_turns"].layer) == ("7", SettingLayer.FILE)
     assert told["model.client_id"].origin == "HERMES_OAUTH_CLIENT_ID in .env"
@@ -211,7 +213,7 @@ def test_a_role_knows_where_whoever_started_it_read_each_setting(
 
 
 def test_no_role_reads_a_file_that_was_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed = handed_to(load(ENVIRON, home=tmp_path), ProcessRole.TOOLS)
+    handed = build_handover(load_settings(ENVIRON, home=tmp_path), ProcessRole.TOOLS)
     (tmp_path / ".env").write_text("HERMES_SERVER_KEY=0123456789abcdef-later\n")
     (tmp_path / "config.yaml").write_text("nonsense: [")
     assert _as_child(monkeypatch, *handed).server.key is None
@@ -219,10 +221,10 @@ def test_no_role_reads_a_file_that_was_changed_since(tmp_path: Path, monkeypatch
 
 def _as_child(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str], handed: Handover) -> Settings:
     """What ``load`` gives in a process that was started with these."""
-    with sealed(handed.to_bytes()) as descriptor:
+    with open_sealed(handed.to_bytes()) as descriptor:
         monkeypatch.setattr(settings_module, "_handed", Handover())
         for name in os.environ:
             monkeypatch.delenv(name)
         for name, value in {**environ, SECRETS_FD: str(os.dup(descriptor))}.items():
             monkeypatch.setenv(name, value)
-        return load()
+        return load_settings()

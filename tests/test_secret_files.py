@@ -10,10 +10,10 @@ import pytest
 
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings import Settings, as_environ, handed_to, load
+from hermes_worker.settings import Settings, build_handover, load_settings, render_environ
 from hermes_worker.settings import secret_files as secret_files_module
 from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
-from hermes_worker.wiring import sandbox_of
+from hermes_worker.wiring import build_sandbox
 
 KEY = "0123456789abcdef-server"
 
@@ -27,7 +27,7 @@ def by_file(tmp_path: Path, variable: str, content: str | bytes) -> dict[str, st
 
 def complaint(tmp_path: Path, environ: dict[str, str]) -> str:
     with pytest.raises(ConfigurationError) as raised:
-        load(environ, home=tmp_path)
+        load_settings(environ, home=tmp_path)
     return str(raised.value)
 
 
@@ -55,9 +55,9 @@ def test_every_secret_can_come_from_a_file(tmp_path: Path, variable: str) -> Non
     others.pop(variable, None)
     value = VALUES.get(variable, "0123456789abcdef")
 
-    settings = load({**others, **by_file(tmp_path, variable, value)}, home=tmp_path)
+    settings = load_settings({**others, **by_file(tmp_path, variable, value)}, home=tmp_path)
 
-    assert comparable(settings) == comparable(load({**others, variable: value}, home=tmp_path))
+    assert comparable(settings) == comparable(load_settings({**others, variable: value}, home=tmp_path))
     assert settings.environ[variable] == value
 
 
@@ -67,29 +67,29 @@ def comparable(settings: Settings) -> tuple[Settings, dict[str, str]]:
 
 @pytest.mark.parametrize("content", [f"{KEY}\n", f"{KEY}\r\n", f"\n{KEY}\n\n"])
 def test_line_ends_around_a_secret_do_not_count(tmp_path: Path, content: str) -> None:
-    key = load(by_file(tmp_path, "HERMES_SERVER_KEY", content), home=tmp_path).server.key
+    key = load_settings(by_file(tmp_path, "HERMES_SERVER_KEY", content), home=tmp_path).server.key
     assert key is not None and key.reveal() == KEY
 
 
 def test_only_one_line_end_is_taken_from_what_a_platform_is_told(tmp_path: Path) -> None:
-    environ = load(by_file(tmp_path, "EMAIL_PASSWORD", " with spaces \n"), home=tmp_path).environ
+    environ = load_settings(by_file(tmp_path, "EMAIL_PASSWORD", " with spaces \n"), home=tmp_path).environ
     assert environ["EMAIL_PASSWORD"] == " with spaces "
 
 
 def test_an_empty_file_is_not_set(tmp_path: Path) -> None:
-    assert load(by_file(tmp_path, "HERMES_SERVER_KEY", "\n"), home=tmp_path).server.key is None
+    assert load_settings(by_file(tmp_path, "HERMES_SERVER_KEY", "\n"), home=tmp_path).server.key is None
 
 
 def test_a_file_may_be_named_in_dotenv(tmp_path: Path) -> None:
     name, file = next(iter(by_file(tmp_path, "HERMES_SERVER_KEY", KEY).items()))
     (tmp_path / ".env").write_text(f"{name}={file}\n")
-    settings = load({}, home=tmp_path)
+    settings = load_settings({}, home=tmp_path)
     assert settings.server.key is not None and settings.secret_files == {name: file}
 
 
 def test_what_the_environment_says_wins_over_a_file_of_dotenv(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(f"HERMES_SERVER_KEY={KEY}\n")
-    settings = load(by_file(tmp_path, "HERMES_SERVER_KEY", f"{KEY}-nearer"), home=tmp_path)
+    settings = load_settings(by_file(tmp_path, "HERMES_SERVER_KEY", f"{KEY}-nearer"), home=tmp_path)
     assert settings.server.key is not None and settings.server.key.reveal() == f"{KEY}-nearer"
 
 
@@ -136,26 +136,26 @@ def test_variables_of_others_that_end_so_are_left_alone(tmp_path: Path) -> None:
         "HTTPS_PROXY_FILE": "/nowhere",
         "PGPASSWORD_FILE": "/nowhere",
     }
-    settings = load(others, home=tmp_path)
+    settings = load_settings(others, home=tmp_path)
     assert others.items() <= settings.environ.items() and not settings.secret_files
 
 
 def test_a_secret_of_an_extension_can_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     declared = SimpleNamespace(secret_variables={"PAGER_TOKEN": frozenset({"delivery"})})
-    monkeypatch.setattr(installed, "current", lambda: declared)
-    assert load(by_file(tmp_path, "PAGER_TOKEN", "p"), home=tmp_path).environ["PAGER_TOKEN"] == "p"
+    monkeypatch.setattr(installed, "get_installed", lambda: declared)
+    assert load_settings(by_file(tmp_path, "PAGER_TOKEN", "p"), home=tmp_path).environ["PAGER_TOKEN"] == "p"
 
 
 def test_a_child_process_gets_the_value_and_does_not_read_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = by_file(tmp_path, "HERMES_SERVER_KEY", KEY)
-    settings = load(named, home=tmp_path)
+    settings = load_settings(named, home=tmp_path)
 
-    environ, handover = handed_to(settings, ProcessRole.API)
-    tools_environ, of_tools = handed_to(settings, ProcessRole.TOOLS)
+    environ, handover = build_handover(settings, ProcessRole.API)
+    tools_environ, of_tools = build_handover(settings, ProcessRole.TOOLS)
 
-    assert load(as_environ(settings)) == settings
+    assert load_settings(render_environ(settings)) == settings
     assert handover.variables["HERMES_SERVER_KEY"] == KEY and KEY not in str(environ)
     assert KEY not in str((tools_environ, of_tools.variables))
     assert named.items() <= tools_environ.items(), "it must know which file to hide"
@@ -163,11 +163,11 @@ def test_a_child_process_gets_the_value_and_does_not_read_the_file(
 
 def test_no_command_sees_the_file(tmp_path: Path) -> None:
     named = by_file(tmp_path, "HERMES_SERVER_KEY", KEY)
-    sandbox = sandbox_of(load(named, home=tmp_path / "home"))
+    sandbox = build_sandbox(load_settings(named, home=tmp_path / "home"))
     assert str(tmp_path / "hermes_server_key") in sandbox._policy.hidden
 
 
 def test_the_files_are_named_once() -> None:
-    assert secret_files_module.named_files({"A_FILE": " ", "B_FILE": "/b", "C": "/c"}, lambda name: True) == {
+    assert secret_files_module.find_named_files({"A_FILE": " ", "B_FILE": "/b", "C": "/c"}, lambda name: True) == {
         "B_FILE": "/b"
     }

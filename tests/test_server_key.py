@@ -12,20 +12,20 @@ import pytest
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
-from hermes_worker.settings import Secret, ServerSettings, Settings, as_environ, load
+from hermes_worker.settings import Secret, ServerSettings, Settings, load_settings, render_environ
 from hermes_worker.settings.server_key import (
+    compute_fingerprint,
+    describe_key_place,
     find_server_key,
-    fingerprint_of,
     is_open_to_others,
     keep_server_key,
-    key_file,
-    place_of_key,
+    key_file_path,
 )
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load({"HOME": str(tmp_path)})
+    return load_settings({"HOME": str(tmp_path)})
 
 
 def test_the_key_is_made_once_and_kept(settings: Settings) -> None:
@@ -33,10 +33,10 @@ def test_the_key_is_made_once_and_kept(settings: Settings) -> None:
     made = keep_server_key(settings)
     assert len(made.reveal().removeprefix("hwk_")) >= 43  # 256 bits, six to a character
     assert keep_server_key(settings) == find_server_key(settings) == made
-    file = key_file(settings.home)
+    file = key_file_path(settings.home)
     assert file.read_text() == f"{made.reveal()}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert place_of_key(settings) == str(file)
+    assert describe_key_place(settings) == str(file)
 
 
 def test_two_homes_have_two_keys(settings: Settings, tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ MAKER = """
 import sys
 from pathlib import Path
 from hermes_worker.settings.server_key import keep_server_key
-from hermes_worker.settings import load
-settings = load({"HOME": sys.argv[1]})
+from hermes_worker.settings import load_settings
+settings = load_settings({"HOME": sys.argv[1]})
 print("ready", flush=True)
 sys.stdin.readline()
 print(keep_server_key(settings).reveal())
@@ -70,23 +70,23 @@ def test_of_many_processes_at_once_one_makes_the_key(tmp_path: Path) -> None:
 def test_what_an_operator_set_is_the_key_and_no_file_is_made(settings: Settings) -> None:
     own = replace(settings, server=ServerSettings(key=Secret("an-operators-own-key")))
     assert keep_server_key(own) == find_server_key(own) == Secret("an-operators-own-key")
-    assert not key_file(settings.home).exists()
-    assert "HERMES_SERVER_KEY" in place_of_key(own)
+    assert not key_file_path(settings.home).exists()
+    assert "HERMES_SERVER_KEY" in describe_key_place(own)
 
 
 def test_an_operator_may_write_the_file(settings: Settings) -> None:
     settings.home.mkdir()
-    key_file(settings.home).write_text("written-by-hand-0123\n")
+    key_file_path(settings.home).write_text("written-by-hand-0123\n")
     assert keep_server_key(settings) == Secret("written-by-hand-0123")
-    key_file(settings.home).chmod(0o644)
+    key_file_path(settings.home).chmod(0o644)
     assert is_open_to_others(settings)
-    key_file(settings.home).chmod(0o400)
+    key_file_path(settings.home).chmod(0o400)
     assert not is_open_to_others(settings)
 
 
 def test_an_empty_file_of_somebody_elses_making_is_filled_and_closed(settings: Settings) -> None:
     settings.home.mkdir()
-    key_file(settings.home).touch(mode=0o644)
+    key_file_path(settings.home).touch(mode=0o644)
     assert find_server_key(settings) is None
     keep_server_key(settings)
     assert not is_open_to_others(settings)
@@ -97,7 +97,7 @@ def test_an_empty_file_of_somebody_elses_making_is_filled_and_closed(settings: S
 )
 def test_a_file_that_holds_no_key_is_a_sentence_without_its_content(settings: Settings, text: bytes) -> None:
     settings.home.mkdir()
-    key_file(settings.home).write_bytes(text)
+    key_file_path(settings.home).write_bytes(text)
     for ask in (find_server_key, keep_server_key):
         with pytest.raises(ConfigurationError, match=r"api\.key.*remove it to have a new key made") as raised:
             ask(settings)
@@ -107,7 +107,7 @@ def test_a_file_that_holds_no_key_is_a_sentence_without_its_content(settings: Se
 
 def test_the_key_is_not_handed_on_and_known_for_a_secret_by_its_shape(settings: Settings) -> None:
     key = keep_server_key(settings).reveal()
-    assert key not in "".join(as_environ(settings).values())
+    assert key not in "".join(render_environ(settings).values())
     assert key not in repr(settings)
     assert key not in redact(f"I found {key} there")
-    assert fingerprint_of(Secret(key)) not in key
+    assert compute_fingerprint(Secret(key)) not in key

@@ -19,13 +19,13 @@ from hermes_worker.settings import (
     ModelSettings,
     Secret,
     Settings,
-    as_environ,
-    describe,
-    load,
+    describe_settings,
+    load_settings,
+    render_environ,
 )
 from hermes_worker.settings.role_secrets import is_secret
-from hermes_worker.settings.sentinels import Sentinels, sentinels_of
-from hermes_worker.settings.servers import servers_url_of
+from hermes_worker.settings.sentinels import SentinelAddresses, parse_sentinels
+from hermes_worker.settings.servers import parse_servers_url
 
 SERVER_KEY = "0123456789" * 2
 
@@ -37,7 +37,7 @@ def loaded(home: Path, environ: Mapping[str, str] | None = None, **files: str) -
     if "dotenv" in files:
         (home / ".env").write_text(files["dotenv"], encoding="utf-8")
         (home / ".env").chmod(0o600)
-    return load(environ or {}, home=home)
+    return load_settings(environ or {}, home=home)
 
 
 def complaint(home: Path, environ: Mapping[str, str] | None = None, **files: str) -> str:
@@ -79,7 +79,7 @@ def test_the_nearest_source_wins(tmp_path: Path, given: tuple[str, ...], port: i
     environ = {"HERMES_SERVER_PORT": "2"} if "environ" in given else {}
     overrides = {"server.port": 1} if "overrides" in given else {"server.port": None}
 
-    assert load(environ, home=tmp_path, overrides=overrides).server.port == port
+    assert load_settings(environ, home=tmp_path, overrides=overrides).server.port == port
 
 
 def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
@@ -90,17 +90,17 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
 
 
 def test_the_home_directory_comes_from_the_call_the_variable_or_the_user() -> None:
-    assert load({"HERMES_HOME": "/a/b", "HOME": "/h"}, home=Path("/x")).home == Path("/x")
-    assert load({"HERMES_HOME": "/a/b", "HOME": "/h"}, overrides={"home": "/y"}).home == Path("/y")
-    assert load({"HERMES_HOME": "/a/b", "HOME": "/h"}).home == Path("/a/b")
-    assert load({"HOME": "/h"}).home == Path("/h/.hermes-worker")
+    assert load_settings({"HERMES_HOME": "/a/b", "HOME": "/h"}, home=Path("/x")).home == Path("/x")
+    assert load_settings({"HERMES_HOME": "/a/b", "HOME": "/h"}, overrides={"home": "/y"}).home == Path("/y")
+    assert load_settings({"HERMES_HOME": "/a/b", "HOME": "/h"}).home == Path("/a/b")
+    assert load_settings({"HOME": "/h"}).home == Path("/h/.hermes-worker")
 
 
 def test_the_process_environment_is_read_when_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
     monkeypatch.setenv("HERMES_MAX_ITERATIONS", "7")
 
-    assert load().agent.iterations_max == 7
+    assert load_settings().agent.iterations_max == 7
 
 
 def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
@@ -231,18 +231,18 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "chats.tool_progress": "short",
         "chats.tool_progress_modes": "telegram=full",
     }
-    for row in describe():
+    for row in describe_settings():
         sample = samples.get(row.key, "7")
         if row.key in ("home", "model.provider", "model.refresh_tokens"):
             continue  # the last needs others beside it
-        by_variable = load({row.variable: sample}, home=tmp_path)
-        by_override = load({}, home=tmp_path, overrides={row.key: sample})
+        by_variable = load_settings({row.variable: sample}, home=tmp_path)
+        by_override = load_settings({}, home=tmp_path, overrides={row.key: sample})
         nested = row.key.replace(".", ": {") + f": '{sample}'" + "}" * row.key.count(".")
         (tmp_path / "config.yaml").write_text(nested)
-        by_config = load({}, home=tmp_path)
+        by_config = load_settings({}, home=tmp_path)
         (tmp_path / "config.yaml").unlink()
 
-        assert by_variable == by_override == by_config != load({}, home=tmp_path), row.key
+        assert by_variable == by_override == by_config != load_settings({}, home=tmp_path), row.key
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_a_dotenv_file_that_others_can_read_is_noted(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("A=b")
     (tmp_path / ".env").chmod(0o644)
 
-    assert "chmod 600" in load({}, home=tmp_path).notes[0]
+    assert "chmod 600" in load_settings({}, home=tmp_path).notes[0]
 
 
 def test_a_file_in_the_place_of_the_home_directory_is_named(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_database_urls_are_brought_to_one_form(tmp_path: Path, given: str, used:
 def test_a_relative_sqlite_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert load({"HERMES_DATABASE_URL": "sqlite:///h.db"}).database_url == f"sqlite:///{tmp_path}/h.db"
+    assert load_settings({"HERMES_DATABASE_URL": "sqlite:///h.db"}).database_url == f"sqlite:///{tmp_path}/h.db"
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_a_loopback_address_needs_no_key(tmp_path: Path, host: str) -> None:
 
 def test_an_unknown_override_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"'server.prot' is not a setting .*'server.port'"):
-        load({}, overrides={"server.prot": 1})
+        load_settings({}, overrides={"server.prot": 1})
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -564,10 +564,10 @@ def test_a_child_process_gets_the_same_settings(tmp_path: Path, environ: dict[st
     settings = loaded(tmp_path, {"PATH": "/bin", **environ}, config=config, dotenv="HERMES_MODEL=m\nB_API_KEY=b")
     (tmp_path / "config.yaml").write_text("agent: {max_turns: 6}")
 
-    handed = as_environ(settings)
+    handed = render_environ(settings)
 
     assert handed["PATH"] == "/bin"
-    assert load(handed) == settings
+    assert load_settings(handed) == settings
 
 
 def test_changed_settings_reach_a_child_process_too(tmp_path: Path) -> None:
@@ -576,7 +576,7 @@ def test_changed_settings_reach_a_child_process_too(tmp_path: Path) -> None:
         settings, broker=BrokerSettings(url="redis://new"), agent=AgentSettings(idle_s_max=None, wall_s_max=60)
     )
 
-    assert load(as_environ(changed)) == changed
+    assert load_settings(render_environ(changed)) == changed
 
 
 def test_secrets_do_not_show_themselves(tmp_path: Path) -> None:
@@ -609,7 +609,7 @@ def test_a_secret_can_be_compared_and_copied_but_not_pickled() -> None:
 
 
 def test_every_setting_has_a_docstring_and_its_own_names() -> None:
-    rows = list(describe())
+    rows = list(describe_settings())
 
     assert all(row.doc.endswith(".") for row in rows)
     assert len({row.key for row in rows}) == len({row.variable for row in rows}) == len(rows)
@@ -624,16 +624,16 @@ def test_only_settings_reads_the_environment() -> None:
         if any(name in path.read_text(encoding="utf-8") for name in ("os.environ", "os.getenv", "getenvb", "environb"))
     ]
 
-    # ``local.forked`` gives a forked child the environment that was made for it; the child reads it by settings.
+    # ``local.forking`` gives a forked child the environment that was made for it; the child reads it by settings.
     # ``handover`` takes the secrets out of the environment of a program that has just been started, for settings.
-    assert sorted(readers) == ["local/forked.py", "settings/__init__.py", "settings/handover.py"]
+    assert sorted(readers) == ["local/forking.py", "settings/__init__.py", "settings/secret_transfer.py"]
 
 
 def test_a_url_with_sentinels_says_whom_to_ask_for_what() -> None:
-    found = sentinels_of(
+    found = parse_sentinels(
         "rediss+sentinel://u:p%40%2F@a:1,b,[::1]:3/my%20service/2?sentinel_password=s%3A&ssl_ca_certs=/ca.pem"
     )
-    assert found == Sentinels(
+    assert found == SentinelAddresses(
         addresses=(("a", 1), ("b", 26_379), ("::1", 3)),
         service="my service",
         database=2,
@@ -646,13 +646,13 @@ def test_a_url_with_sentinels_says_whom_to_ask_for_what() -> None:
     assert found.kombu_url.split(";") == [
         f"sentinel://u:p%40%2F@{place}/2?{options}" for place in ("a:1", "b:26379", "[::1]:3")
     ]
-    assert sentinels_of("redis://h/0") is None
+    assert parse_sentinels("redis://h/0") is None
 
 
 def test_several_servers_may_be_named_by_address(tmp_path: Path) -> None:
     """Python's own reader of URLs refuses a bracket behind a comma, in most releases."""
     url = "postgresql://u:p%21@a:1,[::1]:2/db"
-    found = load({"HERMES_HOME": str(tmp_path), "HERMES_DATABASE_URL": url})
+    found = load_settings({"HERMES_HOME": str(tmp_path), "HERMES_DATABASE_URL": url})
     assert found.database.url == (
         "postgresql+psycopg://u:p%21@/db?host=a:1&host=[::1]:2&target_session_attrs=read-write"
     )
@@ -675,7 +675,7 @@ def test_several_servers_may_be_named_by_address(tmp_path: Path) -> None:
     ],
 )
 def test_a_url_with_one_server_is_read_as_python_reads_it(url: str) -> None:
-    found, usual = servers_url_of(url), urlsplit(url)
+    found, usual = parse_servers_url(url), urlsplit(url)
     assert (found.scheme, found.path, found.query) == (usual.scheme, usual.path, usual.query)
     assert ",".join(found.servers) == usual.netloc.rpartition("@")[2]
     assert (found.user or "", found.password or "") == (unquote(usual.username or ""), unquote(usual.password or ""))
@@ -683,5 +683,5 @@ def test_a_url_with_one_server_is_read_as_python_reads_it(url: str) -> None:
 
 def test_the_passwords_of_sentinels_are_secrets(tmp_path: Path) -> None:
     url = "redis+sentinel://u:one%21@h/service?sentinel_password=two%21"
-    secrets = load({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": url}).secrets
+    secrets = load_settings({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": url}).secrets
     assert {"one!", "two!"} <= {secret.reveal() for secret in secrets}

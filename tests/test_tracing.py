@@ -14,18 +14,18 @@ from support.store import Store, opened
 
 from hermes_worker import settings as settings_module
 from hermes_worker.api.callers import _caller_of
-from hermes_worker.broker.queue import QueueName, TaskName, envelope
+from hermes_worker.broker.queue import QueueName, TaskName, render_envelope
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.trace_ids import run_span_id, trace_id, traceparent
+from hermes_worker.core.trace_ids import build_traceparent, derive_run_span_id, derive_trace_id
 from hermes_worker.safety.redaction import Redactor
-from hermes_worker.store.run_ends import root_of, uncounted_ends
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.run_ends import find_root_id, list_uncounted_ends
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.tracing import names, recording, texts
 from hermes_worker.tracing.beginning import trace_if_wanted
-from hermes_worker.tracing.exporting import _links
-from hermes_worker.tracing.recording import CallersSpan, Recorder, SpanRecord, record_with
+from hermes_worker.tracing.exporting import _build_links
+from hermes_worker.tracing.recording import CallersSpan, SpanRecord, SpanRecorder, record_with
 
 SOURCES = Path(__file__).parents[1] / "hermes_worker"
 
@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def sink(store: Store) -> Iterator[Sink]:
     found = Sink()
-    record_with(Recorder(store.database, found))
+    record_with(SpanRecorder(store.database, found))
     yield found
     record_with(None)
 
@@ -63,17 +63,21 @@ def test_the_names_of_the_conventions_stand_in_one_table() -> None:
 
 def test_a_step_says_what_it_did_below_its_run(store: Store, sink: Sink) -> None:
     run_id = store.submit().run_id
-    with recording.step(run_id, "token", {names.OPERATION: names.CHAT}):
-        recording.note(request_model="scripted", input_tokens=7)
+    with recording.record_step(run_id, "token", {names.OPERATION: names.CHAT}):
+        recording.add_attributes(request_model="scripted", input_tokens=7)
     (record,) = sink.records
 
-    assert (record.name, record.trace, record.parent) == ("chat scripted", trace_id(run_id), run_span_id(run_id))
+    assert (record.name, record.trace, record.parent) == (
+        "chat scripted",
+        derive_trace_id(run_id),
+        derive_run_span_id(run_id),
+    )
     assert record.attributes[names.INPUT_TOKENS] == 7
     assert record.error is None
 
 
 def test_a_step_that_raises_is_a_span_with_an_error(store: Store, sink: Sink) -> None:
-    with pytest.raises(KeyError), recording.step(store.submit().run_id, "token", {}):
+    with pytest.raises(KeyError), recording.record_step(store.submit().run_id, "token", {}):
         raise KeyError("secret text")
     assert sink.records[0].error == "KeyError"
     assert "secret" not in str(sink.records[0])
@@ -83,29 +87,29 @@ def test_a_run_that_is_over_is_told_before_it_is_counted_and_again_if_it_was_not
     run_id = store.submit().run_id
     store.answer(run_id)
     for _ in range(2):  # as if a process had been killed after telling
-        recording.tell_ends(uncounted_ends(store.database))
-    count_what_is_over(store.database, only=[])
-    assert len(uncounted_ends(store.database)) == 1  # what was not told is not counted
-    count_what_is_over(store.database)
-    recording.tell_ends(uncounted_ends(store.database))
+        recording.record_ends(list_uncounted_ends(store.database))
+    count_ended_rows(store.database, only=[])
+    assert len(list_uncounted_ends(store.database)) == 1  # what was not told is not counted
+    count_ended_rows(store.database)
+    recording.record_ends(list_uncounted_ends(store.database))
 
     first, second = sink.records
     assert first == second
-    assert (first.span, first.parent, first.trace) == (run_span_id(run_id), None, trace_id(run_id))
+    assert (first.span, first.parent, first.trace) == (derive_run_span_id(run_id), None, derive_trace_id(run_id))
     assert sink.flushed == 2
 
 
 def test_children_and_later_turns_are_in_the_trace_of_the_first_run(store: Store) -> None:
     root = store.with_tools(Replay.PURE)
     (child,) = store.delegate(root, 1)
-    assert root_of(store.database, child) == root
-    assert root_of(store.database, root) == root
+    assert find_root_id(store.database, child) == root
+    assert find_root_id(store.database, root) == root
 
 
 def test_messages_carry_the_context_only_when_it_is_recorded() -> None:
-    plain = envelope(TaskName.ITERATE, QueueName.MODEL, ["run_1", 1, 1, 0.0], '"stamps":{}')
-    header = traceparent("run_1", "run_1")
-    traced = envelope(TaskName.ITERATE, QueueName.MODEL, ["run_1", 1, 1, 0.0], '"stamps":{}', traceparent=header)
+    plain = render_envelope(TaskName.ITERATE, QueueName.MODEL, ["run_1", 1, 1, 0.0], '"stamps":{}')
+    header = build_traceparent("run_1", "run_1")
+    traced = render_envelope(TaskName.ITERATE, QueueName.MODEL, ["run_1", 1, 1, 0.0], '"stamps":{}', traceparent=header)
     assert "traceparent" not in plain
     assert f'"traceparent":"{header}"' in traced
     assert header.startswith("00-") and len(header) == 55
@@ -119,13 +123,13 @@ def test_nothing_is_loaded_when_they_are_off() -> None:
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.strip() == "[]"
-    assert recording.step("run_1", "token", {}) is recording.step("run_2", "token", {})
+    assert recording.record_step("run_1", "token", {}) is recording.record_step("run_2", "token", {})
 
 
 def test_the_extra_is_asked_for_when_it_is_missing(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_module.load(
+    settings = settings_module.load_settings(
         {"HERMES_HOME": str(tmp_path), "HERMES_TRACING_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}
     )
     monkeypatch.setitem(sys.modules, "hermes_worker.tracing.exporting", None)
@@ -151,11 +155,11 @@ REPLY = ModelReply(text="Done.", tool_requests=(ToolRequest(id="c2", name="termi
 def noted(store: Store, *, redactor: Redactor | None) -> dict[str, object]:
     """The attributes of a span of a step that says what it was told and what it answered."""
     found = Sink()
-    record_with(Recorder(store.database, found, redactor=redactor))
+    record_with(SpanRecorder(store.database, found, redactor=redactor))
     try:
-        with recording.step(store.submit().run_id, "token", {}):
-            recording.note_messages(ROWS, REPLY)
-            recording.note_call('{"command":"ls"}', "x" * 100_000)
+        with recording.record_step(store.submit().run_id, "token", {}):
+            recording.add_messages(ROWS, REPLY)
+            recording.add_call('{"command":"ls"}', "x" * 100_000)
         return dict(found.records[0].attributes)
     finally:
         record_with(None)
@@ -180,12 +184,12 @@ def test_texts_that_are_asked_for_are_new_whole_messages_without_secrets_and_bou
 
 @pytest.mark.parametrize("body", ['{"content":null}', '{"content":[]}', '{"content":"\\ud800"}', '{"tool_calls":[]}'])
 def test_no_row_breaks_the_step_that_shows_it(body: str) -> None:
-    json.loads(texts.told([Message(seq=1, role=Role.USER, body=body)], Redactor()))
+    json.loads(texts.render_told([Message(seq=1, role=Role.USER, body=body)], Redactor()))
 
 
 def test_all_messages_together_are_bounded() -> None:
     rows = [Message(seq=n, role=Role.USER, body=json.dumps({"content": "y" * 900})) for n in range(100)]
-    assert len(texts.told(rows, Redactor())) < texts.TEXT_CHARS_MAX + 100 * 60
+    assert len(texts.render_told(rows, Redactor())) < texts.TEXT_CHARS_MAX + 100 * 60
 
 
 # --- callers ---------------------------------------------------------------------------------------------------------
@@ -194,9 +198,9 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_run_that_is_submitted_in_a_trace_is_linked_to_it(store: Store, sink: Sink) -> None:
-    with recording.called_from(CallersSpan(traceparent=PARENT, tracestate="vendor=1")):
-        recording.submitted(store.submit().run_id, "api")
-    recording.submitted(store.submit().run_id, "api")
+    with recording.link_to_caller(CallersSpan(traceparent=PARENT, tracestate="vendor=1")):
+        recording.record_submission(store.submit().run_id, "api")
+    recording.record_submission(store.submit().run_id, "api")
     first, second = sink.records
     assert first.link == CallersSpan(traceparent=PARENT, tracestate="vendor=1")
     assert second.link is None
@@ -217,7 +221,7 @@ def test_a_run_that_is_submitted_in_a_trace_is_linked_to_it(store: Store, sink: 
     ],
 )
 def test_a_link_is_made_of_what_the_specification_allows(caller: CallersSpan, is_linked: bool) -> None:
-    assert bool(_links(caller)) is is_linked
+    assert bool(_build_links(caller)) is is_linked
 
 
 @pytest.mark.parametrize(

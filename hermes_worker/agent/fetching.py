@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urljoin
 
 from hermes_worker.agent.tools.base import Cancellation
-from hermes_worker.agent.tools.fetch import Fetched, FetchFailed
+from hermes_worker.agent.tools.fetch import FetchedPage, FetchFailed
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
@@ -27,22 +27,22 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetcher:
-    """``agent.tools.fetch.Fetching`` under one policy."""
+class AddressFetcher:
+    """``agent.tools.fetch.AddressFetching`` under one policy."""
 
     policy: UrlPolicy
     total_s: float = TOTAL_S
 
-    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> Fetched:
+    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> FetchedPage:
         """Fetch an address. Raises ``FetchFailed``, whose message may be shown to a model."""
         for _ in range(REDIRECTS_MAX + 1):
-            response = self._response(url, cancelled, bytes_max)
+            response = self._request(url, cancelled, bytes_max)
             if response.status not in _REDIRECTS:
-                return _fetched(url, response, bytes_max)
+                return _read_response(url, response, bytes_max)
             url = urljoin(url, response.headers.get("location", ""))
         raise FetchFailed(f"there are more than {REDIRECTS_MAX} redirects")
 
-    def _response(self, url: str, cancelled: Cancellation, bytes_max: int) -> HttpResponse:
+    def _request(self, url: str, cancelled: Cancellation, bytes_max: int) -> HttpResponse:
         """Make the request on a thread of its own, because a blocked one cannot be told to stop waiting."""
         outcome: list[HttpResponse | FetchFailed] = []
 
@@ -68,14 +68,14 @@ class Fetcher:
         return outcome[0]
 
 
-def _fetched(url: str, response: HttpResponse, bytes_max: int) -> Fetched:
+def _read_response(url: str, response: HttpResponse, bytes_max: int) -> FetchedPage:
     if not 200 <= response.status < 300:
         raise FetchFailed(f"the server answered HTTP {response.status}")
     if response.headers.get("content-encoding", "identity") != "identity":
         raise FetchFailed("the server sends compressed data, which it was asked not to")
     media_type, _, parameters = response.headers.get("content-type", "").partition(";")
     charset = parameters.lower().partition("charset=")[2].split(";")[0].strip("\"' ")
-    return Fetched(
+    return FetchedPage(
         url=url,
         media_type=media_type.strip().lower(),
         charset=charset or None,

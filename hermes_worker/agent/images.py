@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from hermes_worker.core.media_kinds import PICTURES, START_BYTES, type_of_start
+from hermes_worker.core.media_kinds import PICTURES, START_BYTES, guess_type_of_content
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,24 +50,24 @@ class SmallImage:
 
 def media_type_of(content: bytes) -> str | None:
     """The media type of an image that models take, by its first bytes; ``None`` for anything else."""
-    found = type_of_start(content[:START_BYTES])
+    found = guess_type_of_content(content[:START_BYTES])
     return found if found in PICTURES else None
 
 
-def pixels_of(content: bytes) -> int | None:
+def count_pixels(content: bytes) -> int | None:
     """How many pixels a picture has, by its header: nothing of it is unpacked. ``None`` for content that is no picture
     that models take, and for a picture that claims more pixels than any may have.
     """
-    return _looked_at(content, lambda image: image.width * image.height)
+    return _inspect_image(content, lambda image: image.width * image.height)
 
 
 def is_whole(content: bytes) -> bool:
     """Whether the first frame of a picture can be unpacked to its end. The caller judges its size before."""
     with _one_at_a_time:
-        return _looked_at(content, lambda image: image.load() is not None) is not None
+        return _inspect_image(content, lambda image: image.load() is not None) is not None
 
 
-def _looked_at(content: bytes, look: Callable[[Image], int]) -> int | None:
+def _inspect_image(content: bytes, look: Callable[[Image], int]) -> int | None:
     from PIL import Image
 
     if media_type_of(content) is None:
@@ -75,11 +75,11 @@ def _looked_at(content: bytes, look: Callable[[Image], int]) -> int | None:
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return look(image)
-    except _unreadable():
+    except _pillow_errors():
         return None
 
 
-def _unreadable() -> tuple[type[Exception], ...]:
+def _pillow_errors() -> tuple[type[Exception], ...]:
     """The exceptions that Pillow raises for pictures that it cannot read."""
     from PIL import Image, UnidentifiedImageError
 
@@ -126,12 +126,12 @@ def small_image(content: bytes, side_px_max: int) -> SmallImage | None:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
                 if max(image.size) <= side_px_max and _encoded_chars(content) <= ENCODED_CHARS_MAX:
                     return SmallImage(media_type=media_type, content=content)
-                return _shrunk(image, side_px_max)
-        except _unreadable():
+                return _shrink_image(image, side_px_max)
+        except _pillow_errors():
             return None
 
 
-def _shrunk(image: Image, side_px_max: int) -> SmallImage | None:
+def _shrink_image(image: Image, side_px_max: int) -> SmallImage | None:
     from PIL import Image as images
 
     is_photo = image.format == "JPEG"
@@ -143,23 +143,23 @@ def _shrunk(image: Image, side_px_max: int) -> SmallImage | None:
     small = image.convert("RGB" if is_photo or not image.has_transparency_data else "RGBA")
     small.thumbnail((side_px_max, side_px_max), images.Resampling.LANCZOS, reducing_gap=2.0)
     for _ in range(_HALVINGS):
-        for made in _encodings(small, is_photo=is_photo):
+        for made in _encode_each_way(small, is_photo=is_photo):
             if _encoded_chars(made.content) <= ENCODED_CHARS_MAX:
                 return made
         small = small.resize((max(1, small.width // 2), max(1, small.height // 2)), images.Resampling.LANCZOS)
     return None
 
 
-def _encodings(image: Image, *, is_photo: bool) -> Iterator[SmallImage]:
+def _encode_each_way(image: Image, *, is_photo: bool) -> Iterator[SmallImage]:
     """Encode the image in each form that models take, the best first."""
     if not is_photo:
-        yield SmallImage(media_type="image/png", content=_written(image, "PNG"))
-    plain = _on_white(image)
+        yield SmallImage(media_type="image/png", content=_encode_image(image, "PNG"))
+    plain = _flatten_on_white(image)
     for quality in _QUALITIES:
-        yield SmallImage(media_type="image/jpeg", content=_written(plain, "JPEG", quality=quality))
+        yield SmallImage(media_type="image/jpeg", content=_encode_image(plain, "JPEG", quality=quality))
 
 
-def _on_white(image: Image) -> Image:
+def _flatten_on_white(image: Image) -> Image:
     from PIL import Image as images
 
     if image.mode != "RGBA":
@@ -169,7 +169,7 @@ def _on_white(image: Image) -> Image:
     return ground
 
 
-def _written(image: Image, format_name: str, **options: int) -> bytes:
+def _encode_image(image: Image, format_name: str, **options: int) -> bytes:
     out = io.BytesIO()
     image.save(out, format_name, **options)
     return out.getvalue()

@@ -1,6 +1,6 @@
 """Answers that have to fit a JSON Schema: which schemas are accepted, and whether an answer fits. Pure.
 
-A schema comes from a caller, so it is hostile until it was looked at: ``checked_schema`` refuses what could fetch, what
+A schema comes from a caller, so it is hostile until it was looked at: ``check_schema`` refuses what could fetch, what
 is large, and what takes long to judge by. An accepted schema is applied within the bounds of ``tools.json_schema`` all
 the same.
 """
@@ -13,10 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hermes_worker.agent.tools.arguments import violations
-from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, TOO_LONG, Schema, UnusableSchema, bounded, left_s
+from hermes_worker.agent.tools.arguments import find_violations
+from hermes_worker.agent.tools.schema_time_limit import (
+    SCHEMA_DEEP_MAX,
+    TOO_LONG,
+    Schema,
+    UnusableSchema,
+    limit_judging,
+    time_left_s,
+)
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
+from hermes_worker.core.tool_schemas import UnfitDefinition, fit_schema
 
 SCHEMA_CHARS_MAX = 64_000
 """Characters of a schema as compact JSON: it is a part of the prompt."""
@@ -30,20 +37,20 @@ _PROBES: tuple[object, ...] = (None, 0, "", [], {}, [0], {"": 0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
+class FittingAnswer:
     """An answer that fits: its JSON, without the text around it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfitting:
+class UnfitAnswer:
     """An answer that does not fit; sentences that a model can act on."""
 
     problems: tuple[str, ...]
 
 
-def checked_schema(schema: object) -> Schema:
+def check_schema(schema: object) -> Schema:
     """Return the schema if answers can be judged by it. Raises ``UnusableSchema``; its message completes the sentence
     "the schema ...". A bad schema is refused within milliseconds; a large one that is accepted takes some tenths of a
     second.
@@ -53,16 +60,16 @@ def checked_schema(schema: object) -> Schema:
 
     if not isinstance(schema, Mapping):
         raise UnusableSchema("must be a JSON object")
-    patterns = list(_patterns_of(schema))
+    patterns = list(_find_patterns(schema))
     if len(canonical_json(schema)) > SCHEMA_CHARS_MAX:
         raise UnusableSchema(_TOO_LARGE)
-    with bounded(PROBE_S):
+    with limit_judging(PROBE_S):
         for pattern in patterns:
             _require_quick(pattern)
     require_usable(schema)
-    with bounded(PROBE_S):
+    with limit_judging(PROBE_S):
         for probe in _PROBES:
-            violations(probe, schema)
+            find_violations(probe, schema)
     return schema
 
 
@@ -70,19 +77,19 @@ def require_usable_parameters(parameters: Schema) -> None:
     """Check a schema of arguments that a caller brings, mended as it is when it is sent if it is no schema by itself.
     Raises ``UnusableSchema`` for one that cannot be mended, and for one that could do harm.
     """
-    for _ in _patterns_of(parameters):
+    for _ in _find_patterns(parameters):
         pass  # what refers to elsewhere, is large or is deep is refused before anything is made of it
     try:
-        mended = fitted_schema(parameters, renames=False)
+        mended = fit_schema(parameters, renames=False)
     except UnfitDefinition as error:
         raise UnusableSchema(str(error)) from None
-    checked_schema(mended)
+    check_schema(mended)
 
 
 _TOO_LARGE = f"is too large: at most {SCHEMA_CHARS_MAX:,} characters and {_NODES_MAX:,} values are read"
 
 
-def _patterns_of(schema: Schema) -> Iterator[str]:
+def _find_patterns(schema: Schema) -> Iterator[str]:
     """The regular expressions of a schema, and any text that could be one. Raises ``UnusableSchema`` on meeting a
     reference to elsewhere.
     """
@@ -121,25 +128,25 @@ def _require_quick(pattern: str) -> None:
     letters = dict.fromkeys((*_PROBE_CHARS, *(char for char in pattern[:200] if char.isalnum())))
     for letter in list(letters)[:40]:
         try:
-            compiled.search(letter * _PROBE_REPEATS + "\x00", timeout=left_s())
+            compiled.search(letter * _PROBE_REPEATS + "\x00", timeout=time_left_s())
         except TimeoutError:
             raise UnusableSchema(f"has a pattern that {TOO_LONG}: {pattern[:100]!r}") from None
 
 
-def judged(text: str, schema: Schema) -> Fitting | Unfitting:
+def judge_answer(text: str, schema: Schema) -> FittingAnswer | UnfitAnswer:
     """Judge whether an answer fits. A fence of Markdown around the JSON is taken off; nothing else is guessed at."""
     fenced = _FENCED.fullmatch(text)
     bare = (fenced["inside"] if fenced else text).strip()
     try:
-        value = json.loads(bare, parse_constant=_no_constant)
+        value = json.loads(bare, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        return Unfitting(problems=(f"it is not one JSON value: {str(error)[:200]}",))
+        return UnfitAnswer(problems=(f"it is not one JSON value: {str(error)[:200]}",))
     try:
-        problems = violations(value, schema, whole="the answer")
+        problems = find_violations(value, schema, whole="the answer")
     except UnusableSchema as unusable:
-        return Unfitting(problems=(f"it cannot be checked: the schema {unusable}",))
-    return Unfitting(problems=problems) if problems else Fitting(text=bare)
+        return UnfitAnswer(problems=(f"it cannot be checked: the schema {unusable}",))
+    return UnfitAnswer(problems=problems) if problems else FittingAnswer(text=bare)
 
 
-def _no_constant(name: str) -> object:
+def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")

@@ -22,18 +22,18 @@ from hermes_worker.api.cors import Cors
 from hermes_worker.api.deprecations import DEPRECATED, Deprecations
 from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
+from hermes_worker.api.idempotency import IdempotencyMiddleware
 from hermes_worker.api.limits import BodyLimit, OneLength
-from hermes_worker.api.operations import no_number, unknown_parameter
+from hermes_worker.api.operations import find_invalid_number, find_unknown_parameter
 from hermes_worker.api.page import PageFiles, PageHosts
-from hermes_worker.api.repeating import Repeats
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import holder_of_key
-from hermes_worker.extension import RouterDeclaration, load
+from hermes_worker.core.principals import format_key_holder
+from hermes_worker.extension import RouterDeclaration, load_reference
 from hermes_worker.settings.sealing import Keyring
-from hermes_worker.settings.server_key import fingerprint_of, keep_server_key, keyring_of
+from hermes_worker.settings.server_key import build_keyring, compute_fingerprint, keep_server_key
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.changes import read_marks
+from hermes_worker.store.list_marks import load_marks
 from hermes_worker.stream.changes import ChangeWatchers
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
@@ -73,7 +73,7 @@ class Api(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         announced = Deprecations(super().build_middleware_stack(), self.state.deprecated)
-        repeats = Repeats(announced, document=self.openapi, state=self.state)
+        repeats = IdempotencyMiddleware(announced, document=self.openapi, state=self.state)
         inner = BodyLimit(TracedCaller(repeats))
         server = self.state.context.client.settings.server
         hosts = PageHosts(server)
@@ -87,7 +87,7 @@ class Api(FastAPI):
         return self.openapi_schema
 
 
-async def _known_parameters_only(request: Request) -> None:
+async def _refuse_unknown_parameters(request: Request) -> None:
     """Refuse a parameter of the query that the operation does not have: it is a mistake, and the caller should learn
     it."""
     app: FastAPI = request.app
@@ -95,9 +95,9 @@ async def _known_parameters_only(request: Request) -> None:
         raise HTTPException(404)  # nothing is called so, and PostgreSQL cannot even be asked
     if request.query_params:
         asked = (app.openapi(), request.url.path, request.method)
-        if (name := unknown_parameter(*asked, request.query_params)) is not None:
+        if (name := find_unknown_parameter(*asked, request.query_params)) is not None:
             raise invalid(name[:80], f"Unknown parameter: {name[:80]!r}.", "unknown_parameter")
-        if (name := no_number(*asked, request.query_params.multi_items())) is not None:
+        if (name := find_invalid_number(*asked, request.query_params.multi_items())) is not None:
             raise invalid(name, f"Invalid {name!r}: it must be a number, written as in JSON.")
 
 
@@ -110,21 +110,21 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     require_safe(client.settings.server)
     key = keep_server_key(client.settings)
     tenants = Tenants(client.database)
-    page_logins = PageLogins(client.database, holder_of_key(fingerprint_of(key)))
-    holders = Keyholders(key, tenants.principal_of, page_logins.principal_of, tenants.require_tenant)
-    keyring = keyring_of(client.settings)
-    context = context_over(client, policy or FollowPolicy(), page_logins, keyring=keyring, proofs=keyring)
-    return app_of(context, holders, installed.current().routers.values())
+    page_logins = PageLogins(client.database, format_key_holder(compute_fingerprint(key)))
+    holders = Keyholders(key, tenants.find_principal, page_logins.find_principal, tenants.require_tenant)
+    keyring = build_keyring(client.settings)
+    context = build_context(client, policy or FollowPolicy(), page_logins, keyring=keyring, proofs=keyring)
+    return build_app(context, holders, installed.get_installed().routers.values())
 
 
-def context_over(
+def build_context(
     client: Client, policy: FollowPolicy, page_logins: PageLogins, *, keyring: Keyring, proofs: Keyring
 ) -> ApiContext:
     """Build what the routes of one application over ``client`` share."""
     return ApiContext(
         client=client,
         followers=Followers(client=client.redis, runs=client.runs, views=client.views, policy=policy),
-        changes=ChangeWatchers(partial(read_marks, client.database)),
+        changes=ChangeWatchers(partial(load_marks, client.database)),
         policy=policy,
         keyring=keyring,
         proofs=proofs,
@@ -133,7 +133,7 @@ def context_over(
     )
 
 
-def app_of(context: ApiContext, holders: Keyholders, routers: Iterable[RouterDeclaration]) -> FastAPI:
+def build_app(context: ApiContext, holders: Keyholders, routers: Iterable[RouterDeclaration]) -> FastAPI:
     """Build an application with these routes. Raises ``ConfigurationError`` for two routes that claim one operation."""
     followers, changes = context.followers, context.changes
 
@@ -157,7 +157,7 @@ def app_of(context: ApiContext, holders: Keyholders, routers: Iterable[RouterDec
         redoc_url=None,
         openapi_url="/openapi.json",
         responses=schema.EVERYWHERE,
-        dependencies=[Depends(_known_parameters_only)],
+        dependencies=[Depends(_refuse_unknown_parameters)],
     )
     app.openapi_version = OPENAPI_VERSION
     app.state.deprecated = DEPRECATED
@@ -179,7 +179,7 @@ def _serve_routes(app: FastAPI, routers: Iterable[RouterDeclaration]) -> None:
     """Add the routes of these routers. Raises ``ConfigurationError`` for two that claim one operation."""
     claimed: dict[tuple[str, str], str] = {}
     for declared in routers:
-        router = load(declared.implementation)
+        router = load_reference(declared.implementation)
         if not isinstance(router, APIRouter):
             raise ConfigurationError(f"{declared.implementation!r} of an extension must be a fastapi.APIRouter")
         for route in router.routes:

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hermes_worker.api.cors import is_listed
 from hermes_worker.api.errors import ApiError, invalid, tenant_not_found, unavailable
 from hermes_worker.api.key_watch import serve_while_valid
-from hermes_worker.api.page import LOGIN_PATH, PageHosts, login_of
+from hermes_worker.api.page import LOGIN_PATH, PageHosts, read_login
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.principals import (
     CLI,
@@ -43,13 +43,13 @@ from hermes_worker.core.principals import (
     USER_HEADER,
     KeyScope,
     Principal,
-    holder_of_key,
-    user_of_machine,
+    format_key_holder,
+    format_machine_user,
 )
 from hermes_worker.observe import log
 from hermes_worker.settings import Secret, ServerSettings
-from hermes_worker.settings.server_key import fingerprint_of
-from hermes_worker.store.access.audit import Actor, acting
+from hermes_worker.settings.server_key import compute_fingerprint
+from hermes_worker.store.access.audit import Actor, set_actor
 from hermes_worker.store.access.principals import TenantDisabled, TenantNotFound
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
@@ -97,7 +97,7 @@ class Keyholders:
         """``key`` is the installation's; ``find`` looks other keys up, ``find_login`` the cookies of browsers. Both may
         raise ``UnavailableError`` and ``TenantDisabled``. ``require_tenant`` raises ``TenantNotFound``."""
         self._key = key.reveal().encode("utf-8")
-        self._operator = Principal(name=holder_of_key(fingerprint_of(key)))
+        self._operator = Principal(name=format_key_holder(compute_fingerprint(key)))
         self._find = find
         self._find_login = find_login
         self._require_tenant = require_tenant
@@ -109,13 +109,13 @@ class Keyholders:
         given = token.encode("utf-8", "surrogatepass")
         if hmac.compare_digest(given, self._key):
             return self._operator
-        return await self._looked_up(token, self._find, _KEY)
+        return await self._look_up(token, self._find, _KEY)
 
     async def principal_of_login(self, token: str) -> Principal | None:
         """Find who is logged in with a browser's cookie; ``None`` where it is unknown. Raises as ``principal_of``."""
-        return await self._looked_up(token, self._find_login, _LOGIN)
+        return await self._look_up(token, self._find_login, _LOGIN)
 
-    async def acting(self, principal: Principal, tenant: str | None, user: str | None) -> Principal:
+    async def act_for(self, principal: Principal, tenant: str | None, user: str | None) -> Principal:
         """Let the installation's own key act for the ``tenant`` and as the ``user`` that the request names;
         ``principal`` itself where it names neither. Raises ``ApiError`` for another key that names one, and
         ``UnavailableError``."""
@@ -130,13 +130,13 @@ class Keyholders:
             except TenantNotFound:
                 raise tenant_not_found(tenant[:80]) from None
         acting = replace(principal, tenant=tenant or DEFAULT_TENANT, operates=True)
-        return acting if user is None else replace(acting, name=user_of_machine(user), source=CLI)
+        return acting if user is None else replace(acting, name=format_machine_user(user), source=CLI)
 
     def forget(self, token: str) -> None:
         """Look the token up again when it is next sent to this process."""
         self._found.pop(_digest(token, _LOGIN), None)
 
-    async def _looked_up(self, token: str, find: FindPrincipal, kind: bytes) -> Principal | None:
+    async def _look_up(self, token: str, find: FindPrincipal, kind: bytes) -> Principal | None:
         # Not the digest alone: what is no key must open nothing because it is a login, or the other way round.
         digest = _digest(token, kind)
         principal, until = self._found.get(digest, (None, 0.0))
@@ -184,19 +184,19 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                principal = await self._admitted(Headers(scope=scope), scope["method"], scope["path"])
+                principal = await self._authenticate(Headers(scope=scope), scope["method"], scope["path"])
             except ApiError as refusal:
                 await refusal.response(scope, receive, send)
                 return
             if principal is not None:
                 scope.setdefault("state", {})[_PRINCIPAL] = principal
-                look = partial(self._admitted, Headers(scope=scope), scope["method"], scope["path"])
-                with acting(_actor(principal, scope)):
+                look = partial(self._authenticate, Headers(scope=scope), scope["method"], scope["path"])
+                with set_actor(_actor(principal, scope)):
                     await serve_while_valid(self._app, scope, receive, send, look)
                 return
         await self._app(scope, receive, send)
 
-    async def _admitted(self, headers: Headers, method: str, path: str) -> Principal | None:
+    async def _authenticate(self, headers: Headers, method: str, path: str) -> Principal | None:
         """Authenticate a request; ``None`` where its path needs no key. Raises ``ApiError``."""
         is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if is_of_page and not self._is_welcome(headers, path):
@@ -204,7 +204,7 @@ class Guard:
         if not needs_key(path):
             return None
         try:
-            return await self._holder(headers, method)
+            return await self._find_holder(headers, method)
         except UnavailableError as error:
             log.warning("database.unreachable", doing="look up a key", error=str(error))
             raise unavailable() from None
@@ -218,12 +218,12 @@ class Guard:
     def _is_of_own_page(self, headers: Headers, path: str) -> bool:
         """Whether our own page sent this: it sends its cookie, and a key only to log in. Nothing else has our origin
         for a good reason."""
-        brings_login = "authorization" not in headers and login_of(headers) is not None
+        brings_login = "authorization" not in headers and read_login(headers) is not None
         return (brings_login or path == LOGIN_PATH) and self._hosts.is_own(headers)
 
-    async def _holder(self, headers: Headers, method: str) -> Principal:
+    async def _find_holder(self, headers: Headers, method: str) -> Principal:
         """Find who sent a request by its key or its cookie. Raises ``ApiError``, and as ``Keyholders.principal_of``."""
-        if "authorization" not in headers and (login := login_of(headers)) is not None:
+        if "authorization" not in headers and (login := read_login(headers)) is not None:
             if not self._hosts.may_use_login(headers, method):
                 raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
             if (principal := await self._holders.principal_of_login(login)) is not None:
@@ -231,11 +231,13 @@ class Guard:
             raise ApiError(401, _NO_LOGIN, code="login_over", headers={"WWW-Authenticate": "Bearer"})
         token = bearer_of(headers)
         if token and (principal := await self._holders.principal_of(token)) is not None:
-            return await self._holders.acting(principal, _said(headers, TENANT_HEADER), _said(headers, USER_HEADER))
+            return await self._holders.act_for(
+                principal, _read_header(headers, TENANT_HEADER), _read_header(headers, USER_HEADER)
+            )
         raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
-def _said(headers: Headers, name: str) -> str | None:
+def _read_header(headers: Headers, name: str) -> str | None:
     """Read a header that may be there once, percent-decoded; ``None`` without it. Raises ``ApiError``."""
     given = headers.getlist(name)
     if not given:
@@ -250,7 +252,7 @@ def _actor(principal: Principal, scope: Scope) -> Actor:
     """Describe the caller for the audit log. The address is the peer of the connection, which may be a proxy; there is
     none for a person who works at the machine itself."""
     client = scope.get("client") if principal.source != CLI else None
-    return Actor(tenant=principal.tenant, name=principal.known_as, address=str(client[0]) if client else None)
+    return Actor(tenant=principal.tenant, name=principal.display_name, address=str(client[0]) if client else None)
 
 
 _PRINCIPAL = "principal"
@@ -274,7 +276,7 @@ Caller = Annotated[Principal, Depends(principal_of)]
 def require_scope(caller: Principal, scope: KeyScope, *, why: str = "") -> None:
     """Raise ``ApiError`` when the key of a caller lacks a scope. ``why`` is put behind the scope's name, where only a
     part of the operation needs it."""
-    if caller.may(scope):
+    if caller.has_scope(scope):
         return
     message = (
         f"This key lacks the scope {scope.value!r}{why}. Ask an operator for a key that has it: "

@@ -48,7 +48,7 @@ async def read_object(request: Request, **more: Any) -> dict[str, Any]:
     return document
 
 
-def fitted(document: object, kind: type[BodyModel]) -> BodyModel:
+def validate_body(document: object, kind: type[BodyModel]) -> BodyModel:
     """Validate a body as the model that its route takes. Raises ``ApiError`` for the first field that does not fit."""
     try:
         return kind.model_validate(document)

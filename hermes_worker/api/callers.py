@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hermes_worker.tracing.recording import CallersSpan, called_from, recorder
+from hermes_worker.tracing.recording import CallersSpan, get_recorder, link_to_caller
 
 _CHARS_MAX = 512
 """Longest value of each header; the specification asks for at least that many characters of ``tracestate``."""
@@ -19,11 +19,11 @@ class TracedCaller:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = _caller_of(Headers(scope=scope)) if scope["type"] == "http" and recorder() is not None else None
+        caller = _caller_of(Headers(scope=scope)) if scope["type"] == "http" and get_recorder() is not None else None
         if caller is None:
             await self._app(scope, receive, send)
             return
-        with called_from(caller):
+        with link_to_caller(caller):
             await self._app(scope, receive, send)
 
 

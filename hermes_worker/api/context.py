@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from hermes_worker.api.recent import RecentAnswers
+from hermes_worker.api.recent_answers import RecentAnswers
 from hermes_worker.api.waiting import WaitingRequests
 from hermes_worker.channels.signing_keys import SigningKeys
 from hermes_worker.settings.sealing import Keyring
@@ -85,15 +85,15 @@ class ApiContext:
     _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
     _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))
 
-    async def store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call_store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the store without blocking the event loop."""
         return await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._store)
 
     async def run_ends(self, run_ids: Sequence[str]) -> Mapping[str, LastStatus]:
         """How those of the runs ended that have. Raises ``UnavailableError``."""
-        return await self.store(self.client.views.ends, run_ids)
+        return await self.call_store(self.client.views.load_ends, run_ids)
 
-    async def long_read(self, call: Callable[[], T]) -> T:
+    async def run_long_read(self, call: Callable[[], T]) -> T:
         """Run a long read in threads that answer no other requests."""
         return await anyio.to_thread.run_sync(call, limiter=self._long_reads)
 
@@ -102,7 +102,7 @@ class ApiContext:
         if self._broker.statistics().tasks_waiting < ANNOUNCEMENTS_WAITING_MAX:
             await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._broker)
 
-    def on_stack(self, submission: Submission) -> Submission:
+    def adapt_to_stack(self, submission: Submission) -> Submission:
         """Fill in the model and the endpoint of the stack that works here: it may have been started with other
         settings."""
         stack = self.stack()

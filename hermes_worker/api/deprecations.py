@@ -89,7 +89,7 @@ class Deprecations:
         self._table = table
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        used = self._used(scope) if scope["type"] == "http" else []
+        used = self._find_used(scope) if scope["type"] == "http" else []
         if not used:
             await self._app(scope, receive, send)
             return
@@ -105,6 +105,6 @@ class Deprecations:
 
         await self._app(scope, receive, with_headers)
 
-    def _used(self, scope: Scope) -> list[Deprecated]:
+    def _find_used(self, scope: Scope) -> list[Deprecated]:
         query = scope["query_string"].decode("latin-1")
         return [entry for entry in self._table if entry.is_asked_for(scope["method"], scope["path"], query)]

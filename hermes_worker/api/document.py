@@ -7,9 +7,9 @@ from typing import Any
 
 from hermes_worker.api.auth import is_signed_address, needs_key
 from hermes_worker.api.deprecations import DEPRECATED, Deprecated, mark
+from hermes_worker.api.idempotency import describe
 from hermes_worker.api.limits import JSON
-from hermes_worker.api.repeating import describe
-from hermes_worker.stream.events import event_schemas
+from hermes_worker.stream.events import build_event_schemas
 
 OPENAPI_VERSION = "3.2.0"
 """The first version that can describe one event of a stream (``itemSchema``)."""
@@ -22,7 +22,7 @@ def complete(document: dict[str, Any], deprecated: Sequence[Deprecated] = DEPREC
     components = document.setdefault("components", {})
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
     if any(_is_streamed(operation) for its in document["paths"].values() for operation in its.values()):
-        components.setdefault("schemas", {}).update(event_schemas())
+        components.setdefault("schemas", {}).update(build_event_schemas())
     components["responses"] = {"MethodNotAllowed": _METHOD_NOT_ALLOWED}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hermes_worker.api.operations import operations_at
+from hermes_worker.api.operations import find_operations
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.observe import log
@@ -134,7 +134,7 @@ _PARAMS = {"idempotency_key": "Idempotency-Key", "cost_usd_max": "max_cost_usd"}
 def _http_error(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 405:
         # Starlette names the methods of the first route of this path only.
-        error.headers = {"Allow": ", ".join(sorted(operations_at(request.app.openapi(), request.url.path)))}
+        error.headers = {"Allow": ", ".join(sorted(find_operations(request.app.openapi(), request.url.path)))}
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
     message = {404: "There is nothing at this path.", 405: "This path does not take this method."}
     text = message.get(error.status_code, str(error.detail))
@@ -237,10 +237,10 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
 def install_handlers(app: FastAPI) -> None:
     """Answer every exception that leaves a route with our error shape."""
     for kind, answer in _ANSWERS.items():
-        app.add_exception_handler(kind, partial(_answered, answer))
+        app.add_exception_handler(kind, partial(_answer_error, answer))
 
 
-async def _answered(answer: Callable[[Request, Any], ApiError], request: Request, error: Exception) -> JSONResponse:
+async def _answer_error(answer: Callable[[Request, Any], ApiError], request: Request, error: Exception) -> JSONResponse:
     return answer(request, error).response
 
 

@@ -43,16 +43,16 @@ NO_NUL = r"^[^\x00]*$"
 TENANT_FORM = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
 
-def described(kind: TextFormat, **more: Any) -> dict[str, Any]:
+def build_text_schema(kind: TextFormat, **more: Any) -> dict[str, Any]:
     """Build the JSON schema of a text of this kind."""
     return {"type": "string", "format": kind.value, **more}
 
 
 def text_or_nothing(kind: TextFormat, **more: Any) -> WithJsonSchema:
     """Annotate a field that holds a text of this kind, or an empty text for no value."""
-    return WithJsonSchema({"anyOf": [described(kind, **more), {"enum": [""]}]})
+    return WithJsonSchema({"anyOf": [build_text_schema(kind, **more), {"enum": [""]}]})
 
 
 def text(kind: TextFormat, **more: Any) -> WithJsonSchema:
     """Annotate a field that holds a text of this kind. It only describes: the code that takes the text checks it."""
-    return WithJsonSchema(described(kind, **more))
+    return WithJsonSchema(build_text_schema(kind, **more))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from hermes_worker.api.formats import NOT_BLANK, TextFormat, described, text, text_or_nothing
+from hermes_worker.api.formats import NOT_BLANK, TextFormat, build_text_schema, text, text_or_nothing
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.principals import USER_HEADER
@@ -48,10 +48,13 @@ _CHAT = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "platform": described(TextFormat.PLATFORM),
-        "chat_id": described(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX),
+        "platform": build_text_schema(TextFormat.PLATFORM),
+        "chat_id": build_text_schema(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX),
         "thread_id": {
-            "anyOf": [described(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX), {"type": "null"}]
+            "anyOf": [
+                build_text_schema(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX),
+                {"type": "null"},
+            ]
         },
         "chat_name": {"type": ["string", "null"], "maxLength": ORIGIN_CHARS_MAX},
         "user_id": {"type": ["string", "null"], "maxLength": ORIGIN_CHARS_MAX},
@@ -171,24 +174,24 @@ _GIVEN = {"type": "string", "minLength": 1}
 _SOME = {"type": "array", "minItems": 1}
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _require_fields(**fields: Any) -> dict[str, Any]:
     return {"required": [*fields], "properties": fields}
 
 
-def _not_given(name: str, *empty: Any) -> dict[str, Any]:
+def _forbid_field(name: str, *empty: Any) -> dict[str, Any]:
     return {"properties": {name: {"enum": [None, *empty]}}}
 
 
 _AGREEING = [
     {
         "anyOf": [
-            _given(prompt={"type": "string", "pattern": NOT_BLANK}),
-            _given(skills=_SOME),
-            _given(no_agent={"const": True}),
+            _require_fields(prompt={"type": "string", "pattern": NOT_BLANK}),
+            _require_fields(skills=_SOME),
+            _require_fields(no_agent={"const": True}),
         ]
     },
-    {"anyOf": [_not_given("no_agent", False), _given(script=_GIVEN)]},
-    {"anyOf": [_not_given("base_url", ""), _given(provider=_GIVEN)]},
+    {"anyOf": [_forbid_field("no_agent", False), _require_fields(script=_GIVEN)]},
+    {"anyOf": [_forbid_field("base_url", ""), _require_fields(provider=_GIVEN)]},
 ]
 """Schemas for what only the fields of a new job together can get wrong. What a change leaves a job with depends on what
 the job was."""
@@ -199,7 +202,7 @@ NEW_JOB = _body(
     properties={
         **_PLAIN,
         "name": {"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": NOT_BLANK},
-        "schedule": described(TextFormat.SCHEDULE, description=_PLAIN["schedule"]["description"]),
+        "schedule": build_text_schema(TextFormat.SCHEDULE, description=_PLAIN["schedule"]["description"]),
     },
 )
 CHANGED_JOB = _body(minProperties=1)

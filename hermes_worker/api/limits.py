@@ -65,7 +65,7 @@ class BodyLimit:
         if refusal is not None:
             await refusal.response(scope, receive, send)
             return
-        await self._app(scope, self._counted(receive), send)
+        await self._app(scope, self._limit_body(receive), send)
 
     def _refusal(self, headers: Headers) -> ApiError | None:
         lengths = headers.getlist("content-length")
@@ -78,7 +78,7 @@ class BodyLimit:
         too_large = len(digits) > len(str(self._bytes_max)) or int(digits or "0") > self._bytes_max
         return self._too_large() if too_large else None
 
-    def _counted(self, receive: Receive) -> Receive:
+    def _limit_body(self, receive: Receive) -> Receive:
         """Wrap ``receive`` so that it raises ``ApiError`` when the body grows too large or does not end in time."""
         received = 0
         give_up_at: float | None = None

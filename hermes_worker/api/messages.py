@@ -40,11 +40,11 @@ class Conversation:
     """Texts of system messages, in order."""
 
 
-def conversation(given: object, history: object) -> Conversation:
+def parse_conversation(given: object, history: object) -> Conversation:
     """Parse the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
     earlier = _rows(history if history is not None else [], "conversation_history")
     if isinstance(given, str):
-        return _conversation(earlier, _spoken(given, "input"))
+        return _conversation(earlier, _require_message(given, "input"))
     if not isinstance(given, list):
         raise invalid("input", "Invalid 'input': it must be a string or a list of messages.", "invalid_type")
     if not given:
@@ -54,7 +54,7 @@ def conversation(given: object, history: object) -> Conversation:
     where = f"input[{len(given) - 1}]"
     if last.role != "user":
         raise invalid(f"{where}.role", f"Invalid '{where}.role': the last message must be the user's.")
-    return _conversation([*earlier, *rows], _spoken(last.content, where))
+    return _conversation([*earlier, *rows], _require_message(last.content, where))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ def _conversation(rows: Sequence[_MessageRow], spoken: Content) -> Conversation:
     )
 
 
-def _spoken(content: Content, where: str) -> Content:
+def _require_message(content: Content, where: str) -> Content:
     """Require that the user's newest message is not empty. Raises ``ApiError``."""
     if isinstance(content, str) and not content.strip():
         raise invalid(where, f"Invalid '{where}': the message is empty.", "empty_message")
-    return content if not isinstance(content, str) else bounded(content, where)
+    return content if not isinstance(content, str) else require_text_length(content, where)
 
 
 def _rows(given: object, where: str) -> list[_MessageRow]:
@@ -88,7 +88,7 @@ def _rows(given: object, where: str) -> list[_MessageRow]:
 
 def _row(item: object, where: str) -> _MessageRow:
     if isinstance(item, str):
-        return _MessageRow("user", bounded(item, where))
+        return _MessageRow("user", require_text_length(item, where))
     if not isinstance(item, dict):
         raise invalid(where, f"Invalid '{where}': it must be a message object or a string.", "invalid_type")
     role = item.get("role", "user")
@@ -113,14 +113,14 @@ def _row(item: object, where: str) -> _MessageRow:
 def content_of(given: object, where: str) -> Content:
     """Parse a content: text, or parts when one of them is not text. Raises ``ApiError``."""
     if isinstance(given, str):
-        return bounded(given, where)
+        return require_text_length(given, where)
     if not isinstance(given, list):
         raise invalid(where, f"Invalid '{where}': it must be a string or a list of parts.", "invalid_type")
     if len(given) > ITEMS_MAX:
         raise invalid(where, f"Invalid '{where}': it has more than {ITEMS_MAX} parts.")
     parts = [_part(part, f"{where}[{position}]") for position, part in enumerate(given)]
     texts = [part["text"] for part in parts if part["type"] == "text"]
-    bounded("\n".join(texts), where)
+    require_text_length("\n".join(texts), where)
     return "\n".join(texts) if len(texts) == len(parts) else parts
 
 
@@ -155,7 +155,7 @@ def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:
     return {"url": url} if detail in (None, "auto") else {"url": url, "detail": str(detail)}
 
 
-def bounded(text: str, where: str) -> str:
+def require_text_length(text: str, where: str) -> str:
     """Require that a text is not too long. Raises ``ApiError``."""
     if len(text) > TEXT_CHARS_MAX:
         raise invalid(where, f"Invalid '{where}': it has more than {TEXT_CHARS_MAX} characters.", "text_too_long")

@@ -15,7 +15,7 @@ _NUMBERS = {"integer": re.compile(r"-?[0-9]+(\.0+)?"), "number": re.compile(r"-?
 _FORMS: dict[str, re.Pattern[str]] = {}
 
 
-def operations_at(document: Mapping[str, Any], path: str) -> dict[str, Operation]:
+def find_operations(document: Mapping[str, Any], path: str) -> dict[str, Operation]:
     """Find the operations at the path of a request, by method. A path without a variable wins over those with one that
     fit as well (OpenAPI 3.1, "Path Templating Matching")."""
     found: dict[str, Operation] = {}
@@ -36,17 +36,19 @@ def _form_of(template: str) -> re.Pattern[str]:
     return _FORMS[template]
 
 
-def unknown_parameter(document: Mapping[str, Any], path: str, method: str, given: Mapping[str, Any]) -> str | None:
+def find_unknown_parameter(document: Mapping[str, Any], path: str, method: str, given: Mapping[str, Any]) -> str | None:
     """Find the first name in the query of a request that its operation does not have; ``None`` where all are known."""
     if _LENIENT_PATHS.fullmatch(path):
         return None
-    known = _queried(document, path, method)
+    known = _find_query_schemas(document, path, method)
     return next((name for name in given if known is not None and name not in known), None)
 
 
-def no_number(document: Mapping[str, Any], path: str, method: str, given: Iterable[tuple[str, str]]) -> str | None:
+def find_invalid_number(
+    document: Mapping[str, Any], path: str, method: str, given: Iterable[tuple[str, str]]
+) -> str | None:
     """Find the first name in the query of a request whose value should be a number and is not written as one."""
-    known = _queried(document, path, method) or {}
+    known = _find_query_schemas(document, path, method) or {}
     for name, value in given:
         form = _NUMBERS.get(str(known.get(name, {}).get("type")))
         if form is not None and not form.fullmatch(value):
@@ -54,9 +56,9 @@ def no_number(document: Mapping[str, Any], path: str, method: str, given: Iterab
     return None
 
 
-def _queried(document: Mapping[str, Any], path: str, method: str) -> dict[str, Mapping[str, Any]] | None:
+def _find_query_schemas(document: Mapping[str, Any], path: str, method: str) -> dict[str, Mapping[str, Any]] | None:
     """Find the schemas of a query's parameters, by name; ``None`` where the path has no such operation."""
-    operation = operations_at(document, path).get(method)
+    operation = find_operations(document, path).get(method)
     if operation is None:
         return None
     parameters = operation.get("parameters", ())

@@ -149,7 +149,7 @@ class PageHosts:
         return self.is_served and self.is_known(headers) and says_nothing and method in ("GET", "HEAD")
 
 
-def login_of(headers: Headers) -> str | None:
+def read_login(headers: Headers) -> str | None:
     """Read the token of a login from a request's cookie."""
     found = [
         value.strip()

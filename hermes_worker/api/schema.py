@@ -11,21 +11,21 @@ from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.delivery_states import DeliveryState
-from hermes_worker.core.explaining import Because
+from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import USER_HEADER
+from hermes_worker.core.priority import LATEST_S
 from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.core.searching import QUERY_CHARS_MAX
-from hermes_worker.core.standing import Standing, StandingReason
-from hermes_worker.core.urgency import LATEST_S
+from hermes_worker.core.search_queries import QUERY_CHARS_MAX
+from hermes_worker.core.status_reason import StandingReason, StatusReason
 from hermes_worker.features.artifacts.rules import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.resource import WHOLE as WHOLE
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
 from hermes_worker.store.runs.trees import Share, TreeBudget
 from hermes_worker.store.runs.views import CallView, RunView
 from hermes_worker.stream.events import UsageObject
-from hermes_worker.stream.sse import wire_usage
+from hermes_worker.stream.sse import build_usage
 
 VERSION = __version__
 
@@ -344,17 +344,17 @@ EITHER_ERROR = FlatError | ErrorDocument
 Answers = dict[int | str, dict[str, Any]]
 
 
-def answers(model: Any) -> Answers:
+def declare_answer(model: Any) -> Answers:
     """Declare the model of a route's successful answer, where FastAPI does not see it."""
     return {200: {"model": model}}
 
 
-def errors(*statuses: int, shape: Any = ErrorDocument) -> Answers:
+def declare_errors(*statuses: int, shape: Any = ErrorDocument) -> Answers:
     """Declare the errors with which a route, or every route of a router, may answer."""
     return {status: {"model": shape} for status in statuses}
 
 
-EVERYWHERE = errors(400, 403, 413, 415, 500)
+EVERYWHERE = declare_errors(400, 403, 413, 415, 500)
 """The errors with which the guards in front of all routes answer; they also answer 401 where a key is needed. A method
 that a path does not take is answered with 405, which is no answer of an operation."""
 
@@ -448,7 +448,7 @@ class ExplanationObject(BaseModel):
 
     object: Literal["hermes.explanation"] = "hermes.explanation"
     run_id: str
-    because: Because
+    because: ExplainedReason
     text: str
     """A sentence for people."""
     since: float | None = None
@@ -644,13 +644,13 @@ class HealthInFull(BaseModel):
     """Streams that are being read from this process."""
 
 
-def standing_object(standing: Standing) -> StandingObject | None:
+def build_standing_object(standing: StatusReason) -> StandingObject | None:
     if standing.reason is StandingReason.ENDED:
         return None
     return StandingObject(reason=standing.reason, text=standing.text, since=standing.since, until=standing.until)
 
 
-def call_object(call: CallView) -> CallObject:
+def build_call_object(call: CallView) -> CallObject:
     return CallObject(
         iteration=call.iteration,
         position=call.position,
@@ -661,7 +661,7 @@ def call_object(call: CallView) -> CallObject:
     )
 
 
-def budget_object(tree: TreeBudget) -> BudgetObject:
+def build_budget_object(tree: TreeBudget) -> BudgetObject:
     return BudgetObject(
         run_id=tree.owner_run_id,
         dimensions=_dimensions(tree),
@@ -682,7 +682,7 @@ def _dimensions(of: TreeBudget | Share) -> dict[str, DimensionObject]:
     }
 
 
-def usage_object(view: RunView) -> UsageObject | None:
+def build_usage_object(view: RunView) -> UsageObject | None:
     if view.usage == NO_USAGE and not view.status.is_terminal:
         return None
-    return wire_usage(view.usage)
+    return build_usage(view.usage)

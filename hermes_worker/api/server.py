@@ -28,20 +28,20 @@ from hermes_worker.api.app import create_app
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.limits import HEAD_PATIENCE_S
-from hermes_worker.broker.queue import broker_failed, refuse_cluster
+from hermes_worker.broker.queue import log_broker_failure, refuse_cluster
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.features.webhooks.rows import RouteRow, Webhooks
-from hermes_worker.features.webhooks.rules.sealed import resealed_secret
-from hermes_worker.local.paths import broker_url_of
+from hermes_worker.features.webhooks.rules.sealed import reseal_secret
+from hermes_worker.local.paths import find_broker_url
 from hermes_worker.observe import log
 from hermes_worker.services import submission
 from hermes_worker.settings import ServerSettings, Settings
 from hermes_worker.settings.sealing import SealedElsewhere
-from hermes_worker.settings.server_key import keyring_of
-from hermes_worker.settings.tls import server_context
+from hermes_worker.settings.server_key import build_keyring
+from hermes_worker.settings.tls import build_server_context
 from hermes_worker.stream.followers import FollowPolicy
 from hermes_worker.tracing.beginning import trace_if_wanted
-from hermes_worker.tracing.recording import flush
+from hermes_worker.tracing.recording import flush_spans
 from hermes_worker.wiring import Client, open_client
 
 GRACE_S = 10
@@ -59,12 +59,12 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
     Raises ``ConfigurationError`` (the port is taken, the address is not ours, no key on a public address) and
     ``UnavailableError``.
     """
-    tls = server_context(settings.server, tell=_tell_certificate)
+    tls = build_server_context(settings.server, tell=_tell_certificate)
     client = open_client(settings)
     try:
-        if (error := refuse_cluster(broker_url_of(settings))) is not None:
-            broker_failed("start", error)  # it serves what rows say until the broker is there
-        server = ApiServer(client, listen(settings.server), on_ready=on_ready, tls=tls)
+        if (error := refuse_cluster(find_broker_url(settings))) is not None:
+            log_broker_failure("start", error)  # it serves what rows say until the broker is there
+        server = ApiServer(client, open_sockets(settings.server), on_ready=on_ready, tls=tls)
         seal_routes(client)
         trace_if_wanted(settings, "api", client.database)
         allow_many_connections()
@@ -73,7 +73,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
         server.warm_up()
         server.run()
     finally:
-        flush()
+        flush_spans()
         client.close()
 
 
@@ -85,21 +85,21 @@ def _tell_certificate(wrong: ConfigurationError | None) -> None:
 
 
 def _serve_metrics(client: Client, server: ApiServer) -> None:
-    from hermes_worker.metrics.serving import connection_gauges, serve_metrics  # loaded where they are wanted
+    from hermes_worker.metrics.serving import build_connection_gauges, serve_metrics  # loaded where they are wanted
 
     gauges = {"hermes_process_followers": lambda: float(server.followers)}
-    serve_metrics(client.settings, "api", {**gauges, **connection_gauges(client.database)}, fleet=client.database)
+    serve_metrics(client.settings, "api", {**gauges, **build_connection_gauges(client.database)}, fleet=client.database)
 
 
 def seal_routes(client: Client) -> None:
     """Encrypt what an earlier version stored in the clear, and what was sealed with an earlier key. Idempotent."""
-    keyring = keyring_of(client.settings)
+    keyring = build_keyring(client.settings)
 
     def change(row: RouteRow) -> str | None:
         try:
-            return resealed_secret(keyring, row.place, row.secret)
+            return reseal_secret(keyring, row.full_name, row.secret)
         except SealedElsewhere as error:
-            log.error("webhook.locked", route=row.place, reason=str(error))
+            log.error("webhook.locked", route=row.full_name, reason=str(error))
             return None
 
     if changed := Webhooks(client.database).reseal(change):
@@ -270,7 +270,7 @@ class _Http(H11Protocol):
         self.transport.close()
 
 
-def listen(server: ServerSettings) -> list[socket.socket]:
+def open_sockets(server: ServerSettings) -> list[socket.socket]:
     """Open listening sockets for every address of ``server.host``. Raises ``ConfigurationError``."""
     sockets: list[socket.socket] = []
     port = server.port
@@ -289,7 +289,7 @@ def listen(server: ServerSettings) -> list[socket.socket]:
                 continue  # "localhost" has an IPv6 address by name only
             for opened in sockets:
                 opened.close()
-            raise ConfigurationError(_why_not(server, error)) from error
+            raise ConfigurationError(_explain_failure(server, error)) from error
         # Of a free port that was chosen by the system, the other addresses take the same.
         port = sock.getsockname()[1]
         sockets.append(sock)
@@ -309,7 +309,7 @@ def _addresses(server: ServerSettings) -> list[tuple[socket.AddressFamily, str]]
     return sorted(unique, key=lambda entry: entry[0] != socket.AF_INET)
 
 
-def _why_not(server: ServerSettings, error: OSError) -> str:
+def _explain_failure(server: ServerSettings, error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (

@@ -50,7 +50,7 @@ class WaitingRequests:
         self._waiters: set[_Waiter] = set()
         self._looking: asyncio.Task[None] | None = None
 
-    async def until_ended(
+    async def wait_until_ended(
         self, rows: RunEnds, run_ids: Collection[str], *, is_any: bool, timeout_s: float
     ) -> Mapping[str, LastStatus]:
         """Wait until all of the runs have ended (or one of them, with ``is_any``) or the time is over, and return how

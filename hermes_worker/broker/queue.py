@@ -35,8 +35,8 @@ from hermes_worker.core.effects import (
 )
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import broker_outage, count
-from hermes_worker.settings.kinds import socket_url
-from hermes_worker.settings.sentinels import Sentinels, sentinels_of
+from hermes_worker.settings.kinds import convert_socket_url
+from hermes_worker.settings.sentinels import SentinelAddresses, parse_sentinels
 from hermes_worker.store.rows import Hint
 
 CONTROL_CHANNEL = f"{KEY_PREFIX}control"
@@ -69,7 +69,7 @@ STANDING_QUEUES = tuple(name for name in QueueName if not name.is_for_lanes)
 """The queues that a fleet consumes all the time."""
 
 
-def lane_queues(queues: Iterable[str]) -> tuple[QueueName, ...]:
+def list_lane_queues(queues: Iterable[str]) -> tuple[QueueName, ...]:
     """The queues of the suspects among the work of ``queues``."""
     return tuple(name for name in QueueName if name.is_for_lanes and name.value.removeprefix(_APART) in queues)
 
@@ -87,12 +87,12 @@ class TaskName(StrEnum):
     MAINTAIN = "hermes.maintain"
 
 
-def redis_client(broker_url: str, *, answers_within_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
+def build_redis_client(broker_url: str, *, answers_within_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
     """A client for everything that is not a Celery message. Thread-safe; connects when first used."""
     options = {**_CLIENT, "socket_timeout": answers_within_s}
-    if sentinels := sentinels_of(broker_url):
-        return _client_of_primary(sentinels, options)
-    url = socket_url(broker_url, "unix", "db")
+    if sentinels := parse_sentinels(broker_url):
+        return _build_primary_client(sentinels, options)
+    url = convert_socket_url(broker_url, "unix", "db")
     over_network: Mapping[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
     return redis.Redis.from_url(url, **options, **over_network)
 
@@ -116,7 +116,7 @@ class _SoughtBroker(redis.ConnectionPool):
         if url is None:
             raise NoBroker("no broker runs here")
         if url not in self._pools:
-            self._pools[url] = redis_client(url).connection_pool
+            self._pools[url] = build_redis_client(url).connection_pool
         pool = self._pools[url]
         connection = pool.get_connection(*args, **options)
         self._owners[id(connection)] = pool
@@ -130,7 +130,7 @@ class _SoughtBroker(redis.ConnectionPool):
             pool.disconnect(inuse_connections)
 
 
-def home_broker(seek: Callable[[], str | None]) -> redis.Redis:
+def build_home_client(seek: Callable[[], str | None]) -> redis.Redis:
     """A client of an embedded broker that may come, go and come back elsewhere: ``seek`` says where it is whenever a
     connection is needed, ``None`` while there is none. Then every command raises ``NoBroker``."""
     return redis.Redis(connection_pool=_SoughtBroker(seek))
@@ -146,11 +146,11 @@ _CLIENT: Mapping[str, Any] = {
 }
 
 
-def _client_of_primary(sentinels: Sentinels, options: Mapping[str, Any]) -> redis.Redis:
+def _build_primary_client(sentinels: SentinelAddresses, options: Mapping[str, Any]) -> redis.Redis:
     """A client that asks the Sentinels for the primary whenever it connects."""
     tls: Mapping[str, Any] = {} if sentinels.tls is None else {"ssl": True, **sentinels.tls}
     asking = Sentinel(  # type: ignore[no-untyped-call]
-        list(sentinels.addresses), sentinel_kwargs=sentinel_options(sentinels), **tls
+        list(sentinels.addresses), sentinel_kwargs=build_sentinel_options(sentinels), **tls
     )
     return asking.master_for(  # type: ignore[no-untyped-call, no-any-return]
         sentinels.service,
@@ -162,7 +162,7 @@ def _client_of_primary(sentinels: Sentinels, options: Mapping[str, Any]) -> redi
     )
 
 
-def sentinel_options(sentinels: Sentinels) -> dict[str, Any]:
+def build_sentinel_options(sentinels: SentinelAddresses) -> dict[str, Any]:
     """Options with which redis-py connects to the Sentinels themselves: one that is away is passed over at once."""
     tls: Mapping[str, Any] = {} if sentinels.tls is None else {"ssl": True, **sentinels.tls}
     return {
@@ -174,23 +174,23 @@ def sentinel_options(sentinels: Sentinels) -> dict[str, Any]:
     }
 
 
-def broker_failed(doing: str, error: Exception, **facts: object) -> None:
+def log_broker_failure(doing: str, error: Exception, **facts: object) -> None:
     """Log that the broker did not do what was asked: because it is away, or because it refuses us."""
     if isinstance(error, NoBroker):
         return
-    if advice := advice_on(error):
+    if advice := find_advice(error):
         facts = {**facts, "advice": advice}
     elif isinstance(error, redis.ResponseError) and not is_protocol_error(error):
-        facts = {**facts, "answer": _answer(error)[:_ANSWER_CHARS_MAX]}
-    broker_outage.failed(doing=doing, **facts, error=type(error).__name__)
+        facts = {**facts, "answer": _answer_text(error)[:_ANSWER_CHARS_MAX]}
+    broker_outage.note_failure(doing=doing, **facts, error=type(error).__name__)
 
 
 def explain_outage(error: Exception) -> str:
     """The reason why the broker does not work for us, as a sentence."""
-    if advice := advice_on(error):
+    if advice := find_advice(error):
         return advice
     if isinstance(error, redis.ResponseError) and not is_protocol_error(error):
-        return f"the broker answers and refuses what is needed: {_answer(error)[:_ANSWER_CHARS_MAX]}"
+        return f"the broker answers and refuses what is needed: {_answer_text(error)[:_ANSWER_CHARS_MAX]}"
     return (
         f"the broker does not answer ({type(error).__name__}): start it, or correct HERMES_BROKER_URL; runs are "
         "accepted and go on as soon as it does"
@@ -203,28 +203,28 @@ def is_protocol_error(error: BaseException) -> bool:
     """
     if isinstance(error, redis.InvalidResponse):
         return True
-    return isinstance(error, redis.ResponseError) and _answer(error).lower().startswith(_NOT_UNDERSTOOD)
+    return isinstance(error, redis.ResponseError) and _answer_text(error).lower().startswith(_NOT_UNDERSTOOD)
 
 
-def _answer(error: BaseException) -> str:
+def _answer_text(error: BaseException) -> str:
     """The server's answer, without the prefix that redis-py adds in a pipeline."""
     return str(error).rpartition(" of pipeline caused error: ")[2]
 
 
-def refuses_us(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Whether the broker answers but refuses the product as a whole: it does not let our user, be it inside a script,
     it has no memory left, it is a replica or a part of a cluster, or takes no writes for now.
     """
-    return advice_on(error) is not None
+    return find_advice(error) is not None
 
 
-def advice_on(error: Exception) -> str | None:
+def find_advice(error: Exception) -> str | None:
     """What to do about a broker that refuses us so; ``None`` for any other error."""
-    if isinstance(error, redis.ResponseError) and _answer(error).startswith(_REFUSED_IN_SCRIPT):
+    if isinstance(error, redis.ResponseError) and _answer_text(error).startswith(_REFUSED_IN_SCRIPT):
         return REFUSED_ADVICE
     advice = next((advice for kinds, advice in _ADVICE if isinstance(error, kinds)), None)
     if advice is None and isinstance(error, redis.RedisError):
-        advice = next((advice for words, advice in _ADVICE_ON_WORDS if _answer(error).startswith(words)), None)
+        advice = next((advice for words, advice in _ADVICE_ON_WORDS if _answer_text(error).startswith(words)), None)
     return advice
 
 
@@ -232,9 +232,9 @@ def refuse_cluster(broker_url: str) -> Exception | None:
     """Raise ``ConfigurationError`` when the broker is a Redis Cluster. One that does not answer soon may be none, and
     is not waited for: the error is returned.
     """
-    with redis_client(broker_url, answers_within_s=CONNECT_TIMEOUT_S) as client:
+    with build_redis_client(broker_url, answers_within_s=CONNECT_TIMEOUT_S) as client:
         try:
-            is_cluster = server_facts(client).get("mode") == "cluster"
+            is_cluster = read_server_facts(client).get("mode") == "cluster"
         except (redis.RedisError, OSError) as error:
             return error
     if is_cluster:
@@ -251,7 +251,7 @@ def require_writable(client: redis.Redis) -> None:
     pipe.execute()
 
 
-def server_facts(client: redis.Redis) -> Mapping[str, str]:
+def read_server_facts(client: redis.Redis) -> Mapping[str, str]:
     """The answer of ``HELLO``: ``server``, ``version``, ``mode``, ``role`` and so on."""
     told: Any = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
     facts = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
@@ -315,7 +315,7 @@ _ADVICE: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 )
 
 
-def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
+def build_message(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
     """The name, the queue and the arguments of the message for a hint: ids, numbers and its time, never state (I1)."""
     effect = hint.effect
     match effect:
@@ -348,7 +348,7 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
             assert_never(effect)
 
 
-class Publisher:
+class HintPublisher:
     """Sends hints. Thread-safe."""
 
     def __init__(self, client: redis.Redis, *, traceparent: Callable[[str], str | None] | None = None) -> None:
@@ -362,16 +362,18 @@ class Publisher:
             return 0
         try:
             if len(hints) == 1:
-                name, queue, arguments = message_of(hints[0])
-                label, parent = effect_label(hints[0].effect), self._traceparent(hints[0])
-                self._client.lpush(_key(queue), envelope(name, queue, arguments, label, traceparent=parent))
+                name, queue, arguments = build_message(hints[0])
+                label, parent = format_effect_label(hints[0].effect), self._traceparent(hints[0])
+                self._client.lpush(
+                    _queue_key(queue), render_envelope(name, queue, arguments, label, traceparent=parent)
+                )
             else:
                 self._send_many(hints)
         except (redis.RedisError, OSError) as error:
             count("hint.failed", len(hints))
-            broker_failed("send", error, hints=len(hints))
+            log_broker_failure("send", error, hints=len(hints))
             return 0
-        broker_outage.worked()
+        broker_outage.note_success()
         count("hint.sent", len(hints))
         return len(hints)
 
@@ -381,15 +383,15 @@ class Publisher:
         by_queue: dict[QueueName, list[str]] = {}
         groups: dict[str, str] = {}
         for hint in hints:
-            name, queue, arguments = message_of(hint)
+            name, queue, arguments = build_message(hint)
             group_id = groups.setdefault(hint.group or hint.effect.run_id, str(uuid.uuid4()))
-            label, parent = effect_label(hint.effect), self._traceparent(hint)
-            message = envelope(name, queue, arguments, label, group_id=group_id, traceparent=parent)
+            label, parent = format_effect_label(hint.effect), self._traceparent(hint)
+            message = render_envelope(name, queue, arguments, label, group_id=group_id, traceparent=parent)
             by_queue.setdefault(queue, []).append(message)
         pipe = self._client.pipeline(transaction=False)
         for queue, messages in by_queue.items():
             for start in range(0, len(messages), _BATCH):
-                pipe.lpush(_key(queue), *messages[start : start + _BATCH])
+                pipe.lpush(_queue_key(queue), *messages[start : start + _BATCH])
         pipe.execute()
 
     def _traceparent(self, hint: Hint) -> str | None:
@@ -402,15 +404,15 @@ class Publisher:
         try:
             pipe = self._client.pipeline(transaction=False)
             for name in QueueName:
-                pipe.llen(_key(name))
+                pipe.llen(_queue_key(name))
             lengths = pipe.execute()
         except (redis.RedisError, OSError) as error:
-            broker_failed("measure the queues", error)
+            log_broker_failure("measure the queues", error)
             return None
-        broker_outage.worked()
+        broker_outage.note_success()
         return {name.value: int(length) for name, length in zip(QueueName, lengths, strict=True)}
 
-    def tell_stopped(self, run_ids: Sequence[str], hints: Sequence[Hint]) -> None:
+    def publish_stops(self, run_ids: Sequence[str], hints: Sequence[Hint]) -> None:
         """Tell the workers that these runs are being stopped: the nudges first, since a person waits for their effect,
         and then the hints.
         """
@@ -423,14 +425,14 @@ class Publisher:
         try:
             self._client.publish(CONTROL_CHANNEL, f"{verb} {run_id}")
         except (redis.RedisError, OSError) as error:
-            broker_failed(verb, error)
+            log_broker_failure(verb, error)
 
 
-def _key(queue: QueueName) -> str:
+def _queue_key(queue: QueueName) -> str:
     return f"{KEY_PREFIX}{queue.value}"
 
 
-def envelope(
+def render_envelope(
     name: TaskName,
     queue: QueueName,
     arguments: Sequence[Any],
@@ -445,7 +447,7 @@ def envelope(
     and an LPUSH 0.15 ms. A test holds it equal to what Celery itself publishes.
     """
     body = _compact((arguments, {}, _NO_CANVAS))
-    message = _template(name, queue) % {
+    message = _build_template(name, queue) % {
         "id": str(uuid.uuid4()),
         "body": base64.b64encode(body.encode("utf-8")).decode("ascii"),
         "label": json.dumps(label),
@@ -455,7 +457,7 @@ def envelope(
 
 
 @cache
-def _template(name: TaskName, queue: QueueName) -> str:
+def _build_template(name: TaskName, queue: QueueName) -> str:
     """All that the messages of a task have in common; what differs is named as in a format string."""
     text = _compact(
         {
@@ -503,7 +505,7 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def effect_label(effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts | FetchFile) -> str:
+def format_effect_label(effect: Effect | SendDelivery | Collect | CallHook | GatherArtifacts | FetchFile) -> str:
     """The text by which Flower and the worker's log show a message."""
     if isinstance(effect, CallHook):
         return f"{effect.hook} {effect.event_id} attempt {effect.attempt}"

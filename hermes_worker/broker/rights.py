@@ -1,8 +1,8 @@
 """The commands and keys that the product uses at its broker, and so all that its user there has to be allowed.
 
 The broker carries hints. Our user must be able to send and to read them, and to do nothing else: not to empty the
-broker, not to configure it, not to look at other data on the same server. ``rules`` says that in the words of ``ACL
-SETUSER``.
+broker, not to configure it, not to look at other data on the same server. ``build_acl_rules`` says that in the words of
+``ACL SETUSER``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _PATTERNS = ("celery.pidbox", "celeryev/*", "celeryev/worker.*")
 """Patterns that Celery subscribes to; rights for those are compared letter by letter."""
 
 
-def rules(version: tuple[int, ...], *, database: int = 0) -> str:
+def build_acl_rules(version: tuple[int, ...], *, database: int = 0) -> str:
     """All rights of our user on a server of this version, without its password."""
     patterns = " ".join(f"&{KEY_PREFIX}/{database}.{pattern}" for pattern in _PATTERNS)
     allowed = " ".join(f"+{name}" for name, since in COMMANDS.items() if version[:2] >= since)

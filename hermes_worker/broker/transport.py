@@ -10,8 +10,8 @@ one, are not used; and the sockets are handed to the event loop when they are ne
 
 Anybody who reaches the broker can send anything. Celery acts on what it is sent: it would keep a place for a message
 that is due in ten years, publish whatever a message wants called when it is done, and give a task a time limit that
-ends its process. So of a message in a queue of ours only what our own messages say is handed on (``_plain``): the name
-of one of our tasks and its arguments. Any other message is dropped, and costs time.
+ends its process. So of a message in a queue of ours only what our own messages say is handed on
+(``_parse_own_message``): the name of one of our tasks and its arguments. Any other message is dropped, and costs time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
     """Until the server turns out to be a Redis before 7, which has no BLMPOP."""
 
     @cached_property
-    def _packed(self) -> dict[tuple[tuple[str, ...], int], list[bytes]]:
+    def _packed_commands(self) -> dict[tuple[tuple[str, ...], int], list[bytes]]:
         """Commands by queues and number of messages."""
         return {}
 
@@ -81,27 +81,27 @@ class Channel(redis.Channel):  # type: ignore[misc]
         if not queues:
             return
         connection = self.client.connection
-        packed = self._pop(queues, timeout or self.brpop_timeout or 0)
+        packed = self._pop_command(queues, timeout or self.brpop_timeout or 0)
         self._in_poll = connection
         self._brpop_sent_at = monotonic()
         connection.send_packed_command(packed)
 
-    def _pop(self, queues: tuple[str, ...], timeout: float) -> list[bytes]:
+    def _pop_command(self, queues: tuple[str, ...], timeout: float) -> list[bytes]:
         """The command, packed: how many messages it may return is what the worker has room for."""
         room = self.qos.can_consume_max_estimate()
         count = POPPED_MAX if room is None else min(room, POPPED_MAX)
-        packed = self._packed.get((queues, count))
+        packed = self._packed_commands.get((queues, count))
         if packed is None:
             keys = [f"{self.global_keyprefix}{queue}" for queue in queues]
             command = ("BLMPOP", timeout, len(keys), *keys, "RIGHT", "COUNT", count)
             if not self._pops_many:
                 command = ("BRPOP", *keys, timeout)
-            packed = self._packed[queues, count] = self.client.connection.pack_command(*command)
+            packed = self._packed_commands[queues, count] = self.client.connection.pack_command(*command)
         return packed
 
     def _brpop_read(self, **options: Any) -> bool:
         try:
-            queue, messages = self._popped()
+            queue, messages = self._read_popped()
             self._queue_cycle.rotate(queue)
             self._deliver_all(messages, queue)
             return True
@@ -109,7 +109,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             self._in_poll = None
             self._flush_brpop_reauth()
 
-    def _popped(self) -> tuple[str, list[bytes]]:
+    def _read_popped(self) -> tuple[str, list[bytes]]:
         """The reply to the command. Raises ``Empty`` when nothing came in time."""
         connection = self.client.connection
         try:
@@ -119,7 +119,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
                 connection.disconnect()
                 raise
             self._pops_many = False
-            self._packed.clear()
+            self._packed_commands.clear()
             raise Empty from error
         except self.connection_errors:
             connection.disconnect()
@@ -136,7 +136,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         failure: Exception | None = None
         for message in messages:
             try:
-                payload = _plain(message, queue) if queue in _OURS else json.loads(message)
+                payload = _parse_own_message(message, queue) if queue in _OURS else json.loads(message)
             except (ValueError, TypeError, LookupError, RecursionError) as error:
                 _dropped.note(queue=queue, bytes=len(message), error=type(error).__name__)
                 continue
@@ -167,7 +167,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         return True
 
 
-class _Dropped:
+class _DropLog:
     """Says that messages were dropped: at most once in so many seconds, however many a stranger sends."""
 
     def __init__(self, every_s: float = 10.0) -> None:
@@ -185,10 +185,10 @@ class _Dropped:
         self._say_at, self._unsaid = now + self._every_s, 0
 
 
-_dropped = _Dropped()
+_dropped = _DropLog()
 
 
-def _plain(message: bytes, queue: str) -> dict[str, Any]:
+def _parse_own_message(message: bytes, queue: str) -> dict[str, Any]:
     """The message of one of our tasks, without anything else that Celery might act on.
 
     Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` for anything else.
@@ -204,7 +204,7 @@ def _plain(message: bytes, queue: str) -> dict[str, Any]:
         raise ValueError("not one of our tasks here")
     label = headers.get("argsrepr")
     return {
-        "body": _body(payload, _ARGUMENTS[task]),
+        "body": _check_body(payload, _ARGUMENTS[task]),
         "content-encoding": "utf-8",
         "content-type": "application/json",
         "headers": {
@@ -226,7 +226,7 @@ def _plain(message: bytes, queue: str) -> dict[str, Any]:
     }
 
 
-def _body(payload: Mapping[str, Any], takes: Sequence[Callable[[object], bool]]) -> str:
+def _check_body(payload: Mapping[str, Any], takes: Sequence[Callable[[object], bool]]) -> str:
     body = payload["body"]
     if payload["properties"]["body_encoding"] != "base64" or not isinstance(body, str):
         raise ValueError("no body")
@@ -338,7 +338,7 @@ class SentinelTransport(Transport, redis.SentinelTransport):  # type: ignore[mis
     Channel = SentinelChannel
 
 
-def install() -> None:
+def install_transports() -> None:
     """Replace kombu's transports for ``redis://``, ``rediss://``, ``redis+socket://`` and ``sentinel://`` in this
     process. Idempotent.
 

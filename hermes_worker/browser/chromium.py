@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.hosting.program import ConfinedProgram, NotStarted, ProgramPlan
 from hermes_worker.workspaces.base import WorkspaceError
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.network import PROXY_PORT, Network, RunOrigin
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
@@ -88,13 +88,13 @@ def find_chromium(configured: Path | None) -> str:
 
 def require_confinement(sandbox: Sandbox) -> None:
     """Raises ``NoBrowserHere`` where a browser could not be confined."""
-    standing = sandbox.standing()
+    standing = sandbox.find_backend()
     if standing.name != "bubblewrap":
         why = "; ".join(standing.reasons) or "commands are confined otherwise"
         raise NoBrowserHere(f"a browser is confined by bubblewrap or not started, and {why}")
 
 
-def missing_extra() -> str | None:
+def explain_missing_extra() -> str | None:
     """The sentence that says what to install for hosts and tools; ``None`` when it is there."""
     lacking = [name for name in ("playwright", "websockets") if find_spec(name) is None]
     return f"{' and '.join(lacking)} is missing: pip install 'hermes-worker[browser]'" if lacking else None
@@ -112,7 +112,7 @@ class Chromium:
         try:
             folder.mkdir(parents=True, mode=0o700)
             home = str(folder.resolve())
-            confined = sandbox.confine(home, PAGE)
+            confined = sandbox.plan_confinement(home, PAGE)
             if confined is None or confined.network is not Network.PROXY:
                 raise WorkspaceError("a browser has the network of a guest, which is none here (terminal.network)")
             plan = ProgramPlan(
@@ -124,7 +124,7 @@ class Chromium:
             self._program = ConfinedProgram(plan, folder, confined)
         except (OSError, WorkspaceError, NotStarted) as error:
             shutil.rmtree(folder, ignore_errors=True)
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            reason = format_reason(error) if isinstance(error, OSError) else str(error)
             raise NoBrowserHere(f"the browser could not be started: {reason}") from error
         self.commands, self.events = self._program.to_program, self._program.from_program
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hermes_worker.browser.chromium import Chromium
-from hermes_worker.browser.relay import DevTools, Relay
+from hermes_worker.browser.relay import BrowserRelay, DevTools
 from hermes_worker.hosting.host import HostOptions, ResourceHost
 from hermes_worker.store.resources import ResourceKind, Resources, ResourceView
 
@@ -25,7 +25,7 @@ class _HostedBrowser:
     endpoint: str
     chromium: Chromium
     tools: DevTools
-    relay: Relay
+    relay: BrowserRelay
 
     @property
     def pid(self) -> int:
@@ -43,8 +43,11 @@ class _HostedBrowser:
         self.chromium.end()
 
 
-def browser_host(
-    rows: Resources, start: StartBrowser, options: HostOptions, relay_of: Callable[[Callable[[str, str], bool]], Relay]
+def build_browser_host(
+    rows: Resources,
+    start: StartBrowser,
+    options: HostOptions,
+    relay_of: Callable[[Callable[[str, str], bool]], BrowserRelay],
 ) -> ResourceHost:
     """The host of the browsers of this process. ``relay_of`` makes the server, given the function that says which call
     may use which browser. Raises ``OSError``.

@@ -65,23 +65,23 @@ def may_show(url: str) -> bool:
         return False
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """A message that is not for workers; the text says why."""
 
 
-def judged(message: Mapping[str, Any]) -> bool:
-    """Whether a worker's message is for the browser; false for one that is answered here. Raises ``Refused``."""
+def judge_message(message: Mapping[str, Any]) -> bool:
+    """Whether a worker's message is for the browser; false for one that is answered here. Raises ``MessageRefused``."""
     method = message.get("method")
     if not isinstance(method, str):
-        raise Refused("a message needs a method")
+        raise MessageRefused("a message needs a method")
     if method in _ANSWERED_HERE:
         return False
     if method in _NOT_FOR_WORKERS:
-        raise Refused(f"{method} is not for the users of a browser")
+        raise MessageRefused(f"{method} is not for the users of a browser")
     parameters = message.get("params")
     url = parameters.get("url") if isinstance(parameters, dict) else None
     if method in ("Page.navigate", "Target.createTarget") and isinstance(url, str) and not may_show(url):
-        raise Refused("pages are at http and https addresses")
+        raise MessageRefused("pages are at http and https addresses")
     return True
 
 
@@ -114,14 +114,14 @@ class DevTools:
         self.closed = threading.Event()
         """Set when the browser has ended, so that nothing more comes from it."""
 
-    async def begin(self) -> None:
+    async def attach(self) -> None:
         """Take the browser over. Raises ``OSError``, ``TimeoutError``."""
         self._spawn(self._read())
         async with asyncio.timeout(_BEGIN_S):
-            await self.ask("Browser.getVersion")
-            await self.ask("Browser.setDownloadBehavior", {"behavior": "deny"})
-            await self.ask("Target.setDiscoverTargets", {"discover": True})
-            await self.ask(
+            await self.send_command("Browser.getVersion")
+            await self.send_command("Browser.setDownloadBehavior", {"behavior": "deny"})
+            await self.send_command("Target.setDiscoverTargets", {"discover": True})
+            await self.send_command(
                 "Target.setAutoAttach",
                 {"autoAttach": True, "waitForDebuggerOnStart": False, "flatten": True},
             )
@@ -138,7 +138,9 @@ class DevTools:
         if self._client is not None:
             self._client.close()
 
-    async def ask(self, method: str, params: Mapping[str, Any] | None = None, session: str | None = None) -> Any:
+    async def send_command(
+        self, method: str, params: Mapping[str, Any] | None = None, session: str | None = None
+    ) -> Any:
         """Send a command of the host and return its answer. Raises ``OSError`` when the browser has ended."""
         self._number += 1
         number = self._number
@@ -167,7 +169,7 @@ class DevTools:
         try:
             while True:
                 data = await reader.readuntil(b"\0")
-                await self._take(data[:-1].decode("utf-8", "replace"))
+                await self._on_message(data[:-1].decode("utf-8", "replace"))
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError) as error:
             log.info("browser.closed", reason=type(error).__name__)
         finally:
@@ -179,11 +181,11 @@ class DevTools:
             if self._client is not None:
                 self._client.close()
 
-    async def _take(self, text: str) -> None:
+    async def _on_message(self, text: str) -> None:
         message = json.loads(text)
         session = message.get("sessionId")
         if session is None or session in self._own:
-            self._take_own(message, session)
+            self._on_own_message(message, session)
             return
         client = self._client
         if client is None or session not in client.sessions:
@@ -198,7 +200,7 @@ class DevTools:
         with suppress(Exception):  # the worker left, or is made to
             await client.send(text)
 
-    def _take_own(self, message: dict[str, Any], session: str | None) -> None:
+    def _on_own_message(self, message: dict[str, Any], session: str | None) -> None:
         if (number := message.get("id")) is not None:
             answer = self._answers.get(number)
             if answer is not None and not answer.done():
@@ -209,52 +211,52 @@ class DevTools:
             target, below = params["targetInfo"], params["sessionId"]
             if target["type"] == "page":
                 self._own.add(below)
-                self._spawn(self._quietly("Page.enable", {}, below))
+                self._spawn(self._send_quietly("Page.enable", {}, below))
         elif method == "Target.detachedFromTarget":
             self._own.discard(params.get("sessionId", ""))
         elif method == "Page.javascriptDialogOpening":
             accept = params.get("type") == "beforeunload"
-            self._spawn(self._quietly("Page.handleJavaScriptDialog", {"accept": accept}, session))
+            self._spawn(self._send_quietly("Page.handleJavaScriptDialog", {"accept": accept}, session))
         elif method == "Page.frameNavigated" and not may_show(params["frame"].get("url", "")):
-            self._spawn(self._quietly("Page.navigate", {"url": "about:blank"}, session))
+            self._spawn(self._send_quietly("Page.navigate", {"url": "about:blank"}, session))
 
-    async def _quietly(self, method: str, params: Mapping[str, Any], session: str | None) -> None:
+    async def _send_quietly(self, method: str, params: Mapping[str, Any], session: str | None) -> None:
         with suppress(OSError):
-            await self.ask(method, params, session)
+            await self.send_command(method, params, session)
 
     async def serve(self, send: Send, close: Callable[[], None], receive: Callable[[], Awaitable[str]]) -> None:
         """Serve a worker until its connection ends, or a later one takes its place."""
         if self._client is not None:
             self._client.close()
         async with asyncio.timeout(_ATTACH_S):
-            session = (await self.ask("Target.attachToBrowserTarget"))["sessionId"]
+            session = (await self.send_command("Target.attachToBrowserTarget"))["sessionId"]
         client = self._client = _WorkerConnection(send, close, session)
         try:
             while self._client is client:
-                await self._pass_on(client, json.loads(await receive()))
+                await self._forward_message(client, json.loads(await receive()))
         finally:
             if self._client is client:
                 self._client = None
-            await self._quietly("Target.detachFromTarget", {"sessionId": session}, None)
+            await self._send_quietly("Target.detachFromTarget", {"sessionId": session}, None)
 
-    async def _pass_on(self, client: _WorkerConnection, message: Any) -> None:
+    async def _forward_message(self, client: _WorkerConnection, message: Any) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("id"), int):
             raise ValueError("no message of DevTools")
         above = message.get("sessionId")
         answer: dict[str, Any] = {"id": message["id"]} | ({"sessionId": above} if above else {})
         try:
             if above is not None and above not in client.sessions:
-                raise Refused("there is no such session")
-            if not judged(message):
+                raise MessageRefused("there is no such session")
+            if not judge_message(message):
                 await client.send(json.dumps(answer | {"result": {}}))
                 return
-        except Refused as error:
+        except MessageRefused as error:
             await client.send(json.dumps(answer | {"error": {"code": -32000, "message": str(error)}}))
             return
         await self._write(json.dumps({**message, "sessionId": above or client.session}))
 
 
-def kept_alive(opening: Future[_T], keep_alive: Callable[[], None], *, every_s: float = _ALIVE_EVERY_S) -> _T:
+def wait_keeping_alive(opening: Future[_T], keep_alive: Callable[[], None], *, every_s: float = _ALIVE_EVERY_S) -> _T:
     """Wait for ``opening`` without a limit and return its result; ``keep_alive`` is called meanwhile. Raises what it
     raises.
     """
@@ -270,7 +272,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-class Relay:
+class BrowserRelay:
     """The WebSocket server of a host, on a thread of its own. Needs the extra ``browser``."""
 
     def __init__(self, host: str, address: str, may_use: Callable[[str, str], bool]) -> None:
@@ -297,7 +299,7 @@ class Relay:
         it ends itself when its host says nothing. Raises ``OSError``, ``TimeoutError``.
         """
         opening = asyncio.run_coroutine_threadsafe(self._open(resource_id, commands, events), self._loop)
-        return kept_alive(opening, keep_alive)
+        return wait_keeping_alive(opening, keep_alive)
 
     def close(self, resource_id: str) -> None:
         """Stop serving a browser. Idempotent."""
@@ -307,7 +309,7 @@ class Relay:
         tools = DevTools(commands, events)
         secret = secrets.token_urlsafe(24)
         try:
-            await tools.begin()
+            await tools.attach()
         except BaseException:
             tools.stop()
             raise
@@ -334,13 +336,13 @@ class Relay:
 
         # Nothing is compressed: what comes from a page must not choose how much memory it takes.
         self._server = await serve(
-            self._connected, self._host, 0, max_size=MESSAGE_BYTES_MAX, compression=None, server_header=None
+            self._on_connection, self._host, 0, max_size=MESSAGE_BYTES_MAX, compression=None, server_header=None
         )
         self._port = next(iter(self._server.sockets)).getsockname()[1]
         self._ready.set()
 
-    async def _connected(self, socket: Any) -> None:
-        tools = await self._admitted(socket.request)
+    async def _on_connection(self, socket: Any) -> None:
+        tools = await self._admit_request(socket.request)
         if tools is None:
             await socket.close(4003, "this browser is not yours")
             return
@@ -352,7 +354,7 @@ class Relay:
             if not type(error).__name__.startswith("ConnectionClosed"):
                 raise
 
-    async def _admitted(self, request: Any) -> DevTools | None:
+    async def _admit_request(self, request: Any) -> DevTools | None:
         resource_id, _, secret = request.path.removeprefix("/").partition("/")
         found = self._browsers.get(resource_id)
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -25,10 +25,10 @@ from hermes_worker.browser.declarations import (
     TYPE,
     VISION,
 )
-from hermes_worker.browser.pages import Action, BrowserFailed, Browsers, Look, Visit
+from hermes_worker.browser.visits import Action, BrowserFailed, BrowserVisit, PageLook, SessionBrowsers
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
-from hermes_worker.core.messages import user_body
-from hermes_worker.core.page_snapshots import PageChange, compact, elements, same_element
+from hermes_worker.core.messages import build_user_body
+from hermes_worker.core.page_snapshots import PageChange, compact_snapshot, find_same_element, parse_elements
 from hermes_worker.net.urls import UnsafeUrl, parse_http_url
 
 SHOWN_CHARS_MAX: Final = 60_000
@@ -67,13 +67,13 @@ class _BrowserTool:
     opens = False
     """Whether the tool may open the session's first browser."""
 
-    def __init__(self, browsers: Browsers) -> None:
+    def __init__(self, browsers: SessionBrowsers) -> None:
         self._browsers = browsers
 
-    def visit(self, action: Action[ToolResult], context: ToolContext) -> ToolResult:
+    def run_visit(self, action: Action[ToolResult], context: ToolContext) -> ToolResult:
         try:
             self._browsers.require_network(context.origin)
-            return self._browsers.use(context.session_id, action, context.cancelled, opens=self.opens)
+            return self._browsers.run_action(context.session_id, action, context.cancelled, opens=self.opens)
         except BrowserFailed as error:
             return error_result(str(error))
 
@@ -89,15 +89,17 @@ class NavigateTool(_BrowserTool):
         except UnsafeUrl as error:
             return error_result(f"{error} Nothing was opened.")
 
-        async def action(visit: Visit) -> ToolResult:
-            status, problem = await _gone_to(visit, url)
+        async def action(visit: BrowserVisit) -> ToolResult:
+            status, problem = await _navigate(visit, url)
             await visit.require_shown()
             if problem is not None:
-                return _told(visit, {"success": False, "error": problem, "url": visit.page.url})
-            facts = {"success": True, "url": visit.page.url, "title": await _title(visit), "status": status}
-            return _told(visit, {**facts, "snapshot": _shown(await _looked(visit), is_full=False)})
+                return _build_result(visit, {"success": False, "error": problem, "url": visit.page.url})
+            facts = {"success": True, "url": visit.page.url, "title": await _read_title(visit), "status": status}
+            return _build_result(
+                visit, {**facts, "snapshot": _render_snapshot(await _look_at_page(visit), is_full=False)}
+            )
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class SnapshotTool(_BrowserTool):
@@ -106,14 +108,14 @@ class SnapshotTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         is_full = bool(arguments.get("full"))
 
-        async def action(visit: Visit) -> ToolResult:
+        async def action(visit: BrowserVisit) -> ToolResult:
             await visit.require_shown()
-            text = _shown(await _looked(visit), is_full=is_full)
-            return _told(
-                visit, {"success": True, "url": visit.page.url, "title": await _title(visit), "snapshot": text}
+            text = _render_snapshot(await _look_at_page(visit), is_full=is_full)
+            return _build_result(
+                visit, {"success": True, "url": visit.page.url, "title": await _read_title(visit), "snapshot": text}
             )
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class ClickTool(_BrowserTool):
@@ -122,16 +124,18 @@ class ClickTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         ref = arguments["ref"].strip().removeprefix("@")
 
-        async def action(visit: Visit) -> ToolResult:
-            found = await _element(visit, ref)
+        async def action(visit: BrowserVisit) -> ToolResult:
+            found = await _find_element(visit, ref)
             if isinstance(found, ToolResult):
                 return found
-            if problem := await _acted(visit.page.locator(f"aria-ref={found}").click(timeout=10_000)):
-                return _told(visit, {"success": False, "error": f"{ref} could not be clicked: {problem}"})
-            await visit.settle()
-            return _told(visit, {"success": True, "clicked": ref, "url": visit.page.url, "title": await _title(visit)})
+            if problem := await _try_action(visit.page.locator(f"aria-ref={found}").click(timeout=10_000)):
+                return _build_result(visit, {"success": False, "error": f"{ref} could not be clicked: {problem}"})
+            await visit.wait_until_settled()
+            return _build_result(
+                visit, {"success": True, "clicked": ref, "url": visit.page.url, "title": await _read_title(visit)}
+            )
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class TypeTool(_BrowserTool):
@@ -142,42 +146,46 @@ class TypeTool(_BrowserTool):
         if len(text) > _TEXT_CHARS_MAX:
             return error_result(f"the text has more than {_TEXT_CHARS_MAX} characters; nothing was typed")
 
-        async def action(visit: Visit) -> ToolResult:
-            found = await _element(visit, ref)
+        async def action(visit: BrowserVisit) -> ToolResult:
+            found = await _find_element(visit, ref)
             if isinstance(found, ToolResult):
                 return found
-            if problem := await _acted(visit.page.locator(f"aria-ref={found}").fill(text, timeout=10_000)):
-                return _told(visit, {"success": False, "error": f"nothing could be typed into {ref}: {problem}"})
-            return _told(visit, {"success": True, "typed_into": ref, "characters": len(text)})
+            if problem := await _try_action(visit.page.locator(f"aria-ref={found}").fill(text, timeout=10_000)):
+                return _build_result(
+                    visit, {"success": False, "error": f"nothing could be typed into {ref}: {problem}"}
+                )
+            return _build_result(visit, {"success": True, "typed_into": ref, "characters": len(text)})
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class ScrollTool(_BrowserTool):
     spec = SCROLL
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: Visit) -> ToolResult:
-            at = await _asked_of_page(visit, _SCROLL, -1 if arguments["direction"] == "up" else 1)
-            return _told(visit, {"success": True, "scrolled": arguments["direction"], "position": at})
+        async def action(visit: BrowserVisit) -> ToolResult:
+            at = await _evaluate_own(visit, _SCROLL, -1 if arguments["direction"] == "up" else 1)
+            return _build_result(visit, {"success": True, "scrolled": arguments["direction"], "position": at})
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class BackTool(_BrowserTool):
     spec = BACK
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: Visit) -> ToolResult:
+        async def action(visit: BrowserVisit) -> ToolResult:
             before = visit.page.url
             with suppress(Exception):
                 await visit.page.go_back(timeout=_NAVIGATE_S * 500, wait_until="domcontentloaded")
-            await visit.settle()
+            await visit.wait_until_settled()
             if visit.page.url == before:
-                return _told(visit, {"success": False, "error": "there is no page to go back to", "url": before})
-            return _told(visit, {"success": True, "url": visit.page.url, "title": await _title(visit)})
+                return _build_result(
+                    visit, {"success": False, "error": "there is no page to go back to", "url": before}
+                )
+            return _build_result(visit, {"success": True, "url": visit.page.url, "title": await _read_title(visit)})
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class PressTool(_BrowserTool):
@@ -188,41 +196,41 @@ class PressTool(_BrowserTool):
         if not 0 < len(key) <= _KEY_CHARS_MAX:
             return error_result("name one key, such as Enter; nothing was pressed")
 
-        async def action(visit: Visit) -> ToolResult:
+        async def action(visit: BrowserVisit) -> ToolResult:
             if visit.seen is None or visit.seen.page.url != visit.page.url:
-                return await _changed(visit, PageChange.ADDRESS, "pressed")
-            if problem := await _acted(visit.page.keyboard.press(key)):
-                return _told(visit, {"success": False, "error": f"{key!r} could not be pressed: {problem}"})
-            await visit.settle()
-            return _told(visit, {"success": True, "pressed": key, "url": visit.page.url})
+                return await _changed_page_result(visit, PageChange.ADDRESS, "pressed")
+            if problem := await _try_action(visit.page.keyboard.press(key)):
+                return _build_result(visit, {"success": False, "error": f"{key!r} could not be pressed: {problem}"})
+            await visit.wait_until_settled()
+            return _build_result(visit, {"success": True, "pressed": key, "url": visit.page.url})
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class GetImagesTool(_BrowserTool):
     spec = GET_IMAGES
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: Visit) -> ToolResult:
-            found = await _asked_of_page(visit, _IMAGES)
+        async def action(visit: BrowserVisit) -> ToolResult:
+            found = await _evaluate_own(visit, _IMAGES)
             images = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
             for each in images:
                 if str(each.get("src", "")).startswith("data:"):
                     each["src"] = f"{each['src'][:40]}..."
-            return _told(visit, {"success": True, "images": images[:_IMAGES_MAX], "count": len(images)})
+            return _build_result(visit, {"success": True, "images": images[:_IMAGES_MAX], "count": len(images)})
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class PageVisionTool(_BrowserTool):
     spec = VISION
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: Visit) -> ToolResult:
+        async def action(visit: BrowserVisit) -> ToolResult:
             await visit.require_shown()
             picture = await visit.page.screenshot(type="png", timeout=15_000, animations="disabled")
             if arguments.get("annotate"):
-                picture = _marked_with(picture, await _places(visit))
+                picture = _draw_refs(picture, await _find_element_boxes(visit))
             small = small_image(picture, _SIDE_PX_MAX)
             if small is None:
                 return error_result("the page could not be pictured")
@@ -230,11 +238,11 @@ class PageVisionTool(_BrowserTool):
                 {"type": "text", "text": _ASK.format(question=arguments["question"][:_QUESTION_CHARS_MAX])},
                 {"type": "image_url", "image_url": {"url": small.data_url}},
             ]
-            question = AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body(asked),))
+            question = AuxiliaryQuestion(task=AuxTask.VISION, messages=(build_user_body(asked),))
             material = {"url": visit.page.url}
             return ToolResult(text="", consultation=Consultation(questions=(question,), material=material))
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
     def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
         [answer] = answers
@@ -252,17 +260,17 @@ class ConsoleTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         expression = arguments.get("expression")
 
-        async def action(visit: Visit) -> ToolResult:
+        async def action(visit: BrowserVisit) -> ToolResult:
             if expression:
-                return await _evaluated(visit, expression)
+                return await _evaluate_expression(visit, expression)
             try:
                 async with asyncio.timeout(_CONSOLE_S):
-                    messages = await _messages(visit, clears=bool(arguments.get("clear")))
+                    messages = await _read_console(visit, clears=bool(arguments.get("clear")))
             except TimeoutError:
                 return error_result(f"the page did not give its messages within {_CONSOLE_S:g} s; it is too busy")
-            return _told(visit, {"success": True, "messages": messages, "count": len(messages)})
+            return _build_result(visit, {"success": True, "messages": messages, "count": len(messages)})
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 class CdpTool(_BrowserTool):
@@ -271,37 +279,37 @@ class CdpTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         timeout_s = min(max(float(arguments.get("timeout") or 30), 0.1), 60.0)
 
-        async def action(visit: Visit) -> ToolResult:
+        async def action(visit: BrowserVisit) -> ToolResult:
             wanted = arguments.get("target_id")
             if wanted and wanted != visit.target:
                 return error_result("there is no such tab in use; only the one of the last snapshot can be spoken to")
             try:
-                async with _protocol(visit) as session, asyncio.timeout(timeout_s):
+                async with _open_protocol(visit) as session, asyncio.timeout(timeout_s):
                     answer = await session.send(arguments["method"], dict(arguments.get("params") or {}))
             except TimeoutError:
                 return error_result(f"no answer within {timeout_s:g} s; what was done is not known")
             except Exception as error:
                 return error_result(f"{arguments['method']} failed: {_first_line(error)}")
-            return _told(visit, {"success": True, "result": _short(answer)})
+            return _build_result(visit, {"success": True, "result": _shorten_value(answer)})
 
-        return self.visit(action, context)
+        return self.run_visit(action, context)
 
 
 # --- parts of visits -------------------------------------------------------------------------------------------------
 
 
-async def _gone_to(visit: Visit, url: str) -> tuple[int | None, str | None]:
+async def _navigate(visit: BrowserVisit, url: str) -> tuple[int | None, str | None]:
     """Open an address; return the status of the answer, or what went wrong. The present page cannot keep the
     browser.
     """
-    status, problem = await _asked_for(visit, url)
+    status, problem = await _goto(visit, url)
     if problem is not None and _INTERRUPTED in problem:
-        await _silence(visit)
-        status, problem = await _asked_for(visit, url)
+        await _silence_page(visit)
+        status, problem = await _goto(visit, url)
     return status, None if problem is None else f"the page could not be opened: {problem}"
 
 
-async def _asked_for(visit: Visit, url: str) -> tuple[int | None, str | None]:
+async def _goto(visit: BrowserVisit, url: str) -> tuple[int | None, str | None]:
     before = visit.page.url
     try:
         response = await visit.page.goto(url, timeout=_NAVIGATE_S * 1000, wait_until="domcontentloaded")
@@ -322,10 +330,10 @@ async def _asked_for(visit: Visit, url: str) -> tuple[int | None, str | None]:
     return (response.status if response is not None else None), None
 
 
-async def _silence(visit: Visit) -> None:
+async def _silence_page(visit: BrowserVisit) -> None:
     """Leave a page that goes elsewhere by itself, again and again, so that nothing can be opened in its place."""
     with suppress(Exception):
-        async with asyncio.timeout(_SILENCE_S), _protocol(visit) as session:
+        async with asyncio.timeout(_SILENCE_S), _open_protocol(visit) as session:
             await session.send("Emulation.setScriptExecutionDisabled", {"value": True})
             for _ in range(_SILENCE_TRIES):
                 # What the page began before it was silenced may still get in the way.
@@ -336,7 +344,7 @@ async def _silence(visit: Visit) -> None:
 
 
 @asynccontextmanager
-async def _protocol(visit: Visit) -> AsyncIterator[Any]:
+async def _open_protocol(visit: BrowserVisit) -> AsyncIterator[Any]:
     """A session of DevTools with the page. A page that is too busy to let go of it is not waited for."""
     session = await visit.context.new_cdp_session(visit.page)
     try:
@@ -347,37 +355,39 @@ async def _protocol(visit: Visit) -> AsyncIterator[Any]:
                 await session.detach()
 
 
-async def _looked(visit: Visit) -> Look:
-    visit.shown = await visit.look()
+async def _look_at_page(visit: BrowserVisit) -> PageLook:
+    visit.shown = await visit.take_snapshot()
     return visit.shown
 
 
-async def _element(visit: Visit, ref: str) -> str | ToolResult:
+async def _find_element(visit: BrowserVisit, ref: str) -> str | ToolResult:
     """The selector of the model's ``ref`` now, or the result that says that it cannot be acted on."""
     if visit.seen is None:
         return error_result("take a browser_snapshot first: refs are those of the last one")
-    now = await visit.look()
-    found = same_element(visit.seen.page, now.page, ref)
+    now = await visit.take_snapshot()
+    found = find_same_element(visit.seen.page, now.page, ref)
     if isinstance(found, PageChange):
         if found is PageChange.UNKNOWN_REF:
             return error_result(f"{found.value} {ref!r}; nothing was done")
-        return await _changed(visit, found, "done", now)
+        return await _changed_page_result(visit, found, "done", now)
     assert found.ref is not None
     return found.ref
 
 
-async def _changed(visit: Visit, why: PageChange, what: str, now: Look | None = None) -> ToolResult:
-    visit.shown = now or await visit.look()
+async def _changed_page_result(
+    visit: BrowserVisit, why: PageChange, what: str, now: PageLook | None = None
+) -> ToolResult:
+    visit.shown = now or await visit.take_snapshot()
     facts = {
         "success": False,
         "error": f"the page changed: {why.value}; nothing was {what}. This is what it looks like now.",
         "url": visit.page.url,
-        "snapshot": _shown(visit.shown, is_full=False),
+        "snapshot": _render_snapshot(visit.shown, is_full=False),
     }
-    return _told(visit, facts)
+    return _build_result(visit, facts)
 
 
-async def _acted(work: Any) -> str | None:
+async def _try_action(work: Any) -> str | None:
     """Await ``work``; return what kept the page from doing it, or ``None``. Raises errors that say that the browser is
     gone.
     """
@@ -391,14 +401,14 @@ async def _acted(work: Any) -> str | None:
     return None
 
 
-async def _title(visit: Visit) -> str:
+async def _read_title(visit: BrowserVisit) -> str:
     with suppress(Exception):
         async with asyncio.timeout(2):
             return str(await visit.page.title())[:500]
     return ""
 
 
-async def _evaluated(visit: Visit, expression: str) -> ToolResult:
+async def _evaluate_expression(visit: BrowserVisit, expression: str) -> ToolResult:
     try:
         async with asyncio.timeout(_CONSOLE_S):
             value = await visit.page.evaluate(expression)
@@ -406,10 +416,10 @@ async def _evaluated(visit: Visit, expression: str) -> ToolResult:
         return error_result(f"the expression did not end within {_CONSOLE_S:g} s; what it did is not known")
     except Exception as error:
         return error_result(f"the expression failed: {_first_line(error)}")
-    return _told(visit, {"success": True, "value": _short(value)})
+    return _build_result(visit, {"success": True, "value": _shorten_value(value)})
 
 
-async def _asked_of_page(visit: Visit, expression: str, argument: object = None) -> Any:
+async def _evaluate_own(visit: BrowserVisit, expression: str, argument: object = None) -> Any:
     """The value of our own expression. Raises ``BrowserFailed`` when the page cannot be asked."""
     try:
         async with asyncio.timeout(_CONSOLE_S):
@@ -423,7 +433,7 @@ async def _asked_of_page(visit: Visit, expression: str, argument: object = None)
         raise BrowserFailed(f"the page could not do that: {text}") from None
 
 
-async def _messages(visit: Visit, *, clears: bool) -> list[dict[str, str]]:
+async def _read_console(visit: BrowserVisit, *, clears: bool) -> list[dict[str, str]]:
     """The messages of the page's console that V8 keeps, and tells each new listener."""
     messages: list[dict[str, str]] = []
 
@@ -436,7 +446,7 @@ async def _messages(visit: Visit, *, clears: bool) -> list[dict[str, str]]:
         text = details.get("exception", {}).get("description") or details.get("text", "")
         messages.append({"type": "exception", "text": str(text)[:_MESSAGE_CHARS_MAX]})
 
-    async with _protocol(visit) as session:
+    async with _open_protocol(visit) as session:
         session.on("Runtime.consoleAPICalled", said)
         session.on("Runtime.exceptionThrown", thrown)
         await session.send("Runtime.enable")
@@ -447,10 +457,14 @@ async def _messages(visit: Visit, *, clears: bool) -> list[dict[str, str]]:
     return messages[-_MESSAGES_MAX:]
 
 
-async def _places(visit: Visit) -> list[tuple[str, tuple[float, float, float, float]]]:
+async def _find_element_boxes(visit: BrowserVisit) -> list[tuple[str, tuple[float, float, float, float]]]:
     """The refs and rectangles of the first elements that can be acted on; the model learns their refs."""
-    look = await _looked(visit)
-    refs = [one.ref for one in elements(compact(look.page.text)) if one.ref and one.role not in ("heading", "img")]
+    look = await _look_at_page(visit)
+    refs = [
+        one.ref
+        for one in parse_elements(compact_snapshot(look.page.text))
+        if one.ref and one.role not in ("heading", "img")
+    ]
     places: list[tuple[str, tuple[float, float, float, float]]] = []
     for ref in refs[:_MARKS_MAX]:
         with suppress(Exception):
@@ -460,7 +474,7 @@ async def _places(visit: Visit) -> list[tuple[str, tuple[float, float, float, fl
     return places
 
 
-def _marked_with(picture: bytes, places: Sequence[tuple[str, tuple[float, float, float, float]]]) -> bytes:
+def _draw_refs(picture: bytes, places: Sequence[tuple[str, tuple[float, float, float, float]]]) -> bytes:
     from PIL import Image, ImageDraw
 
     with Image.open(io.BytesIO(picture)) as opened:
@@ -475,19 +489,19 @@ def _marked_with(picture: bytes, places: Sequence[tuple[str, tuple[float, float,
     return out.getvalue()
 
 
-def _shown(look: Look, *, is_full: bool) -> str:
-    text = look.page.text if is_full else compact(look.page.text) or look.page.text
+def _render_snapshot(look: PageLook, *, is_full: bool) -> str:
+    text = look.page.text if is_full else compact_snapshot(look.page.text) or look.page.text
     if len(text) <= SHOWN_CHARS_MAX:
         return text
     return f"{text[:SHOWN_CHARS_MAX].rpartition(chr(10))[0]}\n[... the page goes on; scroll does not show more of it]"
 
 
-def _told(visit: Visit, facts: Mapping[str, object]) -> ToolResult:
+def _build_result(visit: BrowserVisit, facts: Mapping[str, object]) -> ToolResult:
     said = {**facts, "note": visit.lost} if visit.lost else facts
     return json_result(said, is_error=facts.get("success") is False)
 
 
-def _short(value: Any) -> Any:
+def _shorten_value(value: Any) -> Any:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return value if len(text) <= _VALUE_CHARS_MAX else f"{text[:_VALUE_CHARS_MAX]} [... {len(text)} characters]"
 

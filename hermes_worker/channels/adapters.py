@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from hermes_worker import installed
-from hermes_worker.channels.catalog import WEBHOOK, WEBHOOK_SENDING, Platform, Sending, TextLimit, platforms
+from hermes_worker.channels.catalog import WEBHOOK, WEBHOOK_SENDING, Platform, Sending, TextLimit, list_platforms
 from hermes_worker.channels.exchange import Exchange, Outcome, Part
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, usual_variable, values_of_account
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, select_account_values, strip_account_suffix
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.extension import Extension, Installed, Reference, load
+from hermes_worker.extension import Extension, Installed, Reference, load_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Adapter:
 
     @property
     def credentials(self) -> type:
-        kind: type = load(self.sending.credentials)
+        kind: type = load_reference(self.sending.credentials)
         return kind
 
     @property
@@ -65,7 +65,7 @@ class Adapter:
 
     def send(self, part: Part, target: Target, credentials: Any, at: datetime) -> Exchange:
         """Begin the exchange that sends a part; ``at`` is the time to sign with."""
-        send = load(self.sending.send)
+        send = load_reference(self.sending.send)
         exchange: Exchange = (
             send(part, target, credentials, at=at) if self.sending.signs_time else send(part, target, credentials)
         )
@@ -78,23 +78,23 @@ class Adapter:
 
     def say(self, part: Part, target: Target, credentials: Any) -> Outcome:
         """Send a part over a connection of its own. Raises ``Unsendable``."""
-        outcome: Outcome = load(self.sending.send)(part, target, credentials)
+        outcome: Outcome = load_reference(self.sending.send)(part, target, credentials)
         return outcome
 
     def edit(self, part: Part, message_id: str, target: Target, credentials: Any) -> Exchange:
         """Begin the exchange that gives a message of ours another text. Raises ``ConfigurationError`` where messages
         cannot be edited."""
-        exchange: Exchange = self._changing(self.sending.edit)(part, message_id, target, credentials)
+        exchange: Exchange = self._require_reference(self.sending.edit)(part, message_id, target, credentials)
         return exchange
 
     def remove(self, message_id: str, target: Target, credentials: Any) -> Exchange:
         """Begin the exchange that deletes a message of ours. Raises ``ConfigurationError`` where messages cannot be
         deleted."""
-        exchange: Exchange = self._changing(self.sending.remove)(message_id, target, credentials)
+        exchange: Exchange = self._require_reference(self.sending.remove)(message_id, target, credentials)
         return exchange
 
     @property
-    def types(self) -> bool:
+    def shows_typing(self) -> bool:
         """Whether the platform can show in a chat that somebody is typing."""
         return self.sending.typing is not None
 
@@ -102,33 +102,33 @@ class Adapter:
         """Begin the exchange that shows typing. Raises ``ConfigurationError`` where the platform has no such sign."""
         if self.sending.typing is None:
             raise ConfigurationError("This platform does not show that somebody writes.")
-        exchange: Exchange = load(self.sending.typing)(target, credentials)
+        exchange: Exchange = load_reference(self.sending.typing)(target, credentials)
         return exchange
 
     @staticmethod
-    def _changing(reference: Reference | None) -> Any:
+    def _require_reference(reference: Reference | None) -> Any:
         if reference is None:
             raise ConfigurationError("Messages of this platform cannot be changed.")
-        return load(reference)
+        return load_reference(reference)
 
 
-def sendings_of(extension: Extension) -> tuple[Sending, ...]:
+def list_sendings(extension: Extension) -> tuple[Sending, ...]:
     """List how the channels of an extension send."""
-    rows = installed.rows(Platform, extension.channels)
+    rows = installed.require_rows(Platform, extension.channels)
     return tuple(row.sending for row in rows if row.sending is not None)
 
 
 @lru_cache(maxsize=4)
 def _adapters_of(found: Installed) -> Mapping[str, Adapter]:
-    sendings = {name: row.sending for name, row in platforms().items() if row.sending is not None}
+    sendings = {name: row.sending for name, row in list_platforms().items() if row.sending is not None}
     return MappingProxyType(
         {name: Adapter(sending=one) for name, one in {**sendings, WEBHOOK: WEBHOOK_SENDING}.items()}
     )
 
 
-def adapters() -> Mapping[str, Adapter]:
+def load_adapters() -> Mapping[str, Adapter]:
     """Load all adapters, by the platform's name in a ``Target``."""
-    return _adapters_of(installed.current())
+    return _adapters_of(installed.get_installed())
 
 
 EMAIL = "email"
@@ -144,44 +144,44 @@ EMAIL_VARIABLES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def secret_variables() -> frozenset[str]:
+def find_secret_variables() -> frozenset[str]:
     """Find the variables whose values are secrets."""
-    declared = (adapter.variables[name] for adapter in adapters().values() for name in adapter.sending.secrets)
+    declared = (adapter.variables[name] for adapter in load_adapters().values() for name in adapter.sending.secrets)
     return frozenset((*declared, *(EMAIL_VARIABLES[item.name] for item in fields(email.Credentials) if not item.repr)))
 
 
-def secrets_in(values: Mapping[str, str]) -> tuple[str, ...]:
+def list_secrets(values: Mapping[str, str]) -> tuple[str, ...]:
     """List the secrets among settings by variable name, those of all accounts included."""
-    known = secret_variables()
-    return tuple(value.strip() for name, value in values.items() if usual_variable(name) in known)
+    known = find_secret_variables()
+    return tuple(value.strip() for name, value in values.items() if strip_account_suffix(name) in known)
 
 
-def values_for(target: Target, values: Mapping[str, str]) -> Mapping[str, str]:
+def choose_values(target: Target, values: Mapping[str, str]) -> Mapping[str, str]:
     """Choose the settings by variable name that hold for the account that sends to ``target``."""
-    return values_of_account(values, target.account or DEFAULT_ACCOUNT, secret_variables())
+    return select_account_values(values, target.account or DEFAULT_ACCOUNT, find_secret_variables())
 
 
-def credentials_for(platform: str, values: Mapping[str, str]) -> Any:
+def build_credentials(platform: str, values: Mapping[str, str]) -> Any:
     """Build the credentials of a platform from settings by variable name. Raises ``ConfigurationError`` that names what
     is missing."""
-    adapter = adapters()[platform]
-    return _filled(platform, adapter.credentials, adapter.variables, values)
+    adapter = load_adapters()[platform]
+    return _fill_credentials(platform, adapter.credentials, adapter.variables, values)
 
 
-def email_credentials(values: Mapping[str, str]) -> email.Credentials:
+def build_email_credentials(values: Mapping[str, str]) -> email.Credentials:
     """Build the credentials for mail from settings by variable name. Raises ``ConfigurationError``."""
     port = values.get(EMAIL_VARIABLES["port"], "").strip()
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ConfigurationError(f"{EMAIL_VARIABLES['port']} is a port from 1 to 65535, not {port!r}.")
-    found: email.Credentials = _filled("email", email.Credentials, EMAIL_VARIABLES, values)
+    found: email.Credentials = _fill_credentials("email", email.Credentials, EMAIL_VARIABLES, values)
     return found
 
 
-def missing_variables(platform: str, values: Mapping[str, str]) -> list[str]:
+def list_missing_variables(platform: str, values: Mapping[str, str]) -> list[str]:
     """List the variables that must be set before something can be sent to a platform, and are not."""
     if platform == EMAIL:
         return _missing(email.Credentials, EMAIL_VARIABLES, values)
-    adapter = adapters().get(platform)
+    adapter = load_adapters().get(platform)
     return _missing(adapter.credentials, adapter.variables, values) if adapter is not None else []
 
 
@@ -190,7 +190,7 @@ def _missing(kind: Any, variables: Mapping[str, str], values: Mapping[str, str])
     return [name for name in needed if not values.get(name, "").strip()]
 
 
-def _filled(platform: str, kind: type, variables: Mapping[str, str], values: Mapping[str, str]) -> Any:
+def _fill_credentials(platform: str, kind: type, variables: Mapping[str, str], values: Mapping[str, str]) -> Any:
     given = {name: values[variable].strip() for name, variable in variables.items() if values.get(variable, "").strip()}
     if missing := _missing(kind, variables, values):
         raise ConfigurationError(f"Delivery to {platform} is not configured: set {', '.join(missing)}.")

@@ -15,13 +15,13 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hermes_worker.channels.catalog import APPRISE, TextLimit, text_limit
-from hermes_worker.channels.errors import DeliveryError, SendErrorKind, classify_text, kind_of_status
+from hermes_worker.channels.catalog import APPRISE, TextLimit, find_text_limit
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind, classify_status, classify_text
 from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable
 from hermes_worker.channels.markup import PLAIN, render_markup
 from hermes_worker.channels.splitting import SIZE_MIN
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.net.guard import ConnectionWatch, watching
+from hermes_worker.net.library_guard import ConnectionWatch, watch_thread
 from hermes_worker.net.urls import UrlPolicy
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -
     return attempt.outcome
 
 
-def limit_of(url: str) -> TextLimit:
+def find_limit(url: str) -> TextLimit:
     """Find the longest text of the service; the general limit when it cannot be found out."""
     try:
         size_max = int(_service(url, UrlPolicy()).body_maxlen)
     except (ConfigurationError, Unsendable):
-        return text_limit(APPRISE)
+        return find_text_limit(APPRISE)
     return TextLimit(size_max=max(size_max, SIZE_MIN * 2))
 
 
@@ -60,37 +60,37 @@ class _Attempt(threading.Thread):
         self._service = service
         self._part = part
         self._policy = policy
-        self.outcome: Outcome = _failed(SendErrorKind.AMBIGUOUS, "the service did not answer in time")
+        self.outcome: Outcome = _delivery_error(SendErrorKind.AMBIGUOUS, "the service did not answer in time")
 
     def run(self) -> None:
-        said = _Said()
+        said = _WarningCollector()
         logger = logging.getLogger("apprise")
         logger.addHandler(said)
         watch = ConnectionWatch(self._policy)
         try:
-            with watching(watch):
+            with watch_thread(watch):
                 was_taken = self._service.notify(body=self._body(), title=self._part.title)
         except Exception as error:  # what a plug-in of the library raises is not ours to know
             if watch.refusal is not None:
-                self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
+                self.outcome = _delivery_error(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
                 return
-            self.outcome = _failed(SendErrorKind.AMBIGUOUS, f"the library failed: {type(error).__name__}")
+            self.outcome = _delivery_error(SendErrorKind.AMBIGUOUS, f"the library failed: {type(error).__name__}")
             return
         finally:
             logger.removeHandler(said)
         if was_taken:
             self.outcome = Receipt()
         elif watch.refusal is not None:
-            self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
+            self.outcome = _delivery_error(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
         else:
-            self.outcome = _judged(said.text, has_sent=watch.has_sent)
+            self.outcome = _judge_log(said.text, has_sent=watch.has_sent)
 
     def _body(self) -> str:
         is_text = self._service.notify_format == "text" and not self._part.is_plain
         return render_markup(self._part.text, PLAIN) if is_text else self._part.text
 
 
-class _Said(logging.Handler):
+class _WarningCollector(logging.Handler):
     """Collects the warnings that this thread logs."""
 
     def __init__(self) -> None:
@@ -107,22 +107,22 @@ class _Said(logging.Handler):
         return "\n".join(self._lines)
 
 
-def _judged(said: str, *, has_sent: bool) -> DeliveryError:
+def _judge_log(said: str, *, has_sent: bool) -> DeliveryError:
     """Judge a failure by apprise's log. ``said`` is not repeated: it names hosts, and a server may have written part of
     it."""
     status = _STATUS.search(said)
     if status is not None:
         code = int(status["status"])
-        return DeliveryError(kind=kind_of_status(code), message=f"HTTP {code} from the service", status=code)
+        return DeliveryError(kind=classify_status(code), message=f"HTTP {code} from the service", status=code)
     if not has_sent:
-        return _failed(SendErrorKind.TRANSIENT, "no connection to the service")
+        return _delivery_error(SendErrorKind.TRANSIENT, "no connection to the service")
     kind = classify_text(said)
     if kind in (SendErrorKind.UNKNOWN, SendErrorKind.TRANSIENT):
-        return _failed(SendErrorKind.AMBIGUOUS, "the service did not say that it took the message")
-    return _failed(kind, f"the service refused the message: {kind.value}")
+        return _delivery_error(SendErrorKind.AMBIGUOUS, "the service did not say that it took the message")
+    return _delivery_error(kind, f"the service refused the message: {kind.value}")
 
 
-def _failed(kind: SendErrorKind, message: str) -> DeliveryError:
+def _delivery_error(kind: SendErrorKind, message: str) -> DeliveryError:
     return DeliveryError(kind=kind, message=message)
 
 
@@ -131,7 +131,7 @@ def _service(url: str, policy: UrlPolicy) -> NotifyBase:
     # Nothing on disk, and only what comes with the library.
     asset = apprise.AppriseAsset(storage_mode="memory", secure_logging=True)
     watch = ConnectionWatch(policy)
-    with watching(watch):
+    with watch_thread(watch):
         service: NotifyBase | None = apprise.Apprise.instantiate(url, asset=asset)
     if watch.refusal is not None:
         raise Unsendable(f"this URL of apprise is refused: {watch.refusal}")

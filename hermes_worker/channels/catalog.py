@@ -152,7 +152,7 @@ _PHONE = r"\+[1-9][0-9]{6,14}"
 _INTEGER = re.compile(r"(?P<chat>-?[0-9]{1,20})")
 
 
-def _over(
+def _declare_sending(
     module: str,
     *,
     secrets: tuple[str, ...] = (),
@@ -197,7 +197,7 @@ _ANY_INTEGER = ChatShape(_INTEGER)
 _ROWS: tuple[Platform, ...] = (
     Platform(
         name="matrix",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.matrix",
             types=True,
             secrets=("access_token",),
@@ -216,7 +216,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="telegram",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.telegram",
             types=True,
             secrets=("token",),
@@ -231,7 +231,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="discord",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.discord",
             types=True,
             secrets=("token",),
@@ -247,7 +247,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="slack",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.slack",
             secrets=("token",),
             edits=True,
@@ -264,7 +264,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="signal",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.signal",
             types=True,
             caption=_CAPTION,
@@ -277,7 +277,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="mattermost",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.mattermost",
             types=True,
             bares=True,
@@ -294,7 +294,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="sms",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.sms",
             secrets=("auth_token",),
             takes_files=False,
@@ -320,7 +320,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="dingtalk",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.dingtalk",
             secrets=("webhook_url", "secret", "app_secret"),
             signs_time=True,
@@ -338,7 +338,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="feishu",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.feishu",
             bares=True,
             secrets=("app_secret",),
@@ -354,7 +354,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="wecom",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.wecom", secrets=("key",), key="WECOM_ROBOT_KEY", base_url="WECOM_BASE_URL"
         ),
         limit=TextLimit(size_max=2048, unit=TextUnit.BYTES),
@@ -381,7 +381,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="whatsapp_cloud",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.whatsapp_cloud",
             secrets=("token",),
             caption=_CAPTION,
@@ -395,7 +395,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="ntfy",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.ntfy",
             secrets=("token", "password"),
             base_url="NTFY_SERVER_URL",
@@ -409,7 +409,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="line",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.line",
             secrets=("token",),
             takes_files=False,
@@ -424,7 +424,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="google_chat",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.google_chat",
             bares=True,
             secrets=("access_token", "webhook_url"),
@@ -440,7 +440,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="teams",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.teams",
             bares=True,
             secrets=("app_password",),
@@ -457,7 +457,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="homeassistant",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.homeassistant",
             secrets=("token",),
             takes_files=False,
@@ -470,7 +470,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="github_comment",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.github_comment",
             secrets=("token",),
             takes_files=False,
@@ -482,7 +482,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="wecom_callback",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.wecom_callback",
             secrets=("corp_secret",),
             corp_id="WECOM_CALLBACK_CORP_ID",
@@ -496,7 +496,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="chat_webhook",
-        sending=_over(
+        sending=_declare_sending(
             "hermes_worker.channels.platforms.chat_webhook",
             secrets=("answer_secret",),
             signs_time=True,
@@ -517,7 +517,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="irc",
         sending=replace(
-            _over(
+            _declare_sending(
                 "hermes_worker.channels.irc",
                 secrets=IRC_SECRETS,
                 takes_files=False,
@@ -548,25 +548,25 @@ EXTENSION = Extension(
 
 
 @lru_cache(maxsize=4)
-def _rows_of(found: Installed) -> Mapping[str, Platform]:
-    return MappingProxyType({row.name: row for row in installed.rows(Platform, found.channels.values())})
+def _collect_rows(found: Installed) -> Mapping[str, Platform]:
+    return MappingProxyType({row.name: row for row in installed.require_rows(Platform, found.channels.values())})
 
 
 @lru_cache(maxsize=4)
-def _names_of(found: Installed) -> Mapping[str, str]:
-    return {name: row.name for row in _rows_of(found).values() for name in (row.name, *row.aliases)}
+def _collect_names(found: Installed) -> Mapping[str, str]:
+    return {name: row.name for row in _collect_rows(found).values() for name in (row.name, *row.aliases)}
 
 
-def platforms() -> Mapping[str, Platform]:
+def list_platforms() -> Mapping[str, Platform]:
     """List the rows of all enabled extensions by name, in the order in which home channels are looked for."""
-    return _rows_of(installed.current())
+    return _collect_rows(installed.get_installed())
 
 
 WEBHOOK = "webhook"
 APPRISE = "apprise"
 LOCAL = "local"
 
-WEBHOOK_SENDING = _over(
+WEBHOOK_SENDING = _declare_sending(
     "hermes_worker.channels.platforms.webhook",
     secrets=("secret",),
     signs_time=True,
@@ -581,21 +581,21 @@ URL_LIMITS: Mapping[str, TextLimit] = MappingProxyType(
 )
 
 
-def platform_named(name: str) -> Platform | None:
+def find_platform(name: str) -> Platform | None:
     """Find the row of a platform by its name or an alias, in any case; ``None`` for an unknown name."""
-    found = _names_of(installed.current()).get(name.strip().lower())
-    return None if found is None else platforms()[found]
+    found = _collect_names(installed.get_installed()).get(name.strip().lower())
+    return None if found is None else list_platforms()[found]
 
 
-def text_limit(platform: str) -> TextLimit:
+def find_text_limit(platform: str) -> TextLimit:
     """Find the limit of a platform by its name in a ``Target``. Raises ``KeyError`` for an unknown one."""
-    row = platforms().get(platform)
+    row = list_platforms().get(platform)
     return row.limit if row is not None else URL_LIMITS[platform]
 
 
 def describe_display(platform: str) -> list[str]:
     """Describe to an agent how a platform shows its answers, one sentence a line."""
-    sending = platforms()[platform].sending
+    sending = list_platforms()[platform].sending
     takes_files = sending is None or sending.takes_files
     return describe_dialect(DIALECTS.get(platform, MARKDOWN), takes_files=takes_files)
 

@@ -88,7 +88,7 @@ _WORDS = tuple(
 )
 
 
-def kind_of_status(status: int) -> SendErrorKind:
+def classify_status(status: int) -> SendErrorKind:
     """Classify an HTTP status alone; platforms that say more do so in the body."""
     match status:
         case 400 | 422:
@@ -175,16 +175,16 @@ class DeliveryAttempt:
     """The adjustments of this and earlier attempts."""
 
 
-def next_step(
+def decide_next_step(
     error: DeliveryError, attempt: DeliveryAttempt, policy: RetryPolicy, spread: float
 ) -> TryAgain | GiveUpDelivery:
     """Decide what follows a failed attempt. ``spread`` is a random number in [0, 1), in seconds, that keeps retries
     apart."""
-    if (adjusted := _adjusted(error, attempt)) is not None:
+    if (adjusted := _choose_adjustment(error, attempt)) is not None:
         return TryAgain(delay_s=0.0, adjustment=adjusted)
     if error.kind not in _RETRIED:
         return GiveUpDelivery(reason=error.message, is_abandoned=False)
-    delay_s = retry_delay_s(error, attempt.number, policy, spread)
+    delay_s = compute_retry_delay_s(error, attempt.number, policy, spread)
     is_counted = error.kind is not SendErrorKind.RATE_LIMITED or error.retry_after_s is None
     if is_counted and attempt.number >= policy.attempts_max:
         return GiveUpDelivery(reason=f"{attempt.number} attempts failed: {error.message}", is_abandoned=True)
@@ -200,7 +200,7 @@ def next_step(
 _RETRIED = frozenset({SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.AMBIGUOUS})
 
 
-def retry_delay_s(error: DeliveryError, number: int, policy: RetryPolicy, spread: float) -> float:
+def compute_retry_delay_s(error: DeliveryError, number: int, policy: RetryPolicy, spread: float) -> float:
     """Compute the wait in seconds: what the server asked for, else ``base * 2^(number - 1)``, each plus the spread."""
     if error.retry_after_s is not None:
         return min(max(error.retry_after_s, 0.0), RETRY_AFTER_S_MAX) + spread
@@ -208,7 +208,7 @@ def retry_delay_s(error: DeliveryError, number: int, policy: RetryPolicy, spread
     return min(policy.base_s * 2.0 ** min(number - 1, 32), policy.delay_s_max) + spread
 
 
-def _adjusted(error: DeliveryError, attempt: DeliveryAttempt) -> Adjustment | None:
+def _choose_adjustment(error: DeliveryError, attempt: DeliveryAttempt) -> Adjustment | None:
     """Choose another form of the message that may cure the failure, each tried once; ``None`` for none."""
     if error.is_thread_missing and Adjustment.WITHOUT_THREAD not in attempt.applied:
         return Adjustment.WITHOUT_THREAD
@@ -226,7 +226,7 @@ _UNKNOWN_CHAT = re.compile(r"\b(?:channel_not_found|unknown (?:chat|channel|room
 _PART_OF_CHAT = re.compile(r"\b(?:thread|topic|message|reply|post|event)\b")
 
 
-def dead_target_reason(platform: str, error: DeliveryError) -> str | None:
+def find_dead_target_reason(platform: str, error: DeliveryError) -> str | None:
     """Say why a target is never worth another message: it forbids us, or the whole chat is gone; ``None`` when it may
     come back. A successful send clears the mark. Files and URLs are never given
     up."""
@@ -243,5 +243,5 @@ def dead_target_reason(platform: str, error: DeliveryError) -> str | None:
     return error.message[:REASON_CHARS_MAX] if is_forbidden or is_gone else None
 
 
-def dead_target_key(platform: str, chat: str) -> str:
+def make_dead_target_key(platform: str, chat: str) -> str:
     return f"{platform}:{chat}"

@@ -17,11 +17,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind, classify_status
 from hermes_worker.core.chat_buttons import ChatButton
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.json_values import id_of, object_in
-from hermes_worker.core.media_kinds import MediaKind, type_of_name
+from hermes_worker.core.json_values import parse_object, read_id
+from hermes_worker.core.media_kinds import MediaKind, guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
@@ -93,15 +93,15 @@ def perform(
         while True:
             request = exchange.send(send(request))
     except StopIteration as end:
-        return _judged(end.value, request)
+        return _judge_ambiguity(end.value, request)
     except NoAnswer as error:
         kind = SendErrorKind.AMBIGUOUS if error.was_sent else SendErrorKind.TRANSIENT
-        return _judged(DeliveryError(kind=kind, message=one_line(error.reason)), request)
+        return _judge_ambiguity(DeliveryError(kind=kind, message=flatten_text(error.reason)), request)
     except (Unsendable, UnsafeUrl) as error:
-        return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
+        return DeliveryError(kind=SendErrorKind.REFUSED, message=flatten_text(str(error)))
 
 
-def _judged(outcome: T | DeliveryError, last: HttpRequest | None) -> T | DeliveryError:
+def _judge_ambiguity(outcome: T | DeliveryError, last: HttpRequest | None) -> T | DeliveryError:
     """Make an ambiguous failure transient when the last request only prepares: then no message can have arrived."""
     if not isinstance(outcome, DeliveryError) or outcome.kind is not SendErrorKind.AMBIGUOUS:
         return outcome
@@ -124,14 +124,14 @@ def json_request(method: str, url: str, payload: object, *, headers: Mapping[str
     )
 
 
-def form_request(url: str, fields: Mapping[str, str], *, headers: Mapping[str, str] | None = None) -> HttpRequest:
+def build_form_request(url: str, fields: Mapping[str, str], *, headers: Mapping[str, str] | None = None) -> HttpRequest:
     """Build a POST of form fields."""
     body = "&".join(f"{name}={quote(value, safe='', errors='replace')}" for name, value in fields.items())
     own = {"Content-Type": "application/x-www-form-urlencoded", "User-Agent": USER_AGENT}
     return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=body.encode())
 
 
-def multipart_request(
+def build_multipart_request(
     url: str,
     fields: Mapping[str, str],
     file_field: str,
@@ -146,38 +146,39 @@ def multipart_request(
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode("utf-8", "replace")
         for name, value in fields.items()
     ]
-    disposition = f'form-data; name="{file_field}"; filename="{form_filename(attachment.name)}"'
+    disposition = f'form-data; name="{file_field}"; filename="{encode_filename(attachment.name)}"'
     head = (
-        f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: {type_of_name(attachment.name)}\r\n\r\n"
+        f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: "
+        f"{guess_type_of_name(attachment.name)}\r\n\r\n"
     )
     chunks += [head.encode("utf-8", "replace"), attachment.content, f"\r\n--{boundary}--\r\n".encode()]
     own = {"Content-Type": f"multipart/form-data; boundary={boundary}", "User-Agent": USER_AGENT}
     return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=b"".join(chunks))
 
 
-def preparing(request: HttpRequest) -> HttpRequest:
+def mark_as_preparing(request: HttpRequest) -> HttpRequest:
     """Mark a request as one that does not deliver by itself."""
     return replace(request, delivers=False)
 
 
-def form_filename(name: str) -> str:
+def encode_filename(name: str) -> str:
     """Encode a file's name for a header: quotes and line ends are percent-encoded (RFC 7578 §2)."""
     return re.sub(r"[\x00-\x1f\x7f\"\\/]", lambda match: f"%{ord(match[0]):02X}", name)[:200] or "file"
 
 
-def bearer(token: str) -> dict[str, str]:
+def build_bearer_header(token: str) -> dict[str, str]:
     """Build the header of a bearer token. Raises ``Unsendable`` for one that could add headers."""
-    return {"Authorization": f"Bearer {header_value(token)}"}
+    return {"Authorization": f"Bearer {require_header_value(token)}"}
 
 
-def header_value(value: str) -> str:
+def require_header_value(value: str) -> str:
     """Return ``value`` if it may stand in a header. Raises ``Unsendable``."""
     if not value.isascii() or not value.isprintable():
         raise Unsendable("A credential contains characters that cannot be sent in a header; check the setting.")
     return value
 
 
-def service_url(base: str, path: str) -> str:
+def join_service_url(base: str, path: str) -> str:
     """Join ``path`` to the configured address of a service. Raises ``Unsendable`` for an address that is no URL;
     whether it may be connected to is decided later."""
     try:
@@ -187,7 +188,7 @@ def service_url(base: str, path: str) -> str:
     return f"{base.rstrip('/')}/{path.lstrip('/')}"
 
 
-def path_segment(value: str) -> str:
+def encode_path_segment(value: str) -> str:
     """Encode ``value`` as one segment of a path, so that it cannot leave its place. Raises ``Unsendable`` for a step
     up."""
     if value in ("", ".", ".."):
@@ -195,7 +196,7 @@ def path_segment(value: str) -> str:
     return quote(value, safe="", errors="replace")
 
 
-def key_token(key: str, length: int) -> str:
+def shorten_key(key: str, length: int) -> str:
     """Shorten an idempotency key for platforms that limit its length: hexadecimal, at most 64 characters."""
     return hashlib.sha256(key.encode()).hexdigest()[:length]
 
@@ -205,7 +206,7 @@ def key_token(key: str, length: int) -> str:
 
 def json_object(response: HttpResponse) -> Mapping[str, Any]:
     """Parse the body as a JSON object; empty for anything else, so that a proxy's HTML page is not an exception."""
-    return {} if len(response.body) > _JSON_BYTES_MAX else object_in(response.body)
+    return {} if len(response.body) > _JSON_BYTES_MAX else parse_object(response.body)
 
 
 def is_success(response: HttpResponse) -> bool:
@@ -222,29 +223,29 @@ def failure(
 ) -> DeliveryError:
     """Build the failure that a response stands for. ``said`` is the platform's own explanation; without ``kind`` the
     status decides the kind."""
-    message = f"HTTP {response.status}" + (f": {one_line(said)}" if said else "")
+    message = f"HTTP {response.status}" + (f": {flatten_text(said)}" if said else "")
     if 300 <= response.status < 400:
         kind, message = SendErrorKind.REFUSED, f"{message}: redirects are not followed; write the final address"
     return DeliveryError(
-        kind=kind or kind_of_status(response.status),
+        kind=kind or classify_status(response.status),
         message=message,
         status=response.status,
-        retry_after_s=retry_after_s if retry_after_s is not None else retry_after(response),
+        retry_after_s=retry_after_s if retry_after_s is not None else read_retry_after(response),
         is_thread_missing=is_thread_missing,
     )
 
 
-def failure_of_code(
+def build_failure_of_code(
     response: HttpResponse, code: object, said: str, kinds: Mapping[int, SendErrorKind]
 ) -> DeliveryError:
     """Build the failure of a platform that answers with error numbers, often under status 200."""
     kind = kinds.get(code) if isinstance(code, int) else None
     if kind is None and is_success(response):
         kind = SendErrorKind.UNKNOWN
-    return failure(response, " ".join(word for word in (id_of(code), said) if word), kind=kind)
+    return failure(response, " ".join(word for word in (read_id(code), said) if word), kind=kind)
 
 
-def retry_after(response: HttpResponse) -> float | None:
+def read_retry_after(response: HttpResponse) -> float | None:
     """Read the seconds that the server asks us to wait, from a number or a date; ``None`` without the header. A date is
     read against the server's own clock."""
     value = response.headers.get("retry-after", "").strip()
@@ -257,7 +258,7 @@ def retry_after(response: HttpResponse) -> float | None:
         return None
 
 
-def one_line(text: str) -> str:
+def flatten_text(text: str) -> str:
     """Make foreign text fit for a message of ours: printable, on one line, short."""
     printable = "".join(character if character.isprintable() else " " for character in text[: REASON_CHARS_MAX * 4])
     words = " ".join(printable.split())

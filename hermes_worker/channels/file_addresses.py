@@ -73,18 +73,20 @@ Downloading = Generator[HttpRequest, HttpResponse, FileSource | DeliveryError]
 """An exchange that ends with the source of a file."""
 
 
-def file_at(url: str, *, own: str, hosts: tuple[str, ...] = (), headers: Mapping[str, str] | None = None) -> FileSource:
+def build_source(
+    url: str, *, own: str, hosts: tuple[str, ...] = (), headers: Mapping[str, str] | None = None
+) -> FileSource:
     """Build the source of the file at ``url``: at the server of the setting ``own``, or over TLS at one of ``hosts``.
     Raises ``UnsafeUrl`` for any other address."""
     request = HttpRequest(method="GET", url=url, headers=headers or {}, delivers=False)
     if (place := _split(url)) is not None and place == _split(own):
         return FileSource(request=request)
-    if allowed_host(url, hosts):
+    if is_allowed_host(url, hosts):
         return FileSource(request=request, is_public=True)
     raise UnsafeUrl("The file is at an address that is not the platform's.")
 
 
-def allowed_host(url: str, hosts: tuple[str, ...]) -> bool:
+def is_allowed_host(url: str, hosts: tuple[str, ...]) -> bool:
     """Whether ``url`` is over TLS at the usual port of one of ``hosts``; ``.example.com`` stands for all hosts below
     it."""
     place = _split(url)
@@ -93,13 +95,13 @@ def allowed_host(url: str, hosts: tuple[str, ...]) -> bool:
     return any(place[1].endswith(host) if host.startswith(".") else place[1] == host for host in hosts)
 
 
-def redirected(source: FileSource, head: HttpResponse) -> FileSource | None:
+def follow_redirect(source: FileSource, head: HttpResponse) -> FileSource | None:
     """Build the source to which the vendor redirects, without credentials; a second redirect is not followed. ``None``
     for another answer, and for an address to which the vendor does not redirect."""
     if head.status not in _REDIRECTS or not source.moves_to:
         return None
     url = urljoin(source.request.url, head.headers.get("location", ""))
-    if not allowed_host(url, source.moves_to):
+    if not is_allowed_host(url, source.moves_to):
         return None
     return FileSource(request=HttpRequest(method="GET", url=url, delivers=False), is_public=True)
 

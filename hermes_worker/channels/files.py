@@ -21,7 +21,7 @@ from hermes_worker.channels.media import (
     extract_media,
     judge_media,
 )
-from hermes_worker.core.media_kinds import PICTURES, START_BYTES, MediaKind, suffix_of, type_of_start
+from hermes_worker.core.media_kinds import PICTURES, START_BYTES, MediaKind, find_suffix, guess_type_of_content
 from hermes_worker.net.http import HttpRequest, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
@@ -49,7 +49,7 @@ class FileOutbox:
     """Whether outside the roots only files of the last ten minutes may leave."""
 
     def extract(self, text: str, *, has_pictures: bool = False) -> ExtractedMedia:
-        return extract_media(text, lambda path: look(self._absolute(path)), has_pictures=has_pictures)
+        return extract_media(text, lambda path: look_at(self._absolute(path)), has_pictures=has_pictures)
 
     def judge(self, path: str) -> MediaFile | MediaRefusal:
         policy = MediaPolicy(
@@ -57,13 +57,13 @@ class FileOutbox:
             denied_prefixes=tuple(os.path.realpath(place) for place in self.denied),
             is_strict=self.is_strict,
         )
-        return judge_media(self._absolute(path), policy=policy, look=look, now=datetime.now(UTC))
+        return judge_media(self._absolute(path), policy=policy, look=look_at, now=datetime.now(UTC))
 
     def _absolute(self, path: str) -> str:
         return path if path.startswith("/") else str(PurePosixPath(self.root, path))
 
 
-def look(path: str) -> FileFacts | None:
+def look_at(path: str) -> FileFacts | None:
     """Look at the file at ``path``, following every link; ``None`` for nothing, or nothing that can be seen."""
     if "\0" in path:
         return None
@@ -80,7 +80,7 @@ def look(path: str) -> FileFacts | None:
     )
 
 
-def read(file: MediaFile, kind: MediaKind) -> Attachment:
+def read_judged_file(file: MediaFile, kind: MediaKind) -> Attachment:
     """Read a file that was judged, whole. Raises ``FileGone``.
 
     Between judging and opening, a link may have been put in its place, or in that of a directory above it: the opened
@@ -112,10 +112,10 @@ def fetch_picture(picture: MediaPicture, policy: UrlPolicy) -> Attachment:
         if not 300 <= answer.status < 400 or not answer.headers.get("location"):
             break
         url = urljoin(url, answer.headers["location"])
-    media_type = type_of_start(answer.body[:START_BYTES])
+    media_type = guess_type_of_content(answer.body[:START_BYTES])
     if answer.status != 200 or media_type not in PICTURES or len(answer.body) > PICTURE_BYTES_MAX:
         raise FileGone("there is no picture")
-    name = f"picture{suffix_of(media_type)}"
+    name = f"picture{find_suffix(media_type)}"
     return Attachment(name=name, kind=MediaKind.IMAGE, content=answer.body)
 
 

@@ -23,11 +23,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import one_line
+from hermes_worker.channels.exchange import flatten_text
 from hermes_worker.channels.file_addresses import FileSink
 from hermes_worker.channels.inbound import email as mails
 from hermes_worker.channels.inbound.email import Credentials, Letter, MailFile
-from hermes_worker.channels.inbound.mail_structure import UnreadableAnswer, fetched, parts_of
+from hermes_worker.channels.inbound.mail_structure import UnreadableAnswer, list_parts, parse_fetch
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.channels.smtp import is_loopback
 from hermes_worker.core.inbound import InboundMessage, MediaRef
@@ -62,7 +62,7 @@ class MailCursor:
         return f"{self.validity}:{self.uid}:{self.came_s}:{self.since_s}"
 
     @classmethod
-    def read(cls, text: str) -> MailCursor | None:
+    def parse(cls, text: str) -> MailCursor | None:
         found = _CURSOR.fullmatch(text)
         return None if found is None else cls(*map(int, found.groups()))
 
@@ -75,28 +75,28 @@ def fetch(cursor: str, credentials: Credentials, at: datetime, hold_s: float) ->
     """Read up to ``MAILS_MAX`` mails that came since ``cursor``; while there are none, look again over the same
     connection for ``hold_s`` seconds."""
     try:
-        with opened(credentials) as mailbox:
-            return _looked(mailbox, cursor, credentials, at, hold_s)
+        with open_mailbox(credentials) as mailbox:
+            return _look(mailbox, cursor, credentials, at, hold_s)
     except _FAILS as error:
-        return _failed(error, credentials)
+        return _delivery_error(error, credentials)
 
 
 def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> DeliveryError | None:
     """Write a file of a mail to ``sink``, piece by piece; ``None`` on success. Nothing is marked as read. Raises
     ``NoRoom``."""
-    file = MailFile.read(media.id)
+    file = MailFile.parse(media.id)
     if file is None:
         return DeliveryError(kind=SendErrorKind.REFUSED, message="IMAP: this is no file of a mail")
     try:
-        with opened(credentials) as mailbox:
+        with open_mailbox(credentials) as mailbox:
             if _number(mailbox, "UIDVALIDITY") != file.validity:
                 return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="IMAP: the mailbox was numbered anew")
-            if not section(mailbox, file.uid, file.section, 0, 1):
+            if not read_section(mailbox, file.uid, file.section, 0, 1):
                 return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="IMAP: the mail is gone, or its file empty")
-            for piece in mails.decoded_pieces(_pieces(mailbox, file, sink), file.encoding):
+            for piece in mails.decode_pieces(_pieces(mailbox, file, sink), file.encoding):
                 sink.write(piece)
     except _FAILS as error:
-        return _failed(error, credentials)
+        return _delivery_error(error, credentials)
     return None
 
 
@@ -106,7 +106,7 @@ def _pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[
     while not sink.is_over:
         if sink.is_late:
             raise TimeoutError
-        piece = section(mailbox, file.uid, file.section, begin, PIECE_BYTES)
+        piece = read_section(mailbox, file.uid, file.section, begin, PIECE_BYTES)
         yield piece
         begin += len(piece)
         if len(piece) < PIECE_BYTES:
@@ -116,21 +116,21 @@ def _pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[
 _FAILS = (MailboxRefused, OSError, imaplib.IMAP4.error, UnreadableAnswer)
 
 
-def _failed(error: Exception, credentials: Credentials) -> DeliveryError:
+def _delivery_error(error: Exception, credentials: Credentials) -> DeliveryError:
     if isinstance(error, MailboxRefused | ssl.SSLCertVerificationError):
-        return DeliveryError(kind=SendErrorKind.AUTH, message=one_line(f"IMAP: {error}"))
+        return DeliveryError(kind=SendErrorKind.AUTH, message=flatten_text(f"IMAP: {error}"))
     words = str(error) if isinstance(error, imaplib.IMAP4.error | UnreadableAnswer) else type(error).__name__
-    return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(f"IMAP: {credentials.host}: {words}"))
+    return DeliveryError(kind=SendErrorKind.TRANSIENT, message=flatten_text(f"IMAP: {credentials.host}: {words}"))
 
 
 @contextmanager
-def opened(credentials: Credentials) -> Iterator[imaplib.IMAP4]:
+def open_mailbox(credentials: Credentials) -> Iterator[imaplib.IMAP4]:
     """Connect, log in and open the folder for the time of the context. Raises ``MailboxRefused``, ``OSError``,
     ``imaplib.IMAP4.error``."""
-    server = _connected(credentials)
+    server = _connect(credentials)
     try:
         _log_in(server, credentials)
-        status, said = server.select(_quoted(credentials.folder), readonly=True)
+        status, said = server.select(_quote(credentials.folder), readonly=True)
         if status != "OK":
             raise MailboxRefused(f"the folder {credentials.folder!r} cannot be opened: {_words(said)}")
         yield server
@@ -139,23 +139,23 @@ def opened(credentials: Credentials) -> Iterator[imaplib.IMAP4]:
             server.logout()
 
 
-def _looked(
+def _look(
     mailbox: imaplib.IMAP4, cursor: str, credentials: Credentials, at: datetime, hold_s: float
 ) -> Polled | DeliveryError:
     ends_at = time.monotonic() + hold_s
     validity = _number(mailbox, "UIDVALIDITY")
-    before = MailCursor.read(cursor)
+    before = MailCursor.parse(cursor)
     if before is None:
         last = _newest(mailbox)
         return Polled(inbound=(), cursor=str(MailCursor(validity, last, int(at.timestamp()), 0)))
     if before.validity != validity:
         since_s = max(0, int(before.came_s - _RENUMBERED_S))
         before = MailCursor(validity, 0, before.came_s, max(since_s, before.since_s))
-    uids = _since(mailbox, before.uid)
+    uids = _list_uids_since(mailbox, before.uid)
     while not uids and (left_s := ends_at - time.monotonic()) > 0:
         time.sleep(min(AGAIN_S, left_s))
         mailbox.noop()
-        uids = _since(mailbox, before.uid)
+        uids = _list_uids_since(mailbox, before.uid)
     if not uids:
         return Polled(inbound=(), cursor=str(before))
     taken = uids[:MAILS_MAX]
@@ -170,21 +170,21 @@ def _looked(
 
 def _message(mailbox: imaplib.IMAP4, letter: Letter, credentials: Credentials) -> InboundMessage:
     try:
-        head = mails.head_of(letter, credentials)
-        part = letter.text_part if head.is_heard else None
-        content = b"" if part is None else section(mailbox, letter.uid, part.section, 0, TEXT_BYTES_MAX)
+        head = mails.read_head(letter, credentials)
+        part = letter.text_part if head.is_taken else None
+        content = b"" if part is None else read_section(mailbox, letter.uid, part.section, 0, TEXT_BYTES_MAX)
         return mails.read(letter, head, content)
     except UnreadableAnswer:
         raise  # the server's, and not the mail's
     except _UNREADABLE:
-        return mails.unreadable(letter)
+        return mails.make_unreadable(letter)
 
 
-def section(mailbox: imaplib.IMAP4, uid: int, number: str, begin: int, length: int) -> bytes:
+def read_section(mailbox: imaplib.IMAP4, uid: int, number: str, begin: int, length: int) -> bytes:
     """Read bytes of a part of a mail, as it is encoded; empty behind its end, and where there is no such mail."""
     status, said = mailbox.uid("FETCH", str(uid), f"(BODY.PEEK[{number}]<{begin}.{length}>)")
     _require(status, said)
-    for items in fetched(said):
+    for items in parse_fetch(said):
         for name, value in items.items():
             if name.startswith("BODY[") and isinstance(value, bytes):
                 return value[:length]
@@ -196,7 +196,7 @@ def _letters(mailbox: imaplib.IMAP4, validity: int, uids: list[int]) -> list[Let
     status, said = mailbox.uid("FETCH", ",".join(map(str, uids)), asked)
     _require(status, said)
     found = {}
-    for items in fetched(said):
+    for items in parse_fetch(said):
         uid, header = items.get("UID"), items.get("BODY[HEADER]<0>")
         if not isinstance(uid, bytes) or not uid.isdigit() or not isinstance(header, bytes | None):
             continue  # the server tells that flags of another mail changed
@@ -205,12 +205,12 @@ def _letters(mailbox: imaplib.IMAP4, validity: int, uids: list[int]) -> list[Let
             uid=int(uid),
             came_at=_came_at(items.get("INTERNALDATE")),
             header=(header or b"")[:HEADER_BYTES_MAX],
-            parts=tuple(parts_of(items.get("BODYSTRUCTURE"))),
+            parts=tuple(list_parts(items.get("BODYSTRUCTURE"))),
         )
     return [found[uid] for uid in uids if uid in found]
 
 
-def _since(mailbox: imaplib.IMAP4, uid: int) -> list[int]:
+def _list_uids_since(mailbox: imaplib.IMAP4, uid: int) -> list[int]:
     """List the numbers of the mails behind ``uid``, in order."""
     status, said = mailbox.uid("SEARCH", f"UID {uid + 1}:*")
     _require(status, said)
@@ -220,7 +220,7 @@ def _since(mailbox: imaplib.IMAP4, uid: int) -> list[int]:
 
 
 def _newest(mailbox: imaplib.IMAP4) -> int:
-    return max(_since(mailbox, 0), default=0)
+    return max(_list_uids_since(mailbox, 0), default=0)
 
 
 def _number(mailbox: imaplib.IMAP4, name: str) -> int:
@@ -243,7 +243,7 @@ def _require(status: str, said: list[Any]) -> None:
         raise UnreadableAnswer(f"{status} {_words(said)}")
 
 
-def _connected(credentials: Credentials) -> imaplib.IMAP4:
+def _connect(credentials: Credentials) -> imaplib.IMAP4:
     if not (credentials.port.isascii() and credentials.port.isdigit() and 0 < int(credentials.port) < 65536):
         raise MailboxRefused(f"EMAIL_IMAP_PORT is a port from 1 to 65535, not {credentials.port[:20]!r}")
     mode = credentials.tls.lower()
@@ -277,10 +277,10 @@ def _log_in(server: imaplib.IMAP4, credentials: Credentials) -> None:
         raise MailboxRefused(f"the server does not take the user name or the password: {error}") from None
 
 
-def _quoted(folder: str) -> str:
+def _quote(folder: str) -> str:
     escaped = folder.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _words(said: list[Any]) -> str:
-    return one_line(b" ".join(one for one in said if isinstance(one, bytes)).decode("utf-8", "replace"))
+    return flatten_text(b" ".join(one for one in said if isinstance(one, bytes)).decode("utf-8", "replace"))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable, one_line
-from hermes_worker.channels.irc_lines import Credentials, IrcLine, IrcRegistration, is_channel, line_of, lines_to
+from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable, flatten_text
+from hermes_worker.channels.irc_lines import Credentials, IrcLine, IrcRegistration, build_lines, is_channel, parse_line
 from hermes_worker.channels.targets import Target
 from hermes_worker.net.frames import FrameConnection, open_frames
 from hermes_worker.net.http import NoAnswer
@@ -42,14 +42,14 @@ _ERRORS: Mapping[str, SendErrorKind] = {
 def send(part: Part, target: Target, credentials: Credentials) -> Outcome:
     """Say a part to a channel, which is joined for that, or to a nick. A part that may have been said before says so in
     words: IRC has no keys. Raises ``Unsendable`` for settings that cannot be used."""
-    lines = tuple(lines_to(target.chat, part.text))
+    lines = tuple(build_lines(target.chat, part.text))
     if not lines:
         raise Unsendable("there is nothing to say")
-    talk: _Saying | None = None
+    talk: _IrcConnection | None = None
     try:
         connection = open_frames(credentials.url, {}, _OURS)
         try:
-            talk = _Saying(connection, credentials)
+            talk = _IrcConnection(connection, credentials)
             return talk.register() or talk.join(target.chat) or talk.say(lines)
         finally:
             with suppress(NoAnswer, OSError):
@@ -60,10 +60,10 @@ def send(part: Part, target: Target, credentials: Credentials) -> Outcome:
     except NoAnswer as error:
         was_said = talk is not None and talk.has_begun
         kind = SendErrorKind.AMBIGUOUS if was_said else SendErrorKind.TRANSIENT
-        return DeliveryError(kind=kind, message=one_line(error.reason))
+        return DeliveryError(kind=kind, message=flatten_text(error.reason))
 
 
-class _Saying:
+class _IrcConnection:
     """One connection. Each step raises ``NoAnswer`` where the server leaves the outcome open."""
 
     def __init__(self, connection: FrameConnection, credentials: Credentials) -> None:
@@ -77,7 +77,7 @@ class _Saying:
         for line in self._registration.opening:
             self._connection.send(line)
         while not self._registration.is_done:
-            for reply in self._registration.hear(self._line()):
+            for reply in self._registration.on_line(self._read_line()):
                 self._connection.send(reply)
             if self._registration.error is not None:
                 return self._registration.error
@@ -88,7 +88,7 @@ class _Saying:
         if not is_channel(chat):
             return None
         self._connection.send(f"JOIN {chat}")
-        return self._until(lambda line: line.command == "366" and line.word(1).lower() == chat.lower())
+        return self._wait_for_line(lambda line: line.command == "366" and line.word(1).lower() == chat.lower())
 
     def say(self, lines: tuple[str, ...]) -> Outcome:
         for start in range(0, len(lines), LINES_AT_ONCE):
@@ -97,19 +97,21 @@ class _Saying:
                 self._connection.send(line)
             token = f"said-{start}"
             self._connection.send(f"PING :{token}")
-            error = self._until(lambda line, token=token: line.command == "PONG" and line.words[-1:] == (token,))  # type: ignore[misc]
+            error = self._wait_for_line(
+                lambda line, token=token: line.command == "PONG" and line.words[-1:] == (token,)  # type: ignore[misc]
+            )
             if error is not None:
                 return error
         return Receipt()
 
-    def _until(self, is_it: Callable[[IrcLine], bool]) -> DeliveryError | None:
-        while not is_it(line := self._line()):
+    def _wait_for_line(self, is_it: Callable[[IrcLine], bool]) -> DeliveryError | None:
+        while not is_it(line := self._read_line()):
             if line.command in _ERRORS:
                 said = line.words[-1] if line.words else ""
-                return DeliveryError(kind=_ERRORS[line.command], message=one_line(f"{line.command} {said}"))
+                return DeliveryError(kind=_ERRORS[line.command], message=flatten_text(f"{line.command} {said}"))
         return None
 
-    def _line(self) -> IrcLine:
+    def _read_line(self) -> IrcLine:
         """Read the next line that is not about the connection itself."""
         while True:
             left_s = self._ends_at - time.monotonic()
@@ -118,10 +120,10 @@ class _Saying:
             frame = self._connection.receive(min(left_s, 5.0))
             if frame is None:
                 continue
-            line = line_of(frame)
+            line = parse_line(frame)
             if line.command == "PING":
                 self._connection.send(f"PONG :{line.word(0)}")
             elif line.command == "ERROR":
-                raise NoAnswer(one_line(f"the IRC server: {line.word(0)}"), was_sent=self.has_begun)
+                raise NoAnswer(flatten_text(f"the IRC server: {line.word(0)}"), was_sent=self.has_begun)
             else:
                 return line

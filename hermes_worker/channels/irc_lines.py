@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Unsendable, one_line
+from hermes_worker.channels.exchange import Unsendable, flatten_text
 from hermes_worker.channels.smtp import is_loopback
 
 LINE_BYTES_MAX = 400
@@ -70,7 +70,7 @@ class Credentials:
         return f"{'irc' if is_plain else 'ircs'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     @property
-    def joined(self) -> tuple[str, ...]:
+    def channel_names(self) -> tuple[str, ...]:
         """The configured channels, in lower case."""
         named = (one.strip().lower() for one in self.channels.split(","))
         return tuple(dict.fromkeys(one for one in named if _CHANNEL.fullmatch(one)))
@@ -96,7 +96,7 @@ class IrcLine:
         return self.words[place] if place < len(self.words) else ""
 
 
-def line_of(text: str) -> IrcLine:
+def parse_line(text: str) -> IrcLine:
     """Parse a line. Total: a malformed one has no command."""
     rest, tags, source = text.lstrip(" "), {}, ""
     if rest.startswith("@"):
@@ -125,7 +125,7 @@ def is_nick(name: str) -> bool:
     return _NICK.fullmatch(name) is not None
 
 
-def lines_to(recipient: str, text: str) -> Iterator[str]:
+def build_lines(recipient: str, text: str) -> Iterator[str]:
     """Build the lines that say ``text``: one for each of its lines that is not empty, cut where it is too long. What
     would be a command to a client (CTCP), or end the line, is removed."""
     for written in re.split(r"[\r\n\x00]+", text):
@@ -170,32 +170,34 @@ class IrcRegistration:
             f"USER {nick} 0 * :{nick}",
         )
 
-    def hear(self, line: IrcLine) -> tuple[str, ...]:
+    def on_line(self, line: IrcLine) -> tuple[str, ...]:
         """Read a line and return the lines to reply; afterwards ``is_done`` or ``error`` may be set."""
         if line.command in _REFUSALS and not self.is_done:
-            self.error = DeliveryError(kind=_REFUSALS[line.command], message=_said("the IRC server refused us", line))
+            self.error = DeliveryError(
+                kind=_REFUSALS[line.command], message=_format_refusal("the IRC server refused us", line)
+            )
         elif line.command == _WELCOME:
             self.nick, self.is_done = line.word(0) or self.nick, True
         elif line.command in _NICK_IN_USE and not self.is_done:
-            return self._another_nick(line)
+            return self._try_another_nick(line)
         elif line.command == "CAP":
-            return self._granted(line)
+            return self._on_capabilities(line)
         elif line.command == "AUTHENTICATE":
             return (f"AUTHENTICATE {self._plain()}",)
         elif line.command == "903" and not self.is_done:
             self._asked.discard("sasl")
-            return self._ended()
+            return self._end_capabilities()
         return ()
 
-    def _another_nick(self, line: IrcLine) -> tuple[str, ...]:
+    def _try_another_nick(self, line: IrcLine) -> tuple[str, ...]:
         self._tries += 1
         if self._tries >= NICK_TRIES_MAX:
-            self.error = DeliveryError(kind=SendErrorKind.TRANSIENT, message=_said("no nick is free", line))
+            self.error = DeliveryError(kind=SendErrorKind.TRANSIENT, message=_format_refusal("no nick is free", line))
             return ()
         self.nick = self._credentials.nick + "_" * self._tries
         return (f"NICK {self.nick}",)
 
-    def _granted(self, line: IrcLine) -> tuple[str, ...]:
+    def _on_capabilities(self, line: IrcLine) -> tuple[str, ...]:
         answer, names = line.word(1).upper(), line.word(2).split()
         if answer not in ("ACK", "NAK"):
             return ()
@@ -205,9 +207,9 @@ class IrcRegistration:
         self.has |= set(names) if answer == "ACK" else set()
         self._asked -= {name for name in names if name != "sasl"}
         asks = ("AUTHENTICATE PLAIN",) if "sasl" in names else ()
-        return (*asks, *self._ended())
+        return (*asks, *self._end_capabilities())
 
-    def _ended(self) -> tuple[str, ...]:
+    def _end_capabilities(self) -> tuple[str, ...]:
         return () if self._asked or self.is_done else ("CAP END",)
 
     def _plain(self) -> str:
@@ -216,5 +218,5 @@ class IrcRegistration:
         return base64.b64encode(said).decode()
 
 
-def _said(what: str, line: IrcLine) -> str:
-    return one_line(f"{what}: {line.command} {line.words[-1] if line.words else ''}")
+def _format_refusal(what: str, line: IrcLine) -> str:
+    return flatten_text(f"{what}: {line.command} {line.words[-1] if line.words else ''}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hermes_worker.channels.catalog import ChatForm
 from hermes_worker.channels.targets import Target, TargetError, parse_chat
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT
-from hermes_worker.core.chat_names import AmbiguousChatName, KnownChat, name_of, the_only
+from hermes_worker.core.chat_names import AmbiguousChatName, KnownChat, normalize_name, require_unique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +18,15 @@ class LearntChats:
     homes_known: Callable[[], Sequence[KnownChat]] = tuple
     named_known: Callable[[str, str], Sequence[KnownChat]] = lambda platform, name: ()
 
-    def homes(self) -> dict[str, Target]:
+    def list_homes(self) -> dict[str, Target]:
         """List the home channels by platform. One that cannot be parsed counts as none."""
         found = [_target_of(chat) for chat in self.homes_known()]
         return {target.platform: target for target in found if target is not None}
 
-    def named(self, platform: str, name: str) -> Target | None:
+    def find_chat(self, platform: str, name: str) -> Target | None:
         """Find the chat of that name; ``None`` for no such name. Raises ``TargetError`` where several chats have it."""
         try:
-            known = the_only(self.named_known(platform, name_of(name)), name)
+            known = require_unique(self.named_known(platform, normalize_name(name)), name)
         except AmbiguousChatName as error:
             raise TargetError(str(error)) from None
         return None if known is None else _target_of(known)

@@ -92,7 +92,7 @@ class Dialect:
 # --- what platforms write --------------------------------------------------------------------------------------------
 
 
-def _same(text: str) -> str:
+def _keep(text: str) -> str:
     return text
 
 
@@ -105,7 +105,7 @@ def _html_block(language: str, code: str) -> str:
     return f"<pre><code{attribute}>{code}</code></pre>"
 
 
-def _around(mark: str) -> Callable[[str], str]:
+def _wrap_in_mark(mark: str) -> Callable[[str], str]:
     return lambda text: f"{mark}{text}{mark}"
 
 
@@ -117,7 +117,7 @@ def _html_link(label: str, url: str) -> str:
     return f'<a href="{html.escape(url)}">{label}</a>'
 
 
-def _spelled_link(label: str, url: str) -> str:
+def _spell_link(label: str, url: str) -> str:
     bare = url.removeprefix("mailto:")
     return url if label.strip() in ("", url) else bare if label.strip() == bare else f"{label} ({url})"
 
@@ -126,11 +126,11 @@ def _slack_link(label: str, url: str) -> str:
     return f"<{url.replace('|', '%7C').replace('&', '&amp;')}|{label}>"
 
 
-def _quoted_lines(text: str) -> str:
+def _quote_lines(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.split("\n"))
 
 
-def _fenced(_: str, code: str) -> str:
+def _fence(_: str, code: str) -> str:
     return f"```\n{code}```"
 
 
@@ -160,33 +160,33 @@ _HTML_MARKS = _Marks(
 )
 _SLACK_MARKS = _Marks(
     escape=_escape_text,
-    block=_fenced,
-    code=_around("`"),
+    block=_fence,
+    code=_wrap_in_mark("`"),
     link=_slack_link,
-    bold=_around("*"),
-    italic=_around("_"),
-    strike=_around("~"),
-    heading=_around("*"),
-    spoiler=_same,
-    quote=_quoted_lines,
+    bold=_wrap_in_mark("*"),
+    italic=_wrap_in_mark("_"),
+    strike=_wrap_in_mark("~"),
+    heading=_wrap_in_mark("*"),
+    spoiler=_keep,
+    quote=_quote_lines,
 )
-_WHATSAPP_MARKS = replace(_SLACK_MARKS, escape=_same, link=_spelled_link)
+_WHATSAPP_MARKS = replace(_SLACK_MARKS, escape=_keep, link=_spell_link)
 _GOOGLE_CHAT_MARKS = replace(
     _SLACK_MARKS,
-    escape=_same,
+    escape=_keep,
     link=lambda label, url: f"<{url.replace('|', '%7C')}|{label}>" if label else url,
 )
 _NO_MARKS = _Marks(
-    escape=_same,
+    escape=_keep,
     block=lambda _, code: code.rstrip("\n"),
-    code=_same,
-    link=_spelled_link,
-    bold=_same,
-    italic=_same,
-    strike=_same,
-    heading=_same,
-    spoiler=_same,
-    quote=_quoted_lines,
+    code=_keep,
+    link=_spell_link,
+    bold=_keep,
+    italic=_keep,
+    strike=_keep,
+    heading=_keep,
+    spoiler=_keep,
+    quote=_quote_lines,
 )
 
 _BASICS = "bold, italic, strikethrough, inline code and blocks of code, quotations"
@@ -280,32 +280,32 @@ def spell_tables(text: str, dialect: Dialect) -> str:
         return text
     parts, position = [], 0
     for block in _BLOCK.finditer(text):
-        parts += [_TABLE.sub(lambda found: _spelled_table(found, dialect), text[position : block.start()]), block[0]]
+        parts += [_TABLE.sub(lambda found: _spell_table(found, dialect), text[position : block.start()]), block[0]]
         position = block.end()
-    parts.append(_TABLE.sub(lambda found: _spelled_table(found, dialect), text[position:]))
+    parts.append(_TABLE.sub(lambda found: _spell_table(found, dialect), text[position:]))
     return "".join(parts)
 
 
-def _spelled_table(found: re.Match[str], dialect: Dialect) -> str:
+def _spell_table(found: re.Match[str], dialect: Dialect) -> str:
     head, *rows = (_cells(line) for line in (found["head"], *found["rows"].split("\n")[1:]))
     if dialect.tables is Tables.BLOCK:
         bare = [[render_markup(cell, PLAIN) for cell in row] for row in (head, *rows)]
         widths = [max(len(row[at]) if at < len(row) else 0 for row in bare) for at in range(max(map(len, bare)))]
         if sum(widths) + 3 * len(widths) <= _TABLE_WIDTH_MAX and not any("```" in cell for row in bare for cell in row):
-            return _aligned(bare, widths)
+            return _align(bare, widths)
     return "\n".join(
-        "- " + "; ".join(f"{name}: {cell}" if name else cell for name, cell in _named(head, row) if cell)
+        "- " + "; ".join(f"{name}: {cell}" if name else cell for name, cell in _pair_with_head(head, row) if cell)
         for row in rows or [head]
     )
 
 
-def _aligned(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
+def _align(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
     lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
     lines.insert(1, "   ".join("─" * width for width in widths))
     return "\n".join(("```", *lines, "```"))
 
 
-def _named(head: Sequence[str], row: Sequence[str]) -> list[tuple[str, str]]:
+def _pair_with_head(head: Sequence[str], row: Sequence[str]) -> list[tuple[str, str]]:
     return [(head[at] if at < len(head) and row is not head else "", cell) for at, cell in enumerate(row)]
 
 
@@ -376,10 +376,10 @@ class _Renderer:
     def _emphasis(self, text: str, marks: _Marks) -> str:
         """Convert emphasis. Whole elements are held, so that marks which cross each other cannot become elements which
         do."""
-        text = _BOLD.sub(lambda found: self._hold(marks.bold(self._slanted(found["text"], marks))), text)
-        return self._slanted(text, marks)
+        text = _BOLD.sub(lambda found: self._hold(marks.bold(self._convert_italic(found["text"], marks))), text)
+        return self._convert_italic(text, marks)
 
-    def _slanted(self, text: str, marks: _Marks) -> str:
+    def _convert_italic(self, text: str, marks: _Marks) -> str:
         text = _ITALIC.sub(lambda found: self._hold(marks.italic(found["text"] or found["text_u"])), text)
         return _STRIKE.sub(lambda found: self._hold(marks.strike(found["text"])), text)
 

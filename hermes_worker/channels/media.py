@@ -87,7 +87,7 @@ class MediaPolicy:
     allowed_roots: tuple[str, ...]
     """Real paths below which every file but credentials may leave: the session's workspace, caches."""
     denied_prefixes: tuple[str, ...] = ()
-    """Real paths below which nothing may leave; see ``default_denied``."""
+    """Real paths below which nothing may leave; see ``list_denied_prefixes``."""
     is_strict: bool = True
     """Whether outside the allowed roots only files written in the last ten minutes may leave. Otherwise, as in Hermes
     Agent by default, every file may that is not denied."""
@@ -132,7 +132,7 @@ def extract_media(text: str, look: Look, *, has_pictures: bool = False) -> Extra
     pictures = [] if has_pictures else list(_pictures(text, protected))
     spans += [span for span, _ in pictures]
     return ExtractedMedia(
-        text=_without(text, spans) if spans else text,
+        text=_remove_spans(text, spans) if spans else text,
         paths=tuple(dict.fromkeys(paths)),
         audio_as_voice="audio_as_voice" in flags,
         as_document="as_document" in flags,
@@ -151,22 +151,22 @@ def judge_media(path: str, *, policy: MediaPolicy, look: Look, now: datetime) ->
     if reason is not None:
         return MediaRefusal(path=path, reason=reason)
     name = PurePosixPath(facts.real_path).name
-    return MediaFile(path=facts.real_path, name=name, kind=media_kind(name), size=facts.size)
+    return MediaFile(path=facts.real_path, name=name, kind=choose_media_kind(name), size=facts.size)
 
 
-def media_kind(name: str) -> MediaKind:
+def choose_media_kind(name: str) -> MediaKind:
     """Choose the kind of a file by its extension; an unknown one is a document."""
     return _KIND_OF.get(_extension(name), MediaKind.DOCUMENT)
 
 
-def shown_as(file: MediaFile, wishes: ExtractedMedia) -> MediaKind:
+def choose_sent_kind(file: MediaFile, wishes: ExtractedMedia) -> MediaKind:
     """Choose the kind to send a file as, given the flags of the text."""
     if wishes.as_document:
         return MediaKind.DOCUMENT
     return MediaKind.VOICE if wishes.audio_as_voice and file.kind is MediaKind.AUDIO else file.kind
 
 
-def default_denied(home: str, hermes_home: str) -> tuple[str, ...]:
+def list_denied_prefixes(home: str, hermes_home: str) -> tuple[str, ...]:
     """List the places of credentials, of the system, and of this product (other sessions work there), for a user's home
     directory."""
     system = ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/var/log", "/var/lib", "/var/run", "/run")
@@ -209,7 +209,9 @@ def _pictures(text: str, protected: list[tuple[int, int]]) -> Iterator[tuple[tup
     count = 0
     for match in _PICTURE.finditer(text):
         url = match["url"] or html.unescape(match["src"])
-        is_picture = match["src"] or media_kind(urlsplit(url).path) is MediaKind.IMAGE or _is_of_picture_host(url)
+        is_picture = (
+            match["src"] or choose_media_kind(urlsplit(url).path) is MediaKind.IMAGE or _is_of_picture_host(url)
+        )
         if is_picture and count < DIRECTIVES_MAX and not _is_within(match.start(), protected):
             count += 1
             yield match.span(), MediaPicture(url=url, label=match["label"] or match["alt"] or "")
@@ -259,7 +261,7 @@ def _bare_path(text: str, start: int, word: str, look: Look) -> tuple[int, str] 
     return None
 
 
-def _without(text: str, spans: list[tuple[int, int]]) -> str:
+def _remove_spans(text: str, spans: list[tuple[int, int]]) -> str:
     kept, position = [], 0
     for start, end in sorted(spans):
         kept.append(text[position:start])

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hermes_worker import installed
-from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.channels.errors import DeliveryError
 from hermes_worker.channels.file_addresses import Downloading, FileSink
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
@@ -24,10 +24,10 @@ from hermes_worker.channels.inbound.receiving import (
     WebhookAnswer,
     WebhookRequest,
 )
-from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, account_of, named_variable, values_of_account
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, add_account_suffix, format_account, select_account_values
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.inbound import Inbound, InboundButton, MediaRef
-from hermes_worker.extension import Installed, Reference, load
+from hermes_worker.extension import Installed, Reference, load_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Receiver:
         """Build the answer to the platform after ``receive``; ``None`` for an empty 200."""
         if self.receiving.answer is None:
             return None
-        found: WebhookAnswer | None = load(self.receiving.answer)(request, credentials, at)
+        found: WebhookAnswer | None = load_reference(self.receiving.answer)(request, credentials, at)
         return found
 
     def poll(self, cursor: str, credentials: Any, at: datetime, hold_s: float) -> Polling:
@@ -59,12 +59,12 @@ class Receiver:
         found: Polled | DeliveryError = self._load(self.receiving.fetch, "fetch")(cursor, credentials, at, hold_s)
         return found
 
-    def socket(self, credentials: Any) -> SocketTalk:
+    def open_talk(self, credentials: Any) -> SocketTalk:
         found: SocketTalk = self._load(self.receiving.socket, "socket")(credentials)
         return found
 
     def download(self, media: MediaRef, credentials: Any) -> Downloading:
-        """Begin a download. ``credentials`` are those that messages are sent with."""
+        """Begin a download. ``build_credentials`` are those that messages are sent with."""
         found: Downloading = self._load(self.receiving.download, "download")(media, credentials)
         return found
 
@@ -77,26 +77,26 @@ class Receiver:
         """Begin the exchange that tells the platform that a press was taken; ``None`` where it need not be told."""
         if self.receiving.acknowledge is None or not press.press_id:
             return None
-        found: Acknowledging = load(self.receiving.acknowledge)(press, credentials)
+        found: Acknowledging = load_reference(self.receiving.acknowledge)(press, credentials)
         return found
 
     def identify(self, credentials: Any) -> Identifying | None:
         """Begin the exchange that asks whose the credentials are; ``None`` where the platform cannot be asked."""
         if self.receiving.identify is None:
             return None
-        found: Identifying = load(self.receiving.identify)(credentials)
+        found: Identifying = load_reference(self.receiving.identify)(credentials)
         return found
 
     def signing_keys(self, credentials: Any) -> KeysExchange | None:
         if self.receiving.signing_keys is None:
             return None
-        found: KeysExchange = load(self.receiving.signing_keys)(credentials)
+        found: KeysExchange = load_reference(self.receiving.signing_keys)(credentials)
         return found
 
-    def credentials(self, values: Mapping[str, str]) -> Any:
+    def build_credentials(self, values: Mapping[str, str]) -> Any:
         """Build the credentials from settings by variable name. Raises ``ConfigurationError`` that names what is
         missing."""
-        kind: type = load(self.receiving.credentials)
+        kind: type = load_reference(self.receiving.credentials)
         variables = self.receiving.variables
         given = {
             name: values[variable].strip() for name, variable in variables.items() if values.get(variable, "").strip()
@@ -106,12 +106,12 @@ class Receiver:
             raise ConfigurationError(f"{self.platform} cannot be listened to: set {', '.join(missing)}.")
         return kind(**given)
 
-    def values_of(self, values: Mapping[str, str], name: str) -> Mapping[str, str]:
+    def choose_values(self, values: Mapping[str, str], name: str) -> Mapping[str, str]:
         """Choose the settings by variable name that hold for the account called ``name``."""
         secrets = {self.receiving.variables[field] for field in self.receiving.secrets}
-        return values_of_account(values, name, secrets)
+        return select_account_values(values, name, secrets)
 
-    def usable_modes(self, values: Mapping[str, str]) -> tuple[InboundMode, ...]:
+    def list_usable_modes(self, values: Mapping[str, str]) -> tuple[InboundMode, ...]:
         """List the modes whose required variables are set, in the platform's order."""
         variables, required = self.receiving.variables, self.receiving.required
         return tuple(
@@ -128,20 +128,20 @@ class Receiver:
     def _load(self, reference: Reference | None, what: str) -> Any:
         if reference is None:
             raise ConfigurationError(f"{self.platform} is not listened to by {what}.")
-        return load(reference)
+        return load_reference(reference)
 
 
 @lru_cache(maxsize=4)
 def _receivers_of(found: Installed) -> Mapping[str, Receiver]:
-    rows = platforms().items()
+    rows = list_platforms().items()
     return MappingProxyType(
         {name: Receiver(platform=name, receiving=row.receiving) for name, row in rows if row.receiving is not None}
     )
 
 
-def receivers() -> Mapping[str, Receiver]:
+def load_receivers() -> Mapping[str, Receiver]:
     """Load all receivers, by the platform's name in the catalogue."""
-    return _receivers_of(installed.current())
+    return _receivers_of(installed.get_installed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,54 +156,54 @@ class ConfiguredAccount:
 
     @property
     def account(self) -> str:
-        return account_of(self.receiver.platform, self.name)
+        return format_account(self.receiver.platform, self.name)
 
 
-def configured_accounts(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
+def list_accounts(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
     """List the accounts that ``values`` (settings, by variable name) configure: the default one of each platform, and
     those that are ``named``. Raises ``ConfigurationError`` for one that cannot be listened to."""
-    usual = [_configured(one, DEFAULT_ACCOUNT, values) for one in receivers().values()]
-    return [*(one for one in usual if one is not None), *(_named(account, values) for account in named)]
+    usual = [_find_account(one, DEFAULT_ACCOUNT, values) for one in load_receivers().values()]
+    return [*(one for one in usual if one is not None), *(_require_account(account, values) for account in named)]
 
 
-def _named(account: str, values: Mapping[str, str]) -> ConfiguredAccount:
+def _require_account(account: str, values: Mapping[str, str]) -> ConfiguredAccount:
     platform, _, name = account.partition(":")
-    receiver = receivers().get(platform)
+    receiver = load_receivers().get(platform)
     if receiver is None:
         raise ConfigurationError(f"HERMES_GATEWAY_ACCOUNTS names {account!r}, and {platform!r} is not listened to.")
     if name == DEFAULT_ACCOUNT:
         raise ConfigurationError(f"HERMES_GATEWAY_ACCOUNTS names {account!r}, which is there without being named.")
-    found = _configured(receiver, name, values)
+    found = _find_account(receiver, name, values)
     if found is None:
         usual = receiver.receiving.required.values()
-        needed = {named_variable(receiver.receiving.variables[one], name) for every in usual for one in every}
+        needed = {add_account_suffix(receiver.receiving.variables[one], name) for every in usual for one in every}
         raise ConfigurationError(f"The account {account!r} cannot be listened to: set {' or '.join(sorted(needed))}.")
     return found
 
 
-def _configured(receiver: Receiver, name: str, values: Mapping[str, str]) -> ConfiguredAccount | None:
-    own = receiver.values_of(values, name)
-    mode = next(iter(receiver.usable_modes(own)), None)
+def _find_account(receiver: Receiver, name: str, values: Mapping[str, str]) -> ConfiguredAccount | None:
+    own = receiver.choose_values(values, name)
+    mode = next(iter(receiver.list_usable_modes(own)), None)
     return None if mode is None else ConfiguredAccount(receiver=receiver, name=name, mode=mode, values=own)
 
 
-def held_by_gateways(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
+def list_gateway_accounts(values: Mapping[str, str], named: Collection[str] = ()) -> list[ConfiguredAccount]:
     """List the accounts that are polled, or listened to over a lasting connection. Raises ``ConfigurationError``."""
-    return [one for one in configured_accounts(values, named) if one.mode is not InboundMode.WEBHOOK]
+    return [one for one in list_accounts(values, named) if one.mode is not InboundMode.WEBHOOK]
 
 
-def at_webhook(values: Mapping[str, str], named: Collection[str], address: str) -> ConfiguredAccount | None:
+def find_webhook_account(values: Mapping[str, str], named: Collection[str], address: str) -> ConfiguredAccount | None:
     """Find the account that brings events, or only presses of buttons, to the API below ``address``: ``telegram``, or
     ``telegram@ops``."""
     platform, at, name = address.partition("@")
-    receiver = receivers().get(platform)
-    if receiver is None or (at and account_of(platform, name) not in named):
+    receiver = load_receivers().get(platform)
+    if receiver is None or (at and format_account(platform, name) not in named):
         return None
-    found = _configured(receiver, name or DEFAULT_ACCOUNT, values)
+    found = _find_account(receiver, name or DEFAULT_ACCOUNT, values)
     if found is not None and found.mode is InboundMode.WEBHOOK:
         return found
     # The API may lack the credentials with which the account is listened to.
-    own = receiver.values_of(values, name or DEFAULT_ACCOUNT)
+    own = receiver.choose_values(values, name or DEFAULT_ACCOUNT)
     if not receiver.takes_presses(own):
         return None
     mode = receiver.receiving.modes[0]

@@ -57,7 +57,7 @@ def sign(body: bytes, secret: str, at: datetime) -> dict[str, str]:
     return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: _hex_hmac(secret, timestamp.encode() + b"." + body)}
 
 
-def pressed_proof(secret: str, chat: str, thread: str, value: str) -> str:
+def sign_button(secret: str, chat: str, thread: str, value: str) -> str:
     """Sign what a button says and the chat and thread that it stands in, for platforms that prove nothing about a
     press. Raises ``ValueError`` for an empty secret."""
     if not secret:

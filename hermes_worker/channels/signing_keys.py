@@ -40,7 +40,7 @@ class SigningKeys:
         self._lock = threading.Lock()
         self._kept: dict[str, _PlatformKeys] = {}
 
-    def of(self, receiver: Receiver, credentials: Any) -> PublicKeys:
+    def get_keys(self, receiver: Receiver, credentials: Any) -> PublicKeys:
         """Get the keys of a platform, fetching them if needed; empty for a platform that signs no tokens. Blocks
         meanwhile. Raises ``UnavailableError`` when they cannot be fetched."""
         exchange = receiver.signing_keys(credentials)
@@ -58,14 +58,14 @@ class SigningKeys:
     @staticmethod
     def _renew(kept: _PlatformKeys, exchange: KeysExchange) -> None:
         """Fetch the keys again. While that fails, the old ones stay valid."""
-        found = _asked(exchange)
+        found = _fetch_keys(exchange)
         if isinstance(found, DeliveryError):
             kept.fails, kept.until = found.message, time.monotonic() + AGAIN_S
         else:
             kept.keys, kept.until = found, time.monotonic() + KEPT_S
 
 
-def _asked(exchange: KeysExchange) -> PublicKeys | DeliveryError:
+def _fetch_keys(exchange: KeysExchange) -> PublicKeys | DeliveryError:
     # The operator or the vendor names the address; no redirect is followed.
     policy = UrlPolicy(allows_private=True)
     return perform(exchange, lambda request: send(request, policy, total_s=ASKING_S, body_bytes_max=_BYTES_MAX))

@@ -12,8 +12,8 @@ import ssl
 from enum import StrEnum
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Receipt, one_line
-from hermes_worker.channels.platforms.email import Credentials, Mail, classify_lost, classify_reply
+from hermes_worker.channels.exchange import Receipt, flatten_text
+from hermes_worker.channels.platforms.email import Credentials, Mail, classify_lost_connection, classify_reply
 from hermes_worker.core.errors import ConfigurationError
 
 TIMEOUT_S = 30.0
@@ -31,7 +31,7 @@ class SmtpTls(StrEnum):
     NONE = "none"
 
 
-def tls_of(text: str, port: int) -> SmtpTls:
+def choose_tls(text: str, port: int) -> SmtpTls:
     """Choose how to protect the connection; by the port where nothing is configured. Raises ``ConfigurationError``."""
     chosen = text.strip().lower()
     if not chosen:
@@ -55,29 +55,29 @@ def send_mail(mail: Mail, credentials: Credentials, tls: SmtpTls) -> Receipt | D
     """Deliver one mail to the configured server."""
     was_data_sent = False
     try:
-        with _connected(credentials, tls) as server:
+        with _connect(credentials, tls) as server:
             _log_in(server, credentials)
             _expect("MAIL", server.mail(mail.sender), (250,))
             _expect("RCPT", server.rcpt(mail.recipient), (250, 251))
             _expect("DATA", server.docmd("DATA"), (354,))
             was_data_sent = True
-            server.send(_as_data(mail.content))
+            server.send(_encode_data(mail.content))
             code, text = server.getreply()
             _expect("DATA", (code, text), (250,))
-            return Receipt(message_id=one_line(text.decode("utf-8", "replace")) or None)
+            return Receipt(message_id=flatten_text(text.decode("utf-8", "replace")) or None)
     except _SmtpRefused as refusal:
         return refusal.error
     except smtplib.SMTPResponseException as error:
         text = error.smtp_error if isinstance(error.smtp_error, bytes) else str(error.smtp_error).encode()
         return _SmtpRefused("CONNECT", error.smtp_code, text).error
     except (ssl.SSLCertVerificationError, smtplib.SMTPNotSupportedError) as error:
-        return DeliveryError(kind=SendErrorKind.AUTH, message=one_line(f"SMTP: {error}"))
+        return DeliveryError(kind=SendErrorKind.AUTH, message=flatten_text(f"SMTP: {error}"))
     except (OSError, smtplib.SMTPException) as error:
         reason = f"the SMTP server {credentials.host} did not answer: {type(error).__name__}"
-        return classify_lost(reason, was_data_sent=was_data_sent)
+        return classify_lost_connection(reason, was_data_sent=was_data_sent)
 
 
-def _connected(credentials: Credentials, tls: SmtpTls) -> smtplib.SMTP:
+def _connect(credentials: Credentials, tls: SmtpTls) -> smtplib.SMTP:
     context = ssl.create_default_context()
     if tls is SmtpTls.IMPLICIT:
         return smtplib.SMTP_SSL(credentials.host, credentials.port, timeout=TIMEOUT_S, context=context)
@@ -113,7 +113,7 @@ def _expect(command: str, reply: tuple[int, bytes], accepted: tuple[int, ...]) -
         raise _SmtpRefused(command, reply[0], reply[1])
 
 
-def _as_data(content: bytes) -> bytes:
+def _encode_data(content: bytes) -> bytes:
     """Write the content as it follows DATA: a line's leading dot is doubled, a dot alone ends it (RFC 5321 §4.5.2)."""
     lines = re.sub(rb"(?:\r\n|\n|\r)", b"\r\n", content)
     return re.sub(rb"(?m)^\.", b"..", lines.rstrip(b"\r\n") + b"\r\n") + b".\r\n"

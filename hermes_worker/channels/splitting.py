@@ -48,10 +48,12 @@ def split_text(text: str, limit: TextLimit) -> tuple[str, ...]:
         if longest_counter <= reserve:
             break
         reserve = longest_counter
-    return tuple(f"{part}{_before_counter(part)}({number}/{len(parts)})" for number, part in enumerate(parts, start=1))
+    return tuple(
+        f"{part}{_end_before_counter(part)}({number}/{len(parts)})" for number, part in enumerate(parts, start=1)
+    )
 
 
-def _before_counter(part: str) -> str:
+def _end_before_counter(part: str) -> str:
     """End a part for its counter: a line that closes a code block holds nothing else, or it is read as more of the
     code."""
     return "\n" if _FENCE.fullmatch(part[part.rfind("\n") + 1 :]) else " "
@@ -81,14 +83,14 @@ def cut_pieces(text: str, room: int, unit: TextUnit = TextUnit.CHARACTERS) -> li
     fence: _OpenFence | None = None
     while text:
         prefix = fence.opening if fence else ""
-        last = _as_last(prefix, text, fence) if len(text) <= room else None
+        last = _build_last(prefix, text, fence) if len(text) <= room else None
         if last is not None and measure(last, unit) <= room:
             parts.append(last)
             break
-        window = _fitting(text, room - measure(prefix, unit) - closing_reserve, unit)
-        cut = _cut_position(text, window, fence)
+        window = _count_fitting(text, room - measure(prefix, unit) - closing_reserve, unit)
+        cut = _choose_cut(text, window, fence)
         body = text[:cut]
-        fence = _fence_after(body, fence)
+        fence = _find_open_fence(body, fence)
         if body.strip():
             parts.append(prefix + body + (fence.closing if fence else ""))
         # The line end or the space at the cut separates the two messages now.
@@ -98,13 +100,13 @@ def cut_pieces(text: str, room: int, unit: TextUnit = TextUnit.CHARACTERS) -> li
     return parts
 
 
-def _as_last(prefix: str, text: str, fence: _OpenFence | None) -> str:
+def _build_last(prefix: str, text: str, fence: _OpenFence | None) -> str:
     """Make the rest one message. A block that its author left open is closed, as in the messages before."""
-    end_fence = _fence_after(text, fence)
+    end_fence = _find_open_fence(text, fence)
     return prefix + text + (end_fence.closing if end_fence else "")
 
 
-def _fitting(text: str, space: int, unit: TextUnit) -> int:
+def _count_fitting(text: str, space: int, unit: TextUnit) -> int:
     """Count how many characters of ``text`` measure at most ``space``."""
     if unit is TextUnit.CHARACTERS:
         return min(space, len(text))
@@ -116,16 +118,16 @@ def _fitting(text: str, space: int, unit: TextUnit) -> int:
     return len(text)
 
 
-def _cut_position(text: str, window: int, fence: _OpenFence | None) -> int:
+def _choose_cut(text: str, window: int, fence: _OpenFence | None) -> int:
     """Choose where to cut, at least 1 and at most ``window``."""
     cut = text.rfind("\n", window // 2, window + 1)
     if cut <= 0:
         cut = text.rfind(" ", 1, window + 1)
-        cut = _before_inline_code(text, cut, fence) if cut > 0 else _before_character(text, window)
-    return _before_fence_line(text, cut, fence)
+        cut = _move_before_inline_code(text, cut, fence) if cut > 0 else _move_before_character(text, window)
+    return _move_before_fence_line(text, cut, fence)
 
 
-def _before_inline_code(text: str, cut: int, fence: _OpenFence | None) -> int:
+def _move_before_inline_code(text: str, cut: int, fence: _OpenFence | None) -> int:
     """Move a cut between two backticks of a line in front of them, if that is not far: both halves would be broken."""
     line_start = text.rfind("\n", 0, cut) + 1
     if fence is not None or text.count("`", line_start, cut) % 2 == 0:
@@ -134,7 +136,7 @@ def _before_inline_code(text: str, cut: int, fence: _OpenFence | None) -> int:
     return before if before > cut // 4 else cut
 
 
-def _before_character(text: str, window: int) -> int:
+def _move_before_character(text: str, window: int) -> int:
     """Find the end of the last whole character: an accent or a part of an emoji stays with its base."""
     cut = window
     while 0 < cut < len(text) and window - cut < 16 and _continues(text, cut):
@@ -153,7 +155,7 @@ def _continues(text: str, index: int) -> bool:
     )
 
 
-def _before_fence_line(text: str, cut: int, fence: _OpenFence | None) -> int:
+def _move_before_fence_line(text: str, cut: int, fence: _OpenFence | None) -> int:
     """Move a cut out of the line of a fence, and away from right behind one that opens a block."""
     line_start = text.rfind("\n", 0, cut) + 1
     if line_start == 0:
@@ -163,7 +165,7 @@ def _before_fence_line(text: str, cut: int, fence: _OpenFence | None) -> int:
     if match is None:
         return cut
     is_within = cut < match.end()
-    is_opening = _fence_after(text[:line_start], fence) is None
+    is_opening = _find_open_fence(text[:line_start], fence) is None
     return line_start - 1 if (is_within or is_opening) and line_start > 1 else cut
 
 
@@ -171,7 +173,7 @@ def _fence_lines(text: str) -> list[re.Match[str]]:
     return [match for match in (_FENCE.fullmatch(line) for line in text.split("\n")) if match is not None]
 
 
-def _fence_after(text: str, fence: _OpenFence | None) -> _OpenFence | None:
+def _find_open_fence(text: str, fence: _OpenFence | None) -> _OpenFence | None:
     """Find the code block that is open at the end of ``text``, given the one open at its beginning."""
     for match in _fence_lines(text):
         marker, info = match["marker"], match["info"].strip()

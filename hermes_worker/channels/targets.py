@@ -19,11 +19,11 @@ from hermes_worker.channels.catalog import (
     LOCAL,
     WEBHOOK,
     ChatForm,
+    find_platform,
+    list_platforms,
     match_chat,
-    platform_named,
-    platforms,
 )
-from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatRules, account_of
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatRules, format_account
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
@@ -69,7 +69,7 @@ class Target:
         """The target for people and logs: without what may be a secret in a URL."""
         match self.platform:
             case "webhook":
-                return f"webhook:{_without_path(self.chat)}"
+                return f"webhook:{_drop_path(self.chat)}"
             case "apprise":
                 return f"apprise:{self.chat.partition('://')[0]}://***"
             case "local":
@@ -133,15 +133,16 @@ def require_open_to(tenant: str, references: Sequence[TargetRef], rules: ChatRul
             is_open = isinstance(reference, SpecialRef) and reference.word == "local"
         if tenant != DEFAULT_TENANT and not is_open:
             raise TargetError(
-                f"{text_of(reference)!r} is sent with the installation's own credentials, which tenant {tenant!r} may "
+                f"{format_reference(reference)!r} is sent with the installation's own credentials, "
+                f"which tenant {tenant!r} may "
                 "not use; choose 'local', 'webhook:<url>' or 'apprise:<url>'"
             )
 
 
 def _is_given_to(tenant: str, target: Target, rules: ChatRules) -> bool:
     """Whether the rules give a chat to the tenant. A name of a chat may mean any chat, so it never counts."""
-    account = account_of(target.platform, target.account or DEFAULT_ACCOUNT)
-    return target.form is not ChatForm.NAME and rules.owner_of(account, target.chat).tenant == tenant
+    account = format_account(target.platform, target.account or DEFAULT_ACCOUNT)
+    return target.form is not ChatForm.NAME and rules.find_owner(account, target.chat).tenant == tenant
 
 
 Lookup = Callable[[str, str], Target | None]
@@ -168,7 +169,7 @@ def parse_targets(deliver: str) -> tuple[TargetRef, ...]:
     return references
 
 
-def text_of(reference: TargetRef) -> str:
+def format_reference(reference: TargetRef) -> str:
     """Write ``reference`` as ``parse_targets`` reads it."""
     match reference:
         case SpecialRef(word=word):
@@ -182,17 +183,18 @@ def text_of(reference: TargetRef) -> str:
             assert_never(reference)
 
 
-def shown(reference: str) -> str:
+def redact_target(reference: str) -> str:
     """Write a stored target for people and logs: without what may be a secret in a URL."""
     try:
         return ",".join(
-            item.target.shown if isinstance(item, ChatRef) else text_of(item) for item in parse_targets(reference)
+            item.target.shown if isinstance(item, ChatRef) else format_reference(item)
+            for item in parse_targets(reference)
         )
     except TargetError:
         return "(cannot be read)"
 
 
-def resolve(
+def resolve_targets(
     references: Iterable[TargetRef],
     *,
     origin: Target | None,
@@ -222,7 +224,7 @@ def resolve(
 def parse_chat(platform_name: str, reference: str) -> Target:
     """Parse ``reference`` on a platform, as in ``<platform>:<reference>``. Raises ``TargetError``."""
     word, at, account = platform_name.strip().lower().partition("@")
-    platform = platform_named(word)
+    platform = find_platform(word)
     if platform is None or (at and not _ACCOUNT.fullmatch(account)):
         raise TargetError(f"{platform_name[:60]!r} is not a platform; write {ACCEPTED}.")
     matched = match_chat(platform, reference)
@@ -255,7 +257,7 @@ def _is_url_target(part: str) -> bool:
 
 def _begins_target(piece: str) -> bool:
     head = piece.strip().partition(":")[0].lower()
-    return head in ("", LOCAL, "origin", "all", WEBHOOK, APPRISE) or platform_named(head.partition("@")[0]) is not None
+    return head in ("", LOCAL, "origin", "all", WEBHOOK, APPRISE) or find_platform(head.partition("@")[0]) is not None
 
 
 def _parse_one(part: str) -> TargetRef:
@@ -272,9 +274,9 @@ def _parse_one(part: str) -> TargetRef:
             return ChatRef(Target(platform=APPRISE, chat=_apprise_url(url)))
         case (("webhook" | "apprise"), _, _):
             raise TargetError(f"{word!r} needs the URL to send to, as in '{word}:{_EXAMPLES[word]}'.")
-        case _, "", _ if (platform := platform_named(word)) is not None:
+        case _, "", _ if (platform := find_platform(word)) is not None:
             return PlatformRef(platform.name)
-        case _, ":", reference if reference and platform_named(word.partition("@")[0]) is not None:
+        case _, ":", reference if reference and find_platform(word.partition("@")[0]) is not None:
             return ChatRef(parse_chat(word, reference))
         case _:
             raise TargetError(f"{part[:80]!r} is not a delivery target; write {ACCEPTED}.")
@@ -314,7 +316,7 @@ def _resolve_special(
         case "origin":
             return [origin or next(iter(_homes_in_order(homes)), Target(platform=LOCAL, chat=""))]
         case "all":
-            return [*_homes_in_order(homes)] or [_unresolved("all", "no platform has a home channel")]
+            return [*_homes_in_order(homes)] or [_build_unresolved("all", "no platform has a home channel")]
         case _:
             assert_never(reference.word)
 
@@ -323,44 +325,44 @@ def _resolve_platform(
     reference: PlatformRef, origin: Target | None, homes: Mapping[str, Target]
 ) -> Target | Unresolved:
     if not _is_sendable(reference.platform):
-        return _unresolved(reference.platform, _NO_ADAPTER)
+        return _build_unresolved(reference.platform, _NO_ADAPTER)
     if origin is not None and origin.platform == reference.platform:
         return origin
     home = homes.get(reference.platform)
     if home is not None:
         return home
-    variable = platforms()[reference.platform].home_variable
+    variable = list_platforms()[reference.platform].home_variable
     advice = f"set {variable} or name a chat" if variable else "name a chat"
-    return _unresolved(reference.platform, f"it has no home channel; {advice}")
+    return _build_unresolved(reference.platform, f"it has no home channel; {advice}")
 
 
 def _resolve_chat(reference: ChatRef, lookup: Lookup | None) -> Target | Unresolved:
     target = reference.target
     if not _is_sendable(target.platform):
-        return _unresolved(target.shown, _NO_ADAPTER)
+        return _build_unresolved(target.shown, _NO_ADAPTER)
     if target.form is not ChatForm.NAME:
         return target
     known = lookup(target.platform, target.chat) if lookup is not None else None
-    return known or _unresolved(target.shown, "no chat of that name is known; write its id")
+    return known or _build_unresolved(target.shown, "no chat of that name is known; write its id")
 
 
 _NO_ADAPTER = "nothing can be sent there without a bridge; use an 'apprise:' or 'webhook:' target"
 
 
 def _homes_in_order(homes: Mapping[str, Target]) -> list[Target]:
-    return [homes[name] for name in platforms() if name in homes and _is_sendable(name)]
+    return [homes[name] for name in list_platforms() if name in homes and _is_sendable(name)]
 
 
 def _is_sendable(platform: str) -> bool:
-    row = platforms().get(platform)
+    row = list_platforms().get(platform)
     return row.has_adapter if row is not None else platform in (WEBHOOK, APPRISE, LOCAL)
 
 
-def _unresolved(reference: str, reason: str) -> Unresolved:
+def _build_unresolved(reference: str, reason: str) -> Unresolved:
     return Unresolved(reference=reference, reason=reason)
 
 
-def _without_path(url: str) -> str:
+def _drop_path(url: str) -> str:
     """Drop path and query: hooks often carry their secret there."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}" + ("/***" if parts.path.strip("/") or parts.query else "/")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import reachable
-from hermes_worker.cli.reaching import api_client
 from hermes_worker.store.backlog import CLEARED_IN_S, QueueBacklog
 
 
@@ -18,13 +18,13 @@ from hermes_worker.store.backlog import CLEARED_IN_S, QueueBacklog
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def backlog(home: Path | None, as_json: bool) -> None:
     """Show how much work waits, by queue, and how many places it needs."""
-    found = [QueueBacklog(queue=name, **told) for name, told in api_client(home).backlog()["queues"].items()]
+    found = [QueueBacklog(queue=name, **told) for name, told in open_api_client(home).backlog()["queues"].items()]
     if as_json:
         for each in found:
             click.echo(json.dumps(dict(zip(QueueBacklog.__annotations__, each, strict=True))))
         return
     header = ("QUEUE", "DUE", "AT WORK", "OLDEST", "STEP", "PLACES")
-    click.echo(table([_row(each) for each in found], header, whole=(0,)))
+    click.echo(render_table([_row(each) for each in found], header, whole=(0,)))
 
 
 def _row(each: QueueBacklog) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ import click
 
 from hermes_worker.cli.options import client_settings, common, home_option
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.local.archives import DATABASE, RESTORING, put_in_place, staging, unpack, write_archive
-from hermes_worker.local.paths import HomeBusy, has_no_rows, holding_home, is_held, prepare_home, spellings_of
+from hermes_worker.local.archives import DATABASE, RESTORING, make_staging, put_in_place, unpack, write_archive
+from hermes_worker.local.paths import HomeBusy, has_no_rows, hold_home, is_held, list_spellings, prepare_home
 from hermes_worker.settings import Settings
-from hermes_worker.store.copies import copy_sqlite, require_sound, settle_journal
+from hermes_worker.store.copies import copy_sqlite, merge_journal, require_intact
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.epochs import Epoch, is_copy, mark_epoch, open_outside
+from hermes_worker.store.restore_detection import Epoch, is_copy, mark_epoch, remove_copy_mark
 from hermes_worker.system import faults
 
 _GB = 1024**3
@@ -29,7 +29,7 @@ _GB = 1024**3
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bool, as_json: bool) -> None:
     """Write everything of a home into ARCHIVE, also while runs are at work."""
-    settings = _embedded(home)
+    settings = _load_embedded_settings(home)
     database = settings.home / DATABASE
     if not database.exists():
         raise ConfigurationError(f"nothing has run on {str(settings.home)!r} yet; there is nothing to back up")
@@ -38,7 +38,7 @@ def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bo
     if target.is_relative_to(settings.home.resolve()):
         raise ConfigurationError("ARCHIVE is in the home that it is to save; name a file outside")
     prepare_home(settings.home)
-    with staging(settings.home, "backup") as staged:
+    with make_staging(settings.home, "backup") as staged:
         copy_sqlite(database, staged / DATABASE)
         found = write_archive(
             target, settings.home, staged / DATABASE, has_workspaces=not without_workspaces, replaces=force
@@ -84,11 +84,11 @@ def restore(
         _confirm_original_gone(settings, as_json)
         return
     if archive is None:
-        found = _marked(settings, original_gone)
+        found = _mark_epoch(settings, original_gone)
     else:
-        found = _restored(_embedded(home), archive, force, size_max_gb, original_gone)
+        found = _restore(_load_embedded_settings(home), archive, force, size_max_gb, original_gone)
     if not original_gone:
-        click.echo(f"this is a copy: {copy_sentence(settings.home)}", err=True)
+        click.echo(f"this is a copy: {describe_copy(settings.home)}", err=True)
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return
@@ -98,7 +98,7 @@ def restore(
     )
 
 
-def copy_sentence(home: Path) -> str:
+def describe_copy(home: Path) -> str:
     """Write what a copy does not do, and how to end that."""
     return (
         "it delivers nothing, calls no hooks, listens to no chats, fires no jobs and opens no folder outside its home, "
@@ -107,18 +107,18 @@ def copy_sentence(home: Path) -> str:
     )
 
 
-def copy_note(settings: Settings) -> str | None:
+def find_copy_note(settings: Settings) -> str | None:
     """Find what a restored copy does not do; ``None`` where this home is no copy. A database that cannot be opened is
     reported by the command that needs it."""
     import sqlalchemy as sa
 
-    from hermes_worker.wiring import database_of
+    from hermes_worker.wiring import build_database
 
     if has_no_rows(settings):
         return None
-    database = database_of(settings)
+    database = build_database(settings)
     try:
-        return copy_sentence(settings.home) if is_copy(database) else None
+        return describe_copy(settings.home) if is_copy(database) else None
     except (UnavailableError, sa.exc.SQLAlchemyError):
         return None
     finally:
@@ -132,7 +132,7 @@ def _confirm_original_gone(settings: Settings, as_json: bool) -> None:
 
     database = open_database(settings)
     try:
-        was_copy = open_outside(database)
+        was_copy = remove_copy_mark(database)
     finally:
         database.close()
     if as_json:
@@ -143,8 +143,8 @@ def _confirm_original_gone(settings: Settings, as_json: bool) -> None:
         click.echo("this was no copy; nothing was changed")
 
 
-def _marked(settings: Settings, is_original_gone: bool) -> Epoch:
-    from hermes_worker.store.home_rows import relate_rows
+def _mark_epoch(settings: Settings, is_original_gone: bool) -> Epoch:
+    from hermes_worker.store.home_rows import convert_rows
     from hermes_worker.wiring import open_database
 
     if settings.database.url is None and is_held(settings.home):
@@ -152,45 +152,45 @@ def _marked(settings: Settings, is_original_gone: bool) -> Epoch:
     database = open_database(settings)
     try:
         found = mark_epoch(database, is_original_gone=is_original_gone)
-        relate_rows(database)
+        convert_rows(database)
         return found
     finally:
         database.close()
 
 
-def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int, is_original_gone: bool) -> Epoch:
+def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, is_original_gone: bool) -> Epoch:
     from hermes_worker.local.paths import embedded_database_url
-    from hermes_worker.store.home_rows import relate_rows
+    from hermes_worker.store.home_rows import convert_rows
     from hermes_worker.store.migrate import migrate
-    from hermes_worker.store.text_keys import begin as begin_sealing
-    from hermes_worker.wiring import sealer_of
+    from hermes_worker.store.text_keys import check_keys as begin_sealing
+    from hermes_worker.wiring import build_sealer
 
     home = settings.home
-    faults.arm(settings.faults)
+    faults.arm_faults(settings.faults)
     if (home / DATABASE).exists() and not force:
         raise ConfigurationError(
             f"{str(home)!r} holds a database; restore into another --home, or replace everything with --force"
         )
-    with holding_home(home), staging(home, RESTORING) as staged:
+    with hold_home(home), make_staging(home, RESTORING) as staged:
         unpack(archive, staged, bytes_max=size_max_gb * _GB)
-        require_sound(staged / DATABASE)
-        database = Database(embedded_database_url(staged), sealer=sealer_of(settings), homes=spellings_of(home))
+        require_intact(staged / DATABASE)
+        database = Database(embedded_database_url(staged), sealer=build_sealer(settings), homes=list_spellings(home))
         try:
             migrate(database)
             begin_sealing(database)
             found = mark_epoch(database, are_workers_gone=True, is_original_gone=is_original_gone)
-            relate_rows(database)
+            convert_rows(database)
         finally:
             database.close()
         for ending in ("-wal", "-shm"):
             (staged / f"{DATABASE}{ending}").unlink(missing_ok=True)
-        settle_journal(home / DATABASE)
+        merge_journal(home / DATABASE)
         put_in_place(staged, home)
     click.echo(f"restored; 'hermes-worker up{home_option(home)}' carries on from here", err=True)
     return found
 
 
-def _embedded(home: Path | None) -> Settings:
+def _load_embedded_settings(home: Path | None) -> Settings:
     """Load the settings of a home. Raises ``ConfigurationError`` when the state is on a server, which has tools of its
     own."""
     settings = client_settings(home)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_worker.cli.layout import table
-from hermes_worker.cli.screen import clean, coloured
+from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.screen import colour_status, strip_controls
 from hermes_worker.core.budget import NANO, Dimension
 from hermes_worker.store.runs.trees import Share, TreeBudget
 
 
-def budget_document(tree: TreeBudget) -> dict[str, Any]:
+def build_budget_document(tree: TreeBudget) -> dict[str, Any]:
     """Build the budget as JSON. Money is in US dollars, time in seconds."""
     return {
         "run_id": tree.owner_run_id,
@@ -37,20 +37,20 @@ def _dimensions(of: TreeBudget | Share) -> dict[str, Any]:
     }
 
 
-def budget_lines(tree: TreeBudget) -> list[str]:
+def render_budget(tree: TreeBudget) -> list[str]:
     """Render two tables: the dimensions, and the use of each child."""
     rows = [
         (dimension.value, _amount(dimension, limit), _amount(dimension, reserved), _amount(dimension, spent))
         for dimension, limit, reserved, spent in tree.dimensions()
     ]
-    lines = table(rows, ("BUDGET", "LIMIT", "RESERVED", "SPENT")).splitlines()
+    lines = render_table(rows, ("BUDGET", "LIMIT", "RESERVED", "SPENT")).splitlines()
     if tree.budget.has_unknown_cost:
         lines.append("(the price of a model is not known, so it cost more than this)")
     if not tree.children:
         return lines
     shares = [_share_row("itself", tree.own), *(_share_row(_name(share), share) for share in tree.children)]
     head = ("USED BY", "STATUS", "MODEL CALLS", "RESERVED", "TOKENS", "TOOL CALLS", "USD")
-    lines += ["", *table(shares, head).splitlines()]
+    lines += ["", *render_table(shares, head).splitlines()]
     if tree.children_total > len(tree.children):
         lines.append(f"and {tree.children_total - len(tree.children)} more")
     return lines
@@ -58,7 +58,7 @@ def budget_lines(tree: TreeBudget) -> list[str]:
 
 def _name(share: Share) -> str:
     """Name a child by its task; a turn that background answers began has none."""
-    return clean(share.run_id) if share.index is not None else f"{clean(share.run_id)} (a later turn)"
+    return strip_controls(share.run_id) if share.index is not None else f"{strip_controls(share.run_id)} (a later turn)"
 
 
 def _share_row(name: str, share: Share) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _share_row(name: str, share: Share) -> tuple[str, ...]:
     usd = f"{spent.nano_usd / NANO:.4f}" + ("+" if share.has_unknown_cost else "")
     return (
         name,
-        coloured(share.status),
+        colour_status(share.status),
         str(spent.iterations),
         str(share.reserved.iterations),
         str(spent.tokens),

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.server import not_of_server
+from hermes_worker.cli.server import refuse_server_options
 
 _BAR_CHARS = 30
 
@@ -47,7 +47,7 @@ Examples:
 @click.option("--trees", is_flag=True, help="Runs delegate, ask for approval and are stopped, too.")
 @click.option("--only-kills", is_flag=True, help="Inject nothing but kills, to measure the takeover.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Work in this directory and leave it behind.")
-@not_of_server
+@refuse_server_options
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object instead of the summary.")
 def chaos(
     runs: int,
@@ -69,7 +69,7 @@ def chaos(
     duplicates and drops messages, and jumps clocks. Exits with 1 when an invariant is broken.
     """
     from hermes_worker.lab.lab import LabOptions, LabProgress, run_lab
-    from hermes_worker.lab.report import as_json, as_text
+    from hermes_worker.lab.report import render_json, render_text
 
     if database and own_postgres:
         raise click.UsageError("--database and --own-postgres exclude each other: choose whose database it is")
@@ -103,5 +103,5 @@ def chaos(
         report = run_lab(options, directory, progress=show)
     if sys.stderr.isatty():
         sys.stderr.write("\r\033[K")
-    click.echo(as_json(report) if is_json else as_text(report))
+    click.echo(render_json(report) if is_json else render_text(report))
     return 0 if report.is_green else EXIT_FAILED

@@ -11,14 +11,14 @@ import yaml
 
 from hermes_worker.cli.doctor import check
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import show_difference, table
+from hermes_worker.cli.layout import render_table, show_difference
 from hermes_worker.cli.options import TEXT, client_settings, common, reachable
-from hermes_worker.cli.server import chosen_server
+from hermes_worker.cli.server import find_chosen_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
-from hermes_worker.settings import SettingLayer, ToldSetting, load, setting_of, told_settings
-from hermes_worker.settings.editing import with_value
-from hermes_worker.settings.shaping import configuration_of
+from hermes_worker.settings import SettingLayer, SettingWithSource, find_setting, list_with_sources, load_settings
+from hermes_worker.settings.config_editing import set_value
+from hermes_worker.settings.configuration_id import name_configuration
 from hermes_worker.system.plainfiles import replace_text
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def check_(context: click.Context, home: Path | None, is_fleet: bool) -> int:
     code = int(context.invoke(check, home=home) or 0)
     if not is_fleet:
         return code
-    from hermes_worker.cli.reaching import api_client
+    from hermes_worker.cli.api_connection import open_api_client
 
-    wrong = api_client(home).told_settings()["problems"].values()
+    wrong = open_api_client(home).told_settings()["problems"].values()
     click.echo("\n".join(wrong) or "The configurations in the database can be used.")
     return EXIT_FAILED if wrong else code
 
@@ -75,37 +75,39 @@ def show(
     as_json: bool,
 ) -> int:
     """What every setting says, or those whose key begins with PREFIX. Secrets are not shown."""
-    told, notes = _told(home, is_fleet, tenant=tenant, session_id=session, run_id=run)
+    told, notes = _list_settings(home, is_fleet, tenant=tenant, session_id=session, run_id=run)
     rows = [row for row in told if row.key.startswith(prefix or "")]
     if not rows:
         raise ConfigurationError(f"no setting begins with {prefix!r}")
     if as_json:
         for row in rows:
-            said = {"key": row.key, "variable": row.variable, "value": _shown(row), "origin": row.origin}
+            said = {"key": row.key, "variable": row.variable, "value": _format_value(row), "origin": row.origin}
             click.echo(json.dumps({**said, "layer": row.layer.value}, ensure_ascii=False))
         return 0
     listed = [row for row in rows if shows_all or row.is_set]
-    cells = [(row.key, _shown(row) or "-", *((row.origin,) if with_origin else ())) for row in listed]
-    click.echo(table(cells, ("KEY", "VALUE", *(("FROM",) if with_origin else ())), whole=(0,)))
+    cells = [(row.key, _format_value(row) or "-", *((row.origin,) if with_origin else ())) for row in listed]
+    click.echo(render_table(cells, ("KEY", "VALUE", *(("FROM",) if with_origin else ())), whole=(0,)))
     for note in notes:
         click.echo(note, err=True)
     return 0
 
 
-def _told(home: Path | None, is_fleet: bool, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
+def _list_settings(home: Path | None, is_fleet: bool, **about: str | None) -> tuple[list[SettingWithSource], list[str]]:
     """List every setting, of this machine or of the chosen server, and notes to print beside."""
     if sum(name is not None for name in about.values()) > 1:
         raise ConfigurationError("give one of --tenant, --session and --run")
-    if chosen_server() is None and not is_fleet and not any(about.values()):
+    if find_chosen_server() is None and not is_fleet and not any(about.values()):
         settings = client_settings(home, needs_servers=False)
-        return list(told_settings(settings)), [f"home {settings.home}, configuration {configuration_of(settings)}"]
-    from hermes_worker.cli.reaching import ask_api
-    from hermes_worker.features.configurations.verbs import told_by
+        return list(list_with_sources(settings)), [
+            f"home {settings.home}, configuration {name_configuration(settings)}"
+        ]
+    from hermes_worker.cli.api_connection import connect_api
+    from hermes_worker.features.configurations.verbs import list_settings
 
-    return told_by(ask_api(home), **about)
+    return list_settings(connect_api(home), **about)
 
 
-def _shown(row: ToldSetting) -> str:
+def _format_value(row: SettingWithSource) -> str:
     if row.is_secret:
         return "(secret)" if row.is_set else ""
     return redact(row.value or "")
@@ -124,19 +126,19 @@ def set_(
 ) -> int:
     """Write one setting into config.yaml, or for the fleet, a tenant or a session into the database. Comments stay; a
     value that cannot be used changes nothing. For a session an empty VALUE takes the setting back."""
-    variable, kind = setting_of(key)
+    variable, kind = find_setting(key)
     if kind.is_secret:
         raise ConfigurationError(f"{key} is a secret, and others can read command lines; write {variable} into .env")
-    if (stored := _stored(home, is_fleet, tenant, session)) is not None:
-        return stored.change(lambda text: _with_value(stored.name, text, key, value), {key: value}, dry_run=dry_run)
+    if (stored := _open_stored(home, is_fleet, tenant, session)) is not None:
+        return stored.change(lambda text: _set_value(stored.name, text, key, value), {key: value}, dry_run=dry_run)
     path = client_settings(home, needs_servers=False).home / "config.yaml"
-    before = _text_of(path)
-    return _written(path, before, _with_value(str(path), before, key, value), key, dry_run=dry_run)
+    before = _read_text(path)
+    return _write(path, before, _set_value(str(path), before, key, value), key, dry_run=dry_run)
 
 
-def _with_value(place: str, text: str, key: str, value: str) -> str:
+def _set_value(place: str, text: str, key: str, value: str) -> str:
     try:
-        return with_value(text, key, _typed(key, value))
+        return set_value(text, key, _parse_value(key, value))
     except ValueError as error:
         raise ConfigurationError(f"{place} cannot be changed: {error}; correct it with 'config edit'") from None
 
@@ -147,18 +149,18 @@ def _with_value(place: str, text: str, key: str, value: str) -> str:
 @_TENANT
 def edit(home: Path | None, is_fleet: bool, tenant: str | None) -> int:
     """Edit config.yaml, or the configuration of the fleet or of a tenant. What cannot be used is not written."""
-    if (stored := _stored(home, is_fleet, tenant, None)) is not None:
-        return stored.change(_edited, {}, dry_run=False)
+    if (stored := _open_stored(home, is_fleet, tenant, None)) is not None:
+        return stored.change(_edit_text, {}, dry_run=False)
     path = client_settings(home, needs_servers=False).home / "config.yaml"
-    before = _text_of(path)
-    after = _edited(before)
+    before = _read_text(path)
+    after = _edit_text(before)
     if after == before:
         click.echo("nothing changed", err=True)
         return 0
-    return _written(path, before, after, None, dry_run=False)
+    return _write(path, before, after, None, dry_run=False)
 
 
-def _edited(before: str) -> str:
+def _edit_text(before: str) -> str:
     after = click.edit(before, extension=".yaml", require_save=True)
     return before if after is None else after
 
@@ -169,24 +171,26 @@ def _edited(before: str) -> str:
 @click.option("--text", "number", type=click.IntRange(1), metavar="NUMBER", help="Print this version.")
 def versions(home: Path | None, tenant: str | None, number: int | None) -> int:
     """The versions of the configuration of the fleet, or of a tenant, the newest first."""
-    stored = _stored(home, tenant is None, tenant, None)
+    stored = _open_stored(home, tenant is None, tenant, None)
     assert stored is not None
-    return stored.versions(number)
+    return stored.print_versions(number)
 
 
-def _stored(home: Path | None, is_fleet: bool, tenant: str | None, session: str | None) -> StoredConfiguration | None:
+def _open_stored(
+    home: Path | None, is_fleet: bool, tenant: str | None, session: str | None
+) -> StoredConfiguration | None:
     if is_fleet + (tenant is not None) + (session is not None) > 1:
         raise ConfigurationError("give one of --fleet, --tenant and --session")
     if not is_fleet and tenant is None and session is None:
-        if chosen_server() is not None:
+        if find_chosen_server() is not None:
             raise ConfigurationError(
                 "over a server there is no config.yaml: name what is meant with --fleet, --tenant or --session"
             )
         return None
-    from hermes_worker.cli.reaching import api_client
+    from hermes_worker.cli.api_connection import open_api_client
     from hermes_worker.features.configurations.verbs import StoredConfiguration
 
-    return StoredConfiguration(api_client(home), tenant=tenant, session=session)
+    return StoredConfiguration(open_api_client(home), tenant=tenant, session=session)
 
 
 @config.command()
@@ -196,7 +200,7 @@ def path(home: Path | None) -> None:
     click.echo(client_settings(home, needs_servers=False).home / "config.yaml")
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -205,9 +209,9 @@ def _text_of(path: Path) -> str:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
 
 
-def _typed(key: str, value: str) -> object:
+def _parse_value(key: str, value: str) -> object:
     """Parse a value as YAML where the setting accepts that; else keep it as text."""
-    _, kind = setting_of(key)
+    _, kind = find_setting(key)
     try:
         read = yaml.safe_load(value)
         kind.parse(read)
@@ -216,10 +220,10 @@ def _typed(key: str, value: str) -> object:
     return read
 
 
-def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: bool) -> int:
+def _write(path: Path, before: str, after: str, key: str | None, *, dry_run: bool) -> int:
     """Check the whole configuration, show what changes, and write it at once or not at all. Raises
     ``ConfigurationError``."""
-    load(home=path.parent, config_text=after)
+    load_settings(home=path.parent, config_text=after)
     show_difference(before, after, f"{path} (now)", f"{path} (then)")
     if dry_run or before == after:
         return 0
@@ -231,8 +235,8 @@ def _written(path: Path, before: str, after: str, key: str | None, *, dry_run: b
     )
     if key is None:
         return 0
-    row = next(row for row in told_settings(load(home=path.parent)) if row.key == key)
+    row = next(row for row in list_with_sources(load_settings(home=path.parent)) if row.key == key)
     if row.layer is not SettingLayer.FILE:
-        click.echo(f"It has no effect here: {row.origin} says {_shown(row)!r} and counts more.", err=True)
+        click.echo(f"It has no effect here: {row.origin} says {_format_value(row)!r} and counts more.", err=True)
         return EXIT_FAILED
     return 0

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from hermes_worker.cli.job_backend import open_jobs
-from hermes_worker.cli.layout import in_words, moment, table
+from hermes_worker.cli.layout import format_field, format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, prompt_text, reachable
 from hermes_worker.cli.preflight import Needs
-from hermes_worker.cli.screen import clean, one_line
-from hermes_worker.safety.approvals import Unattended
+from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.safety.approvals import UnattendedMode
 from hermes_worker.store.jobs.job_rows import JobRow
 from scheduler import jobs as work
-from scheduler.policy import CatchUp, Overlap, repeat_display
+from scheduler.policy import CatchUp, Overlap, format_repeat
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,7 +78,7 @@ _SURROUNDINGS = (
     click.option("--wrap/--no-wrap", "wraps", default=None, help="Name the job in what is delivered."),
     click.option(
         "--approvals",
-        type=OneOf([outcome.value for outcome in Unattended]),
+        type=OneOf([outcome.value for outcome in UnattendedMode]),
         help="What becomes of dangerous commands. Default: approvals.cron_mode.",
     ),
     click.option(
@@ -100,7 +100,7 @@ _SURROUNDINGS = (
 """Options: where its runs answer and work, and what they may do there."""
 
 
-def _fields(command: Any) -> Any:
+def _add_job_options(command: Any) -> Any:
     """Add the options that describe a job."""
     for option in reversed((*_WHEN, *_LIMITS, *_ASKING, *_SURROUNDINGS)):
         command = option(command)
@@ -136,7 +136,7 @@ _REQUEST_OPTIONS = ("name", "deliver", "repeat", "timezone", "starts_at", "ends_
 @of_tenant
 @click.argument("schedule", type=TEXT)
 @click.argument("prompt", type=TEXT, required=False)
-@_fields
+@_add_job_options
 @_force
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as_json: bool, **given: Any) -> None:
@@ -149,7 +149,9 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
     if jobs.notice:
         click.echo(jobs.notice, err=True)
     click.echo(
-        json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}"
+        json.dumps(build_document(row))
+        if as_json
+        else f"{row.job_id} {flatten_text(row.name, 60)}, next {format_moment(row.next_slot)}"
     )
 
 
@@ -159,7 +161,7 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
 @click.argument("job", type=TEXT)
 @click.option("--schedule", type=TEXT)
 @click.option("--prompt", type=TEXT)
-@_fields
+@_add_job_options
 @click.option("--clear-skills", is_flag=True, help="The job follows no skill any more.")
 @_force
 def edit(
@@ -179,7 +181,7 @@ def edit(
     if clear_skills:
         request = replace(request, more={**request.more, "skills": None})
     row = jobs.edit(job, request)
-    click.echo(f"{row.job_id} {row.state}, next {moment(row.next_slot)}")
+    click.echo(f"{row.job_id} {row.state}, next {format_moment(row.next_slot)}")
 
 
 @cron.command("list")
@@ -191,16 +193,23 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
     found = open_jobs(home).all()
     if as_json:
         for row in found:
-            click.echo(json.dumps(document(row)))
+            click.echo(json.dumps(build_document(row)))
         return
     if not found:
         click.echo("no jobs", err=True)
         return
     rows = [
-        (r.job_id, r.state, moment(r.next_slot), r.last_status or "-", one_line(_display(r), 24), one_line(r.name, 40))
+        (
+            r.job_id,
+            r.state,
+            format_moment(r.next_slot),
+            r.last_status or "-",
+            flatten_text(_format_schedule(r), 24),
+            flatten_text(r.name, 40),
+        )
         for r in found
     ]
-    click.echo(table(rows, ("JOB", "STATE", "NEXT", "LAST", "SCHEDULE", "NAME"), whole=(0, 2)))
+    click.echo(render_table(rows, ("JOB", "STATE", "NEXT", "LAST", "SCHEDULE", "NAME"), whole=(0, 2)))
 
 
 @cron.command()
@@ -211,12 +220,12 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
 def show(home: Path | None, job: str, as_json: bool) -> None:
     """Everything about one job."""
     row, delivery_error = open_jobs(home).get(job)
-    shown = {**document(row), "last_delivery_error": delivery_error}
+    shown = {**build_document(row), "last_delivery_error": delivery_error}
     if as_json:
         click.echo(json.dumps(shown))
         return
     for name, value in shown.items():
-        click.echo(f"{name:20} {clean(in_words(name, value))}")
+        click.echo(f"{name:20} {strip_controls(format_field(name, value))}")
 
 
 @cron.command()
@@ -236,7 +245,7 @@ def pause(home: Path | None, job: str, reason: str | None) -> None:
 def resume(home: Path | None, job: str) -> None:
     """Go on with the next slot; those of the pause are not made up for."""
     row = open_jobs(home).resume(job)
-    click.echo(f"{row.job_id} scheduled, next {moment(row.next_slot)}")
+    click.echo(f"{row.job_id} scheduled, next {format_moment(row.next_slot)}")
 
 
 @cron.command()
@@ -273,15 +282,15 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
         return
     rows = [
         (
-            moment(v.slot),
+            format_moment(v.slot),
             v.outcome,
             v.run_id or "-",
             v.run_status or v.execution or "-",
-            one_line(f"{v.reason}; {v.remark}" if v.remark else v.reason, 80),
+            flatten_text(f"{v.reason}; {v.remark}" if v.remark else v.reason, 80),
         )
         for v in found
     ]
-    click.echo(table(rows, ("SLOT", "OUTCOME", "RUN", "STATUS", "REASON"), ids=(2,), whole=(0,)))
+    click.echo(render_table(rows, ("SLOT", "OUTCOME", "RUN", "STATUS", "REASON"), ids=(2,), whole=(0,)))
 
 
 @cron.command("next")
@@ -292,16 +301,16 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
 def next_slots(home: Path | None, job: str, limit: int) -> None:
     """The slots to come."""
     for slot in open_jobs(home).slots(job, limit):
-        click.echo(moment(slot))
+        click.echo(format_moment(slot))
 
 
-def document(row: JobRow) -> dict[str, Any]:
+def build_document(row: JobRow) -> dict[str, Any]:
     """Render a job as JSON."""
     spec = work.JobSpec.from_json(row.definition)
     known = {name: value for name, value in asdict(row).items() if name not in ("pk", "definition")}
-    repeat = repeat_display(spec.times, row.completed)
-    return {**known, "schedule_display": _display(row), "repeat": repeat, **asdict(spec)}
+    repeat = format_repeat(spec.times, row.completed)
+    return {**known, "schedule_display": _format_schedule(row), "repeat": repeat, **asdict(spec)}
 
 
-def _display(row: JobRow) -> str:
+def _format_schedule(row: JobRow) -> str:
     return str(work.JobSpec.from_json(row.definition).schedule.get("display", ""))

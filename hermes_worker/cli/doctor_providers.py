@@ -4,20 +4,20 @@ cheapest call that needs it."""
 from __future__ import annotations
 
 from hermes_worker.cli.doctor_findings import Grade, models_answer
-from hermes_worker.core.errors import ConfigurationError, reason_of
+from hermes_worker.core.errors import ConfigurationError, format_reason
 from hermes_worker.models.catalog import wire_rows
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.settings import Settings
-from hermes_worker.wiring import key_places
+from hermes_worker.wiring import list_key_endpoints
 
 
-def providers(settings: Settings) -> tuple[Grade, str]:
+def check_providers(settings: Settings) -> tuple[Grade, str]:
     """Check whether each key is accepted. A provider without a key is skipped by runs, so it is no failure."""
     good, skipped, broken = 0, [], []
-    for name, place in key_places(settings):
+    for name, place in list_key_endpoints(settings):
         if isinstance(place, ConfigurationError):
             skipped.append(f"{name} is never asked: {place}")
-        elif wrong := _wrong_with(*place):
+        elif wrong := _find_problem(*place):
             broken.append(f"{name} {wrong}")
         else:
             good += 1
@@ -27,7 +27,7 @@ def providers(settings: Settings) -> tuple[Grade, str]:
     return (Grade.NOTE if skipped else Grade.OK), text
 
 
-def _wrong_with(wire: str, place: Endpoint) -> str | None:
+def _find_problem(wire: str, place: Endpoint) -> str | None:
     import httpx2
 
     if not wire_rows()[wire].headers:
@@ -35,7 +35,7 @@ def _wrong_with(wire: str, place: Endpoint) -> str | None:
     try:
         status = models_answer(wire, place).status_code
     except httpx2.HTTPError as error:
-        return f"does not answer at {place.plain_url} ({reason_of(error)})"
+        return f"does not answer at {place.plain_url} ({format_reason(error)})"
     if status in (401, 403):
         return f"refuses the key ({status})"
     return f"answers {status}" if status >= 500 else None

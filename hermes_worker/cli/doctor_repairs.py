@@ -5,44 +5,45 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
-from hermes_worker.local.paths import has_no_rows, running_stack
+from hermes_worker.local.paths import find_running_stack, has_no_rows
 from hermes_worker.settings import Settings
-from hermes_worker.settings.server_key import is_open_to_others, key_file
+from hermes_worker.settings.server_key import is_open_to_others, key_file_path
 
 
-def _schema(settings: Settings) -> str | None:
+def _migrate_schema(settings: Settings) -> str | None:
     """Migrate the schema, where ``hermes-worker migrate`` would."""
     from hermes_worker.store.migrate import migrate
-    from hermes_worker.store.revisions import known, newest, state
-    from hermes_worker.wiring import database_of
+    from hermes_worker.store.revisions import find_newest, list_revisions, load_state
+    from hermes_worker.wiring import build_database
 
     if has_no_rows(settings):
         return None
-    database = database_of(settings)
+    database = build_database(settings)
     try:
-        there = state(database)
-        if there.is_usable or not (there.found is None or there.found in known()):
+        there = load_state(database)
+        if there.is_usable or not (there.found is None or there.found in list_revisions()):
             return None
         migrate(database)
     finally:
         database.close()
-    return f"its schema was {there.found or 'nothing'} and is {newest()}"
+    return f"its schema was {there.found or 'nothing'} and is {find_newest()}"
 
 
-def _key(settings: Settings) -> str | None:
+def _repair_key(settings: Settings) -> str | None:
     if not is_open_to_others(settings):
         return None
-    key_file(settings.home).chmod(0o600)
+    key_file_path(settings.home).chmod(0o600)
     return (
-        f"others can no longer read {key_file(settings.home)}; whoever did knows the key: 'doctor' cannot change that"
+        f"others can no longer read {key_file_path(settings.home)}; whoever did knows the key: "
+        "'doctor' cannot change that"
     )
 
 
-def _set_aside(settings: Settings) -> str | None:
+def _remove_unreadable_files(settings: Settings) -> str | None:
     """Remove files of a broker that no server could read. The rows know what was in them."""
-    from hermes_worker.local.valkey import data_set_aside
+    from hermes_worker.local.valkey import list_set_aside
 
-    unread = data_set_aside(settings.home / "valkey")
+    unread = list_set_aside(settings.home / "valkey")
     for path in unread:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -51,37 +52,37 @@ def _set_aside(settings: Settings) -> str | None:
     return f"removed what no broker could read: {', '.join(path.name for path in unread)}" if unread else None
 
 
-def _left(settings: Settings) -> str | None:
+def _remove_left_folders(settings: Settings) -> str | None:
     """Remove folders of processes that are gone, as their locks show."""
-    from hermes_worker.tasks.upkeep import remove_left
+    from hermes_worker.tasks.maintenance import remove_left_on_machine
 
-    removed = remove_left(settings.home)
+    removed = remove_left_on_machine(settings.home)
     return f"removed {removed} folders of processes that were killed" if removed else None
 
 
-def _space(settings: Settings) -> str | None:
-    from hermes_worker.store.sizes import give_back, size_of
+def _reclaim_space(settings: Settings) -> str | None:
+    from hermes_worker.store.sizes import measure_size, reclaim_space
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         return None
     database = open_database(settings)
     try:
-        before = size_of(database)
-        if not before.is_bloated or (database.is_sqlite and running_stack(settings.home) is not None):
+        before = measure_size(database)
+        if not before.is_bloated or (database.is_sqlite and find_running_stack(settings.home) is not None):
             return None
-        give_back(database)
+        reclaim_space(database)
         if before.dead_rows:
             return f"freed the dead rows of {', '.join(before.dead_rows)}"
-        return f"gave back {(before.total_bytes - size_of(database).total_bytes) / 1024**2:.1f} MB"
+        return f"gave back {(before.total_bytes - measure_size(database).total_bytes) / 1024**2:.1f} MB"
     finally:
         database.close()
 
 
-def _search(settings: Settings) -> str | None:
+def _rebuild_search(settings: Settings) -> str | None:
     """Delete a damaged search index; the next worker builds a new one from the messages."""
+    from hermes_worker.store.search.index_repair import rebuild_index
     from hermes_worker.store.search.indexing import Indexer, find_index_damage
-    from hermes_worker.store.search.repairing import rebuild_index
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
@@ -92,7 +93,7 @@ def _search(settings: Settings) -> str | None:
             return None
         with database.write() as connection:
             rebuild_index(connection)
-        Indexer(database).look(seconds=_INDEXING_S)
+        Indexer(database).index_due(seconds=_INDEXING_S)
     finally:
         database.close()
     return "made the index of messages anew; workers add what is not in it yet"
@@ -101,12 +102,12 @@ def _search(settings: Settings) -> str | None:
 _INDEXING_S = 5.0
 
 REPAIRS: tuple[tuple[str, Callable[[Settings], str | None]], ...] = (
-    ("database", _schema),
-    ("API", _key),
-    ("broker", _set_aside),
-    ("left", _left),
-    ("size", _space),
-    ("search", _search),
+    ("database", _migrate_schema),
+    ("API", _repair_key),
+    ("broker", _remove_unreadable_files),
+    ("left", _remove_left_folders),
+    ("size", _reclaim_space),
+    ("search", _rebuild_search),
 )
 """By the subject of the finding: the repair, which returns a sentence about what it did, or ``None`` where nothing was
 wrong."""

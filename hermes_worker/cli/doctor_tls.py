@@ -52,7 +52,7 @@ class _Shown:
     now: float | None
 
 
-def tls_finding(
+def find_tls_problem(
     host: str,
     port: int = 443,
     *,
@@ -66,20 +66,20 @@ def tls_finding(
     where the host does not answer."""
     name = server_name or host
     try:
-        _connected(host, port, name, ssl.create_default_context()).close()
+        _connect(host, port, name, ssl.create_default_context()).close()
     except ssl.SSLCertVerificationError as error:
-        return _named(error, name, _shown(host, port, name), is_public=is_public, clocks=clocks)
+        return _name_problem(error, name, _read_certificate(host, port, name), is_public=is_public, clocks=clocks)
     except ssl.SSLError as error:
         return TlsFinding(problem=TlsProblem.OTHER, text=f"{name} does not speak TLS as expected ({error.reason})")
     return None
 
 
-def _named(
+def _name_problem(
     error: ssl.SSLCertVerificationError, name: str, shown: _Shown, *, is_public: bool, clocks: Sequence[float]
 ) -> TlsFinding:
     code = error.verify_code
     if code in (_EXPIRED, _NOT_YET):
-        return _about_time(name, shown, clocks, is_over=code == _EXPIRED)
+        return _name_time_problem(name, shown, clocks, is_over=code == _EXPIRED)
     if code in _WRONG_HOST:
         text = f"the certificate that {name} shows is for another name; correct the address, or have it issued anew"
         return TlsFinding(problem=TlsProblem.WRONG_HOST, text=text)
@@ -99,7 +99,7 @@ def _named(
     return TlsFinding(problem=TlsProblem.OTHER, text=f"{name}: {error.verify_message}")
 
 
-def _about_time(name: str, shown: _Shown, clocks: Sequence[float], *, is_over: bool) -> TlsFinding:
+def _name_time_problem(name: str, shown: _Shown, clocks: Sequence[float], *, is_over: bool) -> TlsFinding:
     """Find whether the certificate's time or our clock is wrong: other clocks tell."""
     here = time.time()
     told = [clock for clock in (*clocks, shown.now) if clock is not None]
@@ -112,17 +112,20 @@ def _about_time(name: str, shown: _Shown, clocks: Sequence[float], *, is_over: b
         )
         return TlsFinding(problem=TlsProblem.CLOCK_SKEW, text=text)
     if is_over:
-        text = f"the certificate of {name} expired on {_day(shown.ends)}; have it issued anew"
+        text = f"the certificate of {name} expired on {_format_day(shown.ends)}; have it issued anew"
         return TlsFinding(problem=TlsProblem.EXPIRED, text=text)
-    text = f"the certificate of {name} is not valid before {_day(shown.begins)}; wait for that or have it issued anew"
+    text = (
+        f"the certificate of {name} is not valid before {_format_day(shown.begins)}; wait for that "
+        "or have it issued anew"
+    )
     return TlsFinding(problem=TlsProblem.NOT_YET_VALID, text=text)
 
 
-def _day(at: float) -> str:
+def _format_day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _connected(host: str, port: int, name: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+def _connect(host: str, port: int, name: str, context: ssl.SSLContext) -> ssl.SSLSocket:
     plain = socket.create_connection((host, port), timeout=PATIENCE_S)
     try:
         return context.wrap_socket(plain, server_hostname=name)
@@ -131,18 +134,18 @@ def _connected(host: str, port: int, name: str, context: ssl.SSLContext) -> ssl.
         raise
 
 
-def _shown(host: str, port: int, name: str) -> _Shown:
+def _read_certificate(host: str, port: int, name: str) -> _Shown:
     """Read the server's certificate without trusting it, and send only ``HEAD /``: no key goes there."""
     from cryptography import x509
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with _connected(host, port, name, context) as connection:
+    with _connect(host, port, name, context) as connection:
         found = connection.getpeercert(binary_form=True)
         assert found is not None
         read = x509.load_der_x509_certificate(found)
-        now = _time_told(connection, name)
+        now = _read_server_time(connection, name)
     names = read.issuer.rfc4514_string()
     issuer = "".join(character if character.isprintable() else "?" for character in names)[:200]
     return _Shown(
@@ -150,7 +153,7 @@ def _shown(host: str, port: int, name: str) -> _Shown:
     )
 
 
-def _time_told(connection: ssl.SSLSocket, name: str) -> float | None:
+def _read_server_time(connection: ssl.SSLSocket, name: str) -> float | None:
     """Read the ``Date`` of an answer."""
     with suppress(OSError, ValueError, TypeError):
         connection.sendall(f"HEAD / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode("ascii"))

@@ -6,7 +6,7 @@ from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.settings import Settings
 
 
-def examined(settings: Settings) -> tuple[Grade, str]:
+def check_workspaces(settings: Settings) -> tuple[Grade, str]:
     """Check whether new sessions can get a workspace from here."""
     match settings.terminal.workspace:
         case "ssh":
@@ -21,14 +21,14 @@ def examined(settings: Settings) -> tuple[Grade, str]:
 
 def _ssh_host(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can work on the host of workspaces."""
-    from hermes_worker.wiring import ssh_account
+    from hermes_worker.wiring import build_ssh_account
     from hermes_worker.workspaces.base import WorkspaceError
-    from hermes_worker.workspaces.remote.ssh import SshHost, ssh_missing
+    from hermes_worker.workspaces.remote.ssh import SshHost, explain_missing_ssh
 
-    account = ssh_account(settings)
+    account = build_ssh_account(settings)
     if account is None:
         return Grade.BROKEN, "terminal.workspace is ssh, and terminal.ssh_host is not set"
-    if lacking := ssh_missing():
+    if lacking := explain_missing_ssh():
         return Grade.BROKEN, f"workspaces on {account.host} need asyncssh: {lacking}"
     host = SshHost(account)
     try:
@@ -42,13 +42,13 @@ def _ssh_host(settings: Settings) -> tuple[Grade, str]:
 
 def _container_engine(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can make containers."""
-    from hermes_worker.wiring import docker_account
+    from hermes_worker.wiring import build_docker_account
     from hermes_worker.workspaces.base import WorkspaceError
-    from hermes_worker.workspaces.remote.docker import engine_says
+    from hermes_worker.workspaces.remote.docker import describe_engine
 
-    account = docker_account(settings)
+    account = build_docker_account(settings)
     try:
-        engine, has_image = engine_says(account)
+        engine, has_image = describe_engine(account)
     except (WorkspaceError, OSError) as error:
         return Grade.BROKEN, str(error)
     image = account.rules.image
@@ -60,18 +60,18 @@ def _container_engine(settings: Settings) -> tuple[Grade, str]:
 
 def _cluster(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can make pods."""
-    from hermes_worker.wiring import kubernetes_account
+    from hermes_worker.wiring import build_kubernetes_account
     from hermes_worker.workspaces.base import WorkspaceError
-    from hermes_worker.workspaces.remote.kubernetes import Cluster, kubernetes_missing
+    from hermes_worker.workspaces.remote.kubernetes import ClusterApi, explain_missing_kubernetes
 
-    if lacking := kubernetes_missing():
+    if lacking := explain_missing_kubernetes():
         return Grade.BROKEN, f"workspaces in pods need websockets: {lacking}"
-    account = kubernetes_account(settings)
+    account = build_kubernetes_account(settings)
     pool = account.rules.warm_pool
     needed = [("create", "pods/exec"), ("get", "pods"), *((("create", "pods"), ("delete", "pods")) if not pool else ())]
-    cluster = Cluster(account)
+    cluster = ClusterApi(account)
     try:
-        refused = [f"{verb} {what}" for verb, what in needed if not cluster.may(verb, what, account.namespace)]
+        refused = [f"{verb} {what}" for verb, what in needed if not cluster.is_permitted(verb, what, account.namespace)]
     except (WorkspaceError, OSError) as error:
         return Grade.BROKEN, str(error)
     if refused:

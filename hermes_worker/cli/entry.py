@@ -19,12 +19,12 @@ import click
 
 from hermes_worker import __version__, installed
 from hermes_worker.cli.invocation import Invocation
-from hermes_worker.cli.server import advice_on, as_at_home, of_every_command
-from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
-from hermes_worker.extension import OWN_PACKAGES, CommandDeclaration, explain_missing, load
-from hermes_worker.settings import handover
+from hermes_worker.cli.server import add_leading_server_options, find_advice, rephrase_for_home
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, strip_error_numbers
+from hermes_worker.extension import OWN_PACKAGES, CommandDeclaration, explain_missing, load_reference
+from hermes_worker.settings import secret_transfer as handover
 from hermes_worker.system import heap, platforms
-from hermes_worker.workspaces.marking import MARK_VARIABLE, is_below_worker, is_marked
+from hermes_worker.workspaces.command_mark import MARK_VARIABLE, is_below_worker, is_marked
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
@@ -38,12 +38,12 @@ class _Commands(click.Group):
         return list(_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        declared = installed.current().commands.get(cmd_name) or _commands().get(cmd_name)
+        declared = installed.get_installed().commands.get(cmd_name) or _commands().get(cmd_name)
         if declared is None:
             return None
-        if sentence := platforms.refusal(cmd_name, sys.platform, sys.version_info[:2]):
+        if sentence := platforms.find_refusal(cmd_name, sys.platform, sys.version_info[:2]):
             raise ConfigurationError(sentence)
-        command: click.Command = load(declared.implementation)
+        command: click.Command = load_reference(declared.implementation)
         return command
 
     def resolve_command(
@@ -65,9 +65,9 @@ def _commands() -> Mapping[str, CommandDeclaration]:
     from hermes_worker import plugins, settings
 
     try:
-        return plugins.begin(settings.load()).commands
+        return plugins.begin_extensions(settings.load_settings()).commands
     except ConfigurationError:
-        return installed.current().commands
+        return installed.get_installed().commands
 
 
 def _show_no_colour(ctx: click.Context, _: click.Parameter, given: str | None) -> None:
@@ -103,7 +103,7 @@ def _refuse_agents(_ctx: click.Context, _parameter: click.Parameter, mark: str |
     expose_value=False,
     callback=_refuse_agents,
 )
-@of_every_command
+@add_leading_server_options
 @click.version_option(__version__, message="hermes-worker %(version)s")
 def commands() -> None:
     """Hermes Agent's loop as a distributed task queue.
@@ -117,8 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process. Without ``arguments`` they are the program's own, and it is hardened
     first, which starts it again when its environment holds secrets."""
     if arguments is None:
-        handover.begin()
-    heap.begin()
+        handover.begin_program()
+    heap.collect_rarely()
     invocation = Invocation()
     _write_what_can_be_written()
     try:
@@ -163,9 +163,9 @@ def _explain(error: Exception, invocation: Invocation) -> int:
     sentence = sentence_of(error)
     if sentence is None or invocation.is_debugging:
         raise error
-    sentence = as_at_home(error, invocation) or sentence
-    advice = advice_on(error, invocation)
-    click.echo(f"hermes-worker: {without_numbers(sentence)}{f'; {advice}' if advice else ''}", err=True)
+    sentence = rephrase_for_home(error, invocation) or sentence
+    advice = find_advice(error, invocation)
+    click.echo(f"hermes-worker: {strip_error_numbers(sentence)}{f'; {advice}' if advice else ''}", err=True)
     return EXIT_UNUSABLE
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.layout import moment
+from hermes_worker.cli.layout import format_moment
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
-from hermes_worker.cli.screen import clean
-from hermes_worker.core.explaining import Fact
+from hermes_worker.cli.screen import strip_controls
+from hermes_worker.core.explanations import Fact
 from hermes_worker.safety.redaction import redact
 
 _TIMES = ("deadline_at", "held_since", "lease_until", "looks_at", "not_before", "resume_at", "retry_at")
@@ -25,24 +25,26 @@ _TIMES = ("deadline_at", "held_since", "lease_until", "looks_at", "not_before", 
 def explain(home: Path | None, run_id: str, as_json: bool) -> None:
     """Why one run is where it is: a sentence, and the facts behind it."""
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
+    run_id = backend.complete_run_id(run_id)
     found = backend.explain(run_id)
     if as_json:
-        facts = {name: _hidden(value) for name, value in found.facts.items() if value is not None}
+        facts = {name: _redact(value) for name, value in found.facts.items() if value is not None}
         document = {"run_id": run_id, "because": found.because.value, "text": redact(found.text), "facts": facts}
         click.echo(json.dumps({**document, "since": found.since, "until": found.until}))
         return
-    click.echo(f"{run_id}: {clean(redact(found.text))}")
+    click.echo(f"{run_id}: {strip_controls(redact(found.text))}")
     click.echo(f"  because          {found.because.value}")
     for name, at in (("since", found.since), ("until", found.until)):
         if at is not None:
-            click.echo(f"  {name:<16} {moment(at)}")
+            click.echo(f"  {name:<16} {format_moment(at)}")
     for name, value in found.facts.items():
         if value is None:
             continue
-        shown = moment(float(value)) if name in _TIMES and value is not None else clean(str(_hidden(value)))
+        shown = (
+            format_moment(float(value)) if name in _TIMES and value is not None else strip_controls(str(_redact(value)))
+        )
         click.echo(f"  {name:<16} {shown}")
 
 
-def _hidden(value: Fact) -> Fact:
+def _redact(value: Fact) -> Fact:
     return redact(value) if isinstance(value, str) else value

@@ -10,12 +10,12 @@ from typing import Any
 import click
 import yaml
 
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import TEXT, common, load_settings
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import prepare_home
-from hermes_worker.plugins import Available, available, check, plugins_dir
+from hermes_worker.plugins import AvailableExtension, check_extensions, list_available, plugins_dir
 from hermes_worker.settings import Settings
 from hermes_worker.system.plainfiles import replace_text
 
@@ -34,14 +34,17 @@ def extensions() -> None:
 def list_extensions(home: Path | None, as_json: bool) -> None:
     """Which extensions there are, which are enabled, and what each would bring."""
     settings = load_settings(home, uses_extensions=False)
-    found = available(settings.home)
+    found = list_available(settings.home)
     lost = [name for name in settings.extensions.enabled if all(one.name != name for one in found)]
     if as_json:
         for one in found:
-            click.echo(json.dumps(_document(one, settings)))
+            click.echo(json.dumps(_build_document(one, settings)))
     elif found:
-        rows = [(one.name, _state(one, settings), one_line(one.place, 50), _brings(one)) for one in found]
-        click.echo(table(rows, ("EXTENSION", "STATE", "FROM", "BRINGS"), ids=(0,), whole=(3,)))
+        rows = [
+            (one.name, _describe_state(one, settings), flatten_text(one.place, 50), _describe_contents(one))
+            for one in found
+        ]
+        click.echo(render_table(rows, ("EXTENSION", "STATE", "FROM", "BRINGS"), ids=(0,), whole=(3,)))
     else:
         click.echo(f"no extensions: none is installed, and none is in {plugins_dir(settings.home)}", err=True)
     for name in lost:
@@ -58,8 +61,8 @@ def enable(home: Path | None, name: str) -> None:
     """Use an extension from the next start on. Tries it first."""
     settings = load_settings(home, uses_extensions=False)
     names = tuple(dict.fromkeys((*settings.extensions.enabled, name)))
-    check(settings, names)
-    _keep(settings, names)
+    check_extensions(settings, names)
+    _write_enabled(settings, names)
     click.echo(f"{name} is enabled; restart the processes of this home to use it")
 
 
@@ -73,28 +76,28 @@ def disable(home: Path | None, name: str) -> None:
     settings = load_settings(home, uses_extensions=False)
     if name not in settings.extensions.enabled:
         raise ConfigurationError(f"the extension {name!r} is not enabled")
-    _keep(settings, tuple(one for one in settings.extensions.enabled if one != name))
+    _write_enabled(settings, tuple(one for one in settings.extensions.enabled if one != name))
     click.echo(f"{name} is disabled; restart the processes of this home")
 
 
-def _state(one: Available, settings: Settings) -> str:
+def _describe_state(one: AvailableExtension, settings: Settings) -> str:
     if one.name in settings.extensions.enabled:
         return "enabled"
     return "unusable" if one.problem else "disabled"
 
 
-def _brings(one: Available) -> str:
+def _describe_contents(one: AvailableExtension) -> str:
     if one.manifest is None:
         return "(it does not say)"
     named = [f"{kind}: {', '.join(names)}" for kind, names in one.manifest.brings.items()]
-    return one_line("; ".join(named) or one.manifest.summary, _BROUGHT_CHARS_MAX)
+    return flatten_text("; ".join(named) or one.manifest.summary, _BROUGHT_CHARS_MAX)
 
 
-def _document(one: Available, settings: Settings) -> dict[str, Any]:
+def _build_document(one: AvailableExtension, settings: Settings) -> dict[str, Any]:
     said = one.manifest
     return {
         "name": one.name,
-        "state": _state(one, settings),
+        "state": _describe_state(one, settings),
         "from": one.place,
         "version": said.version if said else None,
         "api_version": said.api_version if said else None,
@@ -104,7 +107,7 @@ def _document(one: Available, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _keep(settings: Settings, names: Sequence[str]) -> None:
+def _write_enabled(settings: Settings, names: Sequence[str]) -> None:
     """Write ``extensions.enabled`` into ``config.yaml``, and nothing else. Raises ``ConfigurationError`` where the file
     cannot be changed without changing more, or where another source sets it."""
     if settings.environ.get(_VARIABLE, "").strip():
@@ -114,7 +117,7 @@ def _keep(settings: Settings, names: Sequence[str]) -> None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         text = ""
-    changed = with_enabled(text, names)
+    changed = set_enabled(text, names)
     if changed is None:
         listed = ", ".join(names)
         raise ConfigurationError(
@@ -124,7 +127,7 @@ def _keep(settings: Settings, names: Sequence[str]) -> None:
     replace_text(path, changed, mode=0o600)
 
 
-def with_enabled(text: str, names: Sequence[str]) -> str | None:
+def set_enabled(text: str, names: Sequence[str]) -> str | None:
     """Write a ``config.yaml`` with these extensions enabled and its other lines unchanged; ``None`` where that cannot
     be done line by line. Pure."""
     try:
@@ -136,13 +139,13 @@ def with_enabled(text: str, names: Sequence[str]) -> str | None:
     wanted: dict[Any, Any] = {**before, "extensions": {**(before.get("extensions") or {}), "enabled": list(names)}}
     ours = f"  enabled: [{', '.join(names)}]"
     lines = text.splitlines()
-    for candidate in (_replaced(lines, ours), None if "extensions" in before else _added(lines, ours)):
-        if candidate is not None and _reads_as(candidate, wanted):
+    for candidate in (_replace_lines(lines, ours), None if "extensions" in before else _append_lines(lines, ours)):
+        if candidate is not None and _does_read_as(candidate, wanted):
             return candidate
     return None
 
 
-def _replaced(lines: Sequence[str], ours: str) -> str | None:
+def _replace_lines(lines: Sequence[str], ours: str) -> str | None:
     """Replace the lines of ``enabled:`` below ``extensions:``; ``None`` where there are none."""
     start = next((n for n, line in enumerate(lines) if line.split("#")[0].rstrip() == "extensions:"), None)
     if start is None:
@@ -156,11 +159,11 @@ def _replaced(lines: Sequence[str], ours: str) -> str | None:
     return "\n".join((*lines[:at], ours, *lines[end:], ""))
 
 
-def _added(lines: Sequence[str], ours: str) -> str:
+def _append_lines(lines: Sequence[str], ours: str) -> str:
     return "\n".join((*lines, "extensions:", ours, ""))
 
 
-def _reads_as(text: str, wanted: Mapping[Any, Any]) -> bool:
+def _does_read_as(text: str, wanted: Mapping[Any, Any]) -> bool:
     try:
         return bool(yaml.safe_load(text) == wanted)
     except yaml.YAMLError:

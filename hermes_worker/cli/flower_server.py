@@ -18,7 +18,7 @@ from flower.views.monitor import Metrics
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
 from hermes_worker.settings import RemoteControl, Settings
-from hermes_worker.worker.app import build
+from hermes_worker.worker.app import build_app
 
 _SAVED_EVERY_MS = 10_000
 """Milliseconds between two saves: so much a killed Flower forgets at most. One that is told to stop saves what it
@@ -39,7 +39,7 @@ def serve(settings: Settings) -> None:
     for chatty in ("tornado.access", "flower.inspector"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     _configure(settings)
-    server = Flower(capp=build(settings), options=options, **web_settings)
+    server = Flower(capp=build_app(settings), options=options, **web_settings)
     server.add_handlers(".*", [(r"/metrics", _Metrics)])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: server.io_loop.add_callback_from_signal(server.stop))

@@ -14,13 +14,13 @@ from typing import Any
 
 import redis
 
-from hermes_worker.broker.queue import CONTROL_CHANNEL, redis_client, refuses_us
-from hermes_worker.cli.listening import Notice
-from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
-from hermes_worker.core.pacing import Allowance
+from hermes_worker.broker.queue import CONTROL_CHANNEL, build_redis_client, is_refusal
+from hermes_worker.cli.event_notices import Notice
+from hermes_worker.core.errors import HermesError, UnavailableError, format_reason
+from hermes_worker.core.local_rate_limits import Allowance
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.views import Views
-from hermes_worker.stream.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
+from hermes_worker.stream.live import LiveEntry, delete_stream, is_possible, make_stream_key, parse_entry
 from hermes_worker.stream.sse import Cursor, Merge, StreamStart, WireEvent
 
 _LOOK_EVERY_S = 1.0
@@ -56,7 +56,7 @@ def follow(
     ``on_idle`` is called about once a second; its result is passed on as a notice when it changes. Each line that
     ``news`` returns is passed on, too. Raises ``RunNotFound``.
     """
-    merge = _joined(sources.views, run_id, told)
+    merge = _begin_merge(sources.views, run_id, told)
     preview = _Preview(sources, run_id)
     reads = Allowance(at_once=_READS_AT_ONCE, per_s=_READS_AT_ONCE)
     said: str | None = None
@@ -66,20 +66,20 @@ def follow(
             if time.monotonic() >= look_at:
                 preview.keep_watching()
                 seq = merge.cursor.seq
-                yield from _rows(sources.views, run_id, merge)
+                yield from _read_rows(sources.views, run_id, merge)
                 if merge.cursor.seq > seq:
-                    reads.give_back()
+                    reads.return_one()
                 look_at = time.monotonic() + _LOOK_EVERY_S
                 yield from (Notice(text=line) for line in news())
                 notice = on_idle()
             if merge.is_over:
                 return
             for entry, at in preview.read():
-                if entry.kind == "row" and reads.take(time.monotonic()):
+                if entry.kind == "row" and reads.take_one(time.monotonic()):
                     look_at = 0.0
                 yield from merge.live(entry, at)
         except UnavailableError as error:
-            notice = f"{reason_of(error)}; waiting for it to come back"
+            notice = f"{format_reason(error)}; waiting for it to come back"
             time.sleep(_LOOK_EVERY_S)
         if notice != said:
             said = notice
@@ -87,24 +87,24 @@ def follow(
                 yield Notice(text=notice)
 
 
-def _joined(views: Views, run_id: str, told: Cursor) -> Merge:
+def _begin_merge(views: Views, run_id: str, told: Cursor) -> Merge:
     """Begin the merge for a reader who comes now; see ``StreamStart`` for the order of the reads."""
-    view = views.run(run_id)
-    calls = views.calls(run_id)
+    view = views.load_run(run_id)
+    calls = views.list_calls(run_id)
     settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
-    return Merge(told, StreamStart(seq=_last_seq(views, run_id), iteration=view.iteration, settled=settled))
+    return Merge(told, StreamStart(seq=_find_last_seq(views, run_id), iteration=view.iteration, settled=settled))
 
 
-def _last_seq(views: Views, run_id: str) -> int:
+def _find_last_seq(views: Views, run_id: str) -> int:
     seq = 0
-    while rows := views.events_after(run_id, seq):
+    while rows := views.list_events_after(run_id, seq):
         seq = rows[-1].seq
     return seq
 
 
-def _rows(views: Views, run_id: str, merge: Merge) -> Iterator[WireEvent]:
-    while rows := views.events_after(run_id, merge.cursor.seq):
-        yield from merge.rows(rows, views.run(run_id).usage)
+def _read_rows(views: Views, run_id: str, merge: Merge) -> Iterator[WireEvent]:
+    while rows := views.list_events_after(run_id, merge.cursor.seq):
+        yield from merge.rows(rows, views.load_run(run_id).usage)
 
 
 class _Preview:
@@ -123,37 +123,37 @@ class _Preview:
         now = time.monotonic()
         if now < self._watched_until - _WATCH_FOR_S / 2:
             return
-        self._sources.runs.watch(self._run_id, _WATCH_FOR_S)
+        self._sources.runs.mark_watched(self._run_id, _WATCH_FOR_S)
         self._watched_until = now + _WATCH_FOR_S
 
     def read(self) -> list[tuple[LiveEntry, float]]:
         """Read new entries and when they were written (epoch seconds); waits half a second for the first."""
-        client = self._connected()
+        client = self._connect()
         if client is None:
             time.sleep(_BLOCK_MS / 1000)
             return []
         try:
-            found: Any = client.xread({stream_key(self._run_id): self._last_id}, count=_ENTRIES, block=_BLOCK_MS)
-            entries = _entries_of(found)
+            found: Any = client.xread({make_stream_key(self._run_id): self._last_id}, count=_ENTRIES, block=_BLOCK_MS)
+            entries = _find_entries(found)
             if entries and not is_possible(entries[-1][0]):
-                forget_stream(client, self._run_id, "an entry from the future")
+                delete_stream(client, self._run_id, "an entry from the future")
                 return []
         except (redis.RedisError, OSError) as error:
-            self._mend(client, error)
+            self._delete_broken(client, error)
             self._disconnect()
             time.sleep(_BLOCK_MS / 1000)
             return []
         if entries:
             self._last_id = entries[-1][0]
-        return [(entry_of(fields), int(entry_id.partition("-")[0]) / 1000) for entry_id, fields in entries]
+        return [(parse_entry(fields), int(entry_id.partition("-")[0]) / 1000) for entry_id, fields in entries]
 
-    def _mend(self, client: redis.Redis, error: Exception) -> None:
+    def _delete_broken(self, client: redis.Redis, error: Exception) -> None:
         """Delete a key that is no stream; the next entry begins one."""
-        if isinstance(error, redis.ResponseError) and not refuses_us(error):
+        if isinstance(error, redis.ResponseError) and not is_refusal(error):
             with contextlib.suppress(redis.RedisError, OSError):  # the next read finds out and waits
-                forget_stream(client, self._run_id, str(error))
+                delete_stream(client, self._run_id, str(error))
 
-    def _connected(self) -> redis.Redis | None:
+    def _connect(self) -> redis.Redis | None:
         if self._client is None:
             try:
                 url = self._sources.broker_url()
@@ -163,7 +163,7 @@ class _Preview:
                 return None
             if url != self._url:
                 self._url, self._last_id = url, "0"
-            self._client = redis_client(url)
+            self._client = build_redis_client(url)
             self._nudge()
         return self._client
 
@@ -181,7 +181,7 @@ class _Preview:
             self._client = None
 
 
-def _entries_of(found: Any) -> list[tuple[str, dict[str, str]]]:
+def _find_entries(found: Any) -> list[tuple[str, dict[str, str]]]:
     """Find the single stream's entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to a list of
     lists."""
     if not found:

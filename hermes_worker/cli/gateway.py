@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, common, load_settings, reachable
-from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.role_process import run_role
-from hermes_worker.cli.screen import one_line
-from hermes_worker.core.chat_accounts import account_of
+from hermes_worker.cli.screen import flatten_text
+from hermes_worker.core.chat_accounts import format_account
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
 
@@ -43,18 +43,18 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
     """
     if context.invoked_subcommand is not None:
         return 0
-    from hermes_worker.gateway.listening import GatewayListener, listened_accounts
-    from hermes_worker.metrics.serving import connection_gauges, serve_metrics
+    from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
+    from hermes_worker.metrics.serving import build_connection_gauges, serve_metrics
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import open_client
 
     def listener_of(settings: Settings, known_as: str, stack: ExitStack) -> GatewayListener:
         if not settings.gateway.is_enabled:
             raise ConfigurationError("people who write to accounts are not listened to: set HERMES_GATEWAY=true")
-        accounts = listened_accounts(settings)
+        accounts = list_listened_accounts(settings)
         client = open_client(settings)
         stack.callback(client.close)
-        serve_metrics(settings, ProcessRole.GATEWAY.value, connection_gauges(client.database))
+        serve_metrics(settings, ProcessRole.GATEWAY.value, build_connection_gauges(client.database))
         return GatewayListener(client, accounts, name=known_as, alive_file=alive_file)
 
     return run_role(home, ProcessRole.GATEWAY, name, listener_of)
@@ -64,30 +64,32 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
 @reachable
 def status(home: Path | None) -> None:
     """Show which accounts are listened to, by whom, and what was wrong with the last look."""
-    shown = [_shown(told) for told in api_client(home).gateway_accounts()]
+    shown = [_format_account(told) for told in open_api_client(home).gateway_accounts()]
     if not shown:
         click.echo("No account was listened to yet: set its credentials and start the gateway (docs/gateway.md).")
         return
-    click.echo(table(shown, ("ACCOUNT", "MODE", "HELD BY", "LAST LOOK", "PEOPLE", "ERROR")))
+    click.echo(render_table(shown, ("ACCOUNT", "MODE", "HELD BY", "LAST LOOK", "PEOPLE", "ERROR")))
 
 
 @gateway.command()
 @common
 def accounts(home: Path | None) -> None:
     """Show which accounts the settings have, how each is listened to, and whose its chats are."""
-    from hermes_worker.channels.receivers import configured_accounts
+    from hermes_worker.channels.receivers import list_accounts
 
     settings = load_settings(home)
     rules = settings.gateway.rules
-    found = configured_accounts(settings.variables, settings.gateway.accounts)
+    found = list_accounts(settings.variables, settings.gateway.accounts)
     if not found:
         click.echo("The credentials of no account are set (docs/gateway.md).")
         return
     shown = []
     for one in found:
         given = [rule for rule in rules.rules if rule.startswith(f"{one.account}/")]
-        shown.append((one.account, one.mode.value, rules.owner_of_account(one.account).tenant, ", ".join(given) or "-"))
-    click.echo(table(shown, ("ACCOUNT", "MODE", "TENANT", "RULES")))
+        shown.append(
+            (one.account, one.mode.value, rules.find_owner_of_account(one.account).tenant, ", ".join(given) or "-")
+        )
+    click.echo(render_table(shown, ("ACCOUNT", "MODE", "TENANT", "RULES")))
 
 
 @gateway.command(epilog="Example: hermes-worker gateway commands telegram --chat -100123")
@@ -104,13 +106,15 @@ def commands(home: Path | None, account: str, chat: str) -> None:
     if chat and not account:
         raise click.UsageError("--chat needs ACCOUNT")
     access = CommandAccess(load_settings(home).gateway.commands)
-    called = account_called(account) if account else ""
+    called = parse_account(account) if account else ""
     shown = []
     for command in ChatCommand:
-        least = access.least(called, chat, command)
-        persons = [f"{name}={'yes' if may else 'no'}" for name, may in access.persons(called, command).items()]
+        least = access.find_least_role(called, chat, command)
+        persons = [
+            f"{name}={'yes' if may else 'no'}" for name, may in access.find_person_rules(called, command).items()
+        ]
         shown.append((f"/{command.value}", "nobody" if least is None else least.value, ", ".join(persons) or "-"))
-    click.echo(table(shown, ("COMMAND", "LEAST ROLE", "PERSONS")))
+    click.echo(render_table(shown, ("COMMAND", "LEAST ROLE", "PERSONS")))
 
 
 @gateway.command(epilog="Example: hermes-worker gateway test telegram:ops")
@@ -119,21 +123,21 @@ def commands(home: Path | None, account: str, chat: str) -> None:
 def test(home: Path | None, account: str) -> None:
     """Ask a platform whose the credentials of ACCOUNT are. Whoever listens is not disturbed."""
     from hermes_worker.channels.errors import DeliveryError
-    from hermes_worker.channels.receivers import configured_accounts
-    from hermes_worker.gateway.identifying import identified
+    from hermes_worker.channels.receivers import list_accounts
+    from hermes_worker.gateway.identity import identify_account
 
     settings = load_settings(home)
-    called = account_called(account)
-    every = configured_accounts(settings.variables, settings.gateway.accounts)
+    called = parse_account(account)
+    every = list_accounts(settings.variables, settings.gateway.accounts)
     found = next((one for one in every if one.account == called), None)
     if found is None:
         raise click.ClickException(
             f"the credentials of {called} are not set; 'hermes-worker gateway accounts' lists them"
         )
-    who = identified(found)
+    who = identify_account(found)
     if isinstance(who, DeliveryError):
-        raise click.ClickException(f"{called}: {one_line(who.message, 200)}")
-    said = "its credentials are set; it cannot be asked" if who is None else f"it is {one_line(who, 120)}"
+        raise click.ClickException(f"{called}: {flatten_text(who.message, 200)}")
+    said = "its credentials are set; it cannot be asked" if who is None else f"it is {flatten_text(who, 120)}"
     click.echo(f"{called} ({found.mode.value}): {said}")
 
 
@@ -142,17 +146,17 @@ def test(home: Path | None, account: str) -> None:
 @click.argument("account", type=TEXT, required=False)
 def people(home: Path | None, account: str | None) -> None:
     """Show who was let in and who has a code that is still good, on ACCOUNT or everywhere."""
-    called = None if account is None else account_called(account)
+    called = None if account is None else parse_account(account)
     shown = [
         row
-        for told in api_client(home).gateway_accounts()
+        for told in open_api_client(home).gateway_accounts()
         if called is None or told["account"] == called
-        for row in _people_of(told)
+        for row in _list_people(told)
     ]
     if not shown:
         click.echo("Nobody was let in with a code, and nobody has one.")
         return
-    click.echo(table(shown, ("ACCOUNT", "TENANT", "PERSON", "ROLE", "SINCE, OR CODE UNTIL")))
+    click.echo(render_table(shown, ("ACCOUNT", "TENANT", "PERSON", "ROLE", "SINCE, OR CODE UNTIL")))
 
 
 @gateway.command("clear-pending")
@@ -160,28 +164,28 @@ def people(home: Path | None, account: str | None) -> None:
 @click.argument("account", type=TEXT)
 def clear_pending(home: Path | None, account: str) -> None:
     """Take back all codes of ACCOUNT that nobody used."""
-    gone = api_client(home).remove_gateway_codes(account_called(account))
+    gone = open_api_client(home).remove_gateway_codes(parse_account(account))
     click.echo(f"Codes that were taken back: {gone}.")
 
 
-def account_called(text: str) -> str:
+def parse_account(text: str) -> str:
     """Parse the name of an account: a platform alone names its default account."""
-    return text if ":" in text else account_of(text)
+    return text if ":" in text else format_account(text)
 
 
-def _shown(told: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_account(told: Mapping[str, Any]) -> tuple[str, ...]:
     holder, error = told["holder"] or "nobody", told["error"] or "-"
     known = "codes locked" if told["codes_locked_until"] is not None else str(len(told["people"]))
-    looked_at = moment(told["looked_at"])
-    return (told["account"], told["mode"], one_line(holder, 60), looked_at, known, one_line(error, 120))
+    looked_at = format_moment(told["looked_at"])
+    return (told["account"], told["mode"], flatten_text(holder, 60), looked_at, known, flatten_text(error, 120))
 
 
-def _people_of(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _list_people(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """List the people of an account by tenant, in the order in which they came."""
     asking = [(one, "asks", one["expires_at"]) for one in told["asking"]]
     let_in = [(one, one["role"], one["paired_at"]) for one in told["people"]]
     return [
-        (told["account"], one["tenant"], one_line(one["person"], 60), role, moment(since))
+        (told["account"], one["tenant"], flatten_text(one["person"], 60), role, format_moment(since))
         for one, role, since in sorted(asking + let_in, key=lambda each: (each[0]["tenant"], each[2]))
     ]
 
@@ -201,7 +205,7 @@ def pair(home: Path | None, account: str, code: str, role: str) -> None:
     """Let in whoever was given this code on ACCOUNT: a platform, or platform:name.
 
     After five wrong ones every code is refused for an hour."""
-    person = api_client(home).pair_person(account_called(account), code, role=role)
+    person = open_api_client(home).pair_person(parse_account(account), code, role=role)
     click.echo(f"{person} may speak to the agent on {account} now.")
 
 
@@ -211,5 +215,5 @@ def pair(home: Path | None, account: str, code: str, role: str) -> None:
 @click.argument("person", type=TEXT)
 def revoke(home: Path | None, account: str, person: str) -> None:
     """Let somebody who was paired speak no more, or refuse somebody who has a code."""
-    api_client(home).remove_chat_person(account_called(account), person)
+    open_api_client(home).remove_chat_person(parse_account(account), person)
     click.echo(f"{person} may not speak to the agent on {account} any more.")

@@ -13,32 +13,32 @@ from typing import Any
 
 import click
 
-from hermes_worker.channels.adapters import missing_variables, secret_variables
+from hermes_worker.channels.adapters import find_secret_variables, list_missing_variables
 from hermes_worker.channels.exchange import Part, Receipt
-from hermes_worker.channels.targets import normalize_deliver, parse_targets, resolve
+from hermes_worker.channels.targets import normalize_deliver, parse_targets, resolve_targets
 from hermes_worker.cli.init_files import (
     ChosenModel,
     ClusterPlan,
     WrittenFile,
-    base_of,
-    compose_file,
-    config_with,
-    overlay_files,
+    build_compose_file,
+    build_overlay,
+    find_base,
+    set_model,
 )
-from hermes_worker.cli.init_gateway import FleetAccount, listened, missing_of, secrets_of
-from hermes_worker.cli.layout import moment
-from hermes_worker.cli.models import model_name
+from hermes_worker.cli.init_gateway import FleetAccount, build_account, list_missing, list_secret_variables
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.models import find_model_name
 from hermes_worker.cli.options import TEXT, client_settings, common, did_you_mean, home_option
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.server import read_key
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.messages import ModelRequest, canonical_json, user_body
-from hermes_worker.local.paths import prepare_home, running_stack
+from hermes_worker.core.messages import ModelRequest, build_user_body, canonical_json
+from hermes_worker.local.paths import find_running_stack, prepare_home
 from hermes_worker.models.catalog import find_provider, provider_rows
-from hermes_worker.settings import Settings, load
+from hermes_worker.settings import Settings, load_settings
 from hermes_worker.settings.dotenv import write_secret
 from hermes_worker.system.plainfiles import replace_text
-from hermes_worker.wiring import dispatcher_of, provider_of
+from hermes_worker.wiring import build_dispatcher, build_provider
 
 _KEY_VARIABLE = "HERMES_API_KEY"
 _SCRIPTED = "scripted"
@@ -48,7 +48,7 @@ _path = click.Path(dir_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitManner:
+class InitMode:
     """How ``init`` proceeds."""
 
     asks: bool
@@ -96,18 +96,18 @@ def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: 
     is replaced without being told to.
     """
     _require_sense(given)
-    manner = InitManner(asks=not is_quiet and _is_terminal(), tries=not no_try, replaces=force)
+    manner = InitMode(asks=not is_quiet and _is_terminal(), tries=not no_try, replaces=force)
     settings = client_settings(home, needs_servers=False)
-    chosen = _tried_model(settings, given, manner)
+    chosen = _choose_working_model(settings, given, manner)
     if given["compose"] is not None:
-        return _for_compose(given["compose"], chosen, _accounts(settings, given["listen"], manner), manner)
+        return _for_compose(given["compose"], chosen, _choose_accounts(settings, given["listen"], manner), manner)
     if given["k8s"] is not None:
-        return _for_kubernetes(given, chosen, _accounts(settings, given["listen"], manner), manner)
+        return _for_kubernetes(given, chosen, _choose_accounts(settings, given["listen"], manner), manner)
     _write_home(settings, chosen, manner)
     settings = client_settings(settings.home, needs_servers=False)
-    deliver, is_reached = _target(settings, given["deliver"], manner)
+    deliver, is_reached = _choose_target(settings, given["deliver"], manner)
     _first_job(settings, given, deliver, manner)
-    if running_stack(settings.home) is not None:
+    if find_running_stack(settings.home) is not None:
         click.echo("The hermes-worker that runs on this home reads its settings when it is started again.", err=True)
     click.echo(f"\nNext: hermes-worker up{home_option(settings.home)}   then: hermes-worker chat")
     return 0 if is_reached else 1
@@ -136,21 +136,21 @@ def _require_sense(given: dict[str, Any]) -> None:
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _tried_model(settings: Settings, given: dict[str, Any], manner: InitManner) -> ChosenModel:
+def _choose_working_model(settings: Settings, given: dict[str, Any], manner: InitMode) -> ChosenModel:
     """Choose the provider and model that the flags or the answers name, once it has answered. Raises
     ``ConfigurationError``."""
     is_for_fleet = bool(given["compose"] or given["k8s"])
     while True:
-        chosen = _chosen_model(settings, given, manner, is_for_fleet=is_for_fleet)
+        chosen = _choose_model(settings, given, manner, is_for_fleet=is_for_fleet)
         if is_for_fleet:
             _require_of_fleet(chosen)
         if not manner.tries or chosen.provider == _SCRIPTED:
             return chosen
         try:
-            config = "" if is_for_fleet else _config_with(settings, chosen)[0]
-            click.echo(_said_by(settings, chosen, config), err=True)
+            config = "" if is_for_fleet else _write_config(settings, chosen)[0]
+            click.echo(_try_model_once(settings, chosen, config), err=True)
         except HermesError as error:
-            wrong = f"the model did not answer: {one_line(str(error), 300)}"
+            wrong = f"the model did not answer: {flatten_text(str(error), 300)}"
             if not manner.asks:
                 raise ConfigurationError(f"{wrong}; nothing was written (--no-try writes all the same)") from None
             click.echo(wrong, err=True)
@@ -174,7 +174,7 @@ def _require_of_fleet(chosen: ChosenModel) -> None:
         raise ConfigurationError(f"name with --model-key-file the file that holds the key of {chosen.provider!r}")
 
 
-def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner, *, is_for_fleet: bool) -> ChosenModel:
+def _choose_model(settings: Settings, given: dict[str, Any], manner: InitMode, *, is_for_fleet: bool) -> ChosenModel:
     model = settings.model
     said: str | None = given["provider"]
     if said is None and manner.asks:
@@ -199,7 +199,7 @@ def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner,
         if not manner.asks:
             raise ConfigurationError(f"say with --base-url where {row.name!r} is")
         base_url = click.prompt(f"Address of its API {row.address_form}".rstrip(), type=TEXT, err=True)
-    key = _key(
+    key = _read_key(
         settings, given["model_key_file"], manner, is_needed=row.needs_key, is_same=is_same, writes_key=is_for_fleet
     )
     name = given["model"] or (model.name if is_same else None)
@@ -210,8 +210,8 @@ def _chosen_model(settings: Settings, given: dict[str, Any], manner: InitManner,
     return ChosenModel(provider=row.name, name=name or row.default_model, base_url=base_url, api_key=key)
 
 
-def _key(
-    settings: Settings, file: Path | None, manner: InitManner, *, is_needed: bool, is_same: bool, writes_key: bool
+def _read_key(
+    settings: Settings, file: Path | None, manner: InitMode, *, is_needed: bool, is_same: bool, writes_key: bool
 ) -> str | None:
     """Read the key to be written; ``None`` where one is set already, or none is needed. Raises
     ``ConfigurationError``."""
@@ -232,31 +232,31 @@ def _key(
     return found if writes_key else None
 
 
-def _said_by(settings: Settings, chosen: ChosenModel, config: str) -> str:
+def _try_model_once(settings: Settings, chosen: ChosenModel, config: str) -> str:
     """Ask a model one question, and write its answer as a line; ``config`` is the ``config.yaml`` that will be written.
     Raises ``HermesError``."""
     from hermes_worker.core.abort import AbortSignal
 
     said: dict[str, object] = {**chosen.settings, "model.api_key": chosen.api_key}
-    tried = load(home=settings.home, config_text=config, overrides=said)
-    name = model_name(tried)
+    tried = load_settings(home=settings.home, config_text=config, overrides=said)
+    name = find_model_name(tried)
     if name is None:
         raise ConfigurationError("no model is named")
     system = canonical_json({"role": "system", "content": "You are being set up. Answer in a word or two."})
     request = ModelRequest(
-        model=name, messages=(system, user_body("Say that you are ready.")), output_tokens_max=_REPLY_TOKENS
+        model=name, messages=(system, build_user_body("Say that you are ready.")), output_tokens_max=_REPLY_TOKENS
     )
     began = time.monotonic()
-    reply = provider_of(tried).ask(request, on_delta=lambda _: None, abort=AbortSignal())
+    reply = build_provider(tried).ask(request, on_delta=lambda _: None, abort=AbortSignal())
     used = reply.usage.input + reply.usage.cache_read + reply.usage.cache_write + reply.usage.output
     took = time.monotonic() - began
-    return f"{name} answers in {took:.1f} s with {used} tokens: {one_line(reply.text, 80) or '(no text)'}"
+    return f"{name} answers in {took:.1f} s with {used} tokens: {flatten_text(reply.text, 80) or '(no text)'}"
 
 
 # --- the platforms that are listened to ------------------------------------------------------------------------------
 
 
-def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> list[FleetAccount]:
+def _choose_accounts(settings: Settings, named: Sequence[str], manner: InitMode) -> list[FleetAccount]:
     """Choose the accounts of the named platforms, with the credentials that are set or typed. Raises
     ``ConfigurationError``."""
     if not named and manner.asks:
@@ -265,9 +265,9 @@ def _accounts(settings: Settings, named: Sequence[str], manner: InitManner) -> l
         named = [name.strip() for name in said.split(",") if name.strip()]
     values = dict(settings.environ)
     for platform in named:
-        for name in missing_of(platform, values) if manner.asks else ():
-            values[name] = str(click.prompt(name, hide_input=name in secrets_of(platform), err=True)).strip()
-    return [listened(platform, values) for platform in dict.fromkeys(named)]
+        for name in list_missing(platform, values) if manner.asks else ():
+            values[name] = str(click.prompt(name, hide_input=name in list_secret_variables(platform), err=True)).strip()
+    return [build_account(platform, values) for platform in dict.fromkeys(named)]
 
 
 def _tell_of(accounts: Sequence[FleetAccount], run: str) -> None:
@@ -282,39 +282,39 @@ def _tell_of(accounts: Sequence[FleetAccount], run: str) -> None:
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
-def _config_with(settings: Settings, chosen: ChosenModel) -> tuple[str, list[str]]:
+def _write_config(settings: Settings, chosen: ChosenModel) -> tuple[str, list[str]]:
     """Write a home's ``config.yaml`` with a model, and list the values that change. Raises ``ConfigurationError``."""
     path = settings.home / "config.yaml"
     try:
-        return config_with(path.read_text(encoding="utf-8") if path.exists() else "", chosen)
+        return set_model(path.read_text(encoding="utf-8") if path.exists() else "", chosen)
     except ValueError as error:
         raise ConfigurationError(f"{path} cannot be changed: {error}") from None
 
 
-def _write_home(settings: Settings, chosen: ChosenModel, manner: InitManner) -> None:
+def _write_home(settings: Settings, chosen: ChosenModel, manner: InitMode) -> None:
     path = settings.home / "config.yaml"
-    after, otherwise = _config_with(settings, chosen)
+    after, otherwise = _write_config(settings, chosen)
     old = settings.model.api_key
     if chosen.api_key is not None and old is not None and old.reveal() != chosen.api_key:
         otherwise.append("another key is set")
-    load(home=settings.home, config_text=after)
-    _may_replace(otherwise, manner)
+    load_settings(home=settings.home, config_text=after)
+    _confirm_replacement(otherwise, manner)
     prepare_home(settings.home)
     if chosen.api_key is not None:
         click.echo(f"wrote {write_secret(settings.home, _KEY_VARIABLE, chosen.api_key)}")
     _write([WrittenFile(path=path, text=after)])
-    settings = load(home=settings.home)
+    settings = load_settings(home=settings.home)
     if (settings.model.provider, settings.model.name) != (chosen.provider, chosen.name):
         click.echo("The environment names another model, and counts more than config.yaml.", err=True)
 
 
-def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitManner) -> int:
+def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitMode) -> int:
     if not (directory / "compose.yaml").is_file():
         raise ConfigurationError(f"there is no compose.yaml in {str(directory)!r}; name the compose/ of a checkout")
     path = directory / ".env"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    file, otherwise = compose_file(directory, before, chosen, accounts)
-    _may_replace(otherwise, manner)
+    file, otherwise = build_compose_file(directory, before, chosen, accounts)
+    _confirm_replacement(otherwise, manner)
     _write([file])
     click.echo(f"\nNext, in {directory}: docker compose up --detach")
     _tell_of(accounts, "docker compose exec api")
@@ -322,20 +322,20 @@ def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[FleetA
 
 
 def _for_kubernetes(
-    given: dict[str, Any], chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitManner
+    given: dict[str, Any], chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitMode
 ) -> int:
     directory: Path = given["k8s"]
-    base_of(directory)
+    find_base(directory)
     plan = ClusterPlan(
         directory=directory,
-        database_url=_address(given["database_url_file"], "PostgreSQL", "--database-url-file", manner),
-        broker_url=_address(given["broker_url_file"], "Redis or Valkey", "--broker-url-file", manner),
+        database_url=_read_address(given["database_url_file"], "PostgreSQL", "--database-url-file", manner),
+        broker_url=_read_address(given["broker_url_file"], "Redis or Valkey", "--broker-url-file", manner),
         image=given["image"],
         accounts=accounts,
     )
-    files = overlay_files(plan, chosen)
+    files = build_overlay(plan, chosen)
     existing = [file for file in files if file.path.exists() and file.path.read_text(encoding="utf-8") != file.text]
-    _may_replace([f"{file.path} says something else" for file in existing], manner)
+    _confirm_replacement([f"{file.path} says something else" for file in existing], manner)
     _write(files)
     click.echo(
         f"\nNext: kubectl apply --kustomize {directory}\nThe database and the broker outside of the cluster need a "
@@ -345,7 +345,7 @@ def _for_kubernetes(
     return 0
 
 
-def _address(file: Path | None, whose: str, option: str, manner: InitManner) -> str:
+def _read_address(file: Path | None, whose: str, option: str, manner: InitMode) -> str:
     """Read the address of a server. Raises ``ConfigurationError``."""
     if file is not None:
         return read_key(file, option)
@@ -354,7 +354,7 @@ def _address(file: Path | None, whose: str, option: str, manner: InitManner) -> 
     return str(click.prompt(f"Address of {whose} (with its password, not shown)", hide_input=True, err=True)).strip()
 
 
-def _may_replace(otherwise: Sequence[str], manner: InitManner) -> None:
+def _confirm_replacement(otherwise: Sequence[str], manner: InitMode) -> None:
     """Ask before values are replaced. Raises ``ConfigurationError``, or ``Abort`` where the person refuses."""
     if not otherwise or manner.replaces:
         return
@@ -377,7 +377,7 @@ def _write(files: Sequence[WrittenFile]) -> None:
 # --- a target and a job ----------------------------------------------------------------------------------------------
 
 
-def _target(settings: Settings, said: str | None, manner: InitManner) -> tuple[str | None, bool]:
+def _choose_target(settings: Settings, said: str | None, manner: InitMode) -> tuple[str | None, bool]:
     """Choose where answers go, if anywhere, and try it with a test message. Returns the target, and whether the message
     arrived."""
     if said is None and manner.asks:
@@ -385,15 +385,15 @@ def _target(settings: Settings, said: str | None, manner: InitManner) -> tuple[s
         said = click.prompt(asked, default="", show_default=False, type=TEXT, err=True)
     if not said:
         return None, True
-    dispatcher = dispatcher_of(settings)
+    dispatcher = build_dispatcher(settings)
     wanted = parse_targets(normalize_deliver(said))
-    found = resolve(wanted, origin=None, homes=dispatcher.homes(), lookup=dispatcher.named)
+    found = resolve_targets(wanted, origin=None, homes=dispatcher.find_homes(), lookup=dispatcher.find_chat)
     for missing in found.unresolved:
         raise ConfigurationError(f"nothing can be delivered to {missing.reference!r} ({missing.reason})")
-    settings = _with_credentials(settings, [target.platform for target in found.targets], manner)
+    settings = _ask_for_credentials(settings, [target.platform for target in found.targets], manner)
     if not manner.tries:
         return said, True
-    dispatcher = dispatcher_of(settings)
+    dispatcher = build_dispatcher(settings)
     is_reached = True
     for target in found.targets:
         part = Part(
@@ -404,28 +404,28 @@ def _target(settings: Settings, said: str | None, manner: InitManner) -> tuple[s
             click.echo(f"a test message went to {target.platform}: look there")
         else:
             is_reached = False
-            click.echo(f"the test message to {target.platform} failed: {one_line(outcome.message, 300)}", err=True)
+            click.echo(f"the test message to {target.platform} failed: {flatten_text(outcome.message, 300)}", err=True)
     return said, is_reached
 
 
-def _with_credentials(settings: Settings, platforms: Sequence[str], manner: InitManner) -> Settings:
+def _ask_for_credentials(settings: Settings, platforms: Sequence[str], manner: InitMode) -> Settings:
     """Ask for the credentials that are not set, and load the settings again. Raises ``ConfigurationError`` where no
     person can be asked."""
-    missing = [name for platform in platforms for name in missing_variables(platform, settings.environ)]
+    missing = [name for platform in platforms for name in list_missing_variables(platform, settings.environ)]
     if missing and not manner.asks:
         raise ConfigurationError(f"delivery to {', '.join(platforms)} is not configured: set {', '.join(missing)}")
     for name in missing:
-        value = str(click.prompt(name, hide_input=name in secret_variables(), err=True)).strip()
+        value = str(click.prompt(name, hide_input=name in find_secret_variables(), err=True)).strip()
         write_secret(settings.home, name, value)
     return client_settings(settings.home, needs_servers=False) if missing else settings
 
 
-def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, manner: InitManner) -> None:
+def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, manner: InitMode) -> None:
+    from hermes_worker.cli.api_connection import connect_home
     from hermes_worker.cli.job_backend import JobRows
-    from hermes_worker.cli.reaching import ask_home
-    from hermes_worker.cli.stack import bring_up_to_date
+    from hermes_worker.cli.stack import migrate_database
     from scheduler.definition import JobRequest
-    from scheduler.jobtext import default_name
+    from scheduler.jobtext import choose_default_name
 
     prompt, schedule = given["job"], given["schedule"]
     if prompt is None and manner.asks:
@@ -437,11 +437,11 @@ def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, m
     if not prompt:
         return
     if settings.database.url is None:  # the database of a deployment is changed by 'migrate' alone
-        bring_up_to_date(settings, lambda doing: click.echo(f"{doing} ...", err=True))
-    jobs = JobRows(ask_home(settings))
-    name = default_name(prompt, (), None)
+        migrate_database(settings, lambda doing: click.echo(f"{doing} ...", err=True))
+    jobs = JobRows(connect_home(settings))
+    name = choose_default_name(prompt, (), None)
     if any(row.name == name for row in jobs.all()):
-        click.echo(f"a job {one_line(name, 60)!r} is there already", err=True)
+        click.echo(f"a job {flatten_text(name, 60)!r} is there already", err=True)
         return
     row = jobs.create(JobRequest(prompt=prompt, schedule=schedule or "every day at 9am", deliver=deliver))
-    click.echo(f"job {row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}")
+    click.echo(f"job {row.job_id} {flatten_text(row.name, 60)}, next {format_moment(row.next_slot)}")

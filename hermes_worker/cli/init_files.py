@@ -11,10 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from hermes_worker.cli.init_gateway import CHANNELS_SECRET, GATEWAY_SECRET, WEBHOOKS_SECRET, FleetAccount, merged
+from hermes_worker.cli.init_gateway import CHANNELS_SECRET, GATEWAY_SECRET, WEBHOOKS_SECRET, FleetAccount, merge_values
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings.dotenv import with_variable
-from hermes_worker.settings.editing import with_value
+from hermes_worker.settings.config_editing import set_value
+from hermes_worker.settings.dotenv import set_variable
 
 COMPOSE_PASSWORDS = (
     "POSTGRES_PASSWORD",
@@ -59,7 +59,7 @@ class WrittenFile:
     """Whether only its owner may read it."""
 
 
-def config_with(before: str, model: ChosenModel) -> tuple[str, list[str]]:
+def set_model(before: str, model: ChosenModel) -> tuple[str, list[str]]:
     """Write the text of ``config.yaml`` with a model, and list the values that change. Raises ``ValueError``."""
     after, otherwise = before, []
     said = yaml.safe_load(before) or {}
@@ -72,11 +72,11 @@ def config_with(before: str, model: ChosenModel) -> tuple[str, list[str]]:
             continue
         if old is not None:
             otherwise.append(f"config.yaml says {key}: {str(old)[:80]}")
-        after = with_value(after, key, value)
+        after = set_value(after, key, value)
     return after, otherwise
 
 
-def compose_file(
+def build_compose_file(
     directory: Path, before: str, model: ChosenModel, accounts: Sequence[FleetAccount] = ()
 ) -> tuple[WrittenFile, list[str]]:
     """Write ``.env`` for Compose, and list the values that change. A stored password stays: that of PostgreSQL is set
@@ -86,30 +86,30 @@ def compose_file(
         "HERMES_MODEL": model.name,
         "HERMES_BASE_URL": model.base_url,
         "HERMES_API_KEY": model.api_key,
-        **merged(accounts),
+        **merge_values(accounts),
     }
     otherwise, text = [], before or _COMPOSE_HEAD
     for name, value in given.items():
-        old = value_of(text, name)
+        old = read_value(text, name)
         if old and old != (value or ""):
             otherwise.append(f".env has another {name}")
         if value or old:
-            text = with_variable(text, name, value or "")
+            text = set_variable(text, name, value or "")
     if any(account.is_held for account in accounts):
-        text = _with_profile(text, "gateway")
+        text = _add_profile(text, "gateway")
     for name in COMPOSE_PASSWORDS:
-        if not value_of(text, name):
-            text = with_variable(text, name, secrets.token_urlsafe(24))
+        if not read_value(text, name):
+            text = set_variable(text, name, secrets.token_urlsafe(24))
     return WrittenFile(path=directory / ".env", text=text, is_secret=True), otherwise
 
 
-def _with_profile(dotenv: str, profile: str) -> str:
+def _add_profile(dotenv: str, profile: str) -> str:
     """Add a profile to those that Compose starts when none is named."""
-    started = [name for name in (value_of(dotenv, "COMPOSE_PROFILES") or "").split(",") if name]
-    return dotenv if profile in started else with_variable(dotenv, "COMPOSE_PROFILES", ",".join([*started, profile]))
+    started = [name for name in (read_value(dotenv, "COMPOSE_PROFILES") or "").split(",") if name]
+    return dotenv if profile in started else set_variable(dotenv, "COMPOSE_PROFILES", ",".join([*started, profile]))
 
 
-def value_of(dotenv: str, name: str) -> str | None:
+def read_value(dotenv: str, name: str) -> str | None:
     """Read the value in the last line of a variable, without its quotes; ``None`` where there is none."""
     found = re.findall(rf"^[ \t]*(?:export[ \t]+)?{re.escape(name)}[ \t]*=[ \t]*(.*?)[ \t]*$", dotenv, re.MULTILINE)
     return found[-1].strip("'\"") if found else None
@@ -127,7 +127,7 @@ class ClusterPlan:
     accounts: Sequence[FleetAccount] = ()
 
 
-def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
+def build_overlay(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
     """Write an overlay of kustomize with its secrets as files. The server's key is generated where there is none yet.
     Raises ``ConfigurationError``."""
     folder = plan.directory / "secrets"
@@ -138,27 +138,27 @@ def overlay_files(plan: ClusterPlan, model: ChosenModel) -> list[WrittenFile]:
         "broker-url": plan.broker_url,
         "server-key": server_key,
         "api-key": model.api_key or "",
-        **{f"{name}/{key}": value for name, given in _secrets_of(plan).items() for key, value in given.items()},
+        **{f"{name}/{key}": value for name, given in _collect_secrets(plan).items() for key, value in given.items()},
     }
     return [
-        WrittenFile(path=plan.directory / "kustomization.yaml", text=_kustomization(plan)),
-        WrittenFile(path=plan.directory / "settings.yaml", text=_settings_patch(plan, model)),
+        WrittenFile(path=plan.directory / "kustomization.yaml", text=_build_kustomization(plan)),
+        WrittenFile(path=plan.directory / "settings.yaml", text=_build_settings_patch(plan, model)),
         WrittenFile(path=plan.directory / ".gitignore", text="/secrets/\n"),
         *(WrittenFile(path=folder / name, text=text, is_secret=True) for name, text in secret_texts.items()),
     ]
 
 
-def _secrets_of(plan: ClusterPlan) -> Mapping[str, Mapping[str, str]]:
+def _collect_secrets(plan: ClusterPlan) -> Mapping[str, Mapping[str, str]]:
     """Collect the values of the accounts' secrets, by the secrets' names; none is empty."""
     found: dict[str, dict[str, str]] = {GATEWAY_SECRET: {}, WEBHOOKS_SECRET: {}, CHANNELS_SECRET: {}}
     for account in plan.accounts:
-        for secret, given in account.cluster_secrets().items():
+        for secret, given in account.split_secrets().items():
             found[secret] |= given
     return {secret: given for secret, given in found.items() if given}
 
 
-def _kustomization(plan: ClusterPlan) -> str:
-    base = base_of(plan.directory)
+def _build_kustomization(plan: ClusterPlan) -> str:
+    base = find_base(plan.directory)
     gateway = [os.path.relpath(base.parent / "components" / "gateway", plan.directory)]
     document: dict[str, object] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -176,18 +176,18 @@ def _kustomization(plan: ClusterPlan) -> str:
             {"name": "hermes-models", "files": ["secrets/api-key"]},
             *(
                 {"name": name, "files": [f"secrets/{name}/{key}" for key in given]}
-                for name, given in _secrets_of(plan).items()
+                for name, given in _collect_secrets(plan).items()
             ),
         ],
         "patches": [{"path": "settings.yaml"}],
     }
     if plan.image is not None:
-        document["images"] = [_image(plan.image)]
+        document["images"] = [_parse_image(plan.image)]
     head = "# Written by 'hermes-worker init --k8s'; docs/kubernetes.md says what a cluster needs beside it.\n"
     return head + yaml.safe_dump(document, sort_keys=False)
 
 
-def _image(written: str) -> dict[str, str]:
+def _parse_image(written: str) -> dict[str, str]:
     found = _IMAGE.fullmatch(written)
     if found is None:
         raise ConfigurationError(
@@ -197,7 +197,7 @@ def _image(written: str) -> dict[str, str]:
     return {"name": "hermes-worker", **{name: part for name, part in parts.items() if part}}
 
 
-def _settings_patch(plan: ClusterPlan, model: ChosenModel) -> str:
+def _build_settings_patch(plan: ClusterPlan, model: ChosenModel) -> str:
     """Write the patch that replaces all that ``base/settings.yaml`` sets of the model: null removes a value."""
     data = {"HERMES_PROVIDER": model.provider, "HERMES_BASE_URL": model.base_url, "HERMES_MODEL": model.name}
     data |= {"HERMES_GATEWAY": "true"} if plan.accounts else {}
@@ -207,7 +207,7 @@ def _settings_patch(plan: ClusterPlan, model: ChosenModel) -> str:
     return yaml.safe_dump(patch, sort_keys=False)
 
 
-def base_of(directory: Path) -> Path:
+def find_base(directory: Path) -> Path:
     """Find the manifests on which an overlay in ``directory`` builds. Raises ``ConfigurationError``."""
     for above in directory.absolute().parents:
         if (above / "base" / "kustomization.yaml").is_file():

@@ -7,24 +7,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.cli.options import chosen_tenant
 from hermes_worker.cli.preflight import Needs, require_all
-from hermes_worker.cli.reaching import ask_api
-from hermes_worker.cli.server import read
+from hermes_worker.cli.server import parse_document
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import AmbiguousJob, FiringView, JobNotFound
 from hermes_worker.store.short_ids import AmbiguousId
 from scheduler import jobs as work
-from scheduler.jobtext import default_name
+from scheduler.jobtext import choose_default_name
 
 if TYPE_CHECKING:
-    from hermes_worker.cli.reaching import AskedApi
+    from hermes_worker.cli.api_connection import ApiConnection
 
 
 def open_jobs(home: Path | None) -> JobRows:
     """Open the jobs of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
-    return JobRows(ask_api(home))
+    return JobRows(connect_api(home))
 
 
 _NAMES = {
@@ -39,7 +39,7 @@ _NAMES = {
 class JobRows:
     """Jobs of one tenant, each named by its id, the beginning of the id, or its name."""
 
-    def __init__(self, asked: AskedApi) -> None:
+    def __init__(self, asked: ApiConnection) -> None:
         self._client = asked.client
         self._settings = asked.settings
         self.notice = ""
@@ -55,56 +55,58 @@ class JobRows:
         require_all(self._settings, needs, chosen_tenant(), missing_skills=missing)
 
     def all(self) -> Sequence[JobRow]:
-        return [_row_of(told) for told in self._client.job_sheets()]
+        return [_parse_row(told) for told in self._client.job_sheets()]
 
     def get(self, job: str) -> tuple[JobRow, str | None]:
-        told = self._client.job_sheet(self._found(job).job_id)
-        return _row_of(told), told["last_delivery_error"]
+        told = self._client.job_sheet(self._find(job).job_id)
+        return _parse_row(told), told["last_delivery_error"]
 
     def slots(self, job: str, limit: int) -> Sequence[float]:
-        return cast("Sequence[float]", self._client.job_sheet(self._found(job).job_id, slots=limit)["slots"])
+        return cast("Sequence[float]", self._client.job_sheet(self._find(job).job_id, slots=limit)["slots"])
 
     def create(self, request: work.JobRequest) -> JobRow:
         fields = self._fields(request)
-        named = default_name(request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script"))
+        named = choose_default_name(
+            request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script")
+        )
         name, schedule = fields.pop("name", None) or named, fields.pop("schedule", "")
         made = self._client.create_job(name, schedule, **fields)
         self.notice = str(made.get("notice", ""))
-        return self._row(made["id"])
+        return self._load_row(made["id"])
 
     def edit(self, job: str, request: work.JobRequest) -> JobRow:
-        return self._row(self._client.change_job(self._found(job).job_id, **self._fields(request))["id"])
+        return self._load_row(self._client.change_job(self._find(job).job_id, **self._fields(request))["id"])
 
     def pause(self, job: str, reason: str | None) -> JobRow:
-        return self._row(self._client.pause_job(self._found(job).job_id, reason=reason)["id"])
+        return self._load_row(self._client.pause_job(self._find(job).job_id, reason=reason)["id"])
 
     def resume(self, job: str) -> JobRow:
-        return self._row(self._client.resume_job(self._found(job).job_id)["id"])
+        return self._load_row(self._client.resume_job(self._find(job).job_id)["id"])
 
     def run_now(self, job: str) -> JobRow:
-        return self._row(self._client.run_job(self._found(job).job_id)["id"])
+        return self._load_row(self._client.run_job(self._find(job).job_id)["id"])
 
     def remove(self, job: str) -> str:
-        found = self._found(job)
+        found = self._find(job)
         self._client.remove_job(found.job_id)
         return job if job.strip().lower() == found.name.lower() else found.job_id
 
     def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringView]:
-        firings = self._client.job_history(self._found(job).job_id, limit=limit, before=before)
-        return [_firing_of(told) for told in firings]
+        firings = self._client.job_history(self._find(job).job_id, limit=limit, before=before)
+        return [_parse_firing(told) for told in firings]
 
     def _fields(self, request: work.JobRequest) -> dict[str, Any]:
         """Build the fields of a request. Raises ``ConfigurationError``."""
-        return _fields_of(request, is_here=self._settings is not None)
+        return _build_fields(request, is_here=self._settings is not None)
 
-    def _row(self, job_id: str) -> JobRow:
-        return _row_of(self._client.job_sheet(job_id))
+    def _load_row(self, job_id: str) -> JobRow:
+        return _parse_row(self._client.job_sheet(job_id))
 
-    def _found(self, written: str) -> JobRow:
-        return meant(self.all(), written)
+    def _find(self, written: str) -> JobRow:
+        return find_job(self.all(), written)
 
 
-def meant(rows: Sequence[JobRow], written: str) -> JobRow:
+def find_job(rows: Sequence[JobRow], written: str) -> JobRow:
     """Find the row that an id, the beginning of one, or a name means, by the rules of the database. Raises
     ``JobNotFound``, ``AmbiguousJob``, ``AmbiguousId``."""
     named = [row for row in rows if row.job_id == written]
@@ -121,7 +123,7 @@ def meant(rows: Sequence[JobRow], written: str) -> JobRow:
     return found[0]
 
 
-def _fields_of(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
+def _build_fields(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
     """Build the fields as the API takes them. Raises ``ConfigurationError`` for fields that only make sense on this
     machine, unless the API ``is_here``."""
     if request.more.get("directory") and not is_here:
@@ -134,14 +136,14 @@ def _fields_of(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
     return {**fields, **{name: list(value) if isinstance(value, tuple) else value for name, value in more.items()}}
 
 
-def _row_of(told: Mapping[str, Any]) -> JobRow:
+def _parse_row(told: Mapping[str, Any]) -> JobRow:
     """Build the row from a server's document."""
     known = {name: told[name] for name in JobRow.__slots__ if name in told}
-    return cast("JobRow", read(JobRow, {**known, "pk": 0}))
+    return cast("JobRow", parse_document(JobRow, {**known, "pk": 0}))
 
 
-def _firing_of(told: Mapping[str, Any]) -> FiringView:
+def _parse_firing(told: Mapping[str, Any]) -> FiringView:
     document = {name: told[name] for name in FiringView.__slots__}
     for name in ("settled_at", "ended_at"):
         document[name] = datetime.fromisoformat(document[name]).timestamp() if document[name] else None
-    return cast("FiringView", read(FiringView, document))
+    return cast("FiringView", parse_document(FiringView, document))

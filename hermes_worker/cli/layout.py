@@ -22,17 +22,17 @@ _CELL_MIN = 8
 """The least width of a column."""
 
 
-def clock(at: float) -> str:
+def format_clock(at: float) -> str:
     """Format the local time of day and its zone."""
     return time.strftime("%H:%M:%S %Z", time.localtime(at))
 
 
-def moment(at: float | None) -> str:
+def format_moment(at: float | None) -> str:
     """Format the local date, time and zone; ``-`` for never."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if at is not None else "-"
 
 
-def in_words(name: str, value: Any) -> str:
+def format_field(name: str, value: Any) -> str:
     """Format a field of a document for people. A number named ``..._at`` or ``slot`` is a time."""
     match value:
         case None | "" | () | []:
@@ -40,13 +40,13 @@ def in_words(name: str, value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case float() | int() if name.endswith(("_at", "slot")):
-            return moment(float(value))
+            return format_moment(float(value))
         case float():
             return f"{value:g}"
         case Mapping():
             return json.dumps(value, ensure_ascii=False)
         case list() | tuple():
-            return ", ".join(in_words("", entry) for entry in value)
+            return ", ".join(format_field("", entry) for entry in value)
         case _:
             return str(value)
 
@@ -65,7 +65,7 @@ def is_dumb() -> bool:
     return is_dumb_terminal()
 
 
-def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
+def iterate_tree(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
     """Yield each id behind its parent, with its depth below the first; siblings keep their order.
 
     A parent that is no key counts as none. Ids in a circle come last, as if they had no parent.
@@ -83,7 +83,7 @@ def in_tree_order(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]
     yield from ((name, 0) for name in parents if name not in told)
 
 
-def led_to(parents: Mapping[str, str | None], names: Iterable[str]) -> set[str]:
+def find_ancestors(parents: Mapping[str, str | None], names: Iterable[str]) -> set[str]:
     """Find these names and all that stand above them."""
     found: set[str] = set()
     for name in names:
@@ -101,7 +101,7 @@ def show_difference(before: str, after: str, before_name: str = "now", after_nam
     click.echo(redact("\n".join(lines)) or "nothing changes")
 
 
-def table(
+def render_table(
     rows: Iterable[tuple[str, ...]], header: tuple[str, ...], *, ids: Sequence[int] = (), whole: Sequence[int] = ()
 ) -> str:
     """Columns as wide as their widest cell; the last one is not padded.
@@ -111,29 +111,29 @@ def table(
     """
     cells = [header, *rows]
     width = terminal_width()
-    if width is not None and sum(_widths(cells)) + len(_GAP) * (len(header) - 1) > width:
-        cells = [_with_short_ids(row, ids) for row in cells]
-        cells = _fitting(cells, width - len(_GAP) * (len(header) - 1), {*ids, *whole})
-    widths = _widths(cells)
-    return "\n".join(_GAP.join(map(_padded, row, widths)).rstrip() for row in cells)
+    if width is not None and sum(_measure_widths(cells)) + len(_GAP) * (len(header) - 1) > width:
+        cells = [_shorten_ids(row, ids) for row in cells]
+        cells = _fit_columns(cells, width - len(_GAP) * (len(header) - 1), {*ids, *whole})
+    widths = _measure_widths(cells)
+    return "\n".join(_GAP.join(map(_pad, row, widths)).rstrip() for row in cells)
 
 
-def _widths(cells: Sequence[tuple[str, ...]]) -> list[int]:
-    return [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
+def _measure_widths(cells: Sequence[tuple[str, ...]]) -> list[int]:
+    return [max(map(count_columns, column)) for column in zip(*cells, strict=True)]
 
 
-def _with_short_ids(row: tuple[str, ...], ids: Sequence[int]) -> tuple[str, ...]:
-    return tuple(_short_id(cell) if n in ids else cell for n, cell in enumerate(row))
+def _shorten_ids(row: tuple[str, ...], ids: Sequence[int]) -> tuple[str, ...]:
+    return tuple(_shorten_id(cell) if n in ids else cell for n, cell in enumerate(row))
 
 
-def _short_id(cell: str) -> str:
+def _shorten_id(cell: str) -> str:
     prefix, underscore, digits = cell.rpartition("_")
     return f"{prefix}{underscore}{digits[:_ID_DIGITS]}"
 
 
-def _fitting(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tuple[str, ...]]:
+def _fit_columns(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tuple[str, ...]]:
     """Cut the widest columns until all cells fit into ``room``, as far as possible."""
-    widths = _widths(cells)
+    widths = _measure_widths(cells)
     while sum(widths) > room:
         widest = max((n for n in range(len(widths)) if n not in kept), key=widths.__getitem__, default=None)
         if widest is None or widths[widest] <= _CELL_MIN:
@@ -144,31 +144,31 @@ def _fitting(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tu
 
 def _cut(cell: str, width: int) -> str:
     """Cut ``cell`` to at most ``width`` columns; a coloured one loses its colour with its end."""
-    if columns_of(cell) <= width:
+    if count_columns(cell) <= width:
         return cell
     kept = ""
     for character in click.unstyle(cell):
-        if columns_of(kept + character) > width - 1:
+        if count_columns(kept + character) > width - 1:
             break
         kept += character
     return f"{kept}…"
 
 
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - columns_of(text))
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - count_columns(text))
 
 
-def columns_of(text: str) -> int:
+def count_columns(text: str) -> int:
     """Count the columns of a terminal that a text takes: Chinese, Japanese and most emoji take two, combining marks
     none."""
-    return sum(_columns(character) for character in click.unstyle(text))
+    return sum(_count_character_columns(character) for character in click.unstyle(text))
 
 
-def folded(text: str, columns: int) -> list[str]:
+def fold_text(text: str, columns: int) -> list[str]:
     """Fold ``text`` into pieces of at most ``columns``; at least one."""
     pieces, used = [""], 0
     for character in text:
-        wide = _columns(character)
+        wide = _count_character_columns(character)
         if used + wide > columns and pieces[-1]:
             pieces.append("")
             used = 0
@@ -177,7 +177,7 @@ def folded(text: str, columns: int) -> list[str]:
     return pieces
 
 
-def _columns(character: str) -> int:
+def _count_character_columns(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

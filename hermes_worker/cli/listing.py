@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, did_you_mean, of_tenant, reachable
-from hermes_worker.cli.run_backend import PAGE, RunBackend, open_backend, run_document
-from hermes_worker.cli.screen import coloured, duration, one_line
+from hermes_worker.cli.run_backend import PAGE, RunBackend, build_run_document, open_backend
+from hermes_worker.cli.screen import colour_status, flatten_text, format_duration
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.runs.views import RunView
@@ -80,15 +80,16 @@ _FILTERS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-def filtering(command: _Command) -> _Command:
+def add_filter_options(command: _Command) -> _Command:
     """Add the options that select runs; ``build_filter`` takes their values."""
     return reduce(lambda found, option: option(found), reversed(_FILTERS), command)
 
 
-def filter_of(said: dict[str, Any], backend: RunBackend) -> dict[str, Any]:
-    """Build the fields of ``RunFilter`` from the options of ``filtering``. ``backend`` completes ids of runs."""
+def build_filter(said: dict[str, Any], backend: RunBackend) -> dict[str, Any]:
+    """Build the fields of ``RunFilter`` from the options of ``add_filter_options``. ``backend`` completes ids of
+    runs."""
     statuses = tuple(RunStatus(status) for status in said["statuses"])
-    parent = backend.run_id(said["parent"]) if said["parent"] else None
+    parent = backend.complete_run_id(said["parent"]) if said["parent"] else None
     return {**said, "statuses": statuses, "parent": parent}
 
 
@@ -102,41 +103,41 @@ class Column:
     """Whether it is never cut."""
 
 
-def _said_by(view: RunView) -> str:
+def _find_output(view: RunView) -> str:
     return view.output if view.output is not None else view.error or ""
 
 
-def _took(view: RunView) -> str:
-    return duration(max(0.0, (view.finished_at or time.time()) - (view.started_at or view.created_at)))
+def _format_duration(view: RunView) -> str:
+    return format_duration(max(0.0, (view.finished_at or time.time()) - (view.started_at or view.created_at)))
 
 
-def _cost(view: RunView) -> str:
+def _format_cost(view: RunView) -> str:
     if view.cost_usd is None:
         return "-"
     return f"{'>' if view.cost_status is CostStatus.UNKNOWN else ''}{view.cost_usd:.4f}"
 
 
-def _tokens(view: RunView) -> str:
+def _format_tokens(view: RunView) -> str:
     usage = view.usage
     return f"{usage.input + usage.cache_read + usage.cache_write + usage.output:,}"
 
 
 COLUMNS: Mapping[str, Column] = {
     "run": Column("RUN", lambda view: view.run_id),
-    "status": Column("STATUS", lambda view: coloured(view.status)),
-    "created": Column("CREATED", lambda view: moment(view.created_at), is_whole=True),
-    "finished": Column("FINISHED", lambda view: moment(view.finished_at), is_whole=True),
-    "took": Column("TOOK", _took),
-    "model": Column("MODEL", lambda view: one_line(view.model, 30)),
-    "usd": Column("USD", _cost),
-    "tokens": Column("TOKENS", _tokens),
+    "status": Column("STATUS", lambda view: colour_status(view.status)),
+    "created": Column("CREATED", lambda view: format_moment(view.created_at), is_whole=True),
+    "finished": Column("FINISHED", lambda view: format_moment(view.finished_at), is_whole=True),
+    "took": Column("TOOK", _format_duration),
+    "model": Column("MODEL", lambda view: flatten_text(view.model, 30)),
+    "usd": Column("USD", _format_cost),
+    "tokens": Column("TOKENS", _format_tokens),
     "iterations": Column("ITERATIONS", lambda view: f"{view.iteration}/{view.iterations_max}"),
-    "session": Column("SESSION", lambda view: one_line(view.session.name or view.session.id, 40)),
-    "title": Column("TITLE", lambda view: one_line(view.title or "-", 40)),
-    "tags": Column("TAGS", lambda view: one_line(" ".join(view.tags) or "-", 40)),
+    "session": Column("SESSION", lambda view: flatten_text(view.session.name or view.session.id, 40)),
+    "title": Column("TITLE", lambda view: flatten_text(view.title or "-", 40)),
+    "tags": Column("TAGS", lambda view: flatten_text(" ".join(view.tags) or "-", 40)),
     "exit": Column("EXIT", lambda view: view.exit_text or "-"),
     "retry-of": Column("RETRY OF", lambda view: view.retry_of or "-"),
-    "answer": Column("ANSWER OR ERROR", lambda view: one_line(_said_by(view), 60)),
+    "answer": Column("ANSWER OR ERROR", lambda view: flatten_text(_find_output(view), 60)),
 }
 _USUAL = ("run", "status", "created", "model", "answer")
 _WIDE = ("run", "status", "created", "took", "model", "usd", "tokens", "session", "tags", "title", "answer")
@@ -164,7 +165,7 @@ class _ColumnNames(click.ParamType):  # type: ignore[type-arg]
 @reachable
 @of_tenant
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
-@filtering
+@add_filter_options
 @click.option("--before", type=TEXT, metavar="RUN_ID", help="Only runs older than this one.")
 @click.option("--columns", type=_ColumnNames(), help=f"These columns, in this order: {','.join(COLUMNS)}.")
 @click.option("-o", "output", type=click.Choice(["wide"]), help=f"wide: {','.join(_WIDE)}.")
@@ -183,21 +184,21 @@ def list_runs(
         raise click.UsageError("--columns names the columns, and -o wide does too; give one of them")
     backend = open_backend(home, names_tenant=True)
     runs = backend.runs(
-        filter_of(said, backend), before=backend.run_id(before) if before else None, page=min(limit, PAGE)
+        build_filter(said, backend), before=backend.complete_run_id(before) if before else None, page=min(limit, PAGE)
     )
     found = list(islice(runs, limit))
     if as_json:
         for view in found:
-            click.echo(json.dumps(run_document(view, {})))
+            click.echo(json.dumps(build_run_document(view, {})))
     elif found:
-        click.echo(_table(found, columns or (_WIDE if output == "wide" else _USUAL)))
+        click.echo(_render_table(found, columns or (_WIDE if output == "wide" else _USUAL)))
     else:
         click.echo("no runs", err=True)
 
 
-def _table(found: Sequence[RunView], names: Sequence[str]) -> str:
+def _render_table(found: Sequence[RunView], names: Sequence[str]) -> str:
     chosen = [COLUMNS[name] for name in names]
-    return table(
+    return render_table(
         [tuple(column.cell(view) for column in chosen) for view in found],
         tuple(column.header for column in chosen),
         ids=[number for number, name in enumerate(names) if name in ("run", "retry-of")],

@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker import plugins
-from hermes_worker.cli.layout import table
-from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, credentials_of, has_login, signed_in
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, has_login, open_credentials, sign_in_person
 from hermes_worker.cli.options import TEXT, common, load_settings, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.tool_schemas import LeftOutTool
 from hermes_worker.features.mcp_servers.service import TOKEN_CHARS_MAX
-from hermes_worker.features.mcp_servers.verbs import list_rows, means_row, wait_for_look
+from hermes_worker.features.mcp_servers.verbs import is_about_rows, print_rows, wait_for_look
 from hermes_worker.local.paths import prepare_home
-from hermes_worker.mcp.extensions import extension_of
+from hermes_worker.mcp.extensions import build_extension
 from hermes_worker.mcp.protocol import DEFINITION_CHARS_MAX, OfferedTools
-from hermes_worker.mcp.requests import list_tools, spoken
+from hermes_worker.mcp.requests import list_tools, negotiate_protocol
 from hermes_worker.mcp.servers import (
     McpServer,
-    approved,
-    changed,
+    approve_tools,
     check_name,
-    new_server,
-    servers_of,
+    find_unapproved,
+    load_servers,
+    make_server,
     token_variable,
     tool_names,
     write_servers,
 )
-from hermes_worker.safety.threats import Scope, scan
+from hermes_worker.safety.threats import ThreatScope, scan_text
 from hermes_worker.settings import Settings
 from hermes_worker.settings.role_secrets import is_secret
 from hermes_worker.system.own_folders import temporary_folder
@@ -81,21 +81,21 @@ _ROW = click.option(
 @click.option("--yes", is_flag=True, help="Approve the tools without asking.")
 def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row: bool, **chosen: Any) -> None:
     """Ask a server for its tools, show them, and keep the server with those that you approve."""
-    if means_row(is_row):
-        client = api_client(home)
+    if is_about_rows(is_row):
+        client = open_api_client(home)
         _approve_row(client, wait_for_look(client, name, _keep_row(client, name, where, chosen)), is_sure=yes)
         return
     if chosen["token_file"] is not None or chosen["replaces"]:
         raise ConfigurationError(f"--replace and --token-file are for rows; a token is set as {token_variable(name)}")
     settings = load_settings(home, uses_extensions=False)
     check_name(name)
-    servers = servers_of(settings.home)
+    servers = load_servers(settings.home)
     if name in servers:
         raise ConfigurationError(f"there is an MCP server {name!r}; remove it first, or approve its tools again")
-    server = _new(where, chosen)
-    plugins.check(settings, settings.extensions.enabled, extension_of(name, server))
-    found = signed_in(settings, name, server.url, SignInChoices()) if chosen["logs_in"] else None
-    server, offered = _asked(settings, name, server, found=found)
+    server = _build_server(where, chosen)
+    plugins.check_extensions(settings, settings.extensions.enabled, build_extension(name, server))
+    found = sign_in_person(settings, name, server.url, SignInChoices()) if chosen["logs_in"] else None
+    server, offered = _ask_server(settings, name, server, found=found)
     _show(name, offered)
     _show_left_out(offered.left_out)
     _approve(settings, name, server, offered, is_sure=yes)
@@ -124,7 +124,7 @@ def _keep_row(client: HermesClient, name: str, where: tuple[str, ...], chosen: M
 def _approve_row(client: HermesClient, found: McpServerObject, *, is_sure: bool) -> None:
     """Show what it offers otherwise than it was approved, and approve what it offers."""
     if found.problem is not None or found.offer is None:
-        raise ConfigurationError(f"{found.name} cannot be asked: {one_line(found.problem or 'nobody did', 500)}")
+        raise ConfigurationError(f"{found.name} cannot be asked: {flatten_text(found.problem or 'nobody did', 500)}")
     shown = [
         {"name": one.name, "description": one.description, "inputSchema": one.input_schema}
         | ({} if one.annotations is None else {"annotations": one.annotations})
@@ -138,7 +138,7 @@ def _approve_row(client: HermesClient, found: McpServerObject, *, is_sure: bool)
     click.echo(f"{found.name}: {len(found.tools)} tools are approved; sessions that begin in some seconds have them")
 
 
-def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
+def _build_server(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
     usual = {"trusted": chosen["trust"], "timeout_s": chosen["timeout_s"]}
     if chosen["logs_in"] and not (len(where) == 1 and "://" in where[0]):
         raise ConfigurationError("--login is for servers that have an address")
@@ -146,7 +146,7 @@ def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
         given = [option for option in ("token_as", "env", "reads", "writes") if chosen[option]]
         if given:
             raise ConfigurationError("--token-as, --env, --read and --write are for servers that have a command")
-        return new_server(url=where[0], **usual)
+        return make_server(url=where[0], **usual)
     pairs = [one.partition("=") for one in chosen["env"]]
     if any(not middle or not first.isidentifier() for first, middle, _ in pairs):
         raise ConfigurationError("--env takes NAME=VALUE")
@@ -154,7 +154,7 @@ def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
         raise ConfigurationError(
             f"{secret} sounds like a secret, and this file holds none: set {token_variable('NAME')} and --token-as"
         )
-    return new_server(
+    return make_server(
         command=where,
         env={first: value for first, _, value in pairs},
         token_as=chosen["token_as"],
@@ -164,7 +164,7 @@ def _new(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServer:
     )
 
 
-def _asked(
+def _ask_server(
     settings: Settings,
     name: str,
     server: McpServer,
@@ -176,18 +176,18 @@ def _asked(
     command is started for it, confined as in a host. ``found`` stands for the credentials of the settings. Raises
     ``ConfigurationError``, ``McpError``."""
     if not server.is_process:
-        with nullcontext(found) if found is not None else credentials_of(settings, name) as shown:
+        with nullcontext(found) if found is not None else open_credentials(settings, name) as shown:
             if finds_out:
-                return spoken(server, shown.token, shown.login)
+                return negotiate_protocol(server, shown.token, shown.login)
             return server, list_tools(server, shown.token, shown.login)
-    token = _token(settings, name)
+    token = _find_token(settings, name)
     from hermes_worker.hosting.program import NotStarted
-    from hermes_worker.mcp.stdio import offered_by
-    from hermes_worker.wiring import sandbox_of
+    from hermes_worker.mcp.stdio import list_tools_of_process
+    from hermes_worker.wiring import build_sandbox
 
     with temporary_folder("mcp-") as folder:
         try:
-            return server, offered_by(server, token, Path(folder) / "home", sandbox_of(settings))
+            return server, list_tools_of_process(server, token, Path(folder) / "home", build_sandbox(settings))
         except NotStarted as error:
             raise ConfigurationError(f"{name} cannot be started here: {error}") from error
 
@@ -199,17 +199,19 @@ def _asked(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_servers(home: Path | None, is_row: bool, as_json: bool) -> None:
     """Which servers there are. Asks none of them."""
-    if means_row(is_row):
-        list_rows(api_client(home), as_json=as_json)
+    if is_about_rows(is_row):
+        print_rows(open_api_client(home), as_json=as_json)
         return
     settings = load_settings(home, uses_extensions=False)
-    servers = servers_of(settings.home)
+    servers = load_servers(settings.home)
     if as_json:
         for name, server in sorted(servers.items()):
             click.echo(json.dumps({"name": name, **server.model_dump(mode="json")}))
     elif servers:
-        rows = [(name, *_row(settings, name, server)) for name, server in sorted(servers.items())]
-        click.echo(table(rows, ("SERVER", "TOOLS", "PROTOCOL", "TOKEN", "TRUSTED", "ADDRESS"), ids=(0,), whole=(5,)))
+        rows = [(name, *_format_row(settings, name, server)) for name, server in sorted(servers.items())]
+        click.echo(
+            render_table(rows, ("SERVER", "TOOLS", "PROTOCOL", "TOKEN", "TRUSTED", "ADDRESS"), ids=(0,), whole=(5,))
+        )
     else:
         click.echo("no MCP servers; add one with: hermes-worker mcp add NAME URL", err=True)
 
@@ -221,19 +223,19 @@ def list_servers(home: Path | None, is_row: bool, as_json: bool) -> None:
 @click.argument("name", type=TEXT)
 def test(home: Path | None, is_row: bool, name: str) -> None:
     """Ask a server for its tools, call none, and say what differs from what was approved."""
-    if means_row(is_row):
-        client = api_client(home)
+    if is_about_rows(is_row):
+        client = open_api_client(home)
         found = wait_for_look(client, name, client.test_mcp_server(name).looked_at)
         if found.problem is not None:
-            raise ConfigurationError(f"{name} cannot be asked: {one_line(found.problem, 500)}")
+            raise ConfigurationError(f"{name} cannot be asked: {flatten_text(found.problem, 500)}")
         _say_tested(name, len(found.tools), found.waiting, found.gone)
         _show_left_out(found.left_out)
         return
     settings = load_settings(home, uses_extensions=False)
-    server = _server(settings, name)
-    _, offered = _asked(settings, name, server, finds_out=False)
+    server = _require_server(settings, name)
+    _, offered = _ask_server(settings, name, server, finds_out=False)
     gone = sorted(server.tools.keys() - {str(one["name"]) for one in offered})
-    _say_tested(name, len(offered), changed(server, offered), gone)
+    _say_tested(name, len(offered), find_unapproved(server, offered), gone)
     _show_left_out(offered.left_out)
 
 
@@ -241,7 +243,7 @@ def _say_tested(name: str, offered: int, waiting: Sequence[str], gone: Sequence[
     click.echo(f"{name} answers: {offered} tools, {offered - len(waiting)} of them approved")
     for title, names in (("new or changed", waiting), ("gone", gone)):
         if names:
-            click.echo(f"{title}: {one_line(', '.join(names), 2_000)}")
+            click.echo(f"{title}: {flatten_text(', '.join(names), 2_000)}")
     if waiting:
         click.echo(f"look at them with: hermes-worker mcp approve {name}")
 
@@ -254,13 +256,13 @@ def _say_tested(name: str, offered: int, waiting: Sequence[str], gone: Sequence[
 @click.option("--yes", is_flag=True, help="Approve the tools without asking.")
 def approve(home: Path | None, is_row: bool, name: str, yes: bool) -> None:
     """Show what a server offers otherwise than it was approved, and approve what it offers now."""
-    if means_row(is_row):
-        client = api_client(home)
+    if is_about_rows(is_row):
+        client = open_api_client(home)
         _approve_row(client, wait_for_look(client, name, client.test_mcp_server(name).looked_at), is_sure=yes)
         return
     settings = load_settings(home, uses_extensions=False)
-    server, offered = _asked(settings, name, _server(settings, name))
-    waiting = set(changed(server, offered))
+    server, offered = _ask_server(settings, name, _require_server(settings, name))
+    waiting = set(find_unapproved(server, offered))
     _show(name, [one for one in offered if one["name"] in waiting])
     _show_left_out(offered.left_out)
     _approve(settings, name, server, offered, is_sure=yes)
@@ -276,11 +278,11 @@ def approve(home: Path | None, is_row: bool, name: str, yes: bool) -> None:
 def login(home: Path | None, name: str, client_id: str, port: int, is_pasted: bool, scopes: tuple[str, ...]) -> None:
     """Sign in at a server with a browser, and keep the login in .env."""
     settings = load_settings(home, uses_extensions=False)
-    server = _server(settings, name)
+    server = _require_server(settings, name)
     if server.is_process:
         raise ConfigurationError(f"{name} has a command, and no address at which to sign in")
     choices = SignInChoices(client_id=client_id, port=port, is_pasted=is_pasted, scopes=" ".join(scopes))
-    signed_in(settings, name, server.url, choices)
+    sign_in_person(settings, name, server.url, choices)
     click.echo("restart the processes of this home, and give every machine with workers for tools the same line")
 
 
@@ -291,33 +293,33 @@ def login(home: Path | None, name: str, client_id: str, port: int, is_pasted: bo
 @click.argument("name", type=TEXT)
 def remove(home: Path | None, is_row: bool, name: str) -> None:
     """Use a server no longer."""
-    if means_row(is_row):
-        api_client(home).remove_mcp_server(name)
+    if is_about_rows(is_row):
+        open_api_client(home).remove_mcp_server(name)
         click.echo(f"{name} is removed")
         return
     settings = load_settings(home, uses_extensions=False)
-    _server(settings, name)
-    kept = {one: server for one, server in servers_of(settings.home).items() if one != name}
+    _require_server(settings, name)
+    kept = {one: server for one, server in load_servers(settings.home).items() if one != name}
     write_servers(settings.home, kept)
     click.echo(f"{name} is removed; {_RESTART}")
 
 
-def _server(settings: Settings, name: str) -> McpServer:
-    servers = servers_of(settings.home)
+def _require_server(settings: Settings, name: str) -> McpServer:
+    servers = load_servers(settings.home)
     if name not in servers:
         there = ", ".join(sorted(servers)) or "none"
         raise ConfigurationError(f"there is no MCP server {name!r}; there are: {there}")
     return servers[name]
 
 
-def _token(settings: Settings, name: str) -> str | None:
+def _find_token(settings: Settings, name: str) -> str | None:
     return settings.variables.get(token_variable(name), "").strip() or None
 
 
-def _row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
-    token = "login" if has_login(settings, name) else "set" if _token(settings, name) else "none"
+def _format_row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
+    token = "login" if has_login(settings, name) else "set" if _find_token(settings, name) else "none"
     protocol = "stdio" if server.is_process else server.protocol
-    where = one_line(server.url or shlex.join(server.command), 200)
+    where = flatten_text(server.url or shlex.join(server.command), 200)
     return str(len(server.tools)), protocol, token, "yes" if server.trusted else "no", where
 
 
@@ -326,16 +328,16 @@ def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
     names = tool_names(name, [str(one["name"]) for one in tools])
     for one in tools:
         description = str(one.get("description") or "")
-        click.echo(f"{names[one['name']]}: {one_line(description, DEFINITION_CHARS_MAX)}")
-        click.echo(f"  arguments: {one_line(canonical_json(one['inputSchema']), DEFINITION_CHARS_MAX)}")
-        if threats := scan(json.dumps(one, ensure_ascii=False), Scope.STRICT):
+        click.echo(f"{names[one['name']]}: {flatten_text(description, DEFINITION_CHARS_MAX)}")
+        click.echo(f"  arguments: {flatten_text(canonical_json(one['inputSchema']), DEFINITION_CHARS_MAX)}")
+        if threats := scan_text(json.dumps(one, ensure_ascii=False), ThreatScope.STRICT):
             click.echo(f"  warning: it looks like an attempt to take over ({', '.join(threats)})")
 
 
 def _show_left_out(left_out: Sequence[LeftOutTool | McpLeftOutTool]) -> None:
     """Each tool that the server offers and no agent can have, and why: its maker has to mend it."""
     for one in left_out:
-        click.echo(f"left out: {one_line(str(LeftOutTool(one.name, one.reason)), 500)}")
+        click.echo(f"left out: {flatten_text(str(LeftOutTool(one.name, one.reason)), 500)}")
 
 
 def _approve(
@@ -343,7 +345,7 @@ def _approve(
 ) -> None:
     _require_sure(name, len(offered), is_sure=is_sure)
     prepare_home(settings.home)
-    write_servers(settings.home, {**servers_of(settings.home), name: approved(server, offered)})
+    write_servers(settings.home, {**load_servers(settings.home), name: approve_tools(server, offered)})
     click.echo(f"{name}: {len(offered)} tools are approved; {_RESTART}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import has_no_rows, prepare_home
 from hermes_worker.mcp.servers import credentials_variable, token_variable
@@ -19,8 +19,8 @@ from hermes_worker.settings import Settings
 from hermes_worker.settings.dotenv import write_secret
 
 if TYPE_CHECKING:
-    from hermes_worker.mcp.http import Bearer
-    from hermes_worker.mcp.oauth import SignIn
+    from hermes_worker.mcp.http import TokenBearer
+    from hermes_worker.mcp.oauth import SignInRequest
 
 _PATIENCE_S: Final = 300.0
 _PASTED_PORT: Final = 43_117
@@ -33,7 +33,7 @@ class ServerCredentials:
     """The credentials that a server gets."""
 
     token: str | None = field(default=None, repr=False)
-    login: Bearer | None = None
+    login: TokenBearer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,52 +53,52 @@ def has_login(settings: Settings, name: str) -> bool:
 
 
 @contextmanager
-def credentials_of(settings: Settings, name: str) -> Iterator[ServerCredentials]:
+def open_credentials(settings: Settings, name: str) -> Iterator[ServerCredentials]:
     """Open the credentials that workers would use. Raises ``ConfigurationError``."""
     if not has_login(settings, name):
         yield ServerCredentials(token=settings.variables.get(token_variable(name), "").strip() or None)
         return
-    from hermes_worker.mcp.logins import LoginBearers, login_of
-    from hermes_worker.wiring import grants_at, open_database
+    from hermes_worker.mcp.logins import LoginBearers, parse_login
+    from hermes_worker.wiring import build_grants_at, open_database
 
     if has_no_rows(settings):
         raise ConfigurationError("the tokens of logins stand in the database, and there is none yet: start the workers")
-    found = login_of(name, settings.variables[credentials_variable(name)])
+    found = parse_login(name, settings.variables[credentials_variable(name)])
     database = open_database(settings)
     try:
-        yield ServerCredentials(login=LoginBearers(name, found, partial(grants_at, database)).bearer())
+        yield ServerCredentials(login=LoginBearers(name, found, partial(build_grants_at, database)).make_bearer())
     finally:
         database.close()
 
 
-def signed_in(settings: Settings, name: str, url: str, choices: SignInChoices) -> ServerCredentials:
+def sign_in_person(settings: Settings, name: str, url: str, choices: SignInChoices) -> ServerCredentials:
     """Have a person sign in, and store the login in ``HOME/.env``. Raises ``ConfigurationError``, ``McpError``."""
-    from hermes_worker.mcp.callback import listening
-    from hermes_worker.mcp.logins import login_document
-    from hermes_worker.mcp.signing_in import OwnClient, sign_in
+    from hermes_worker.mcp.callback import listen_for_callback
+    from hermes_worker.mcp.logins import render_login
+    from hermes_worker.mcp.sign_in import SignInClient, sign_in
 
     secret = settings.variables.get(f"{credentials_variable(name)}_CLIENT_SECRET", "").strip()
     if choices.is_pasted:
-        own = OwnClient(
+        own = SignInClient(
             redirect_url=f"http://127.0.0.1:{choices.port or _PASTED_PORT}/callback",
             client_id=choices.client_id,
             client_secret=secret,
             scopes=choices.scopes,
         )
-        done = sign_in(url, own, _pasted)
+        done = sign_in(url, own, _read_pasted)
     else:
-        with listening(choices.port) as page:
+        with listen_for_callback(choices.port) as page:
 
-            def approve(asked: SignIn) -> str:
+            def approve(asked: SignInRequest) -> str:
                 _show_address(asked)
                 return page.wait(asked.is_answered_by, patience_s=_PATIENCE_S)
 
-            own = OwnClient(
+            own = SignInClient(
                 redirect_url=page.url, client_id=choices.client_id, client_secret=secret, scopes=choices.scopes
             )
             done = sign_in(url, own, approve)
     prepare_home(settings.home)
-    document = login_document(done)
+    document = render_login(done)
     if document is None:
         path = write_secret(settings.home, token_variable(name), done.granted.access_token)
         lasts = "as long as the server says" if (left_s := done.granted.lifetime_s) is None else f"{left_s:.0f} seconds"
@@ -111,12 +111,14 @@ def signed_in(settings: Settings, name: str, url: str, choices: SignInChoices) -
     return ServerCredentials(token=done.granted.access_token)
 
 
-def _show_address(asked: SignIn) -> None:
-    click.echo(f"Open this address, and approve there (it belongs to {one_line(asked.at.issuer, 200)}):\n", err=True)
-    click.echo(f"{one_line(asked.address, 8_000)}\n", err=True)
+def _show_address(asked: SignInRequest) -> None:
+    click.echo(
+        f"Open this address, and approve there (it belongs to {flatten_text(asked.at.issuer, 200)}):\n", err=True
+    )
+    click.echo(f"{flatten_text(asked.address, 8_000)}\n", err=True)
 
 
-def _pasted(asked: SignIn) -> str:
+def _read_pasted(asked: SignInRequest) -> str:
     _show_address(asked)
     click.echo("Paste the address to which that led, even if its page could not be shown:", err=True)
     return sys.stdin.readline().strip()

@@ -11,14 +11,14 @@ STAND_IN = (
 )
 
 
-def described(settings: Settings) -> str:
+def describe_model(settings: Settings) -> str:
     """Describe the model on one line."""
     if settings.model.is_scripted:
         return STAND_IN
-    return f"{model_name(settings) or '(no model named: set HERMES_MODEL)'} at {model_key(settings)}"
+    return f"{find_model_name(settings) or '(no model named: set HERMES_MODEL)'} at {make_model_key(settings)}"
 
 
-def model_name(settings: Settings) -> str | None:
+def find_model_name(settings: Settings) -> str | None:
     """Find the model of runs that name none; ``None`` when they must name one."""
     from hermes_worker.services.submission import InvalidSubmission, resolve_model
 
@@ -28,6 +28,6 @@ def model_name(settings: Settings) -> str | None:
         return None
 
 
-def model_key(settings: Settings) -> str:
+def make_model_key(settings: Settings) -> str:
     """Make a key that is equal for two configurations whose runs would be answered by the same server."""
     return endpoint_identity(settings.model)

@@ -16,11 +16,11 @@ import click
 
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.invocation import Invocation
-from hermes_worker.cli.server import not_of_server, of_server, refuse_server
+from hermes_worker.cli.server import add_server_options, refuse_server, refuse_server_options
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import DEFAULT_TENANT, user_of_machine
+from hermes_worker.core.principals import DEFAULT_TENANT, format_machine_user
 from hermes_worker.settings import Settings
-from hermes_worker.settings.handover import show_memory
+from hermes_worker.settings.secret_transfer import show_memory
 
 PROMPT_BYTES_MAX = 10 * 1024 * 1024
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -58,12 +58,12 @@ def _note_debugging(ctx: click.Context, _: click.Parameter, is_debugging: bool) 
 
 def common(command: _Command) -> _Command:
     """``--home`` and ``--debug``, for a command that needs the installation itself."""
-    return _of_home(not_of_server(command))
+    return _of_home(refuse_server_options(command))
 
 
 def reachable(command: _Command) -> _Command:
     """The same for a command that can also ask a server."""
-    return _of_home(of_server(command))
+    return _of_home(add_server_options(command))
 
 
 def _of_home(command: _Command) -> _Command:
@@ -122,16 +122,16 @@ def this_user() -> str:
 
     number = os.getuid()
     try:
-        return user_of_machine(pwd.getpwuid(number).pw_name)
+        return format_machine_user(pwd.getpwuid(number).pw_name)
     except KeyError:  # a container's user may have no name
-        return user_of_machine(f"uid {number}")
+        return format_machine_user(f"uid {number}")
 
 
 def acts_as_this_user() -> None:
     """From here on the audit log knows who acts."""
-    from hermes_worker.store.access.audit import Actor, act_as  # not for those who only read the help
+    from hermes_worker.store.access.audit import Actor, set_thread_actor  # not for those who only read the help
 
-    act_as(Actor(tenant=chosen_tenant(), name=this_user()))
+    set_thread_actor(Actor(tenant=chosen_tenant(), name=this_user()))
 
 
 toolsets_option = click.option(
@@ -172,7 +172,7 @@ def load_settings(
     What was found and has no effect is shown on stderr. Raises ``ConfigurationError``.
     """
     refuse_server()
-    settings = settings_module.load(home=home, overrides=overrides)
+    settings = settings_module.load_settings(home=home, overrides=overrides)
     if is_of_fleet and not settings_module.is_supervised():
         settings = _with_fleet(settings, overrides)
     for note in settings.notes:
@@ -182,20 +182,20 @@ def load_settings(
     if uses_extensions:
         from hermes_worker import plugins
 
-        plugins.begin(settings, needs_servers=needs_servers)
+        plugins.begin_extensions(settings, needs_servers=needs_servers)
     return settings
 
 
 def _with_fleet(settings: Settings, overrides: Mapping[str, object]) -> Settings:
-    from hermes_worker.live_settings import with_fleet
+    from hermes_worker.live_settings import add_fleet_configuration
     from hermes_worker.local.paths import has_no_rows
-    from hermes_worker.wiring import database_of
+    from hermes_worker.wiring import build_database
 
     if has_no_rows(settings):
         return settings
-    database = database_of(settings)
+    database = build_database(settings)
     try:
-        return with_fleet(settings, database, overrides)
+        return add_fleet_configuration(settings, database, overrides)
     finally:
         database.close()
 

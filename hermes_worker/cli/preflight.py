@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, email_credentials
+from hermes_worker.channels.adapters import EMAIL, build_credentials, build_email_credentials, load_adapters
 from hermes_worker.channels.apprise_services import require_library
-from hermes_worker.channels.catalog import APPRISE, platform_named
+from hermes_worker.channels.catalog import APPRISE, find_platform
 from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.channels.targets import (
     Target,
@@ -16,12 +16,12 @@ from hermes_worker.channels.targets import (
     normalize_deliver,
     parse_chat,
     parse_targets,
-    resolve,
+    resolve_targets,
 )
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.principals import DEFAULT_TENANT, tenant_home
+from hermes_worker.core.principals import DEFAULT_TENANT, find_tenant_home
 from hermes_worker.settings import Settings
-from hermes_worker.wiring import dispatcher_of
+from hermes_worker.wiring import build_dispatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +35,17 @@ class Needs:
     toolsets: Sequence[str] = ()
 
 
-def lacks(
+def list_lacking(
     settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT, *, missing_skills: Sequence[str] = ()
 ) -> list[str]:
     """List a clause for each thing that cannot work with this home and these settings; a value that cannot even be
     parsed is left to the check of its form. ``missing_skills`` are the skills that do not exist."""
-    home = tenant_home(settings.home, tenant)
+    home = find_tenant_home(settings.home, tenant)
     return [
-        *_of_script(home / "scripts", needs.script),
+        *_check_script(home / "scripts", needs.script),
         *(f"there is no skill {name!r}, here or below {str(home / 'skills')!r}" for name in missing_skills),
-        *_of_toolsets(needs.toolsets),
-        *_of_channels(dispatcher_of(settings), needs),
+        *_check_toolsets(needs.toolsets),
+        *_check_channels(build_dispatcher(settings), needs),
     ]
 
 
@@ -53,13 +53,13 @@ def require_all(
     settings: Settings, needs: Needs, tenant: str = DEFAULT_TENANT, *, missing_skills: Sequence[str] = ()
 ) -> None:
     """Raise ``ConfigurationError`` when something is lacking."""
-    if found := lacks(settings, needs, tenant, missing_skills=missing_skills):
+    if found := list_lacking(settings, needs, tenant, missing_skills=missing_skills):
         raise ConfigurationError(
             f"this job cannot work: {'; '.join(found)}; put that right, or keep the job all the same with --force"
         )
 
 
-def _of_script(scripts: Path, name: str | None) -> Iterator[str]:
+def _check_script(scripts: Path, name: str | None) -> Iterator[str]:
     from hermes_worker.tasks.jobs.collect import script_path
     from hermes_worker.workspaces.base import WorkspaceError
 
@@ -71,7 +71,7 @@ def _of_script(scripts: Path, name: str | None) -> Iterator[str]:
         yield f"there is no script {name!r} below {str(scripts)!r}"
 
 
-def _of_toolsets(names: Sequence[str]) -> Iterator[str]:
+def _check_toolsets(names: Sequence[str]) -> Iterator[str]:
     from hermes_worker.agent.tools.catalog import declared_catalog
 
     try:
@@ -80,13 +80,13 @@ def _of_toolsets(names: Sequence[str]) -> Iterator[str]:
         yield str(error).rstrip(".")
 
 
-def _of_channels(dispatcher: Dispatcher, needs: Needs) -> Iterator[str]:
+def _check_channels(dispatcher: Dispatcher, needs: Needs) -> Iterator[str]:
     try:
-        origin = _chat(needs.origin)
+        origin = _parse_chat(needs.origin)
         wanted = parse_targets(normalize_deliver(needs.deliver, has_origin=origin is not None))
     except TargetError:
         return
-    found = resolve(wanted, origin=origin, homes=dispatcher.homes(), lookup=dispatcher.named)
+    found = resolve_targets(wanted, origin=origin, homes=dispatcher.find_homes(), lookup=dispatcher.find_chat)
     for target in found.unresolved:
         yield f"nothing can be delivered to {target.reference!r} ({target.reason})"
     for platform in dict.fromkeys(target.platform for target in found.targets):
@@ -96,10 +96,10 @@ def _of_channels(dispatcher: Dispatcher, needs: Needs) -> Iterator[str]:
             yield str(error).rstrip(".")
 
 
-def _chat(origin: str | None) -> Target | None:
+def _parse_chat(origin: str | None) -> Target | None:
     """Parse the chat of an origin; ``None`` for one that is not on a platform."""
     platform, _, chat = (origin or "").partition(":")
-    return parse_chat(platform, chat) if chat and platform_named(platform) is not None else None
+    return parse_chat(platform, chat) if chat and find_platform(platform) is not None else None
 
 
 def _require_credentials(platform: str, dispatcher: Dispatcher) -> None:
@@ -107,6 +107,6 @@ def _require_credentials(platform: str, dispatcher: Dispatcher) -> None:
     if platform == APPRISE:
         require_library()
     elif platform == EMAIL:
-        email_credentials(dispatcher.values)
-    elif platform in adapters():
-        credentials_for(platform, dispatcher.values)
+        build_email_credentials(dispatcher.values)
+    elif platform in load_adapters():
+        build_credentials(platform, dispatcher.values)

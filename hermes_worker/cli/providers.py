@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, chosen_tenant, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import read
+from hermes_worker.cli.screen import flatten_text
+from hermes_worker.cli.server import parse_document
 from hermes_worker.features.provider_keys.rows import KEY_CHARS_MAX
 from hermes_worker.store.key_states import KeyRow
 
@@ -34,13 +34,13 @@ def providers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def status(home: Path | None, as_json: bool) -> None:
     """Keys of which something is known: closed ones first, by names that say nothing about them."""
-    found = [_row_of(told) for told in api_client(home).provider_states()]
+    found = [_parse_row(told) for told in open_api_client(home).provider_states()]
     if as_json:
         for row in found:
-            click.echo(json.dumps(_facts(row)))
+            click.echo(json.dumps(_build_facts(row)))
         return
     header = ("KEY", "PROVIDER", "CONDITION", "SINCE", "NEXT TRY", "PARKED", "REASON")
-    click.echo(table([_line(row) for row in found], header, whole=(0,)))
+    click.echo(render_table([_format_row(row) for row in found], header, whole=(0,)))
 
 
 @providers.command("open", epilog="Example: hermes-worker providers open 3f9c2a7d51e0b846")
@@ -48,16 +48,16 @@ def status(home: Path | None, as_json: bool) -> None:
 @click.argument("key", type=TEXT)
 def open_key(home: Path | None, key: str) -> None:
     """Let runs use a key again at once, as after a top-up. If it does not work it is closed again."""
-    row = _row_of(api_client(home).open_provider_key(key))
+    row = _parse_row(open_api_client(home).open_provider_key(key))
     click.echo(f"{key} of {row.provider} may be used; the runs that wait for it go on within seconds")
 
 
-def _row_of(told: Mapping[str, Any]) -> KeyRow:
+def _parse_row(told: Mapping[str, Any]) -> KeyRow:
     """Build the row from a server's document."""
     document = dict(told)
     state = {name: document.pop(name) for name in ("condition", "since", "epoch", "probes", "probe_at")}
     document.pop("object", None)
-    return cast("KeyRow", read(KeyRow, {**document, "state": state}))
+    return cast("KeyRow", parse_document(KeyRow, {**document, "state": state}))
 
 
 @providers.group("keys")
@@ -80,7 +80,7 @@ def tenant_keys() -> None:
 def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -> None:
     """Have the tenant's runs be asked for with a key of its own at PROVIDER. From then on no key of the installation is
     used for it. Workers know within two seconds."""
-    client = api_client(home, names_tenant=True)
+    client = open_api_client(home, names_tenant=True)
     _show_keys([client.add_provider_key(chosen_tenant(), provider, _read_key(source))], as_json)
 
 
@@ -90,7 +90,7 @@ def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The provider keys of a tenant, without the keys."""
-    _show_keys(api_client(home, names_tenant=True).provider_keys(chosen_tenant()), as_json)
+    _show_keys(open_api_client(home, names_tenant=True).provider_keys(chosen_tenant()), as_json)
 
 
 @tenant_keys.command("remove", epilog="Example: hermes-worker providers keys remove pkey_0123456789ab --tenant acme")
@@ -99,7 +99,7 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 @click.argument("key_id", type=TEXT)
 def remove_key(home: Path | None, key_id: str) -> None:
     """Delete a provider key of a tenant. When it was the last, its runs are asked for with keys of the installation."""
-    client, tenant = api_client(home, names_tenant=True), chosen_tenant()
+    client, tenant = open_api_client(home, names_tenant=True), chosen_tenant()
     key = client.remove_provider_key(tenant, key_id)
     click.echo(f"{key_id} of {key.provider} removed")
     if not client.provider_keys(tenant):
@@ -120,13 +120,13 @@ def _show_keys(keys: Sequence[ProviderKeyObject], as_json: bool) -> None:
         for key in keys:
             click.echo(json.dumps(key.model_dump(exclude={"object"})))
     elif keys:
-        rows = [(key.key_id, key.provider, key.fingerprint, moment(key.created_at)) for key in keys]
-        click.echo(table(rows, ("KEY", "PROVIDER", "FINGERPRINT", "ADDED"), ids=(0,), whole=(0,)))
+        rows = [(key.key_id, key.provider, key.fingerprint, format_moment(key.created_at)) for key in keys]
+        click.echo(render_table(rows, ("KEY", "PROVIDER", "FINGERPRINT", "ADDED"), ids=(0,), whole=(0,)))
     else:
         click.echo("no provider keys of its own", err=True)
 
 
-def _facts(row: KeyRow) -> dict[str, object]:
+def _build_facts(row: KeyRow) -> dict[str, object]:
     return {
         "credential": row.credential,
         "provider": row.provider,
@@ -141,14 +141,14 @@ def _facts(row: KeyRow) -> dict[str, object]:
     }
 
 
-def _line(row: KeyRow) -> tuple[str, ...]:
-    tried = "now" if row.is_probed else moment(row.state.probe_at)
+def _format_row(row: KeyRow) -> tuple[str, ...]:
+    tried = "now" if row.is_probed else format_moment(row.state.probe_at)
     return (
         row.credential,
         row.provider,
         row.state.condition.value,
-        moment(row.state.since),
+        format_moment(row.state.since),
         tried,
         str(row.parked),
-        one_line(row.reason or "-", _REASON_CHARS),
+        flatten_text(row.reason or "-", _REASON_CHARS),
     )

@@ -1,5 +1,5 @@
 """Access to the database of a home or of a deployment, for the commands that work there themselves: ``run``, which
-shows what the stack that it starts does, and ``workspaces``. All others call the API (``cli.reaching``)."""
+shows what the stack that it starts does, and ``workspaces``. All others call the API (``cli.api_connection``)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_worker import wiring
+from hermes_worker.cli.api_connection import require_used_home
+from hermes_worker.cli.event_notices import describe_idle_fleet, find_standing_notice
 from hermes_worker.cli.follow import Sources
-from hermes_worker.cli.listening import why_idle, worth_saying
 from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, client_settings
-from hermes_worker.cli.reaching import require_begun
 from hermes_worker.local.paths import embedded_broker_url
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import Runs
-from hermes_worker.store.runs.standings import Standings
+from hermes_worker.store.runs.status_reasons import Standings
 from hermes_worker.store.runs.views import Views
 from hermes_worker.store.workers import Workers
 
@@ -36,30 +36,30 @@ class Records:
 
     @property
     def sources(self) -> Sources:
-        return Sources(views=self.views, runs=self.runs, broker_url=self.broker_url)
+        return Sources(views=self.views, runs=self.runs, broker_url=self.find_broker_url)
 
-    def broker_url(self) -> str | None:
+    def find_broker_url(self) -> str | None:
         """Find the broker as it is now; an embedded one may have come or gone."""
         return self.settings.broker.url or embedded_broker_url(self.settings.home)
 
-    def notice(self, run_id: str) -> str | None:
+    def find_notice(self, run_id: str) -> str | None:
         """Write why a run does not move, once that has lasted long enough for its watcher to know; ``None`` before.
         Raises ``UnavailableError``."""
-        if not self.workers.alive():
-            view = self.views.run(run_id)
-            return why_idle(self.settings, view.endpoint, view.model)
-        return worth_saying(self.standings.of(run_id))
+        if not self.workers.list_alive():
+            view = self.views.load_run(run_id)
+            return describe_idle_fleet(self.settings, view.endpoint, view.model)
+        return find_standing_notice(self.standings.find_standing(run_id))
 
 
 def open_records(home: Path | None) -> Records:
     """Open the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    return records_of(client_settings(home))
+    return open_records_of(client_settings(home))
 
 
-def records_of(settings: Settings) -> Records:
+def open_records_of(settings: Settings) -> Records:
     """Open the database for the tenant that the command line names. Raises ``ConfigurationError``,
     ``UnavailableError``, ``TenantNotFound``."""
-    require_begun(settings)
+    require_used_home(settings)
     acts_as_this_user()
     database = wiring.open_database(settings)
     return Records(

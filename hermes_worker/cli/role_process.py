@@ -41,14 +41,14 @@ def run_role(
 
     title_process(role.value)
     settings = load_settings(home, is_of_fleet=True)
-    plugins.require(settings, [role])
+    plugins.require_settings(settings, [role])
     configure_logging(settings.log, role.value, secrets=settings.secrets)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as stack:
         runner = runner_of(settings, name or f"{socket.gethostname()}:{os.getpid()}", stack)
-        heap.settle()
+        heap.freeze_objects()
         log.info("worker.started", schedule=role.value)
         runner.run(stopping)
         log.info("worker.stopped")

@@ -16,11 +16,11 @@ import click
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
 from hermes_worker.cli.role_process import run_role
-from hermes_worker.cli.server import not_of_server
+from hermes_worker.cli.server import refuse_server_options
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.process import title_process
 from hermes_worker.system import heap
-from hermes_worker.workspaces.marking import worker_title
+from hermes_worker.workspaces.command_mark import worker_title
 
 if TYPE_CHECKING:
     from hermes_worker.hosting.host import ResourceHost
@@ -33,7 +33,7 @@ _LANE_QUEUES = ("suspect_model", "suspect_tools", "suspect_delivery")
 """Queues of suspects, for an operator who starts lanes by hand; a worker starts its own lanes by itself."""
 
 
-def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, ...]:
+def _parse_queues(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in (*_QUEUES, *_LANE_QUEUES)]
     if unknown or not names:
@@ -51,7 +51,7 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
     "--queues",
     default=",".join(_QUEUES),
     show_default=True,
-    callback=_queue_names,
+    callback=_parse_queues,
     help="Queues to consume: model calls, tool calls, deliveries, maintenance.",
 )
 @click.option(
@@ -90,13 +90,13 @@ def worker(
     signal ends the drain period at once.
     """
     from hermes_worker.wiring import WorkerOptions
-    from hermes_worker.worker.main import Pool, run_worker
+    from hermes_worker.worker.main import WorkerPool, run_worker
 
     settings = load_settings(home, {"worker.events": task_events or None}, is_of_fleet=True)
     role = f"worker {','.join(queues)} [{concurrency}]"
     title_process(worker_title(role, may_call_us=settings.terminal.allow_hermes_worker))
     options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file)
-    return run_worker(settings, options, pool=Pool(pool), concurrency=concurrency)
+    return run_worker(settings, options, pool=WorkerPool(pool), concurrency=concurrency)
 
 
 @click.command(epilog="Any number of schedulers may run; none of them needs to know of the others.")
@@ -112,26 +112,26 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
 
     from hermes_worker import plugins
     from hermes_worker.broker.queue import refuse_cluster
-    from hermes_worker.local.paths import broker_url_of
+    from hermes_worker.local.paths import find_broker_url
     from hermes_worker.observe import configure_logging, log
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.worker.celery import celery_app
+    from hermes_worker.worker.celery import build_celery_app
     from scheduler.beat import Scheduler
 
     title_process("beat")
     settings = load_settings(home, is_of_fleet=True)
-    plugins.require(settings, [ProcessRole.BEAT])
+    plugins.require_settings(settings, [ProcessRole.BEAT])
     configure_logging(settings.log, "beat", secrets=settings.secrets)
     logging.getLogger("celery").setLevel(logging.WARNING)  # its news of every tick is none
-    refuse_cluster(broker_url_of(settings))
+    refuse_cluster(find_broker_url(settings))
     service = Service(
-        celery_app(broker_url_of(settings)),
+        build_celery_app(find_broker_url(settings)),
         scheduler_cls=partial(Scheduler, settings=settings, alive_file=alive_file),
     )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
     _ = service.scheduler  # connects, or says why it cannot
-    heap.settle()
+    heap.freeze_objects()
     log.info("worker.started", schedule="maintenance")
     service.start()
     log.info("worker.stopped")
@@ -155,17 +155,17 @@ def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int
 
     Workers connect to it when a tool is called. On SIGTERM it ends its browsers; cookies stay with their sessions.
     """
-    from hermes_worker.browser.chromium import missing_extra
+    from hermes_worker.browser.chromium import explain_missing_extra
     from hermes_worker.core.errors import ConfigurationError
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import browser_host_of
+    from hermes_worker.wiring import build_browser_host
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
-        if (lacking := missing_extra()) is not None:
+        if (lacking := explain_missing_extra()) is not None:
             raise ConfigurationError(lacking)
-        database = _database_of_host(settings, stack)
-        return browser_host_of(settings, database, name=known_as, alive_file=alive_file)
+        database = _open_host_database(settings, stack)
+        return build_browser_host(settings, database, name=known_as, alive_file=alive_file)
 
     return run_role(home, ProcessRole.BROWSER, name, host_of)
 
@@ -180,12 +180,12 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     Workers connect to it when a tool is called. On SIGTERM it ends its servers.
     """
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import mcp_host_of, process_looker_of
+    from hermes_worker.wiring import build_mcp_host, build_process_lister
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
-        database = _database_of_host(settings, stack)
-        host = mcp_host_of(settings, database, name=known_as, alive_file=alive_file)
-        if (looker := process_looker_of(settings, database)) is not None:
+        database = _open_host_database(settings, stack)
+        host = build_mcp_host(settings, database, name=known_as, alive_file=alive_file)
+        if (looker := build_process_lister(settings, database)) is not None:
             looker.start()
             stack.callback(looker.stop)
         return host
@@ -193,11 +193,11 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     return run_role(home, ProcessRole.MCP, name, host_of)
 
 
-def _database_of_host(settings: Settings, stack: ExitStack) -> Database:
+def _open_host_database(settings: Settings, stack: ExitStack) -> Database:
     """Open the database of a host. What it reads of rows, such as where a browser was or a token, may be encrypted."""
-    from hermes_worker.wiring import database_of, sealer_of
+    from hermes_worker.wiring import build_database, build_sealer
 
-    database = database_of(settings, sealer=sealer_of(settings))
+    database = build_database(settings, sealer=build_sealer(settings))
     stack.callback(database.close)
     return database
 
@@ -219,10 +219,10 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
     from hermes_worker.settings.server_key import keep_server_key
 
     settings = load_settings(home, {"server.host": host, "server.port": port}, is_of_fleet=True)
-    plugins.require(settings, [ProcessRole.API])
+    plugins.require_settings(settings, [ProcessRole.API])
     title_process(f"api {settings.server.host}:{settings.server.port}")
     configure_logging(settings.log, "api", secrets=(*settings.secrets, keep_server_key(settings)))
-    serve(settings, on_ready=lambda url: heap.settle())
+    serve(settings, on_ready=lambda url: heap.freeze_objects())
     return 0
 
 
@@ -238,14 +238,14 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
 def migrate(home: Path | None, check: bool, wait_s: float) -> int:
     """Bring the database to this version's schema."""
     from hermes_worker.local.paths import prepare_home
-    from hermes_worker.wiring import database_of
+    from hermes_worker.wiring import build_database
 
     if wait_s and not check:
         raise click.UsageError("--wait-s belongs to --check")
     settings = load_settings(home)
     if settings.database.url is None:
         prepare_home(settings.home)
-    database = database_of(settings)
+    database = build_database(settings)
     try:
         return _await_schema(database, wait_s) if check else _upgrade(database)
     finally:
@@ -254,36 +254,36 @@ def migrate(home: Path | None, check: bool, wait_s: float) -> int:
 
 def _upgrade(database: Database) -> int:
     from hermes_worker.store.migrate import migrate
-    from hermes_worker.store.revisions import newest
+    from hermes_worker.store.revisions import find_newest
 
     before = migrate(database)
     target = database.url.render_as_string(hide_password=True)
     match before:
         case None:
-            click.echo(f"{target} is at {newest()} (upgraded from nothing)")
-        case found if found > newest():
-            click.echo(f"{target} is at {found}, which is newer than {newest()}; this version works on it")
+            click.echo(f"{target} is at {find_newest()} (upgraded from nothing)")
+        case found if found > find_newest():
+            click.echo(f"{target} is at {found}, which is newer than {find_newest()}; this version works on it")
         case found:
-            change = "was up to date" if found == newest() else f"upgraded from {found}"
-            click.echo(f"{target} is at {newest()} ({change})")
+            change = "was up to date" if found == find_newest() else f"upgraded from {found}"
+            click.echo(f"{target} is at {find_newest()} ({change})")
     return 0
 
 
 def _await_schema(database: Database, wait_s: float) -> int:
     """Wait for the schema: ends when processes that started before the migration can work, or when the patience is
     over."""
-    from hermes_worker.store.revisions import advice, newest, state
+    from hermes_worker.store.revisions import find_newest, format_advice, load_state
 
     give_up_at = time.monotonic() + wait_s
     target = database.url.render_as_string(hide_password=True)
     while True:
         try:
-            there = state(database)
+            there = load_state(database)
             if there.is_usable:
-                click.echo(f"{target} is at {there.found}; this version is written for {newest()} and works on it")
+                click.echo(f"{target} is at {there.found}; this version is written for {find_newest()} and works on it")
                 return 0
-            why = f"{target} is at {there.found or 'nothing'}, this version needs {newest()}; "
-            why += advice(there.found, there.works_with)
+            why = f"{target} is at {there.found or 'nothing'}, this version needs {find_newest()}; "
+            why += format_advice(there.found, there.works_with)
         except UnavailableError as error:
             why = f"{target}: {error}"
         if time.monotonic() >= give_up_at:
@@ -295,7 +295,7 @@ def _await_schema(database: Database, wait_s: float) -> int:
 @click.command("scripted-model", epilog="Then: hermes-worker run --base-url http://127.0.0.1:8900/v1 --model scripted")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8900, show_default=True, help="0 takes a free one.")
 @click.option("--latency-s", type=click.FloatRange(0, 3600), default=0.0, help="Seconds before each reply begins.")
-@not_of_server
+@refuse_server_options
 def scripted_model(port: int, latency_s: float) -> int:
     """Serve the scripted stand-in for a model.
 

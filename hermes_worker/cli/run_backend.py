@@ -8,23 +8,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hermes_worker.cli.family import FamilyWatch
-from hermes_worker.cli.listening import Notice, heard_with_notices, why_idle, worth_saying
+from hermes_worker.cli.api_connection import ApiConnection, connect_api, connect_home
+from hermes_worker.cli.children import FamilyWatch
+from hermes_worker.cli.event_notices import Notice, add_notices, describe_idle_fleet, find_standing_notice
 from hermes_worker.cli.options import chosen_tenant
-from hermes_worker.cli.reaching import AskedApi, ask_api, ask_home
-from hermes_worker.cli.server import read
-from hermes_worker.cli.short_ids import whole_id
+from hermes_worker.cli.server import parse_document
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.client import operations
 from hermes_worker.client.documents import ArtifactDocument
 from hermes_worker.client.exchange import ApiRequest
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.explaining import Because, Explanation
+from hermes_worker.core.explanations import ExplainedReason, Explanation
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.features.checkpoints.service import CheckpointDiff, CheckpointView, RestoreOutcome
+from hermes_worker.services.presenters import CallLine, CallTexts, OpenLine
 from hermes_worker.services.results import TurnResult
 from hermes_worker.services.sheets import RunNews, RunSheet
-from hermes_worker.services.shown import CallLine, CallTexts, OpenLine
 from hermes_worker.store.artifacts.gatherings import LeftOutFile
 from hermes_worker.store.artifacts.listing import ArtifactsState, ArtifactView, RunArtifacts
 from hermes_worker.store.hooks.calls import HookCallView
@@ -43,7 +43,7 @@ _PARAMS = {
 """Filters that have another name in the API."""
 
 
-def _file_of(told: ArtifactDocument) -> ArtifactView:
+def _parse_file(told: ArtifactDocument) -> ArtifactView:
     return ArtifactView(
         artifact_id=told["id"],
         tenant="",
@@ -57,7 +57,7 @@ def _file_of(told: ArtifactDocument) -> ArtifactView:
     )
 
 
-def _tree_fields(node: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_tree_fields(node: Mapping[str, Any]) -> dict[str, Any]:
     """Build the fields of ``TreeLine``."""
     return {
         **{name: node[name] for name in _OF_NODE},
@@ -100,13 +100,13 @@ class TreeLine:
 
 def open_backend(home: Path | None, *, names_tenant: bool = False, begins_work: bool = False) -> RunBackend:
     """Connect to the API as ``ask_api`` does; a command that ``names_tenant`` only lists runs."""
-    return RunBackend(ask_api(home, names_tenant=names_tenant, begins_work=begins_work))
+    return RunBackend(connect_api(home, names_tenant=names_tenant, begins_work=begins_work))
 
 
 class RunBackend:
     """Runs of one tenant. Each call raises ``HermesError``s that say what is wrong."""
 
-    def __init__(self, asked: AskedApi) -> None:
+    def __init__(self, asked: ApiConnection) -> None:
         self._asked = asked
         self._client = asked.client
         tenant = chosen_tenant()
@@ -118,69 +118,69 @@ class RunBackend:
         """The name space of sessions: ``cli`` at a home, ``api`` over a server."""
         return self._asked.source
 
-    def run_id(self, written: str) -> str:
+    def complete_run_id(self, written: str) -> str:
         """Complete an id from its beginning; a text that begins no id is returned as it is, and looking it up then
         fails with a sentence. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
-        return whole_id(self._client, written, "run")
+        return complete_id(self._client, written, "run")
 
-    def _views(self, params: Mapping[str, Any]) -> Iterator[RunView]:
+    def _iterate_views(self, params: Mapping[str, Any]) -> Iterator[RunView]:
         request: ApiRequest[operations.Portion[Any]] | None = operations.sheets(**self._of_tenant, **params)
         while request is not None:
             page = self._client.send(request)
-            yield from read(list[RunView], page.items)
+            yield from parse_document(list[RunView], page.items)
             request = page.following
 
     def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
         """Iterate over the runs that ``said`` selects, as fields of ``RunFilter``, newest first; ``before`` a run."""
         params = {_PARAMS.get(name, name): value for name, value in said.items() if value not in (None, ())}
-        return self._views({**params, "limit": min(page, PAGE), **({"before": before} if before else {})})
+        return self._iterate_views({**params, "limit": min(page, PAGE), **({"before": before} if before else {})})
 
     def sheet(self, run_id: str) -> RunSheet:
-        sheet: RunSheet = read(RunSheet, self._client.sheet(run_id))
+        sheet: RunSheet = parse_document(RunSheet, self._client.sheet(run_id))
         return sheet
 
-    def idle_notice(self, run_id: str) -> str | None:
+    def find_idle_notice(self, run_id: str) -> str | None:
         """Write that no worker is alive, and what to do; ``None`` while one is. Over a server that is the operators'
-        business. ``run_id`` is the run whose model would be needed."""
+        business. ``complete_run_id`` is the run whose model would be needed."""
         settings = self._asked.settings
         if settings is None or self._client.workers():
             return None
         view = self.sheet(run_id).view
-        return why_idle(settings, view.endpoint, view.model)
+        return describe_idle_fleet(settings, view.endpoint, view.model)
 
-    def notice(self, run_id: str, news: RunNews) -> str | None:
+    def find_notice(self, run_id: str, news: RunNews) -> str | None:
         """Write why a run does not move, once that has lasted long enough for its watcher to know; ``None`` before."""
         if news.standing is None:
             return None
-        if (idle := self.idle_notice(run_id)) is not None:
+        if (idle := self.find_idle_notice(run_id)) is not None:
             return idle
-        return worth_saying(news.standing)
+        return find_standing_notice(news.standing)
 
     def news(self, run_id: str) -> RunNews:
-        news: RunNews = read(RunNews, self._client.run_news(run_id))
+        news: RunNews = parse_document(RunNews, self._client.run_news(run_id))
         return news
 
     def status(self, run_id: str) -> RunStatus:
         return RunStatus(self._client.run(run_id)["status"])
 
     def result(self, run_id: str) -> TurnResult:
-        result: TurnResult = read(TurnResult, self._client.result(run_id))
+        result: TurnResult = parse_document(TurnResult, self._client.result(run_id))
         return result
 
-    def sample(self, run_id: str) -> dict[str, Any]:
+    def training_sample(self, run_id: str) -> dict[str, Any]:
         return self._client.trajectory(run_id)
 
     def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]:
-        found: Sequence[HookCallView] = read(list[HookCallView], self._client.hook_calls(run_id, limit=limit))
+        found: Sequence[HookCallView] = parse_document(list[HookCallView], self._client.hook_calls(run_id, limit=limit))
         return found
 
     def artifacts(self, run_id: str) -> RunArtifacts:
         told = self._client.artifacts(run_id)
         self._files = {each["id"]: each for each in told["data"]}
         return RunArtifacts(
-            state=read(ArtifactsState, told["state"]),
+            state=parse_document(ArtifactsState, told["state"]),
             reason=told.get("reason"),
-            files=[_file_of(each) for each in told["data"]],
+            files=[_parse_file(each) for each in told["data"]],
             gathered=told["gathered"],
             left_out=told["left_out_total"],
             left_out_named=[LeftOutFile(path=each["path"], reason=each["reason"]) for each in told["left_out"]],
@@ -193,7 +193,7 @@ class RunBackend:
     def explain(self, run_id: str) -> Explanation:
         found = self._client.explain(run_id)
         return Explanation(
-            because=Because(found["because"]),
+            because=ExplainedReason(found["because"]),
             text=found["text"],
             since=found.get("since"),
             until=found.get("until"),
@@ -207,12 +207,12 @@ class RunBackend:
 
         def notices() -> tuple[list[str], str | None]:
             news = self.news(run_id)
-            return watch.changed(news), self.notice(run_id, news)
+            return watch.render_changes(news), self.find_notice(run_id, news)
 
         last_id = "0"
         while True:
             try:
-                for told in heard_with_notices(self._events(run_id, last_id), notices):
+                for told in add_notices(self._events(run_id, last_id), notices):
                     last_id = told.id if isinstance(told, WireEvent) and told.id else last_id
                     yield told
                 return
@@ -220,7 +220,7 @@ class RunBackend:
                 if self._asked.settings is None:
                     raise
             # The stack that served this has ended: the rows are still there.
-            self._asked = ask_home(self._asked.settings)
+            self._asked = connect_home(self._asked.settings)
             self._client = self._asked.client
 
     def _events(self, run_id: str, after: str) -> Iterator[WireEvent]:
@@ -255,22 +255,22 @@ class RunBackend:
     def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
         """Load the oldest runs of the tree that a run is in, and the number of all."""
         told = self._client.tree(run_id)
-        found: list[TreeLine] = read(list[TreeLine], [_tree_fields(node) for node in told["data"]])
+        found: list[TreeLine] = parse_document(list[TreeLine], [_parse_tree_fields(node) for node in told["data"]])
         return found, int(told["total"])
 
     def calls(self, run_id: str, *, limit: int) -> Sequence[CallLine]:
-        found: list[CallLine] = read(list[CallLine], list(islice(self._client.calls(run_id), limit)))
+        found: list[CallLine] = parse_document(list[CallLine], list(islice(self._client.calls(run_id), limit)))
         return found
 
     def call(self, run_id: str, iteration: int, position: int) -> tuple[CallLine, CallTexts]:
         told = self._client.call(run_id, f"{iteration}.{position}")
-        return read(CallLine, told), read(CallTexts, told)
+        return parse_document(CallLine, told), parse_document(CallTexts, told)
 
     def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
         """List what waits for a person, the oldest first."""
         wanted = None if kind is None else kind.value
         told = self._client.approvals(kind=wanted, limit=limit, all_tenants=all_tenants)
-        found: list[OpenLine] = read(list[OpenLine], told)
+        found: list[OpenLine] = parse_document(list[OpenLine], told)
         return found
 
     def checkpoints(self, run_id: str) -> Sequence[CheckpointView]:
@@ -281,19 +281,19 @@ class RunBackend:
             }
             for each in self._client.checkpoints(run_id)["data"]
         ]
-        views: list[CheckpointView] = read(list[CheckpointView], found)
+        views: list[CheckpointView] = parse_document(list[CheckpointView], found)
         return views
 
     def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff:
         found = dict(self._client.diff(run_id, checkpoint))
         found.pop("object", None)
-        told: CheckpointDiff = read(CheckpointDiff, found)
+        told: CheckpointDiff = parse_document(CheckpointDiff, found)
         return told
 
     def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome:
         found = dict(self._client.restore(run_id, checkpoint, files=paths))
         found.pop("object", None)
-        told: RestoreOutcome = read(RestoreOutcome, found)
+        told: RestoreOutcome = parse_document(RestoreOutcome, found)
         return told
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
@@ -303,7 +303,7 @@ class RunBackend:
         return {end["run_id"]: RunStatus(str(end.get("status"))) for end in found if end["ended"]}
 
 
-def run_document(view: RunView, calls_by_status: Mapping[str, int]) -> dict[str, Any]:
+def build_run_document(view: RunView, calls_by_status: Mapping[str, int]) -> dict[str, Any]:
     """Render a run as JSON: the names are those of ``RunView``."""
     return {
         **asdict(view),

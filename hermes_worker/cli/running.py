@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
-from hermes_worker.cli.models import described, model_key, model_name
+from hermes_worker.cli.models import describe_model, find_model_name, make_model_key
 from hermes_worker.cli.options import (
     TEXT,
     acts_as_this_user,
@@ -42,11 +42,11 @@ from hermes_worker.local.paths import (
     HeldHome,
     HomeBusy,
     StackNote,
-    holding_home,
+    find_running_stack,
+    hold_home,
     holds_state,
     is_held,
     logs_dir,
-    running_stack,
 )
 from hermes_worker.local.process import title_process
 from hermes_worker.local.supervisor import StartFailed, Supervisor
@@ -105,22 +105,22 @@ def run(
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
     _show_warnings_only(settings)
-    asked = _AskedRun(
+    asked = _RunRequest(
         text=text, workspace=workspace.resolve(), model=model, base_url=base_url, toolsets=toolset_names(toolsets)
     )
     task = _Task(settings, asked)
-    with _ends_on_signals():
+    with _interrupt_on_signals():
         try:
             return task.perform(keep=keep)
         except (KeyboardInterrupt, Exception) as error:
             if not was_interrupted(error):
                 raise
-            click.echo(f"\n{task.farewell()}", err=True)
+            click.echo(f"\n{task.describe_interruption()}", err=True)
             return EXIT_INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _AskedRun:
+class _RunRequest:
     """The task and the options of the command line."""
 
     text: str
@@ -139,7 +139,7 @@ class _AskedRun:
 class _Task:
     """One run, from its submission to its end, on as many stacks as it takes."""
 
-    def __init__(self, settings: Settings, asked: _AskedRun) -> None:
+    def __init__(self, settings: Settings, asked: _RunRequest) -> None:
         self._settings = settings
         self._asked = asked
         self._began_at = time.time()
@@ -154,10 +154,10 @@ class _Task:
         home = self._settings.home
         while True:
             try:
-                with holding_home(home) as held:
+                with hold_home(home) as held:
                     return self._on_own_stack(held, keep=keep)
             except HomeBusy:
-                note = _stack_of_somebody(home)
+                note = _await_other_stack(home)
             if note is None:
                 continue  # it went away while we looked, so now we may
             self._require_same_model(note)
@@ -167,13 +167,13 @@ class _Task:
             except _StackGone:
                 click.echo("\nthe hermes-worker that did the work has ended; carrying on with one of our own", err=True)
 
-    def farewell(self) -> str:
+    def describe_interruption(self) -> str:
         """Write what an interrupted user should know."""
         if self._run_id is None:
             return "interrupted; nothing was submitted"
         home = home_option(self._settings.home)
         lines = [f"interrupted; {self._run_id} is kept"]
-        if self._settings.broker.url is None and running_stack(self._settings.home) is None:
+        if self._settings.broker.url is None and find_running_stack(self._settings.home) is None:
             lines.append(f"  to carry on:  hermes-worker up{home}{self._asked.flags}")
         lines.append(f"  to follow it: hermes-worker runs watch{home} {self._run_id}")
         return "\n".join(lines)
@@ -185,11 +185,11 @@ class _Task:
         log_path = logs_dir(settings.home) / "run.log"
         try:
             specs = stack.prepare(_say)
-            click.echo(f"model: {described(settings)}", err=True)
+            click.echo(f"model: {describe_model(settings)}", err=True)
             _say(f"starting {', '.join(spec.name for spec in specs)} on {settings.home}")
-            with log_path.open("wb") as log, _supervised(specs, stack, log.fileno(), log_path):
-                held.announce(_note(stack, settings))
-                status = self._follow(stack.settings, self._asked.model, model_key(stack.settings))
+            with log_path.open("wb") as log, _supervise(specs, stack, log.fileno(), log_path):
+                held.announce(_build_note(stack, settings))
+                status = self._follow(stack.settings, self._asked.model, make_model_key(stack.settings))
                 if keep:
                     click.echo("everything keeps running until Ctrl-C", err=True)
                     signal.pause()
@@ -203,43 +203,46 @@ class _Task:
 
     def _require_same_model(self, note: StackNote) -> None:
         settings = self._settings
-        if settings.model.is_scripted or model_key(settings) == note.model_key:
+        if settings.model.is_scripted or make_model_key(settings) == note.model_key:
             return
         raise ConfigurationError(
             f"the hermes-worker that runs on {str(settings.home)!r} (pid {note.pid}) uses {note.model}, "
-            f"and this command is to use {described(settings)}; stop that one, or choose another directory with --home"
+            f"and this command is to use {describe_model(settings)}; stop that one, or choose another "
+            "directory with --home"
         )
 
     def _follow(self, settings: Settings, model: str | None, endpoint: str | None = None) -> int:
         """Submit the task unless that was done, and show the run until it ends."""
-        from hermes_worker.cli.family import FamilyWatch
+        from hermes_worker.cli.children import FamilyWatch
+        from hermes_worker.cli.event_notices import Notice
         from hermes_worker.cli.follow import follow
-        from hermes_worker.cli.listening import Notice
-        from hermes_worker.cli.records import records_of
-        from hermes_worker.cli.runs import exit_code, show_end
+        from hermes_worker.cli.records import open_records_of
+        from hermes_worker.cli.runs import choose_exit_code, show_end
         from hermes_worker.cli.screen import Screen
-        from hermes_worker.services.sheets import news_of, sheet_of
+        from hermes_worker.services.sheets import load_news, load_sheet
         from hermes_worker.stream.sse import Cursor
 
         if self._run_id is None:
             self._run_id = self._submit(settings, model, endpoint)
-        records = records_of(settings)
+        records = open_records_of(settings)
         screen = Screen(self._run_id)
         told = Cursor.parse(self._last_event) if self._last_event else Cursor()
         is_elsewhere = self._settings.broker.url is not None
-        on_idle = partial(records.notice, self._run_id) if is_elsewhere else partial(_notice, records, self._run_id)
+        on_idle = (
+            partial(records.find_notice, self._run_id) if is_elsewhere else partial(_find_notice, records, self._run_id)
+        )
         # Closed before a stack of our own is forked: the children would take our locks on SQLite's files for theirs.
         with closing(records.database):
             watch, run_id = FamilyWatch(), self._run_id
-            news = lambda: watch.changed(news_of(records.database, run_id))  # noqa: E731
+            news = lambda: watch.render_changes(load_news(records.database, run_id))  # noqa: E731
             for event in follow(records.sources, run_id, told=told, on_idle=on_idle, news=news):
                 screen.show(event)
                 if not isinstance(event, Notice):
                     self._last_event = event.id
-            sheet = sheet_of(records.database, self._run_id)
+            sheet = load_sheet(records.database, self._run_id)
             show_end(sheet)
             self._show_report()
-        return exit_code(sheet.view)
+        return choose_exit_code(sheet.view)
 
     def _submit(self, settings: Settings, model: str | None, endpoint: str | None) -> str:
         from hermes_worker.services.submission import Submission, submit
@@ -294,23 +297,23 @@ def _show_warnings_only(settings: Settings) -> None:
     configure_logging(replace(settings.log, level="WARNING"), "run", secrets=settings.secrets)
 
 
-def _note(stack: Stack, settings: Settings) -> StackNote:
+def _build_note(stack: Stack, settings: Settings) -> StackNote:
     return StackNote(
         pid=os.getpid(),
         command="run",
         started_at=time.time(),
         broker_url=stack.settings.broker.url or "",
-        model=described(settings),
-        model_key=model_key(settings),
-        model_name=model_name(stack.settings),
+        model=describe_model(settings),
+        model_key=make_model_key(settings),
+        model_name=find_model_name(stack.settings),
     )
 
 
 @contextmanager
-def _supervised(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path: Path) -> Iterator[None]:
+def _supervise(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path: Path) -> Iterator[None]:
     supervisor = Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload, output=output)
     try:
-        with supervisor.running(meanwhile=_import_the_rest):
+        with supervisor.run_in_background(meanwhile=_import_the_rest):
             yield
     except StartFailed as error:
         words = log_path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
@@ -332,10 +335,10 @@ def _import_the_rest() -> None:
         importlib.import_module(name)
 
 
-def _stack_of_somebody(home: Path) -> StackNote | None:
+def _await_other_stack(home: Path) -> StackNote | None:
     """Wait for the stack that holds the home to be up; ``None`` when it stopped instead. Raises ``HomeBusy``."""
     deadline = time.monotonic() + _JOIN_PATIENCE_S
-    while (note := running_stack(home)) is None:
+    while (note := find_running_stack(home)) is None:
         if not is_held(home):
             return None
         if time.monotonic() > deadline:
@@ -344,16 +347,16 @@ def _stack_of_somebody(home: Path) -> StackNote | None:
     return note
 
 
-def _notice(records: Records, run_id: str) -> str | None:
+def _find_notice(records: Records, run_id: str) -> str | None:
     """Write why the run does not move; ``None`` while it does. Raises ``_StackGone`` when nothing runs on the home."""
     home = records.settings.home
-    if running_stack(home) is None:
+    if find_running_stack(home) is None:
         raise _StackGone(f"nothing runs on {str(home)!r}")
-    return records.notice(run_id)
+    return records.find_notice(run_id)
 
 
 @contextmanager
-def _ends_on_signals() -> Iterator[None]:
+def _interrupt_on_signals() -> Iterator[None]:
     """Let SIGTERM and a closed terminal end us as Ctrl-C does: in order."""
 
     def interrupt(_number: int, _frame: Any) -> None:

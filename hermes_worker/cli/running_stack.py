@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import moment
+from hermes_worker.cli.layout import format_moment
 from hermes_worker.cli.options import client_settings, common, home_option
-from hermes_worker.cli.screen import duration
+from hermes_worker.cli.screen import format_duration
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.local.detached import NoStack, RunningStack, end_of_log, lines_to_come, log_path
-from hermes_worker.local.paths import StackNote, failed_start, is_held, left_behind, running_stack
+from hermes_worker.local.background_stack import NoStack, RunningStack, follow_lines, log_path, read_log_end
+from hermes_worker.local.paths import StackNote, find_left_note, find_running_stack, is_held, read_failed_start
 from hermes_worker.local.readiness import read_causes
 from hermes_worker.settings import Settings
 
@@ -31,14 +31,16 @@ _PATIENCE_S = 5.0
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(home: Path | None, as_json: bool) -> int:
     """Whether the stack of this home runs, since when, and how it does."""
-    from hermes_worker.cli.backup import copy_note  # it takes the database's libraries along
+    from hermes_worker.cli.backup import find_copy_note  # it takes the database's libraries along
 
     settings = client_settings(home, needs_servers=False)
     place = settings.home
-    note = running_stack(place)
-    copied = copy_note(settings)
-    wrong = _wrong_with_parts(place) or _wrong_with_api(note, settings) if note is not None else _wrong_with(place)
-    parts = _parts(place) if note is not None else []
+    note = find_running_stack(place)
+    copied = find_copy_note(settings)
+    wrong = (
+        _find_waiting_parts(place) or _find_api_problem(note, settings) if note is not None else _find_problem(place)
+    )
+    parts = _list_parts(place) if note is not None else []
     if as_json:
         told = {
             "home": str(place),
@@ -52,7 +54,9 @@ def status(home: Path | None, as_json: bool) -> int:
         }
         click.echo(json.dumps(told))
     elif note is not None:
-        since = f"since {moment(note.started_at)}, for {duration(max(0.0, time.time() - note.started_at))}"
+        since = (
+            f"since {format_moment(note.started_at)}, for {format_duration(max(0.0, time.time() - note.started_at))}"
+        )
         lines = [
             f"'hermes-worker {note.command}' runs on {place} (pid {note.pid}), {since}",
             f"  API    {note.api_url or 'none'}",
@@ -67,41 +71,41 @@ def status(home: Path | None, as_json: bool) -> int:
     return 0 if note is not None and wrong is None else EXIT_FAILED
 
 
-def _parts(home: Path) -> list[str]:
+def _list_parts(home: Path) -> list[str]:
     try:
         with RunningStack(home) as stack:
-            return stack.parts()
+            return stack.list_parts()
     except NoStack:
         return []
 
 
-def _wrong_with(home: Path) -> str | None:
+def _find_problem(home: Path) -> str | None:
     """Say why there is no stack that could be asked, as a sentence; ``None`` where none was started."""
     if is_held(home):
         return "it is starting or stopping"
-    if (left := left_behind(home)) is not None:
-        began = moment(left.started_at)
+    if (left := find_left_note(home)) is not None:
+        began = format_moment(left.started_at)
         return f"that of pid {left.pid}, up since {began}, ended without a word: it was killed, or the machine was"
-    if (failed := failed_start(home)) is not None:
-        return f"the last start failed, {moment(failed.at)}: {failed.sentence}"
+    if (failed := read_failed_start(home)) is not None:
+        return f"the last start failed, {format_moment(failed.at)}: {failed.sentence}"
     return None
 
 
-def _wrong_with_parts(home: Path) -> str | None:
+def _find_waiting_parts(home: Path) -> str | None:
     """List what workers of the stack wait for, in their words."""
     return "; ".join(f"{name} waits: {cause}" for name, cause in read_causes(home / "run").items()) or None
 
 
-def _wrong_with_api(note: StackNote, settings: Settings) -> str | None:
+def _find_api_problem(note: StackNote, settings: Settings) -> str | None:
     """Find what is wrong with the stack's API, unless that only talks to holders of certificates."""
     from hermes_worker.client import HermesClient
-    from hermes_worker.settings.tls import own_context
+    from hermes_worker.settings.tls import build_own_context
 
     server = settings.server
     if note.api_url is None or server.tls_client_ca is not None:
         return None
     try:
-        with HermesClient(note.api_url, tls=own_context(server), patience_s=_PATIENCE_S) as client:
+        with HermesClient(note.api_url, tls=build_own_context(server), patience_s=_PATIENCE_S) as client:
             client.health()
     except HermesError as error:
         return f"its API does not do well: {error}"
@@ -125,20 +129,20 @@ def logs(home: Path | None, follow: bool, lines: int, only_path: bool) -> None:
             f"there is no log on {str(place)!r}: 'hermes-worker up --detach{home_option(place)}' writes one, and "
             "without --detach lines are shown in the terminal of 'up'"
         )
-    found, end = end_of_log(path, lines)
+    found, end = read_log_end(path, lines)
     for line in found:
         _show(line)
     if follow:
-        for line in lines_to_come(path, end, lambda: not is_held(place)):
+        for line in follow_lines(path, end, lambda: not is_held(place)):
             _show(line)
 
 
 def _show(line: bytes) -> None:
     """Write a role's output as it is to a file, and harmless to a terminal."""
-    from hermes_worker.cli.wording import clean
+    from hermes_worker.cli.wording import strip_controls
 
     text = line.decode("utf-8", "replace")
-    click.echo(clean(text) if sys.stdout.isatty() else text)
+    click.echo(strip_controls(text) if sys.stdout.isatty() else text)
 
 
 @click.command(
@@ -152,7 +156,7 @@ def down(home: Path | None, now: bool) -> int:
     try:
         stack = RunningStack(place)
     except NoStack as error:
-        wrong = _wrong_with(place)
+        wrong = _find_problem(place)
         click.echo(f"{error}{f': {wrong}' if wrong else ''}", err=True)
         return 0 if wrong is None or not is_held(place) else EXIT_FAILED
     with stack:
@@ -176,6 +180,6 @@ def _wait(stack: RunningStack) -> None:
     while stack.is_running:
         if time.monotonic() - told_at >= _TELL_EVERY_S:
             told_at = time.monotonic()
-            parts = ", ".join(stack.parts()) or "nothing below it"
-            click.echo(f"draining for {duration(told_at - began)}; still there: {parts}", err=True)
+            parts = ", ".join(stack.list_parts()) or "nothing below it"
+            click.echo(f"draining for {format_duration(told_at - began)}; still there: {parts}", err=True)
         time.sleep(_LOOK_EVERY_S)

@@ -12,19 +12,27 @@ from typing import Any, NoReturn
 import click
 
 from hermes_worker.cli import trees
-from hermes_worker.cli.budget import budget_document, budget_lines
+from hermes_worker.cli.budget import build_budget_document, render_budget
+from hermes_worker.cli.children import render_family
 from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.event_notices import Notice
 from hermes_worker.cli.explaining import explain
-from hermes_worker.cli.family import family_lines
-from hermes_worker.cli.layout import clock, moment, table
-from hermes_worker.cli.listening import Notice
-from hermes_worker.cli.listing import filtering, list_runs
+from hermes_worker.cli.layout import format_clock, format_moment, render_table
+from hermes_worker.cli.listing import add_filter_options, list_runs
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.run_backend import RunBackend, open_backend, run_document
-from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
+from hermes_worker.cli.run_backend import RunBackend, build_run_document, open_backend
+from hermes_worker.cli.screen import (
+    Screen,
+    colour_status,
+    flatten_text,
+    format_duration,
+    format_summary,
+    render_run_question,
+    strip_controls,
+)
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.core.standing import Standing
+from hermes_worker.core.status_reason import StatusReason
 from hermes_worker.features.approvals.verbs import summarise_question
 from hermes_worker.features.artifacts import verbs as artifacts
 from hermes_worker.features.batches import verbs as batches
@@ -32,7 +40,7 @@ from hermes_worker.features.batches.verbs import stop_matching
 from hermes_worker.features.checkpoints import verbs as checkpoints
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.sheets import RunSheet
-from hermes_worker.store.runs.listing import Notes
+from hermes_worker.store.runs.listing import RunNotes
 from hermes_worker.store.runs.views import CallView, RunView
 from hermes_worker.store.runs.waits import AnswerView
 
@@ -66,24 +74,24 @@ runs.add_command(batches.join)
 def show(home: Path | None, run_id: str, as_json: bool) -> None:
     """Status, usage, what it asks, calls in doubt and the answer of one run."""
     backend = open_backend(home)
-    sheet = backend.sheet(backend.run_id(run_id))
+    sheet = backend.sheet(backend.complete_run_id(run_id))
     if as_json:
         answers = [asdict(answer) for answer in sheet.answers]
-        document = {**run_document(sheet.view, sheet.calls_by_status), **asdict(sheet.notes), "answers": answers}
-        click.echo(json.dumps({**document, "budget": budget_document(sheet.budget)}))
+        document = {**build_run_document(sheet.view, sheet.calls_by_status), **asdict(sheet.notes), "answers": answers}
+        click.echo(json.dumps({**document, "budget": build_budget_document(sheet.budget)}))
         return
     run_id = sheet.view.run_id
-    click.echo(_description(sheet, backend.source))
+    click.echo(_render_description(sheet, backend.source))
     for wait in sheet.waits:
         about = {"wait_id": wait.wait_id, "choices": wait.choices, "expires_at": wait.expires_at}
         question = {**wait.request, **about}
-        click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
-    if family := family_lines(sheet.children, sheet.refusals):
+        click.echo("\n".join(["", *render_run_question(run_id, _redact_question(question))]))
+    if family := render_family(sheet.children, sheet.refusals):
         click.echo("\n".join(["", *family]))
-    if budget := budget_lines(sheet.budget):
+    if budget := render_budget(sheet.budget):
         click.echo("\n".join(["", *budget]))
     if sheet.standing is not None:
-        click.echo(click.style(f"\n{_now(sheet.standing, backend.idle_notice(run_id))}", fg="yellow"))
+        click.echo(click.style(f"\n{_format_standing(sheet.standing, backend.find_idle_notice(run_id))}", fg="yellow"))
 
 
 @runs.command(epilog="A hook that changes steps leaves no call here; its failures are events of the run (hook.failed).")
@@ -95,15 +103,16 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
 def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
     """What hooks were told of one run and what came of it, the newest first."""
     backend = open_backend(home)
-    found = backend.hook_calls(backend.run_id(run_id), limit=limit)
+    found = backend.hook_calls(backend.complete_run_id(run_id), limit=limit)
     if as_json:
         for call in found:
             click.echo(json.dumps(asdict(call)))
     elif found:
         rows = [
-            (one.hook, one.event, one.state.value, str(one.attempts), one_line(one.reason or "", 80)) for one in found
+            (one.hook, one.event, one.state.value, str(one.attempts), flatten_text(one.reason or "", 80))
+            for one in found
         ]
-        click.echo(table(rows, ("HOOK", "EVENT", "STATE", "ATTEMPTS", "REASON"), whole=(0, 1)))
+        click.echo(render_table(rows, ("HOOK", "EVENT", "STATE", "ATTEMPTS", "REASON"), whole=(0, 1)))
     else:
         click.echo("no hook was told of this run", err=True)
 
@@ -121,12 +130,12 @@ def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
 def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) -> None:
     """What runs left, one JSON object per line: result, messages, usage, cost."""
     backend = open_backend(home)
-    run_ids = tuple(map(backend.run_id, run_ids))
+    run_ids = tuple(map(backend.complete_run_id, run_ids))
     if directory is None:
         for run_id in run_ids:
             click.echo(json.dumps(backend.result(run_id)))
         return
-    samples = [backend.sample(run_id) for run_id in run_ids]
+    samples = [backend.training_sample(run_id) for run_id in run_ids]
     directory.mkdir(parents=True, exist_ok=True)
     for sample in samples:
         name = "trajectory_samples.jsonl" if sample["completed"] else "failed_trajectories.jsonl"
@@ -143,7 +152,7 @@ def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) 
 def watch(home: Path | None, run_id: str, as_json: bool) -> int:
     """Follow one run from its beginning to its end. Ctrl-C ends the watching, not the run."""
     backend = open_backend(home)
-    return watch_run(backend, backend.run_id(run_id), as_json=as_json)
+    return watch_run(backend, backend.complete_run_id(run_id), as_json=as_json)
 
 
 @runs.command(
@@ -152,7 +161,7 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
 @reachable
 @of_tenant
 @click.argument("run_id", type=TEXT, required=False)
-@filtering
+@add_filter_options
 @click.option("--dry-run", "is_dry", is_flag=True, help="With filters: only say which runs these are.")
 def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> int:
     """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began.
@@ -162,16 +171,16 @@ def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> in
         return stop_matching(backend, said, is_dry=is_dry)
     if is_dry or any(said.values()):
         raise ConfigurationError("name a run, or say by filters which runs are meant, and not both")
-    run_id = backend.run_id(run_id)
+    run_id = backend.complete_run_id(run_id)
     stopped = backend.stop(run_id)
     status = backend.status(run_id)
     deadline = time.monotonic() + _STOP_PATIENCE_S
     while not status.is_terminal and time.monotonic() < deadline:
         time.sleep(0.1)
         status = backend.status(run_id)
-    click.echo(f"{run_id} {coloured(status)}")
+    click.echo(f"{run_id} {colour_status(status)}")
     if stopped.caused:
-        click.echo(f"stopped with it: {_named(stopped.caused)}", err=True)
+        click.echo(f"stopped with it: {_format_names(stopped.caused)}", err=True)
     return 0
 
 
@@ -182,8 +191,8 @@ def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> in
 def pause(home: Path | None, run_id: str) -> None:
     """Begin nothing new in one run and in all that it caused."""
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
-    click.echo(f"{run_id} {coloured(backend.pause(run_id))}")
+    run_id = backend.complete_run_id(run_id)
+    click.echo(f"{run_id} {colour_status(backend.pause(run_id))}")
 
 
 @runs.command(epilog="Resuming a run that is not paused changes nothing.")
@@ -193,8 +202,8 @@ def pause(home: Path | None, run_id: str) -> None:
 def resume(home: Path | None, run_id: str) -> None:
     """Let a paused run, and all that it caused, go on."""
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
-    click.echo(f"{run_id} {coloured(backend.resume(run_id))}")
+    run_id = backend.complete_run_id(run_id)
+    click.echo(f"{run_id} {colour_status(backend.resume(run_id))}")
 
 
 @runs.command(epilog="Example: hermes-worker runs steer run_0123... 'leave the tests alone'")
@@ -207,7 +216,7 @@ def steer(home: Path | None, run_id: str, text: str) -> None:
     if not text.strip():
         raise ConfigurationError("there is nothing to say: the text is empty")
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
+    run_id = backend.complete_run_id(run_id)
     backend.steer(run_id, text)
     click.echo(f"{run_id} will read it with its next tool result")
 
@@ -251,20 +260,20 @@ def deny(home: Path | None, run_id: str, reason: str | None, wait_id: int | None
 def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> None:
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
-    backend.answer(run_id, text, wait_id=wait_id or _refuse_unnamed(backend, run_id, WaitKind.INPUT))
-    click.echo(f"{run_id} {coloured(backend.status(run_id))}")
+    run_id = backend.complete_run_id(run_id)
+    backend.answer(run_id, text, wait_id=wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.INPUT))
+    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
 
 
 def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
-    wait_id = wait_id or _refuse_unnamed(backend, run_id, WaitKind.APPROVAL)
+    run_id = backend.complete_run_id(run_id)
+    wait_id = wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.APPROVAL)
     backend.approve(run_id, choice, reason=reason, wait_id=wait_id)
-    click.echo(f"{run_id} {coloured(backend.status(run_id))}")
+    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
 
 
-def _refuse_unnamed(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
+def _refuse_unnamed_answer(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
     """Show what a run asks, and refuse: an answer has to name the question that was seen. Raises
     ``ConfigurationError``."""
     backend.status(run_id)
@@ -279,7 +288,7 @@ def _refuse_unnamed(backend: RunBackend, run_id: str, kind: WaitKind) -> NoRetur
 _NAMED_MAX = 5
 
 
-def _named(run_ids: Sequence[str]) -> str:
+def _format_names(run_ids: Sequence[str]) -> str:
     more = len(run_ids) - _NAMED_MAX
     return ", ".join([*run_ids[:_NAMED_MAX], *([f"{more} more"] if more > 0 else [])])
 
@@ -302,71 +311,71 @@ def watch_run(backend: RunBackend, run_id: str, *, as_json: bool) -> int:
     sheet = backend.sheet(run_id)
     if not as_json:
         show_end(sheet)
-    return exit_code(sheet.view)
+    return choose_exit_code(sheet.view)
 
 
 def show_end(sheet: RunSheet) -> None:
     """Print how a run ended: its error, its calls in doubt, and a line of figures."""
     click.echo()
     if sheet.view.error:
-        click.echo(click.style(clean(sheet.view.error), fg="red"))
+        click.echo(click.style(strip_controls(sheet.view.error), fg="red"))
     for call in sheet.doubtful:
-        click.echo(click.style(_doubt(call), fg="red"))
-    click.echo(f"{sheet.view.run_id} {summary(sheet.view, sheet.calls)}")
+        click.echo(click.style(_format_doubt(call), fg="red"))
+    click.echo(f"{sheet.view.run_id} {format_summary(sheet.view, sheet.calls)}")
 
 
-def exit_code(view: RunView) -> int:
+def choose_exit_code(view: RunView) -> int:
     return 0 if view.status is RunStatus.COMPLETED else EXIT_FAILED
 
 
-def _now(found: Standing, idle: str | None) -> str:
+def _format_standing(found: StatusReason, idle: str | None) -> str:
     """Write why a run is where it is."""
-    lasts = f", for {duration(found.lasts_s)}" if found.lasts_s is not None else ""
-    until = f", until {clock(found.until)}" if found.until is not None else ""
-    return "\n".join(line for line in (f"now: {clean(found.text)}{lasts}{until}", idle) if line)
+    lasts = f", for {format_duration(found.lasts_s)}" if found.lasts_s is not None else ""
+    until = f", until {format_clock(found.until)}" if found.until is not None else ""
+    return "\n".join(line for line in (f"now: {strip_controls(found.text)}{lasts}{until}", idle) if line)
 
 
-def _description(sheet: RunSheet, source: str) -> str:
+def _render_description(sheet: RunSheet, source: str) -> str:
     view, notes = sheet.view, sheet.notes
     lines = [
-        f"{view.run_id} {summary(view, sheet.calls)}",
+        f"{view.run_id} {format_summary(view, sheet.calls)}",
         f"  exit      {view.exit_text or '-'}",
-        f"  session   {clean(view.session.described_to(source))}",
-        *([f"  title     {one_line(view.title, 80)}"] if view.title else []),
-        f"  model     {clean(view.model)}",
-        f"  created   {moment(view.created_at)}",
-        *([f"  begins    not before {moment(view.not_before)}"] if view.not_before is not None else []),
+        f"  session   {strip_controls(view.session.describe_for(source))}",
+        *([f"  title     {flatten_text(view.title, 80)}"] if view.title else []),
+        f"  model     {strip_controls(view.model)}",
+        f"  created   {format_moment(view.created_at)}",
+        *([f"  begins    not before {format_moment(view.not_before)}"] if view.not_before is not None else []),
         *([f"  priority  {view.priority.word}"] if view.priority else []),
         *([f"  tags      {' '.join(notes.tags)}"] if notes.tags else []),
         *([f"  repeats   {notes.retry_of}"] if notes.retry_of else []),
-        f"  versions  {_versions(notes)}",
+        f"  versions  {_format_versions(notes)}",
         f"  iteration {view.iteration} of at most {view.iterations_max}",
     ]
     if view.error:
-        lines.append(f"  error     {clean(view.error)}")
-    lines += [f"  in doubt  {_doubt(call)}" for call in sheet.doubtful]
-    lines += [f"  answered  {_answered(answer)}" for answer in sheet.answers]
+        lines.append(f"  error     {strip_controls(view.error)}")
+    lines += [f"  in doubt  {_format_doubt(call)}" for call in sheet.doubtful]
+    lines += [f"  answered  {_format_answer(answer)}" for answer in sheet.answers]
     if view.output:
-        lines += ["", clean(view.output)]
+        lines += ["", strip_controls(view.output)]
     return "\n".join(lines)
 
 
-def _versions(notes: Notes) -> str:
+def _format_versions(notes: RunNotes) -> str:
     versions = notes.began_with
-    program, configuration = clean(versions.program or "?"), clean(versions.configuration or "?")
+    program, configuration = strip_controls(versions.program or "?"), strip_controls(versions.configuration or "?")
     return f"program {program}, configuration {configuration}, prompt {versions.prompt[:16]}"
 
 
-def _answered(answer: AnswerView) -> str:
-    place = f"{clean(answer.tool)} (iteration {answer.iteration}, call {answer.position + 1})"
-    return f"{place}: {answer.outcome}, by {clean(answer.by)}, {moment(answer.at)}"
+def _format_answer(answer: AnswerView) -> str:
+    place = f"{strip_controls(answer.tool)} (iteration {answer.iteration}, call {answer.position + 1})"
+    return f"{place}: {answer.outcome}, by {strip_controls(answer.by)}, {format_moment(answer.at)}"
 
 
-def _redacted(question: Mapping[str, Any]) -> dict[str, Any]:
+def _redact_question(question: Mapping[str, Any]) -> dict[str, Any]:
     """Redact a question as its event does."""
     return {**question, "command": redact(str(question["command"]))} if "command" in question else dict(question)
 
 
-def _doubt(call: CallView) -> str:
-    place = f"{clean(call.name)} (iteration {call.iteration}, call {call.position + 1})"
+def _format_doubt(call: CallView) -> str:
+    place = f"{strip_controls(call.name)} (iteration {call.iteration}, call {call.position + 1})"
     return f"{place}: outcome unknown, it was not run again"

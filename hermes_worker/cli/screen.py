@@ -11,20 +11,20 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.layout import clock
-from hermes_worker.cli.listening import Notice
+from hermes_worker.cli.event_notices import Notice
+from hermes_worker.cli.layout import format_clock
+from hermes_worker.cli.wording import flatten_text as flatten_text
 from hermes_worker.cli.wording import (
-    arguments_line,
-    budget_line,
-    call_name,
+    format_arguments,
+    format_budget,
+    format_call_name,
+    format_retry,
+    format_unknown_outcome,
+    format_waiting,
     render_question,
-    retry_line,
-    unknown_outcome,
-    waiting_line,
 )
-from hermes_worker.cli.wording import clean as clean
-from hermes_worker.cli.wording import one_line as one_line
-from hermes_worker.cli.wording import refusal as refusal
+from hermes_worker.cli.wording import format_refusal as format_refusal
+from hermes_worker.cli.wording import strip_controls as strip_controls
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
@@ -56,40 +56,40 @@ class Screen:
 
     def show(self, event: WireEvent | Notice) -> None:
         if isinstance(event, Notice):
-            self.line(click.style(f"  {clean(click.unstyle(event.text))}", fg="yellow"))
+            self.line(click.style(f"  {strip_controls(click.unstyle(event.text))}", fg="yellow"))
             return
         fields = event.fields
         match event.name:
             case name if name == MESSAGE_DELTA:
-                self._write(clean(str(fields["delta"])))
+                self._write(strip_controls(str(fields["delta"])))
             case RunEventName.MESSAGE_COMPLETED:
-                self._complete(clean(str(fields["text"])))
+                self._complete(strip_controls(str(fields["text"])))
             case RunEventName.TOOL_STARTED:
-                self.line(_tool_start(fields))
+                self.line(_format_tool_start(fields))
             case RunEventName.TOOL_COMPLETED:
-                self.line(_tool_end(fields))
+                self.line(_format_tool_end(fields))
             case RunEventName.STEERED:
-                self.line(click.style(f"  you said: {one_line(str(fields.get('text', '')), 500)}", fg="cyan"))
+                self.line(click.style(f"  you said: {flatten_text(str(fields.get('text', '')), 500)}", fg="cyan"))
             case RunEventName.APPROVAL_ANSWERED if fields.get("choice") not in (None, "deny"):
-                who = f" by {clean(str(fields['by']))}" if fields.get("by") else ""
-                self.line(click.style(f"  allowed{who} ({clean(str(fields['choice']))})", fg="green"))
+                who = f" by {strip_controls(str(fields['by']))}" if fields.get("by") else ""
+                self.line(click.style(f"  allowed{who} ({strip_controls(str(fields['choice']))})", fg="green"))
                 if instead := fields.get("changed_arguments"):
                     for line in render_question("it runs with other arguments:", str(instead)):
                         self.line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.WAITING:
-                self.line(click.style(f"  {waiting_line(fields)}", fg="yellow"))
+                self.line(click.style(f"  {format_waiting(fields)}", fg="yellow"))
             case RunEventName.APPROVAL_REQUESTED | RunEventName.INPUT_REQUESTED:
-                for line in asked(self._run_id, fields):
+                for line in render_run_question(self._run_id, fields):
                     self.line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.STEP_RETRIED:
-                self.line(click.style(f"  {retry_line(fields)}", fg="yellow"))
+                self.line(click.style(f"  {format_retry(fields)}", fg="yellow"))
             case RunEventName.BUDGET_EXHAUSTED:
-                self.line(click.style(f"  {budget_line(fields)}", fg="yellow"))
+                self.line(click.style(f"  {format_budget(fields)}", fg="yellow"))
             case RunEventName.STOP_REQUESTED:
                 self.line(click.style("  stopping", fg="yellow"))
             case name if name == TOOL_PROGRESS:
-                said = one_line(str(fields.get("text", "")), 200)
-                self.line(click.style(f"  {one_line(str(fields.get('tool', '')), 64)}: {said}", dim=True))
+                said = flatten_text(str(fields.get("text", "")), 200)
+                self.line(click.style(f"  {flatten_text(str(fields.get('tool', '')), 64)}: {said}", dim=True))
             case name if name in (REASONING_AVAILABLE, TOOL_GENERATING):
                 pass  # not shown, and they come in the middle of a text
             case _:
@@ -119,46 +119,48 @@ class Screen:
         self.line("", blank=False)
 
 
-def coloured(status: RunStatus) -> str:
+def colour_status(status: RunStatus) -> str:
     return click.style(status.value, fg=_COLOURS.get(status))
 
 
-def summary(view: RunView, calls: int) -> str:
+def format_summary(view: RunView, calls: int) -> str:
     """Write how a run ended, in one line."""
     if view.finished_at is None:
-        took = f" for {duration(max(0.0, time.time() - view.created_at))}"
+        took = f" for {format_duration(max(0.0, time.time() - view.created_at))}"
     else:
-        took = f" in {duration(view.finished_at - view.created_at)}"
+        took = f" in {format_duration(view.finished_at - view.created_at)}"
     usage = view.usage
     parts = [
-        f"{coloured(view.status)}{took}",
-        _counted(view.iteration, "model call"),
-        _counted(calls, "tool call"),
+        f"{colour_status(view.status)}{took}",
+        _format_count(view.iteration, "model call"),
+        _format_count(calls, "tool call"),
         f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out"
         + (" (partly estimated)" if usage.estimated else ""),
     ]
     if usage.refused_attempts:
-        parts.append(f"{_counted(usage.refused_attempts, 'attempt')} that failed")
+        parts.append(f"{_format_count(usage.refused_attempts, 'attempt')} that failed")
     if usage.unknown_attempts:
         tokens = usage.unknown_input + usage.unknown_output
-        parts.append(f"{_counted(usage.unknown_attempts, 'attempt')} of unknown outcome (perhaps {tokens:,} tokens)")
+        parts.append(
+            f"{_format_count(usage.unknown_attempts, 'attempt')} of unknown outcome (perhaps {tokens:,} tokens)"
+        )
     if view.cost_usd or view.doubtful_cost_usd:
-        parts.append(_cost(view))
+        parts.append(_format_cost(view))
     return ", ".join(parts)
 
 
-def _cost(view: RunView) -> str:
+def _format_cost(view: RunView) -> str:
     usd = view.cost_usd or 0
     if view.doubtful_cost_usd:
         return f"${usd:.4f} and perhaps ${view.doubtful_cost_usd:.4f} more"
     return f"{'at least ' if view.cost_status is CostStatus.UNKNOWN else ''}${usd:.4f}"
 
 
-def _counted(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a length of time for people."""
     if seconds < 100:
         return f"{seconds:.1f} s"
@@ -167,36 +169,38 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def _tool_start(fields: Mapping[str, Any]) -> str:
-    name = click.style(call_name(fields), bold=True)
-    return f"  {click.style('→', fg='cyan')} {name}  {arguments_line(str(fields.get('preview') or ''))}".rstrip()
+def _format_tool_start(fields: Mapping[str, Any]) -> str:
+    name = click.style(format_call_name(fields), bold=True)
+    return f"  {click.style('→', fg='cyan')} {name}  {format_arguments(str(fields.get('preview') or ''))}".rstrip()
 
 
-def _tool_end(fields: Mapping[str, Any]) -> str:
-    name, duration = call_name(fields), f"{float(fields['duration']):.2f} s"
+def _format_tool_end(fields: Mapping[str, Any]) -> str:
+    name, duration = format_call_name(fields), f"{float(fields['duration']):.2f} s"
     if fields.get("refused_by"):
-        return click.style(f"  ✗ {name}  {refusal(fields)}", fg="red")
+        return click.style(f"  ✗ {name}  {format_refusal(fields)}", fg="red")
     if outcome := fields.get("outcome"):
-        said = unknown_outcome(fields) if outcome == "unknown" else clean(str(outcome))
+        said = format_unknown_outcome(fields) if outcome == "unknown" else strip_controls(str(outcome))
         return click.style(f"  ! {name}  {said}", fg="red")
     if fields["error"]:
         return click.style(f"  ✗ {name}  answered with an error, {duration}", fg="red")
     return f"  {click.style('✓', fg='green')} {name}  {duration}"
 
 
-def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:
+def render_run_question(run_id: str, question: Mapping[str, Any]) -> list[str]:
     """Render what a run asks, and how to answer it. ``question`` has the fields of its event."""
     command = question.get("command")
     until = question.get("expires_at")
-    in_time = f", until {clock(until)}" if isinstance(until, int | float) else ""
+    in_time = f", until {format_clock(until)}" if isinstance(until, int | float) else ""
     named = f" --wait-id {wait_id}" if isinstance(wait_id := question.get("wait_id"), int) else ""
     if command is not None:
-        why = f" ({one_line(str(question['description']), _WHY_CHARS_MAX)})" if question.get("description") else ""
+        why = f" ({flatten_text(str(question['description']), _WHY_CHARS_MAX)})" if question.get("description") else ""
         return [
             *render_question(f"? wants to run{why}:", str(command)),
             f"  hermes-worker runs approve {run_id}{named}, or 'deny' instead of 'approve'{in_time}",
         ]
-    choices = [f"{n} {one_line(str(choice), 200)}" for n, choice in enumerate(question.get("choices") or (), start=1)]
+    choices = [
+        f"{n} {flatten_text(str(choice), 200)}" for n, choice in enumerate(question.get("choices") or (), start=1)
+    ]
     offered = f" ({', '.join(choices)})" if choices else ""
     *above, last = render_question("?", str(question.get("question") or ""))
     return [

@@ -34,7 +34,7 @@ nothing answers."""
 
 @dataclass(slots=True)
 class ServerChoice:
-    """The values of the options of ``of_server``."""
+    """The values of the options of ``add_server_options``."""
 
     url: str | None = None
     key_file: Path | None = None
@@ -42,21 +42,21 @@ class ServerChoice:
     allows_plain: bool = False
 
 
-def _noted(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _note_option(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def note(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value:
-            setattr(_choice_of(ctx), name, value)
+            setattr(_find_choice(ctx), name, value)
 
     return note
 
 
-def _noted_and_refused(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    _noted("url")(ctx, parameter, value)
+def _note_and_refuse(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    _note_option("url")(ctx, parameter, value)
     if not ctx.resilient_parsing:
         refuse_server(ctx)
 
 
-def _choice_of(ctx: click.Context) -> ServerChoice:
+def _find_choice(ctx: click.Context) -> ServerChoice:
     invocation = ctx.ensure_object(Invocation)
     if invocation.server is None:
         invocation.server = ServerChoice()
@@ -64,24 +64,24 @@ def _choice_of(ctx: click.Context) -> ServerChoice:
     return chosen
 
 
-def of_every_command(group: _Command) -> _Command:
+def add_leading_server_options(group: _Command) -> _Command:
     """Add ``--server`` and its companions before the verb, where the environment is read as well; the options behind
     the verb win."""
-    return _with_options(group, is_shown=True, is_first=True)
+    return _add_options(group, is_shown=True, is_first=True)
 
 
-def of_server(command: _Command) -> _Command:
+def add_server_options(command: _Command) -> _Command:
     """Add ``--server`` and its companions behind the verb. A key is never written on a command line, where others could
     read it."""
-    return _with_options(command, is_shown=True)
+    return _add_options(command, is_shown=True)
 
 
-def not_of_server(command: _Command) -> _Command:
+def refuse_server_options(command: _Command) -> _Command:
     """Make a verb that needs the installation itself refuse, with a reason, when a server is named."""
-    return _with_options(command, is_shown=False)
+    return _add_options(command, is_shown=False)
 
 
-def _with_options(command: _Command, *, is_shown: bool, is_first: bool = False) -> _Command:
+def _add_options(command: _Command, *, is_shown: bool, is_first: bool = False) -> _Command:
     common: dict[str, Any] = {"expose_value": False, "is_eager": True, "hidden": not is_shown}
     path = click.Path(path_type=Path)
     options = (
@@ -89,7 +89,7 @@ def _with_options(command: _Command, *, is_shown: bool, is_first: bool = False) 
             "--server",
             envvar="HERMES_SERVER_URL" if is_first else None,
             metavar="URL",
-            callback=_noted("url") if is_shown else _noted_and_refused,
+            callback=_note_option("url") if is_shown else _note_and_refuse,
             help="Ask this server and no database. Default: $HERMES_SERVER_URL.",
             **common,
         ),
@@ -98,7 +98,7 @@ def _with_options(command: _Command, *, is_shown: bool, is_first: bool = False) 
             envvar="HERMES_SERVER_KEY_FILE" if is_first else None,
             type=path,
             metavar="FILE",
-            callback=_noted("key_file"),
+            callback=_note_option("key_file"),
             help="The key for --server is in this file. Default: $HERMES_SERVER_KEY_FILE.",
             **common,
         ),
@@ -107,14 +107,14 @@ def _with_options(command: _Command, *, is_shown: bool, is_first: bool = False) 
             envvar="HERMES_SERVER_CA_FILE" if is_first else None,
             type=path,
             metavar="FILE",
-            callback=_noted("ca_file"),
+            callback=_note_option("ca_file"),
             help="Authorities that may vouch for --server. Default: those of this machine.",
             **common,
         ),
         click.option(
             "--insecure",
             is_flag=True,
-            callback=_noted("allows_plain"),
+            callback=_note_option("allows_plain"),
             help="Send the key over http:// to another machine, where everybody on the way can read it.",
             **common,
         ),
@@ -124,17 +124,17 @@ def _with_options(command: _Command, *, is_shown: bool, is_first: bool = False) 
     return command
 
 
-def chosen_server() -> ServerChoice | None:
+def find_chosen_server() -> ServerChoice | None:
     """Find the server that the command line and the environment name; ``None`` where commands are about a home."""
     ctx = click.get_current_context(silent=True)
     chosen: ServerChoice | None = ctx.ensure_object(Invocation).server if ctx is not None else None
     return chosen if chosen is not None and chosen.url else None
 
 
-def server_client(*, names_tenant: bool = False) -> HermesClient | None:
+def open_server_client(*, names_tenant: bool = False) -> HermesClient | None:
     """Open a client of the chosen server; ``None`` where the command is about a home. Only a command that
     ``names_tenant`` may have ``--tenant``. Raises ``ConfigurationError``."""
-    chosen = chosen_server()
+    chosen = find_chosen_server()
     if chosen is None:
         return None
     if not names_tenant and click.get_current_context().ensure_object(Invocation).tenant != DEFAULT_TENANT:
@@ -159,7 +159,7 @@ def open_client(chosen: ServerChoice, *, patience_s: float | None = None) -> Her
     if key is None and not is_here:
         raise ConfigurationError("--server needs a key: name the file that holds it with --key-file")
     waits_s = _PATIENCE_S if patience_s is None else patience_s
-    return HermesClient(chosen.url, api_key=key, tls=_tls(chosen.ca_file), patience_s=waits_s)
+    return HermesClient(chosen.url, api_key=key, tls=_build_tls(chosen.ca_file), patience_s=waits_s)
 
 
 def read_key(path: Path, option: str = "--key-file") -> str:
@@ -180,7 +180,7 @@ def read_key(path: Path, option: str = "--key-file") -> str:
     return text
 
 
-def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
+def _build_tls(ca_file: Path | None) -> ssl.SSLContext | None:
     if ca_file is None:
         return None
     import ssl
@@ -191,7 +191,7 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
         raise ConfigurationError(f"--ca-file {str(ca_file)!r} cannot be used: {error.strerror or error}") from None
 
 
-def read(kind: Any, document: Any) -> Any:
+def parse_document(kind: Any, document: Any) -> Any:
     """Validate a server's document as the ``kind`` of the same name here. Raises ``UnavailableError``."""
     from pydantic import ValidationError
 
@@ -257,7 +257,7 @@ def refuse_server(ctx: click.Context | None = None) -> None:
     )
 
 
-def advice_on(error: Exception, invocation: Invocation) -> str | None:
+def find_advice(error: Exception, invocation: Invocation) -> str | None:
     """Find advice about an error of the chosen server, where the error itself gives none; ``None`` otherwise."""
     chosen: ServerChoice | None = invocation.server
     if chosen is None or not chosen.url:
@@ -283,7 +283,7 @@ _WHERE_TO_LOOK = {
 }
 
 
-def as_at_home(error: Exception, invocation: Invocation) -> str | None:
+def rephrase_for_home(error: Exception, invocation: Invocation) -> str | None:
     """Write a refusal of a home's API as a command would say it: the person there named no field and sent no key.
     ``None`` for other errors."""
     from hermes_worker.client.exchange import RefusedError

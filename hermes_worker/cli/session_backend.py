@@ -9,29 +9,29 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hermes_worker.cli.reaching import ask_api
+from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.session_imports import InvalidImport
 
 if TYPE_CHECKING:
-    from hermes_worker.cli.reaching import AskedApi
+    from hermes_worker.cli.api_connection import ApiConnection
 
 Document = Mapping[str, Any]
 
 
 def open_sessions(home: Path | None) -> SessionRows:
     """Open the sessions of a home or server. Raises ``ConfigurationError``, ``UnavailableError``."""
-    return SessionRows(ask_api(home))
+    return SessionRows(connect_api(home))
 
 
 class SessionRows:
     """The sessions of one tenant, as documents of the API (``client.documents``)."""
 
-    def __init__(self, asked: AskedApi) -> None:
+    def __init__(self, asked: ApiConnection) -> None:
         self._client = asked.client
         self._source = asked.source
 
-    def known(self, reference: str) -> Document:
+    def find(self, reference: str) -> Document:
         """Find the session with this id, this name or, the newest of several, this title."""
         from hermes_worker.client import RefusedError
 
@@ -42,7 +42,7 @@ class SessionRows:
                 if error.status != 404:
                     raise
         called = self._client.sessions(title=reference[:80], limit=1)
-        return _first(cast("list[Document]", list(islice(called, 1))), reference)
+        return _require_first(cast("list[Document]", list(islice(called, 1))), reference)
 
     def page(self, limit: int, filters: Mapping[str, Any]) -> list[Document]:
         found = self._client.sessions(limit=min(limit, 200), **filters)
@@ -67,18 +67,18 @@ class SessionRows:
     def delete(self, session_id: str) -> None:
         self._client.remove_session(session_id)
 
-    def take_in(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
+    def import_all(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
         """Import conversations. Yields the name of each session that was made, or the error that refused it."""
         from hermes_worker.client import RefusedError
 
         for document in documents:
             try:
-                yield str(self._client.import_session(_object(document))["id"])
+                yield str(self._client.import_session(_require_object(document))["id"])
             except (RefusedError, InvalidImport) as error:
                 yield error
 
 
-def _object(document: object) -> Mapping[str, Any]:
+def _require_object(document: object) -> Mapping[str, Any]:
     """Require a JSON object. Raises ``InvalidImport``."""
     if isinstance(document, InvalidImport):
         raise document
@@ -87,7 +87,7 @@ def _object(document: object) -> Mapping[str, Any]:
     return document
 
 
-def _first(called: list[Document], reference: str) -> Document:
+def _require_first(called: list[Document], reference: str) -> Document:
     if not called:
         raise ConfigurationError(f"there is no session with the id, the name or the title {reference!r}")
     return called[0]

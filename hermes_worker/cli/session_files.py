@@ -27,13 +27,13 @@ _OF_SESSIONS = ("id", "title", "model", "parent_session_id", "started_at", "ende
 _OF_MESSAGES = ("role", "content", "tool_call_id", "tool_calls", "timestamp")
 
 
-def documents_in(path: Path) -> Iterator[object]:
+def read_documents(path: Path) -> Iterator[object]:
     """Read the conversations of a file, one at a time, of a ``state.db`` oldest first. A line that is no JSON is an
     ``InvalidImport`` among them, so that the others are still read. Raises ``InvalidImport``, ``OSError``."""
     with path.open("rb") as file:
         is_database = file.read(len(_SQLITE)) == _SQLITE
         file.seek(0)
-        found = _of_database(path) if is_database else _of_lines(file)
+        found = _read_database(path) if is_database else _read_lines(file)
         messages = 0
         for number, document in enumerate(found):
             if number >= SESSIONS_MAX:
@@ -45,7 +45,7 @@ def documents_in(path: Path) -> Iterator[object]:
             yield document
 
 
-def _of_lines(file: BinaryIO) -> Iterator[object]:
+def _read_lines(file: BinaryIO) -> Iterator[object]:
     read = 0
     while line := file.readline(SESSION_BYTES_MAX + 1):
         read += len(line)
@@ -61,7 +61,7 @@ def _of_lines(file: BinaryIO) -> Iterator[object]:
             yield InvalidImport("the line is no JSON")
 
 
-def _of_database(path: Path) -> Iterator[object]:
+def _read_database(path: Path) -> Iterator[object]:
     ends_at = time.monotonic() + _DATABASE_S_MAX
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
@@ -69,20 +69,20 @@ def _of_database(path: Path) -> Iterator[object]:
             connection.execute("pragma query_only = on")
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, SESSION_BYTES_MAX)
             connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN)
-            of_sessions = _columns(connection, "sessions", _OF_SESSIONS)
-            of_messages = _columns(connection, "messages", _OF_MESSAGES)
+            of_sessions = _find_columns(connection, "sessions", _OF_SESSIONS)
+            of_messages = _find_columns(connection, "messages", _OF_MESSAGES)
             if "id" not in of_sessions or "role" not in of_messages:
                 raise InvalidImport("the database has no sessions in the form of Hermes Agent")
             order = "started_at" if "started_at" in of_sessions else "id"
             asked = f"select {', '.join(of_sessions)} from sessions order by {order} limit {SESSIONS_MAX + 1}"
             for row in connection.execute(asked).fetchall():
                 document: dict[str, Any] = dict(zip(of_sessions, row, strict=True))
-                yield {**document, "messages": _messages(connection, document["id"], of_messages)}
+                yield {**document, "messages": _read_messages(connection, document["id"], of_messages)}
     except sqlite3.Error as error:
         raise InvalidImport(f"the database cannot be read: {error}") from None
 
 
-def _columns(connection: sqlite3.Connection, table: str, wanted: Iterable[str]) -> list[str]:
+def _find_columns(connection: sqlite3.Connection, table: str, wanted: Iterable[str]) -> list[str]:
     """Find those of ``wanted`` that a table has. A view of that name is none: it could compute anything."""
     kind = connection.execute("select type from sqlite_master where name = ?", (table,)).fetchone()
     if kind is None or kind[0] != "table":
@@ -91,7 +91,7 @@ def _columns(connection: sqlite3.Connection, table: str, wanted: Iterable[str]) 
     return [name for name in wanted if name in there]
 
 
-def _messages(connection: sqlite3.Connection, session_id: object, columns: list[str]) -> list[dict[str, Any]]:
+def _read_messages(connection: sqlite3.Connection, session_id: object, columns: list[str]) -> list[dict[str, Any]]:
     """Read what Hermes Agent's model was shown last: rows that a compaction replaced are left out."""
     there = {row[1] for row in connection.execute("pragma table_info(messages)")}
     active = "and active = 1" if "active" in there else ""

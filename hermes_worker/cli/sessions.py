@@ -13,16 +13,16 @@ from typing import Any, TextIO
 
 import click
 
-from hermes_worker.cli.layout import in_words, moment, table
+from hermes_worker.cli.api_connection import connect_api
+from hermes_worker.cli.layout import format_field, format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.reaching import ask_api
 from hermes_worker.cli.run_backend import RunBackend
 from hermes_worker.cli.runs import watch_run
-from hermes_worker.cli.screen import clean
+from hermes_worker.cli.screen import strip_controls
 from hermes_worker.cli.session_backend import open_sessions
-from hermes_worker.cli.session_files import documents_in, write_session
+from hermes_worker.cli.session_files import read_documents, write_session
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.core.titles import cleaned_title
+from hermes_worker.core.titles import clean_title
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,16 +53,16 @@ def list_sessions(home: Path | None, children: bool, limit: int, as_json: bool, 
 def show(home: Path | None, session: str, has_messages: bool, as_json: bool) -> None:
     """What a conversation is and came to. SESSION is an id, a name, or a title: then the newest that is called so."""
     backend = open_sessions(home)
-    found = backend.known(session)
+    found = backend.find(session)
     if as_json:
         click.echo(json.dumps(found))
     else:
         width = max(map(len, _SHOWN))
         for name in _SHOWN:
-            value = moment(found[name]) if name == "last_active" else in_words(name, found[name])
-            click.echo(f"{name.ljust(width)}  {clean(value)}")
+            value = format_moment(found[name]) if name == "last_active" else format_field(name, found[name])
+            click.echo(f"{name.ljust(width)}  {strip_controls(value)}")
     for message in backend.messages(found["id"]) if has_messages else ():
-        click.echo(json.dumps(message) if as_json else _as_text(message))
+        click.echo(json.dumps(message) if as_json else _render_message(message))
 
 
 @sessions.command("search", epilog='Example: hermes-worker sessions search "deploy OR release"')
@@ -82,14 +82,14 @@ def search(home: Path | None, query: str, session: str | None, as_json: bool, **
     backend = open_sessions(home)
     said = {"include_children" if name == "children" else name: value for name, value in filters.items() if value}
     if session is not None:
-        said["session_id"] = backend.known(session)["id"]
+        said["session_id"] = backend.find(session)["id"]
     found = backend.search(query, said)
     if as_json:
         for each in found["data"]:
             click.echo(json.dumps(each))
     elif found["data"]:
-        rows = [_row_of_hit(each) for each in found["data"]]
-        click.echo(table(rows, ("SESSION", "MESSAGE", "ROLE", "WHEN", "TEXT"), whole=(0, 1, 2, 3)))
+        rows = [_format_hit(each) for each in found["data"]]
+        click.echo(render_table(rows, ("SESSION", "MESSAGE", "ROLE", "WHEN", "TEXT"), whole=(0, 1, 2, 3)))
     if not found["is_complete"]:
         click.echo("not all was looked through: older messages of a common word, or what is not indexed yet", err=True)
 
@@ -102,7 +102,7 @@ def search(home: Path | None, query: str, session: str | None, as_json: bool, **
 def lineage(home: Path | None, session: str, as_json: bool) -> None:
     """A conversation, what it was forked from, and the forks of all of them, oldest first."""
     backend = open_sessions(home)
-    _show_all(backend.lineage(backend.known(session)["id"]), as_json=as_json)
+    _show_all(backend.lineage(backend.find(session)["id"]), as_json=as_json)
 
 
 @sessions.command("rename", epilog='Example: hermes-worker sessions rename run_0123... "The parser"')
@@ -113,8 +113,8 @@ def lineage(home: Path | None, session: str, as_json: bool) -> None:
 def rename(home: Path | None, session: str, title: str) -> None:
     """Call a conversation TITLE; an empty one takes the title away."""
     backend = open_sessions(home)
-    changed = backend.change(backend.known(session)["id"], {"title": cleaned_title(title)})
-    click.echo(f"{changed['id']}  {clean(changed['title'] or '-')}")
+    changed = backend.change(backend.find(session)["id"], {"title": clean_title(title)})
+    click.echo(f"{changed['id']}  {strip_controls(changed['title'] or '-')}")
 
 
 @sessions.command("end")
@@ -125,9 +125,9 @@ def rename(home: Path | None, session: str, title: str) -> None:
 def end(home: Path | None, session: str, reason: str) -> None:
     """Note that a conversation is over. The next turn in it takes the note back."""
     backend = open_sessions(home)
-    reason = cleaned_title(reason)[:40] or "ended"
-    changed = backend.change(backend.known(session)["id"], {"end_reason": reason})
-    click.echo(f"{changed['id']}  {clean(changed['end_reason'] or '-')}")
+    reason = clean_title(reason)[:40] or "ended"
+    changed = backend.change(backend.find(session)["id"], {"end_reason": reason})
+    click.echo(f"{changed['id']}  {strip_controls(changed['end_reason'] or '-')}")
 
 
 @sessions.command("archive")
@@ -138,7 +138,7 @@ def end(home: Path | None, session: str, reason: str) -> None:
 def archive(home: Path | None, session: str, undo: bool) -> None:
     """Put a conversation away: it is kept and found, and not listed."""
     backend = open_sessions(home)
-    changed = backend.change(backend.known(session)["id"], {"archived": not undo})
+    changed = backend.change(backend.find(session)["id"], {"archived": not undo})
     click.echo(f"{changed['id']}  {'back' if undo else 'archived'}")
 
 
@@ -151,9 +151,9 @@ def archive(home: Path | None, session: str, undo: bool) -> None:
 def fork(home: Path | None, session: str, title: str | None, message_id: int | None) -> None:
     """Begin a conversation with a copy of another's messages. Prints its name."""
     backend = open_sessions(home)
-    wanted = {"title": cleaned_title(title or "") or None, "message_id": message_id}
+    wanted = {"title": clean_title(title or "") or None, "message_id": message_id}
     given = {name: value for name, value in wanted.items() if value is not None}
-    click.echo(backend.fork(backend.known(session)["id"], given)["id"])
+    click.echo(backend.fork(backend.find(session)["id"], given)["id"])
 
 
 @sessions.command("export", epilog="Example: hermes-worker sessions export --out sessions.jsonl")
@@ -169,12 +169,12 @@ def export(
     """Write conversations with their messages as JSON Lines; without SESSION all that are listed, oldest first."""
     backend = open_sessions(home)
     if session:
-        known = [backend.known(each) for each in session]
+        known = [backend.find(each) for each in session]
         found = [one for each in known for one in (backend.lineage(each["id"]) if has_lineage else [each])]
     else:
         found = backend.page(_EXPORTED_MAX, {"source": source} if source else {})[::-1]
     by_id = {one["id"]: one for one in found}
-    with nullcontext(sys.stdout) if out is None else _new_file(out) as file:
+    with nullcontext(sys.stdout) if out is None else _create_file(out) as file:
         for one in by_id.values():
             write_session(file, one, backend.messages(one["id"]))
     click.echo(f"{len(by_id)} sessions", err=True)
@@ -190,13 +190,13 @@ def import_(home: Path | None, file: Path) -> int:
     if not file.is_file():
         raise click.UsageError(f"there is no file {str(file)!r}")
     made, refused = 0, 0
-    for number, told in enumerate(open_sessions(home).take_in(documents_in(file)), start=1):
+    for number, told in enumerate(open_sessions(home).import_all(read_documents(file)), start=1):
         if isinstance(told, str):
             made += 1
-            click.echo(clean(told))
+            click.echo(strip_controls(told))
         else:
             refused += 1
-            click.echo(f"session {number}: {clean(str(told))}", err=True)
+            click.echo(f"session {number}: {strip_controls(str(told))}", err=True)
     click.echo(f"{made} sessions imported, {refused} not", err=True)
     return 1 if refused and not made else 0
 
@@ -228,7 +228,7 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
             raise
         except HermesError as error:
             kept += 1
-            click.echo(f"{one['id']} stays: {clean(str(error))}", err=True)
+            click.echo(f"{one['id']} stays: {strip_controls(str(error))}", err=True)
     click.echo(f"deleted {len(chosen) - kept} of {len(chosen)} sessions")
 
 
@@ -240,9 +240,9 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
 def delete(home: Path | None, session: str, yes: bool) -> None:
     """Delete a conversation with its runs and what they delegated. Forks stay."""
     backend = open_sessions(home)
-    found = backend.known(session)
+    found = backend.find(session)
     if not yes:
-        named = clean(found["title"] or "without a title")
+        named = strip_controls(found["title"] or "without a title")
         click.confirm(f"Delete {found['id']} ({named}, {found['message_count']} messages)?", abort=True, err=True)
     backend.delete(found["id"])
     click.echo(f"deleted {found['id']}")
@@ -260,7 +260,7 @@ def resume(ctx: click.Context, home: Path | None, session: str, prompt: str, det
     """Take the next turn in a conversation. PROMPT is what you say; - reads it from standard input."""
     from hermes_worker.cli.submit import submit
 
-    known_as = open_sessions(home).known(session)["id"]
+    known_as = open_sessions(home).find(session)["id"]
     ended: int = ctx.invoke(submit, home=home, prompt=prompt, session=known_as, watch=not detach, as_json=as_json)
     return ended
 
@@ -284,7 +284,7 @@ _SHOWN = (
 )
 
 
-def _new_file(path: Path) -> TextIO:
+def _create_file(path: Path) -> TextIO:
     """Create a file for this user alone. Raises ``click.UsageError`` where there is one."""
     try:
         return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8")
@@ -302,26 +302,26 @@ def _show_all(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
                 each["id"],
                 each["source"] or "-",
                 str(each["message_count"]),
-                moment(each["last_active"]),
-                clean(each["title"] or each["preview"] or "-"),
+                format_moment(each["last_active"]),
+                strip_controls(each["title"] or each["preview"] or "-"),
             )
             for each in found
         ]
-        click.echo(table(rows, ("SESSION", "SOURCE", "MESSAGES", "LAST ACTIVE", "TITLE"), whole=(0, 1, 2, 3)))
+        click.echo(render_table(rows, ("SESSION", "SOURCE", "MESSAGES", "LAST ACTIVE", "TITLE"), whole=(0, 1, 2, 3)))
 
 
-def _row_of_hit(each: Mapping[str, Any]) -> tuple[str, ...]:
-    at = moment(each["timestamp"])
-    return (each["session_id"], str(each["message_id"]), each["role"], at, clean(each["snippet"]))
+def _format_hit(each: Mapping[str, Any]) -> tuple[str, ...]:
+    at = format_moment(each["timestamp"])
+    return (each["session_id"], str(each["message_id"]), each["role"], at, strip_controls(each["snippet"]))
 
 
-def _as_text(message: Mapping[str, Any]) -> str:
+def _render_message(message: Mapping[str, Any]) -> str:
     content = message["content"]
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
     called = [f"-> {call['function']['name']}({call['function']['arguments']})" for call in message["tool_calls"] or ()]
     said = "\n".join(part for part in (text, *called) if part)
     who = message["role"] if message["tool_name"] is None else f"{message['role']} {message['tool_name']}"
-    return clean(f"\n[{message['id']}] {who}, {moment(message['timestamp'])}\n{said}")
+    return strip_controls(f"\n[{message['id']}] {who}, {format_moment(message['timestamp'])}\n{said}")
 
 
 @sessions.command(epilog='Example: hermes-worker sessions compress run_0123... --focus "the parser"')
@@ -333,7 +333,7 @@ def _as_text(message: Mapping[str, Any]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def compress(home: Path | None, session_id: str, focus: str, detach: bool, as_json: bool) -> int:
     """Summarise the older part of a session now. The transcript stays; a model is shown the summary in its place."""
-    asked = ask_api(home, begins_work=True)
+    asked = connect_api(home, begins_work=True)
     run_id = asked.client.compress_session(session_id, focus=focus)
     if detach:
         click.echo(json.dumps({"run_id": run_id}) if as_json else run_id)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.short_ids import PREFIXES, ShortKind, is_whole
+from hermes_worker.core.short_ids import PREFIXES, ShortKind, is_whole_id
 from hermes_worker.store.short_ids import AmbiguousId
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 _MAY_BE_ASKED_FOR = re.compile(r"(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,200}")
 
 
-def whole_session(client: HermesClient, written: str) -> str:
+def complete_session_id(client: HermesClient, written: str) -> str:
     """Complete a session's id from its beginning (it is the id of its first run); a name stays as it is. Raises
     ``AmbiguousId``."""
-    return whole_id(client, written, "run") if written.startswith(PREFIXES["run"]) else written
+    return complete_id(client, written, "run") if written.startswith(PREFIXES["run"]) else written
 
 
-def whole_id(client: HermesClient, written: str, kind: ShortKind) -> str:
+def complete_id(client: HermesClient, written: str, kind: ShortKind) -> str:
     """Complete an id from its beginning; a text that begins no id is returned as it is, and looking it up then fails
     with a sentence. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
     from hermes_worker.client import RefusedError
@@ -29,7 +29,7 @@ def whole_id(client: HermesClient, written: str, kind: ShortKind) -> str:
     if not _MAY_BE_ASKED_FOR.fullmatch(written):
         raise ConfigurationError(f"there is no {kind} {written[:80]!r}")
     digits = written.strip().lower().removeprefix(PREFIXES[kind])
-    if is_whole(written, kind) or not re.fullmatch(r"[0-9a-f]{1,32}", digits):
+    if is_whole_id(written, kind) or not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         return written
     try:
         return client.whole_id(written.strip().lower(), kind)

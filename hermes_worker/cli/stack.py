@@ -21,16 +21,16 @@ from pathlib import Path
 from hermes_worker import mcp, plugins
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.background_stack import StackLog, broker_log_path
 from hermes_worker.local.children import ChildExit, ChildSpec
-from hermes_worker.local.detached import StackLog, broker_log_path
-from hermes_worker.local.forked import Entry
+from hermes_worker.local.forking import ChildEntry
 from hermes_worker.local.process import title_process
 from hermes_worker.local.readiness import read_cause, waiting_file
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.settings import ServerSettings, Settings, handed_to
+from hermes_worker.settings import ServerSettings, Settings, build_handover
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.server_key import keep_server_key
-from hermes_worker.store.revisions import newest
+from hermes_worker.store.revisions import find_newest
 
 _SERVERS = "servers"
 """The group of servers that roles need: started before them, and ended after them, so that a draining worker can hand
@@ -73,65 +73,65 @@ class Stack:
         """
         from hermes_worker.workspaces.sandbox.groups import groups
 
-        groups.ground()  # before there is any child, which would be in the way
-        bring_up_to_date(self.settings, say)
+        groups.find_parent()  # before there is any child, which would be in the way
+        migrate_database(self.settings, say)
         if self._plan.has_api:
             keep_server_key(self.settings)  # said in words here, if it cannot be used
             server = self.settings.server
-            self.settings = replace(self.settings, server=replace(server, port=server.port or free_port()))
-            require_free(server.host, self.settings.server.port)
+            self.settings = replace(self.settings, server=replace(server, port=server.port or find_free_port()))
+            require_free_port(server.host, self.settings.server.port)
         specs: list[ChildSpec] = []
         if self._valkey is not None:
-            specs.append(self._broker(self._valkey))
+            specs.append(self._plan_broker(self._valkey))
             broker = replace(self.settings.broker, url=self._valkey.url)
             self.settings = replace(self.settings, broker=broker)
         if self.settings.model.is_scripted:
-            specs.append(self._scripted())
+            specs.append(self._plan_scripted_model())
         # A role that holds credentials runs no commands, and one that runs commands gets as few credentials as
         # possible.
-        specs.append(self._worker("model", "model,delivery,system", self._plan.model_concurrency))
-        specs.append(self._worker("tools", "tools", self._plan.tool_concurrency))
+        specs.append(self._plan_worker("model", "model,delivery,system", self._plan.model_concurrency))
+        specs.append(self._plan_worker("tools", "tools", self._plan.tool_concurrency))
         if (
             self.settings.browser.is_enabled
             and self._plan.has_beat
-            and (lacking := _lacks_browser(self.settings)) is None
+            and (lacking := _find_browser_problem(self.settings)) is None
         ):
-            alive = self._mark("browser.alive")
+            alive = self._choose_mark_file("browser.alive")
             name = f"{socket.gethostname()}:{os.getpid()}:browser"
             arguments = ["browser", "--name", name, "--alive-file", str(alive)]
-            specs.append(self._role("browser", arguments, (ProcessRole.BROWSER,), ready=alive.exists))
+            specs.append(self._plan_role("browser", arguments, (ProcessRole.BROWSER,), ready=alive.exists))
         elif self.settings.browser.is_enabled and self._plan.has_beat:
             say(f"starting no browser host ({lacking})")
         if self._plan.has_beat and _has_processes(self.settings):
-            alive = self._mark("mcp.alive")
+            alive = self._choose_mark_file("mcp.alive")
             name = f"{socket.gethostname()}:{os.getpid()}:mcp"
             arguments = ["mcp-host", "--name", name, "--alive-file", str(alive)]
-            specs.append(self._role("mcp", arguments, (ProcessRole.MCP,), ready=alive.exists))
+            specs.append(self._plan_role("mcp", arguments, (ProcessRole.MCP,), ready=alive.exists))
         if self._plan.has_beat:
-            alive = self._mark("beat.alive")
+            alive = self._choose_mark_file("beat.alive")
             specs.append(
-                self._role("beat", ["beat", "--alive-file", str(alive)], (ProcessRole.BEAT,), ready=alive.exists)
+                self._plan_role("beat", ["beat", "--alive-file", str(alive)], (ProcessRole.BEAT,), ready=alive.exists)
             )
         if self._plan.has_beat and _has_accounts(self.settings):
-            alive = self._mark("gateway.alive")
+            alive = self._choose_mark_file("gateway.alive")
             self._gateway = f"{socket.gethostname()}:{os.getpid()}:gateway"
             arguments = ["gateway", "--name", self._gateway, "--alive-file", str(alive)]
-            specs.append(self._role("gateway", arguments, (ProcessRole.GATEWAY,), ready=alive.exists))
+            specs.append(self._plan_role("gateway", arguments, (ProcessRole.GATEWAY,), ready=alive.exists))
         if self._plan.has_api:
             server = self.settings.server
-            specs.append(self._role("api", ["api"], (ProcessRole.API,), ready=_is_healthy(server)))
+            specs.append(self._plan_role("api", ["api"], (ProcessRole.API,), ready=_build_health_check(server)))
         return specs
 
     @property
-    def preload(self) -> Entry:
+    def preload(self) -> ChildEntry:
         """Import what the processes have in common, once, in the process that forks them."""
         used = (("scheduler.beat", self._plan.has_beat), ("hermes_worker.api.server", self._plan.has_api))
-        return Entry("hermes_worker.cli.stack:import_for_roles", [name for name, is_used in used if is_used])
+        return ChildEntry("hermes_worker.cli.stack:import_for_roles", [name for name, is_used in used if is_used])
 
     @property
     def api_url(self) -> str | None:
         server = self.settings.server
-        return f"{server.scheme}://{reachable(server.host)}:{server.port}" if self._plan.has_api else None
+        return f"{server.scheme}://{find_reachable_host(server.host)}:{server.port}" if self._plan.has_api else None
 
     def release(self) -> None:
         """Release the broker's directory. Idempotent."""
@@ -145,24 +145,24 @@ class Stack:
         from hermes_worker.observe import log
         from hermes_worker.store.gateway import GatewayRows
         from hermes_worker.store.workers import Workers
-        from hermes_worker.wiring import database_of
+        from hermes_worker.wiring import build_database
 
         worker = self._workers.get(ended.name)
         gateway = self._gateway if ended.name == "gateway" else None
         if worker is None and gateway is None:
             return
-        database = database_of(self.settings)
+        database = build_database(self.settings)
         try:
             if worker is not None:
-                Workers(database).expire_named(worker)
+                Workers(database).expire_leases(worker)
             if gateway is not None:
-                GatewayRows(database).release_held_by(gateway)
+                GatewayRows(database).release_leases_of(gateway)
         except HermesError as error:
             log.warning("database.unreachable", doing="expire", error=str(error))
         finally:
             database.close()
 
-    def _broker(self, valkey: EmbeddedValkey) -> ChildSpec:
+    def _plan_broker(self, valkey: EmbeddedValkey) -> ChildSpec:
         log_path = broker_log_path(self.settings.home)
         StackLog(log_path).keep_small()
         argv = [*valkey.prepare(), "--logfile", str(log_path)]
@@ -178,51 +178,51 @@ class Stack:
             recover=valkey.recover,
         )
 
-    def _scripted(self) -> ChildSpec:
-        port = free_port()
+    def _plan_scripted_model(self) -> ChildSpec:
+        port = find_free_port()
         model = self.settings.model
         address, free = f"http://127.0.0.1:{port}/v1", ("custom:scripted=0/0", *model.prices)
         model = replace(model, provider="custom", name="scripted", base_url=address, prices=free)
         self.settings = replace(self.settings, model=model)
-        ready = _answers_on("127.0.0.1", port)
+        ready = _build_port_check("127.0.0.1", port)
         # Its own entry point, because it starts in a fifth of the time of a command.
         pace = ["--port", str(port), "--chunks", "16", "--chunk-gap-s", "0.004"]
         return replace(
-            self._role("scripted", [], (), ready=ready),
+            self._plan_role("scripted", [], (), ready=ready),
             argv=[sys.executable, "-P", "-m", "hermes_worker.models.scripted", *pace],
-            main=Entry("hermes_worker.cli.stack:be_scripted", pace),
+            main=ChildEntry("hermes_worker.cli.stack:run_scripted_model_in_child", pace),
             group=_SERVERS,
         )
 
-    def _worker(self, name: str, queues: str, concurrency: int) -> ChildSpec:
+    def _plan_worker(self, name: str, queues: str, concurrency: int) -> ChildSpec:
         # Unique in the fleet: the same database may serve other machines, and other homes of this one.
         known_as = f"{socket.gethostname()}:{os.getpid()}:{name}"
         self._workers[name] = known_as
         # Two facts: it has a row among the workers and renews its lease, and it is connected to the broker.
-        alive, consuming = self._mark(f"{name}.alive"), self._mark(f"{name}.ready")
+        alive, consuming = self._choose_mark_file(f"{name}.alive"), self._choose_mark_file(f"{name}.ready")
         arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
         roles = tuple(ProcessRole(queue) for queue in queues.split(","))
         waiting_file(consuming).unlink(missing_ok=True)
-        role = self._role(name, arguments, roles, ready=lambda: alive.exists() and consuming.exists())
+        role = self._plan_role(name, arguments, roles, ready=lambda: alive.exists() and consuming.exists())
         return replace(role, waits_for=partial(read_cause, consuming))
 
-    def _mark(self, name: str) -> Path:
+    def _choose_mark_file(self, name: str) -> Path:
         """Choose a file that a role will make, and that does not exist yet."""
         path = self.settings.home / "run" / name
         path.unlink(missing_ok=True)
         return path
 
-    def _role(
+    def _plan_role(
         self, name: str, arguments: Sequence[str], roles: Sequence[ProcessRole], ready: Callable[[], bool] | None = None
     ) -> ChildSpec:
         lease = self.settings.lease
-        plugins.require(self.settings, roles)  # said here: the role itself would say it into a log
-        environ, secrets = handed_to(self._with_metrics_port(name), *roles)
+        plugins.require_settings(self.settings, roles)  # said here: the role itself would say it into a log
+        environ, secrets = build_handover(self._set_metrics_port(name), *roles)
         return ChildSpec(
             name=name,
             argv=[sys.executable, "-P", "-m", "hermes_worker.cli", *arguments],
-            main=Entry("hermes_worker.cli.stack:be_role", arguments),
+            main=ChildEntry("hermes_worker.cli.stack:run_role_in_child", arguments),
             env=environ,
             secrets=secrets.to_bytes() if roles else None,
             ready=ready,
@@ -231,7 +231,7 @@ class Stack:
             group="roles",
         )
 
-    def _with_metrics_port(self, name: str) -> Settings:
+    def _set_metrics_port(self, name: str) -> Settings:
         metrics = self.settings.metrics
         if not metrics.port or name not in _METRICS_PORTS:
             return self.settings
@@ -245,29 +245,29 @@ def _has_processes(settings: Settings) -> bool:
         return True
     if not mcp.has_servers(settings.home):
         return False
-    from hermes_worker.mcp.servers import servers_of
+    from hermes_worker.mcp.servers import load_servers
 
-    return any(server.is_process for server in servers_of(settings.home).values())
+    return any(server.is_process for server in load_servers(settings.home).values())
 
 
 def _has_accounts(settings: Settings) -> bool:
     """Whether there are accounts of chat platforms to listen to. Raises ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
         return False
-    from hermes_worker.channels.receivers import held_by_gateways
+    from hermes_worker.channels.receivers import list_gateway_accounts
 
-    return bool(held_by_gateways(settings.variables, settings.gateway.accounts))
+    return bool(list_gateway_accounts(settings.variables, settings.gateway.accounts))
 
 
-def _lacks_browser(settings: Settings) -> str | None:
+def _find_browser_problem(settings: Settings) -> str | None:
     """Find what keeps this machine from hosting browsers, as a sentence; ``None`` for nothing."""
-    from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, missing_extra
+    from hermes_worker.browser.chromium import NoBrowserHere, explain_missing_extra, find_chromium
 
     try:
         find_chromium(settings.browser.chromium)
     except NoBrowserHere as error:
         return str(error)
-    return missing_extra()
+    return explain_missing_extra()
 
 
 def import_for_roles(more: Sequence[str]) -> None:
@@ -280,13 +280,13 @@ def import_for_roles(more: Sequence[str]) -> None:
     warm_up()
 
 
-def be_role(arguments: Sequence[str]) -> None:
+def run_role_in_child(arguments: Sequence[str]) -> None:
     """Run the command ``arguments``, in a child that was forked."""
     sys.argv = ["hermes-worker", *arguments]
     main(arguments)
 
 
-def be_scripted(arguments: Sequence[str]) -> None:
+def run_scripted_model_in_child(arguments: Sequence[str]) -> None:
     """Run the stand-in for a model, in a child that was forked."""
     from hermes_worker.models.scripted.__main__ import main as serve
 
@@ -294,15 +294,15 @@ def be_scripted(arguments: Sequence[str]) -> None:
     sys.exit(serve(arguments))
 
 
-def bring_up_to_date(settings: Settings, say: Callable[[str], None]) -> None:
+def migrate_database(settings: Settings, say: Callable[[str], None]) -> None:
     """Migrate the database to this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     if settings.database.url is None and _is_current(settings.home / "hermes-worker.db"):
         return
     from hermes_worker.store.migrate import migrate
-    from hermes_worker.wiring import database_of
+    from hermes_worker.wiring import build_database
 
     say("preparing the database")
-    database = database_of(settings)
+    database = build_database(settings)
     try:
         migrate(database)
     finally:
@@ -318,17 +318,17 @@ def _is_current(path: Path) -> bool:
             row = connection.execute("select version_num from alembic_version").fetchone()
     except sqlite3.Error:
         return False  # the slow way explains the problem better
-    return row is not None and row[0] == newest()
+    return row is not None and row[0] == find_newest()
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """Find a port of this machine on which nothing listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def require_free(host: str, port: int) -> None:
+def require_free_port(host: str, port: int) -> None:
     """Raise ``ConfigurationError`` when the port is taken, or when the address is not of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -341,10 +341,10 @@ def require_free(host: str, port: int) -> None:
         ) from error
 
 
-def _answers_on(host: str, port: int) -> Callable[[], bool]:
+def _build_port_check(host: str, port: int) -> Callable[[], bool]:
     def answers() -> bool:
         try:
-            with socket.create_connection((reachable(host).strip("[]"), port), timeout=0.2):
+            with socket.create_connection((find_reachable_host(host).strip("[]"), port), timeout=0.2):
                 return True
         except OSError:
             return False
@@ -352,19 +352,19 @@ def _answers_on(host: str, port: int) -> Callable[[], bool]:
     return answers
 
 
-def _own_context(server: ServerSettings) -> ssl.SSLContext | None:
-    from hermes_worker.settings.tls import own_context  # its imports take time, and few need it
+def _build_own_context(server: ServerSettings) -> ssl.SSLContext | None:
+    from hermes_worker.settings.tls import build_own_context  # its imports take time, and few need it
 
-    return own_context(server)
+    return build_own_context(server)
 
 
-def _is_healthy(server: ServerSettings) -> Callable[[], bool]:
+def _build_health_check(server: ServerSettings) -> Callable[[], bool]:
     """Build a check whether the API reports that it is well. A client library would take longer to import than this to
     ask."""
-    where, port = reachable(server.host), server.port
+    where, port = find_reachable_host(server.host), server.port
     if server.tls_client_ca is not None:
-        return _answers_on(server.host, port)  # it answers no client without a certificate
-    tls = _own_context(server) if server.tls_certificate is not None else None
+        return _build_port_check(server.host, port)  # it answers no client without a certificate
+    tls = _build_own_context(server) if server.tls_certificate is not None else None
     request = f"GET /health HTTP/1.1\r\nHost: {where}:{port}\r\nConnection: close\r\n\r\n".encode()
 
     def is_healthy() -> bool:
@@ -381,6 +381,6 @@ def _is_healthy(server: ServerSettings) -> Callable[[], bool]:
     return is_healthy
 
 
-def reachable(host: str) -> str:
+def find_reachable_host(host: str) -> str:
     """Find the address at which a server that listens on ``host`` can be reached from here."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}.get(host, host)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.cli.listing import AHEAD
 from hermes_worker.cli.options import (
     TEXT,
@@ -19,12 +20,11 @@ from hermes_worker.cli.options import (
     toolset_names,
     toolsets_option,
 )
-from hermes_worker.cli.reaching import ask_api
 from hermes_worker.cli.run_backend import RunBackend
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.urgency import PRIORITIES
+from hermes_worker.core.priority import PRIORITIES
 from hermes_worker.store.runs.runs import Multitask
 
 
@@ -80,16 +80,16 @@ from hermes_worker.store.runs.runs import Multitask
 def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: Any) -> int:
     """Put a task into the queue. PROMPT is the task; - reads it from standard input."""
     text = prompt_text(prompt)
-    asked_api = ask_api(home, begins_work=True)
+    asked_api = connect_api(home, begins_work=True)
     if asked["workspace"] and asked_api.settings is None:
         raise ConfigurationError("--workspace names a directory of this machine, and the run works on the server's")
     given = {_API_NAMES.get(name, name): asked[name] for name in _API_FIELDS if asked[name] not in (None, ())}
     if asked["workspace"]:
         given["workspace"] = str(asked["workspace"].absolute())
     if asked["metadata"]:
-        given["metadata"] = metadata_of(asked["metadata"])
+        given["metadata"] = parse_metadata(asked["metadata"])
     if asked["output_schema"]:
-        given["output_schema"] = schema_in(asked["output_schema"])
+        given["output_schema"] = read_schema(asked["output_schema"])
     if (names := toolset_names(asked["toolsets"])) is not None:
         given["toolsets"] = names
     client = asked_api.client
@@ -112,7 +112,7 @@ _API_FIELDS = (
 """Options that the API takes as they are, and those that have another name there."""
 
 
-def schema_in(path: Path) -> dict[str, Any]:
+def read_schema(path: Path) -> dict[str, Any]:
     """Read a JSON schema from a file. Raises ``ConfigurationError``."""
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def schema_in(path: Path) -> dict[str, Any]:
     return schema
 
 
-def metadata_of(pairs: Sequence[str]) -> dict[str, str]:
+def parse_metadata(pairs: Sequence[str]) -> dict[str, str]:
     """Parse ``NAME=VALUE`` pairs. Raises ``ConfigurationError`` for what is none."""
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.layout import in_tree_order, in_words, led_to, table
+from hermes_worker.cli.layout import find_ancestors, format_field, iterate_tree, render_table
 from hermes_worker.cli.listing import STATUSES
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import TreeLine, open_backend
-from hermes_worker.cli.screen import clean, coloured, duration, one_line
-from hermes_worker.services.shown import CallLine, CallTexts
+from hermes_worker.cli.screen import colour_status, flatten_text, format_duration, strip_controls
+from hermes_worker.services.presenters import CallLine, CallTexts
 
 _PLACE = re.compile(r"(\d{1,6})\.(\d{1,4})")
 _ANSWER_CHARS = 60
@@ -39,7 +39,7 @@ def tree(
     """The tree that a run is in: what was delegated, and the turns that background answers began. A run that stands
     further right was begun by the one above it. With filters, runs that fit are shown below those that led to them."""
     backend = open_backend(home)
-    lines, total = backend.tree(backend.run_id(run_id))
+    lines, total = backend.tree(backend.complete_run_id(run_id))
     fitting = [
         line
         for line in lines
@@ -56,25 +56,25 @@ def tree(
         header = ("RUN", "STATUS", "CALL", "TOOK", "USD", "ANSWER OR ERROR")
         by_id = {line.run_id: line for line in lines}
         parents = {line.run_id: line.parent_run_id for line in lines}
-        kept = led_to(parents, [line.run_id for line in fitting])
-        placed = [place for place in in_tree_order(parents) if place[0] in kept]
-        rows = [_tree_row(by_id[run_id], level) for run_id, level in placed]
-        click.echo(table(rows, header, ids=(0,), whole=(0, 1)))
+        kept = find_ancestors(parents, [line.run_id for line in fitting])
+        placed = [place for place in iterate_tree(parents) if place[0] in kept]
+        rows = [_format_tree_row(by_id[run_id], level) for run_id, level in placed]
+        click.echo(render_table(rows, header, ids=(0,), whole=(0, 1)))
     if total > len(lines):
         click.echo(f"note: these are the first {len(lines):,} of {total:,} runs", err=True)
 
 
-def _tree_row(line: TreeLine, level: int) -> tuple[str, ...]:
+def _format_tree_row(line: TreeLine, level: int) -> tuple[str, ...]:
     took = (line.finished_at or time.time()) - line.created_at
     said = line.output if line.output is not None else line.error or ""
     call = line.parent_call or "-"
     return (
-        f"{'  ' * level}{clean(line.run_id)}",
-        coloured(line.status),
+        f"{'  ' * level}{strip_controls(line.run_id)}",
+        colour_status(line.status),
         f"{call} (background)" if line.background else call,
-        duration(max(0.0, took)),
+        format_duration(max(0.0, took)),
         "-" if line.cost_usd is None else f"{line.cost_usd:.4f}",
-        one_line(said, _ANSWER_CHARS),
+        flatten_text(said, _ANSWER_CHARS),
     )
 
 
@@ -94,26 +94,26 @@ def calls(home: Path | None, run_id: str, place: str | None, limit: int, as_json
     """The tool calls of a run; of one of them, its arguments and its result. EFFECT says whether a call may run again
     when its worker is lost: pure at will, keyed with the same key, once never."""
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
+    run_id = backend.complete_run_id(run_id)
     if place is not None:
-        line, texts = backend.call(run_id, *_named(place))
+        line, texts = backend.call(run_id, *_parse_place(place))
         if as_json:
-            click.echo(json.dumps({**_call_document(line), **asdict(texts)}))
+            click.echo(json.dumps({**_build_call_document(line), **asdict(texts)}))
         else:
-            click.echo(_described(line, texts))
+            click.echo(_render_call(line, texts))
         return
     ledger = backend.calls(run_id, limit=limit)
     if as_json:
         for line in ledger:
-            click.echo(json.dumps(_call_document(line)))
+            click.echo(json.dumps(_build_call_document(line)))
     elif ledger:
         header = ("CALL", "TOOL", "EFFECT", "STATUS", "ATTEMPTS", "TOOK", "WORKER")
-        click.echo(table([_call_row(line) for line in ledger], header, whole=(0, 2, 3)))
+        click.echo(render_table([_format_call(line) for line in ledger], header, whole=(0, 2, 3)))
     else:
         click.echo("the run called no tool", err=True)
 
 
-def _named(place: str) -> tuple[int, int]:
+def _parse_place(place: str) -> tuple[int, int]:
     """Parse the iteration and the position of a call. Raises ``click.UsageError``."""
     named = _PLACE.fullmatch(place)
     if named is None:
@@ -121,39 +121,39 @@ def _named(place: str) -> tuple[int, int]:
     return int(named[1]), int(named[2])
 
 
-def _call_document(line: CallLine) -> dict[str, Any]:
+def _build_call_document(line: CallLine) -> dict[str, Any]:
     return {**asdict(line), "status": line.status.value}
 
 
-def _call_row(line: CallLine) -> tuple[str, ...]:
+def _format_call(line: CallLine) -> tuple[str, ...]:
     return (
         line.call,
-        one_line(line.tool, 40),
+        flatten_text(line.tool, 40),
         line.effect,
         f"{line.status.value} ({line.waits_for})" if line.waits_for else line.status.value,
         str(line.attempts),
-        _took(line),
-        one_line(line.worker or "-", 40),
+        _format_duration(line),
+        flatten_text(line.worker or "-", 40),
     )
 
 
-def _took(line: CallLine) -> str:
+def _format_duration(line: CallLine) -> str:
     if line.claimed_at is None:
         return "-"
-    return duration(max(0.0, (line.settled_at or time.time()) - line.claimed_at))
+    return format_duration(max(0.0, (line.settled_at or time.time()) - line.claimed_at))
 
 
-def _described(line: CallLine, texts: CallTexts) -> str:
-    facts = {name: value for name, value in _call_document(line).items() if name != "call"}
+def _render_call(line: CallLine, texts: CallTexts) -> str:
+    facts = {name: value for name, value in _build_call_document(line).items() if name != "call"}
     lines = [
-        f"{line.call} {clean(texts.tool_call_id)}",
-        *(f"  {name:<11} {one_line(in_words(name, value), 80)}" for name, value in facts.items()),
+        f"{line.call} {strip_controls(texts.tool_call_id)}",
+        *(f"  {name:<11} {flatten_text(format_field(name, value), 80)}" for name, value in facts.items()),
         "",
         "arguments:",
-        clean(texts.arguments),
+        strip_controls(texts.arguments),
     ]
     if texts.changed_arguments is not None:
-        lines += ["", "it ran with:", clean(texts.changed_arguments)]
+        lines += ["", "it ran with:", strip_controls(texts.changed_arguments)]
     if texts.result is not None:
-        lines += ["", "result:", clean(texts.result)]
+        lines += ["", "result:", strip_controls(texts.result)]
     return "\n".join(lines)

@@ -16,17 +16,17 @@ from typing import NoReturn
 
 import click
 
-from hermes_worker.cli.backup import copy_note
+from hermes_worker.cli.backup import find_copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Stack, StackPlan
 from hermes_worker.core.errors import HermesError
-from hermes_worker.local.detached import StackLog, broker_log_path, log_path
-from hermes_worker.local.paths import HeldHome, StackNote, holding_home, prepare_home, require_free_home
-from hermes_worker.local.process import root_warning, title_process
+from hermes_worker.local.background_stack import StackLog, broker_log_path, log_path
+from hermes_worker.local.paths import HeldHome, StackNote, hold_home, prepare_home, require_free_home
+from hermes_worker.local.process import format_root_warning, title_process
 from hermes_worker.local.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
-from hermes_worker.settings.server_key import key_file, place_of_key
+from hermes_worker.settings.server_key import describe_key_place, key_file_path
 
 
 @click.command(
@@ -68,7 +68,7 @@ def up(
     plan = StackPlan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)
     if detach:
         return _detach(settings, plan)
-    with holding_home(settings.home) as held:
+    with hold_home(settings.home) as held:
         return _supervise(held, settings, plan)
 
 
@@ -91,7 +91,7 @@ def _detach(settings: Settings, plan: StackPlan) -> int:
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _be_detached(settings, plan, log_file, writer)
+        _run_detached(settings, plan, log_file, writer)
     os.close(writer)
     try:
         told = os.read(reader, _WORDS_BYTES)  # once: processes of the stack have the other end as well
@@ -106,7 +106,7 @@ def _detach(settings: Settings, plan: StackPlan) -> int:
     return 0
 
 
-def _be_detached(settings: Settings, plan: StackPlan, log_file: StackLog, writer: int) -> NoReturn:
+def _run_detached(settings: Settings, plan: StackPlan, log_file: StackLog, writer: int) -> NoReturn:
     """Run the stack in the background, from its start to its end."""
     from hermes_worker.observe import log
 
@@ -118,7 +118,7 @@ def _be_detached(settings: Settings, plan: StackPlan, log_file: StackLog, writer
         output = log_file.open()
         os.dup2(output, 1)
         os.dup2(output, 2)
-        with holding_home(settings.home) as held:
+        with hold_home(settings.home) as held:
             status = _supervise(held, settings, plan, _Detached(log_file=log_file, writer=writer))
     except HermesError as error:
         click.echo(f"hermes-worker: {error}", err=True)
@@ -140,7 +140,7 @@ class _Detached:
     writer: int
     """The pipe over which it tells the process that started it that it is up."""
 
-    def tell(self, note: StackNote, home: Path) -> None:
+    def report_start(self, note: StackNote, home: Path) -> None:
         option = home_option(home)
         words = (
             f"Hermes worker is up in the background (pid {note.pid}), API at {note.api_url}.\n"
@@ -151,7 +151,7 @@ class _Detached:
 
 
 def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _Detached | None = None) -> int:
-    from hermes_worker.cli.models import described, model_key, model_name
+    from hermes_worker.cli.models import describe_model, find_model_name, make_model_key
 
     began = time.monotonic()
     stack = Stack(settings, plan)
@@ -163,9 +163,9 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _D
             command="up",
             started_at=time.time(),
             broker_url=stack.settings.broker.url or "",
-            model=described(settings),
-            model_key=model_key(settings),
-            model_name=model_name(stack.settings),
+            model=describe_model(settings),
+            model_key=make_model_key(settings),
+            model_name=find_model_name(stack.settings),
             api_url=stack.api_url,
         )
 
@@ -173,14 +173,14 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _D
 
         def announce() -> None:
             held.announce(note)
-            click.echo(_welcome(stack, note, time.monotonic() - began))
-            if warning := root_warning():
+            click.echo(_render_welcome(stack, note, time.monotonic() - began))
+            if warning := format_root_warning():
                 click.echo(f"warning: {warning}", err=True)
             if detached is not None:
-                detached.tell(note, settings.home)
+                detached.report_start(note, settings.home)
 
         supervisor = Supervisor(
-            specs, on_exit=stack.on_exit, on_output=partial(_keep_small, logs), preload=stack.preload
+            specs, on_exit=stack.on_exit, on_output=partial(_trim_logs, logs), preload=stack.preload
         )
         status = supervisor.run(on_ready=announce)
         if supervisor.failure is not None:
@@ -192,20 +192,20 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _D
         stack.release()
 
 
-def _keep_small(logs: Sequence[StackLog]) -> None:
+def _trim_logs(logs: Sequence[StackLog]) -> None:
     for each in logs:
         each.keep_small()
 
 
-def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:
-    from hermes_worker.wiring import database_of
+def _render_welcome(stack: Stack, note: StackNote, took_s: float) -> str:
+    from hermes_worker.wiring import build_database
 
     settings = stack.settings
-    database = database_of(settings).url.render_as_string(hide_password=True)
-    path = shlex.quote(str(key_file(settings.home)))
+    database = build_database(settings).url.render_as_string(hide_password=True)
+    path = shlex.quote(str(key_file_path(settings.home)))
     key = f'-H "Authorization: Bearer {"$HERMES_SERVER_KEY" if settings.server.key else f"$(cat {path})"}"'
     home = home_option(settings.home)
-    missing = copy_note(settings)
+    missing = find_copy_note(settings)
     copy = f"\nThis is a restored copy: {missing}\n" if missing else ""
     return f"""
 Hermes worker is up, in {took_s:.1f} s.
@@ -214,7 +214,7 @@ Hermes worker is up, in {took_s:.1f} s.
   database  {database}
   model     {note.model}
   API       {note.api_url}
-  its key   in {place_of_key(settings)}
+  its key   in {describe_key_place(settings)}
   logs      here, and {settings.home / "logs"}
 
 Try, in another terminal:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import TEXT, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import clean, duration, one_line
-from hermes_worker.cli.server import read
+from hermes_worker.cli.screen import flatten_text, format_duration, strip_controls
+from hermes_worker.cli.server import parse_document
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.store.holdings import WorkerView
+from hermes_worker.store.worker_claims import WorkerView
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -36,7 +36,7 @@ def workers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
     """The workers that are alive, in the order in which they came. HOLDS counts the steps that each is at work on."""
-    found = _told(api_client(home))
+    found = _load_workers(open_api_client(home))
     if as_json:
         for view in found:
             click.echo(json.dumps(asdict(view)))
@@ -44,7 +44,7 @@ def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
         is_wide = output == "wide"
         header = ("WORKER", "NAME", "STATE", "QUEUES", "UP", "HOLDS", "SANDBOX", "VERSION")
         rows = [_row(view, is_wide=is_wide) for view in found]
-        click.echo(table(rows, (*header, "OLDEST STEP") if is_wide else header, whole=(0, 2)))
+        click.echo(render_table(rows, (*header, "OLDEST STEP") if is_wide else header, whole=(0, 2)))
     else:
         click.echo("no worker is alive", err=True)
 
@@ -55,18 +55,18 @@ def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
 def drain(home: Path | None, worker: str) -> None:
     """Ask a worker to leave in order: it takes nothing new, finishes what it can, hands the rest over and ends. WORKER
     is its id, the beginning of its id, or its name."""
-    client = api_client(home)
-    chosen = _meant(_told(client), worker)
+    client = open_api_client(home)
+    chosen = _find_worker(_load_workers(client), worker)
     client.drain_worker(chosen.worker_id)
     click.echo(f"{chosen.worker_id} will hear of it with its next heartbeat, and leave")
 
 
-def _told(client: HermesClient) -> list[WorkerView]:
-    found: list[WorkerView] = read(list[WorkerView], client.workers())
+def _load_workers(client: HermesClient) -> list[WorkerView]:
+    found: list[WorkerView] = parse_document(list[WorkerView], client.workers())
     return found
 
 
-def _meant(found: Sequence[WorkerView], written: str) -> WorkerView:
+def _find_worker(found: Sequence[WorkerView], written: str) -> WorkerView:
     """Find the worker that an id, the beginning of one, or a name means. Raises ``ConfigurationError``."""
     exact = [view for view in found if written in (view.worker_id, view.name)]
     meant = exact or [view for view in found if view.worker_id.startswith(written)]
@@ -80,20 +80,20 @@ def _row(view: WorkerView, *, is_wide: bool) -> tuple[str, ...]:
     held = ", ".join(f"{count} {kind}" for kind, count in sorted(view.held.items()))
     shown = (
         view.worker_id[:_ID_CHARS],
-        one_line(view.name, 40),
+        flatten_text(view.name, 40),
         "alive" if view.draining_at is None else "leaving",
         ",".join(view.queues),
-        duration(max(0.0, time.time() - view.started_at)),
+        format_duration(max(0.0, time.time() - view.started_at)),
         held or "-",
         view.sandbox or "-",
         view.version or "-",
     )
-    return (*shown, _oldest(view)) if is_wide else shown
+    return (*shown, _format_oldest(view)) if is_wide else shown
 
 
-def _oldest(view: WorkerView) -> str:
+def _format_oldest(view: WorkerView) -> str:
     if not view.steps:
         return "-"
     step = view.steps[0]
-    took = duration(max(0.0, time.time() - step.claimed_at))
-    return f"{clean(step.tool or step.kind)} of {clean(step.run_id)} for {took}"
+    took = format_duration(max(0.0, time.time() - step.claimed_at))
+    return f"{strip_controls(step.tool or step.kind)} of {strip_controls(step.run_id)} for {took}"

@@ -7,14 +7,14 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import open_records
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import Settings
-from hermes_worker.wiring import place_of_workspaces, pruner_of
+from hermes_worker.wiring import build_pruner, find_workspace_target
 from hermes_worker.workspaces.base import WorkspaceError
-from hermes_worker.workspaces.remote.places import WorkspacePlace
+from hermes_worker.workspaces.remote.targets import WorkspaceTarget
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,18 +28,18 @@ def workspaces() -> None:
 def list_workspaces(home: Path | None, as_json: bool) -> None:
     """The workspaces of the kind that new sessions get, and whose they are."""
     records = open_records(home)
-    place = _place(records.settings)
+    place = _find_place(records.settings)
     try:
-        roots = {PurePosixPath(root).name: root for root in place.roots()}
+        roots = {PurePosixPath(root).name: root for root in place.list_roots()}
     except WorkspaceError as error:
         raise ConfigurationError(str(error)) from error
-    states = pruner_of(records.database, records.settings).workspace_states(list(roots))
+    states = build_pruner(records.database, records.settings).load_workspace_states(list(roots))
     if as_json:
         for name, root in roots.items():
             click.echo(json.dumps({"kind": place.kind, "root": root, "session": name, "state": states.get(name)}))
         return
     rows = [(place.kind, root, states.get(name, "not of this database")) for name, root in roots.items()]
-    click.echo(table(rows, ("KIND", "ROOT", "SESSION"), whole=(0, 1)))
+    click.echo(render_table(rows, ("KIND", "ROOT", "SESSION"), whole=(0, 1)))
 
 
 @workspaces.command(epilog="Its files are gone then; the next call of the session says so, and begins in an empty one.")
@@ -49,12 +49,12 @@ def list_workspaces(home: Path | None, as_json: bool) -> None:
 def remove(home: Path | None, session: str, force: bool) -> None:
     """Remove the workspace of a session, with its files."""
     records = open_records(home)
-    place = _place(records.settings)
+    place = _find_place(records.settings)
     try:
-        root = next((root for root in place.roots() if PurePosixPath(root).name == session), None)
+        root = next((root for root in place.list_roots() if PurePosixPath(root).name == session), None)
         if root is None:
             raise ConfigurationError(f"no workspace of the kind {place.kind} is called {session!r}")
-        state = pruner_of(records.database, records.settings).workspace_states([session]).get(session)
+        state = build_pruner(records.database, records.settings).load_workspace_states([session]).get(session)
         if state != "quiet" and not force:
             what = "is at work" if state else "is not of this database"
             raise ConfigurationError(f"the session {session!r} {what}: --force removes its workspace all the same")
@@ -64,8 +64,8 @@ def remove(home: Path | None, session: str, force: bool) -> None:
     click.echo(f"removed {root}")
 
 
-def _place(settings: Settings) -> WorkspacePlace:
-    place = place_of_workspaces(settings)
+def _find_place(settings: Settings) -> WorkspaceTarget:
+    place = find_workspace_target(settings)
     if place is None:
         kind = settings.terminal.workspace
         raise ConfigurationError(

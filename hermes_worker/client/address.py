@@ -35,7 +35,7 @@ class Address:
         """The server's name in errors."""
         return self.url
 
-    def options(self) -> dict[str, Any]:
+    def build_options(self) -> dict[str, Any]:
         """Build the options of a client of httpx2, of either kind. Imports httpx2."""
         import httpx2
 
@@ -50,13 +50,13 @@ class Address:
         }
 
 
-def acting_headers(tenant: str | None, user: str | None) -> dict[str, str]:
+def build_acting_headers(tenant: str | None, user: str | None) -> dict[str, str]:
     """Build the headers for ``Address.acting``."""
     said = {TENANT_HEADER: tenant, USER_HEADER: user}
     return {name: quote(text, safe="") for name, text in said.items() if text is not None}
 
 
-def address_of(
+def build_address(
     base_url: str,
     api_key: str | None,
     home: Path | None,
@@ -68,9 +68,9 @@ def address_of(
     machine or for a ``home`` that was named. Raises ``ConfigurationError``."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"{without_user(base_url)!r} is no address of a server: write http://HOST:PORT")
+        raise ConfigurationError(f"{remove_user(base_url)!r} is no address of a server: write http://HOST:PORT")
     if parts.username is not None or parts.password is not None:
-        raise ConfigurationError(f"{without_user(base_url)!r} bears a password; give the key by itself, not in the URL")
+        raise ConfigurationError(f"{remove_user(base_url)!r} bears a password; give the key by itself, not in the URL")
     if api_key is None:
         api_key = _find_key(parts.hostname, home)
     if api_key is not None and not _KEY.fullmatch(api_key):
@@ -82,16 +82,16 @@ def _find_key(host: str, home: Path | None) -> str | None:
     """Return the key of the installation in ``home``, for a server of this machine or a ``home`` that was named."""
     try:
         # Here and not above: the thin client has no settings, and a program that brings its key need not load them.
-        from hermes_worker.settings import is_loopback, load
+        from hermes_worker.settings import is_loopback, load_settings
         from hermes_worker.settings.server_key import find_server_key
     except ImportError:
         return None
     if home is None and not is_loopback(host):
         return None
-    found = find_server_key(load(home=home))
+    found = find_server_key(load_settings(home=home))
     return found.reveal() if found else None
 
 
-def without_user(url: str) -> str:
+def remove_user(url: str) -> str:
     """Remove a user and password from ``url``, so that it may be shown."""
     return re.sub(r"//[^/@]*@", "//", url)[:200]

@@ -60,7 +60,7 @@ class Callbacks:
     """Every event."""
 
 
-class Following:
+class CallbackDispatcher:
     """Turns the events of one run into calls of callbacks."""
 
     def __init__(self, run_id: str, callbacks: Callbacks) -> None:
@@ -72,7 +72,7 @@ class Following:
         self._tools: list[str] = []
         self._previews: dict[str, str] = {}
 
-    def take(self, event: Event) -> ApiRequest[AnsweredDocument] | None:
+    def handle_event(self, event: Event) -> ApiRequest[AnsweredDocument] | None:
         """Call back. Returns the request that sends the answer, if a callback gave one. The server may refuse it,
         because another answer was faster."""
         _call(self._to.event_callback, event.kind, event)

@@ -140,12 +140,12 @@ Event = (
 def parse_event(document: Mapping[str, Any]) -> Event:
     """Parse an event of the stream. Raises ``ValueError`` when a field that it needs is missing."""
     try:
-        return _parsed(str(document["event"]), document)
+        return _parse(str(document["event"]), document)
     except (KeyError, TypeError) as error:
         raise ValueError(f"an event of the stream lacks {error}") from error
 
 
-def _parsed(name: str, document: Mapping[str, Any]) -> Event:
+def _parse(name: str, document: Mapping[str, Any]) -> Event:
     if name in TERMINAL_EVENTS:
         return RunEnded(
             name=name,
@@ -158,7 +158,7 @@ def _parsed(name: str, document: Mapping[str, Any]) -> Event:
     return make(document) if make else OtherEvent(name=name, fields=dict(document))
 
 
-def _status(name: str, message: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], Event]:
+def _status_parser(name: str, message: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], Event]:
     return lambda document: RunStatusChanged(name=name, message=message(document))
 
 
@@ -193,16 +193,16 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
         wait_id=d["wait_id"],
         code=d.get("code") or "",
     ),
-    "run.waiting": _status("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
-    "budget.exhausted": _status(
+    "run.waiting": _status_parser("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
+    "budget.exhausted": _status_parser(
         "budget.exhausted", lambda d: f"The limit of {str(d.get('dimension')).replace('_', ' ')} is reached."
     ),
-    "run.resumed": _status("run.resumed", lambda d: "The run goes on."),
-    "run.stopping": _status("run.stopping", lambda d: "The run was asked to stop."),
-    "session.compress": _status(
+    "run.resumed": _status_parser("run.resumed", lambda d: "The run goes on."),
+    "run.stopping": _status_parser("run.stopping", lambda d: "The run was asked to stop."),
+    "session.compress": _status_parser(
         "session.compress", lambda d: f"{d.get('rows')} older messages were summarised to make room."
     ),
-    "step.retried": _status(
+    "step.retried": _status_parser(
         "step.retried",
         lambda d: f"A worker vanished; {d.get('step')} is tried again{' by itself' if 'deaths' in d else ''}.",
     ),

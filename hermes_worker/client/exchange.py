@@ -55,7 +55,7 @@ class ApiAnswer:
     """With names in small letters."""
     body: bytes
 
-    def document(self) -> Any:
+    def parse_document(self) -> Any:
         """Parse the body. Raises ``UnavailableError`` when it is no JSON: then it is not our server that answered."""
         try:
             return json.loads(self.body)
@@ -100,7 +100,7 @@ class ApiRequest(Generic[T]):
     def path(self) -> str:
         path = self.template
         for name, value in self.names.items():
-            path = path.replace(f"{{{name}}}", _segment(value))
+            path = path.replace(f"{{{name}}}", _encode_segment(value))
         return path
 
     @property
@@ -117,14 +117,14 @@ class ApiRequest(Generic[T]):
         """Whether sending it twice does what sending it once does."""
         return self.method in _IDEMPOTENT or self.only_reads or KEY_HEADER in self.headers
 
-    def keyed(self) -> ApiRequest[T]:
+    def add_key(self) -> ApiRequest[T]:
         """Add an idempotency key, where the request needs one."""
         if self.method != "POST" or self.only_reads or self.is_sent_once or KEY_HEADER in self.headers:
             return self
         return replace(self, headers={**self.headers, KEY_HEADER: f"client-{uuid.uuid4().hex}"})
 
 
-def _segment(value: str) -> str:
+def _encode_segment(value: str) -> str:
     """Encode a value as a part of a path. ``.`` and ``..`` would lead elsewhere, and an empty one to the list. Raises
     ``InvalidId``."""
     if not value or value in (".", ".."):
@@ -141,7 +141,7 @@ class Patience:
     first_wait_s: float = 0.25
     wait_s_max: float = 8.0
 
-    def wait_s(self, attempts: int, *, asked_s: float | None) -> float:
+    def compute_wait_s(self, attempts: int, *, asked_s: float | None) -> float:
         """Compute the seconds before the next attempt; ``asked_s`` is the wait that the server asked for."""
         own = min(self.wait_s_max, self.first_wait_s * 2.0 ** min(attempts - 1, 16))
         return own if asked_s is None else max(own, asked_s)
@@ -166,10 +166,10 @@ Exchange = Generator[SendStep | PauseStep, Heard, T]
 """Yields what to do, is sent the answer (``None`` after a pause), and returns the result."""
 
 
-def exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], float], place: str) -> Exchange[T]:
+def run_exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], float], place: str) -> Exchange[T]:
     """Run one operation. ``clock`` gives seconds, ``place`` is the server's name in errors. Raises ``RefusedError``,
     ``UnavailableError``."""
-    request = request.keyed()
+    request = request.add_key()
     give_up_at, attempts, was_sent = clock() + patience.for_s, 0, False
     while True:
         heard = yield SendStep(request=request)
@@ -177,7 +177,7 @@ def exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], flo
         attempts += 1
         if isinstance(heard, ApiAnswer) and 200 <= heard.status < 300:
             return request.read(heard)
-        wait_s = patience.wait_s(attempts, asked_s=_retry_after_s(heard))
+        wait_s = patience.compute_wait_s(attempts, asked_s=_retry_after_s(heard))
         if not _may_pass(request, heard) or clock() + wait_s >= give_up_at:
             break
         was_sent = was_sent or not isinstance(heard, LostAnswer) or heard.was_sent
@@ -187,7 +187,7 @@ def exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], flo
     if request.method == "DELETE" and was_sent and heard.status in (404, 410):
         # An earlier attempt did it, and its answer was lost.
         return request.read(replace(heard, status=200, body=b"{}"))
-    error = refusal(heard)
+    error = build_refusal(heard)
     if error.status == 404 and error.code in (_NO_SUCH_PATH, None):
         raise (yield from _unknown_operation(request, place))
     raise error
@@ -198,7 +198,7 @@ def _may_pass(request: ApiRequest[Any], heard: ApiAnswer | LostAnswer) -> bool:
     if isinstance(heard, LostAnswer):
         return heard.may_pass and (request.is_repeatable or not heard.was_sent)
     if heard.status == 409:
-        return refusal(heard).code == _AT_WORK
+        return build_refusal(heard).code == _AT_WORK
     return request.is_repeatable and heard.status in _PASSING
 
 
@@ -213,7 +213,7 @@ def _unknown_operation(request: ApiRequest[Any], place: str) -> Exchange[Refused
     heard = yield SendStep(request=ApiRequest(method="GET", template="/health", read=lambda answer: answer))
     version = None
     if isinstance(heard, ApiAnswer) and heard.status == 200:
-        document = heard.document()
+        document = heard.parse_document()
         version = str(document.get("version"))[:80] if isinstance(document, dict) else None
     what = f"{request.method} {request.template}"
     if version is None:
@@ -225,7 +225,7 @@ def _unknown_operation(request: ApiRequest[Any], place: str) -> Exchange[Refused
     )
 
 
-def refusal(answer: ApiAnswer) -> RefusedError:
+def build_refusal(answer: ApiAnswer) -> RefusedError:
     """Build the error from the API's message, in either of its shapes. Of a proxy's answer only the status is used."""
     try:
         said = json.loads(answer.body)["error"]

@@ -86,7 +86,7 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def _checked(kind: type[T], document: Any) -> T:
+def _require_document(kind: type[T], document: Any) -> T:
     """Return ``document`` as a ``kind``. Raises ``UnavailableError`` when it has not the fields of one."""
     from pydantic import ValidationError
 
@@ -109,19 +109,19 @@ def _is_resource(found: object) -> bool:
     return isinstance(found[0] if isinstance(found, list) and found else found, Resource)
 
 
-def _reads(kind: type[T], *path: str) -> Callable[[ApiAnswer], T]:
+def _make_reader(kind: type[T], *path: str) -> Callable[[ApiAnswer], T]:
     """Make a reader of the value at ``path`` of the answer."""
 
     def read(answer: ApiAnswer) -> T:
-        document = answer.document()
+        document = answer.parse_document()
         for name in path:
             document = document.get(name) if isinstance(document, dict) else None
-        return _checked(kind, document)
+        return _require_document(kind, document)
 
     return read
 
 
-def _nothing(_answer: ApiAnswer) -> None:
+def _read_nothing(_answer: ApiAnswer) -> None:
     return None
 
 
@@ -133,29 +133,30 @@ class Portion(Generic[T]):
     following: ApiRequest[Portion[T]] | None
 
 
-def _listed(
+def _build_list_request(
     request: ApiRequest[Any], kind: type[T], name: str, after: Callable[[dict[str, Any]], Mapping[str, Any] | None]
 ) -> ApiRequest[Portion[T]]:
     """Make the request for a list, page after page. ``name`` is the field of the list; ``after`` gives the parameters
     of the page behind one, ``None`` behind the last."""
 
     def read(answer: ApiAnswer) -> Portion[T]:
-        document = answer.document()
-        items = _checked(list[kind], document.get(name) if isinstance(document, dict) else None)  # type: ignore[valid-type]
+        document = answer.parse_document()
+        items = _require_document(list[kind], document.get(name) if isinstance(document, dict) else None)  # type: ignore[valid-type]
         more = after(document)
         next_request = None if more is None else replace(request, params={**request.params, **more})
         return Portion(
-            items=items, following=None if next_request is None else _listed(next_request, kind, name, after)
+            items=items,
+            following=None if next_request is None else _build_list_request(next_request, kind, name, after),
         )
 
     return replace(request, read=read)
 
 
-def _by_cursor(document: dict[str, Any]) -> Mapping[str, Any] | None:
+def _find_cursor(document: dict[str, Any]) -> Mapping[str, Any] | None:
     return {"cursor": document["next_cursor"]} if document.get("has_more") and document.get("next_cursor") else None
 
 
-def _behind(parameter: str, field: str) -> Callable[[dict[str, Any]], Mapping[str, Any] | None]:
+def _make_pager(parameter: str, field: str) -> Callable[[dict[str, Any]], Mapping[str, Any] | None]:
     """Make the function that begins the next page behind the last entry's ``field``."""
 
     def after(document: dict[str, Any]) -> Mapping[str, Any] | None:
@@ -196,13 +197,13 @@ def start(text: str, *, idempotency_key: str | None = None, **options: Any) -> A
     """Start a run; ``options`` are the other fields of ``POST /v1/runs``. The same key gives the same run; without one
     the client makes one, so that a lost answer starts no second run."""
     body = {"input": text, **options}
-    return _post("/v1/runs", _reads(StartedDocument), body=body, key=idempotency_key)
+    return _post("/v1/runs", _make_reader(StartedDocument), body=body, key=idempotency_key)
 
 
 def submit(text: str, *, idempotency_key: str | None = None, **options: Any) -> ApiRequest[str]:
     """Start a run as ``start`` does; returns its id."""
     body = {"input": text, **options}
-    return _post("/v1/runs", _reads(str, "run_id"), body=body, key=idempotency_key)
+    return _post("/v1/runs", _make_reader(str, "run_id"), body=body, key=idempotency_key)
 
 
 def submit_all(
@@ -213,7 +214,7 @@ def submit_all(
     body: dict[str, Any] = {"runs": [dict(each) for each in submissions], **({"dry_run": True} if dry_run else {})}
 
     def read(answer: ApiAnswer) -> list[BatchItemDocument]:
-        return _reads(BatchDocument)(answer)["data"]
+        return _make_reader(BatchDocument)(answer)["data"]
 
     return _post("/v1/batch/runs", read, body=body)
 
@@ -221,135 +222,137 @@ def submit_all(
 def runs(**filters: Any) -> ApiRequest[Portion[RunDocument]]:
     """Runs, newest first, page after page; ``filters`` are those of ``GET /v1/runs``, lists where several are meant.
     ``limit`` is the size of a page."""
-    request = _get("/v1/runs", _nothing, **{"limit": PAGE, **filters})
-    return _listed(request, RunDocument, "data", _by_cursor)
+    request = _get("/v1/runs", _read_nothing, **{"limit": PAGE, **filters})
+    return _build_list_request(request, RunDocument, "data", _find_cursor)
 
 
 def run(run_id: str) -> ApiRequest[RunDocument]:
     """A run, with its budget and its tool calls."""
-    return _get("/v1/runs/{run_id}", _reads(RunDocument), _run(run_id))
+    return _get("/v1/runs/{run_id}", _make_reader(RunDocument), _run(run_id))
 
 
 def sheets(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
     """Runs as ``runs`` lists them, with all that their rows say, as the command line needs it."""
-    request = _get("/v1/sheets", _nothing, **{"limit": PAGE, **filters})
-    return _listed(request, dict[str, Any], "data", _by_cursor)
+    request = _get("/v1/sheets", _read_nothing, **{"limit": PAGE, **filters})
+    return _build_list_request(request, dict[str, Any], "data", _find_cursor)
 
 
 def sheet(run_id: str) -> ApiRequest[dict[str, Any]]:
     """Everything about one run, as the command line shows it."""
-    return _get("/v1/sheets/{run_id}", _reads(dict[str, Any]), _run(run_id))
+    return _get("/v1/sheets/{run_id}", _make_reader(dict[str, Any]), _run(run_id))
 
 
 def run_news(run_id: str) -> ApiRequest[dict[str, Any]]:
     """What a follower of a run learns beside its events: why it is where it is, its children, and what was refused to
     runs below it."""
-    return _get("/v1/sheets/{run_id}/news", _reads(dict[str, Any]), _run(run_id))
+    return _get("/v1/sheets/{run_id}/news", _make_reader(dict[str, Any]), _run(run_id))
 
 
 def whole_id(begins: str, kind: Literal["run", "delivery"] = "run") -> ApiRequest[str]:
     """The id of the one run, or delivery, whose id begins so, with its prefix or without."""
-    return _get("/v1/ids", _reads(str, "id"), kind=kind, begins=begins)
+    return _get("/v1/ids", _make_reader(str, "id"), kind=kind, begins=begins)
 
 
 def hook_calls(run_id: str, *, limit: int | None = None) -> ApiRequest[list[dict[str, Any]]]:
     """The calls of hooks for a run and their results, the newest first."""
-    return _get("/v1/sheets/{run_id}/hooks", _reads(list[dict[str, Any]], "data"), _run(run_id), limit=limit)
+    return _get("/v1/sheets/{run_id}/hooks", _make_reader(list[dict[str, Any]], "data"), _run(run_id), limit=limit)
 
 
 def trajectory(run_id: str) -> ApiRequest[dict[str, Any]]:
     """A run as a training sample (ShareGPT)."""
-    return _get("/v1/sheets/{run_id}/trajectory", _reads(dict[str, Any]), _run(run_id))
+    return _get("/v1/sheets/{run_id}/trajectory", _make_reader(dict[str, Any]), _run(run_id))
 
 
 def result(run_id: str) -> ApiRequest[ResultDocument]:
     """The result of the run, under Hermes Agent's names."""
-    return _get("/v1/runs/{run_id}/result", _reads(ResultDocument), _run(run_id))
+    return _get("/v1/runs/{run_id}/result", _make_reader(ResultDocument), _run(run_id))
 
 
 def explain(run_id: str) -> ApiRequest[ExplanationDocument]:
     """Why the run is where it is: ``because``, ``text`` and ``facts``."""
-    return _get("/v1/runs/{run_id}/explain", _reads(ExplanationDocument), _run(run_id))
+    return _get("/v1/runs/{run_id}/explain", _make_reader(ExplanationDocument), _run(run_id))
 
 
 def calls(run_id: str) -> ApiRequest[Portion[dict[str, Any]]]:
     """The tool calls of a run, in order: their effect class, attempts, takeovers, and who holds them."""
-    request = _get("/v1/runs/{run_id}/calls", _nothing, _run(run_id), limit=PAGE)
-    return _listed(request, dict[str, Any], "data", _behind("after", "call"))
+    request = _get("/v1/runs/{run_id}/calls", _read_nothing, _run(run_id), limit=PAGE)
+    return _build_list_request(request, dict[str, Any], "data", _make_pager("after", "call"))
 
 
 def call(run_id: str, place: str) -> ApiRequest[dict[str, Any]]:
     """One tool call with its arguments and its result; ``place`` is its ``call``, such as ``3.0``."""
-    return _get("/v1/runs/{run_id}/calls/{call}", _reads(dict[str, Any]), {"run_id": run_id, "call": place})
+    return _get("/v1/runs/{run_id}/calls/{call}", _make_reader(dict[str, Any]), {"run_id": run_id, "call": place})
 
 
 def prompt(run_id: str, reply: int | None = None) -> ApiRequest[dict[str, Any]]:
     """The prompt for one ``reply`` of a run, counted from 1; ``None`` is the newest."""
-    return _get("/v1/runs/{run_id}/prompt", _reads(dict[str, Any]), _run(run_id), reply=reply)
+    return _get("/v1/runs/{run_id}/prompt", _make_reader(dict[str, Any]), _run(run_id), reply=reply)
 
 
 def tree(run_id: str) -> ApiRequest[dict[str, Any]]:
     """The runs of the tree that a run is in, each with the run it stands below."""
-    return _get("/v1/runs/{run_id}/tree", _reads(dict[str, Any]), _run(run_id))
+    return _get("/v1/runs/{run_id}/tree", _make_reader(dict[str, Any]), _run(run_id))
 
 
 def spend(**filters: Any) -> ApiRequest[list[SpendObject]]:
     """What runs cost, ``by`` day, model, tenant, job or session; ``filters`` are those of ``GET /v1/spend``."""
     from hermes_worker.features.spend.schema import SpendObject
 
-    return _get("/v1/spend", _reads(list[SpendObject], "data"), **filters)
+    return _get("/v1/spend", _make_reader(list[SpendObject], "data"), **filters)
 
 
 def settings(prefix: str | None = None, **about: Any) -> ApiRequest[list[dict[str, Any]]]:
     """Every setting whose key begins with ``prefix``, with the layer that set it; for operators. ``about`` names a
     ``tenant``, a ``session_id`` or a ``run_id``."""
-    return _get("/v1/settings", _reads(list[dict[str, Any]], "data"), prefix=prefix, **about)
+    return _get("/v1/settings", _make_reader(list[dict[str, Any]], "data"), prefix=prefix, **about)
 
 
 def told_settings(**about: Any) -> ApiRequest[dict[str, Any]]:
     """All settings, with the versions of the configurations that count and what is wrong with others. ``about`` as for
     ``settings``."""
-    return _get("/v1/settings", _reads(dict[str, Any]), **about)
+    return _get("/v1/settings", _make_reader(dict[str, Any]), **about)
 
 
 def session_settings(session_id: str) -> ApiRequest[dict[str, str]]:
     """The overrides of a session, by key."""
     place = {"session_id": session_id}
-    return _get("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place)
+    return _get("/v1/sessions/{session_id}/settings", _make_reader(dict[str, str], "settings"), place)
 
 
 def set_session_settings(session_id: str, settings: Mapping[str, str | None]) -> ApiRequest[dict[str, str]]:
     """Override settings for the next runs of a session; ``None`` removes an override."""
     place = {"session_id": session_id}
-    return _put("/v1/sessions/{session_id}/settings", _reads(dict[str, str], "settings"), place, settings=settings)
+    return _put(
+        "/v1/sessions/{session_id}/settings", _make_reader(dict[str, str], "settings"), place, settings=settings
+    )
 
 
 def configuration() -> ApiRequest[ConfigurationObject]:
     """The configuration of the fleet: ``text`` and ``version``."""
     from hermes_worker.features.configurations.schema import ConfigurationObject
 
-    return _get("/v1/configuration", _reads(ConfigurationObject))
+    return _get("/v1/configuration", _make_reader(ConfigurationObject))
 
 
 def write_configuration(text: str, version: int) -> ApiRequest[ConfigurationObject]:
     """Write the configuration behind ``version``, the one that was read. Status 409: there is a newer one."""
     from hermes_worker.features.configurations.schema import ConfigurationObject
 
-    return _put("/v1/configuration", _reads(ConfigurationObject), text=text, version=version)
+    return _put("/v1/configuration", _make_reader(ConfigurationObject), text=text, version=version)
 
 
 def configuration_versions(limit: int | None = None) -> ApiRequest[list[ConfigurationObject]]:
     """The versions that are kept, the newest first."""
     from hermes_worker.features.configurations.schema import ConfigurationObject
 
-    return _get("/v1/configuration/versions", _reads(list[ConfigurationObject], "data"), limit=limit)
+    return _get("/v1/configuration/versions", _make_reader(list[ConfigurationObject], "data"), limit=limit)
 
 
 def tenant_configuration(tenant: str) -> ApiRequest[ConfigurationObject]:
     """What is overridden for a tenant: ``text`` and ``version``."""
     from hermes_worker.features.configurations.schema import ConfigurationObject
 
-    return _get("/v1/tenants/{tenant}/configuration", _reads(ConfigurationObject), {"tenant": tenant})
+    return _get("/v1/tenants/{tenant}/configuration", _make_reader(ConfigurationObject), {"tenant": tenant})
 
 
 def write_tenant_configuration(tenant: str, text: str, version: int) -> ApiRequest[ConfigurationObject]:
@@ -357,7 +360,9 @@ def write_tenant_configuration(tenant: str, text: str, version: int) -> ApiReque
     from hermes_worker.features.configurations.schema import ConfigurationObject
 
     place = {"tenant": tenant}
-    return _put("/v1/tenants/{tenant}/configuration", _reads(ConfigurationObject), place, text=text, version=version)
+    return _put(
+        "/v1/tenants/{tenant}/configuration", _make_reader(ConfigurationObject), place, text=text, version=version
+    )
 
 
 def tenant_configuration_versions(tenant: str, limit: int | None = None) -> ApiRequest[list[ConfigurationObject]]:
@@ -365,7 +370,7 @@ def tenant_configuration_versions(tenant: str, limit: int | None = None) -> ApiR
     from hermes_worker.features.configurations.schema import ConfigurationObject
 
     template = "/v1/tenants/{tenant}/configuration/versions"
-    return _get(template, _reads(list[ConfigurationObject], "data"), {"tenant": tenant}, limit=limit)
+    return _get(template, _make_reader(list[ConfigurationObject], "data"), {"tenant": tenant}, limit=limit)
 
 
 def _put(
@@ -376,7 +381,7 @@ def _put(
 
 def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:
     """The files that the run left, each with an address."""
-    return _get("/v1/runs/{run_id}/artifacts", _reads(ArtifactsDocument), _run(run_id))
+    return _get("/v1/runs/{run_id}/artifacts", _make_reader(ArtifactsDocument), _run(run_id))
 
 
 def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
@@ -394,24 +399,24 @@ def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
 
 def checkpoints(run_id: str) -> ApiRequest[CheckpointsDocument]:
     """The checkpoints of the run's workspace, the newest first."""
-    return _get("/v1/runs/{run_id}/checkpoints", _reads(CheckpointsDocument), _run(run_id))
+    return _get("/v1/runs/{run_id}/checkpoints", _make_reader(CheckpointsDocument), _run(run_id))
 
 
 def diff(run_id: str, checkpoint_id: str | None = None) -> ApiRequest[CheckpointDiffDocument]:
     """How the files differ from a checkpoint; without one, from what they were before the run changed any."""
-    read = _reads(CheckpointDiffDocument)
+    read = _make_reader(CheckpointDiffDocument)
     return _get("/v1/runs/{run_id}/diff", read, _run(run_id), checkpoint_id=checkpoint_id)
 
 
 def restore(run_id: str, checkpoint_id: str, *, files: Sequence[str] = ()) -> ApiRequest[RestoreDocument]:
     """Restore a checkpoint, or only the ``files`` named. A checkpoint of the current files is made first."""
     body = {"checkpoint_id": checkpoint_id, **({"files": list(files)} if files else {})}
-    return _post("/v1/runs/{run_id}/restore", _reads(RestoreDocument), _run(run_id), body=body)
+    return _post("/v1/runs/{run_id}/restore", _make_reader(RestoreDocument), _run(run_id), body=body)
 
 
 def stop(run_id: str) -> ApiRequest[StoppingDocument]:
     """Ask a run, and all that it caused, to stop. Idempotent."""
-    return _post("/v1/runs/{run_id}/stop", _reads(StoppingDocument), _run(run_id))
+    return _post("/v1/runs/{run_id}/stop", _make_reader(StoppingDocument), _run(run_id))
 
 
 def stop_all(*, dry_run: bool = False, **filters: Any) -> ApiRequest[list[str]]:
@@ -420,66 +425,68 @@ def stop_all(*, dry_run: bool = False, **filters: Any) -> ApiRequest[list[str]]:
     body = {"dry_run": dry_run, **filters}
 
     def read(answer: ApiAnswer) -> list[str]:
-        return _reads(StoppedDocument)(answer)["run_ids"]
+        return _make_reader(StoppedDocument)(answer)["run_ids"]
 
     return replace(_post("/v1/batch/stop", read, body=body), only_reads=dry_run)
 
 
 def retry(run_id: str, *, idempotency_key: str | None = None) -> ApiRequest[str]:
     """Start a run with the submission of one that has ended; returns its id."""
-    return _post("/v1/runs/{run_id}/retry", _reads(str, "run_id"), _run(run_id), key=idempotency_key)
+    return _post("/v1/runs/{run_id}/retry", _make_reader(str, "run_id"), _run(run_id), key=idempotency_key)
 
 
 def pause(run_id: str) -> ApiRequest[ControlledDocument]:
     """Begin nothing new in a run and in all that it caused. Idempotent."""
-    return _post("/v1/runs/{run_id}/pause", _reads(ControlledDocument), _run(run_id))
+    return _post("/v1/runs/{run_id}/pause", _make_reader(ControlledDocument), _run(run_id))
 
 
 def resume(run_id: str) -> ApiRequest[ControlledDocument]:
     """Resume a paused run. Idempotent."""
-    return _post("/v1/runs/{run_id}/resume", _reads(ControlledDocument), _run(run_id))
+    return _post("/v1/runs/{run_id}/resume", _make_reader(ControlledDocument), _run(run_id))
 
 
 def steer(run_id: str, text: str) -> ApiRequest[ControlledDocument]:
     """Steer a run at work: it reads the text with its next tool result."""
-    return _post("/v1/runs/{run_id}/steer", _reads(ControlledDocument), _run(run_id), body={"text": text})
+    return _post("/v1/runs/{run_id}/steer", _make_reader(ControlledDocument), _run(run_id), body={"text": text})
 
 
-def waited(run_id: str, *, timeout_s: float = WAIT_S) -> ApiRequest[JoinedDocument]:
+def build_wait(run_id: str, *, timeout_s: float = WAIT_S) -> ApiRequest[JoinedDocument]:
     """Wait for the end of the run, for at most a minute."""
 
     def read(answer: ApiAnswer) -> JoinedDocument:
-        end = answer.document()
-        return _checked(JoinedDocument, {"done": bool(isinstance(end, dict) and end.get("ended")), "runs": [end]})
+        end = answer.parse_document()
+        return _require_document(
+            JoinedDocument, {"done": bool(isinstance(end, dict) and end.get("ended")), "runs": [end]}
+        )
 
     return _get("/v1/runs/{run_id}/wait", read, _run(run_id), timeout_s=timeout_s)
 
 
-def joined(
+def build_join(
     run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float = WAIT_S
 ) -> ApiRequest[JoinedDocument]:
     """Wait until all of up to a thousand runs have ended, or ``any`` of them, for at most a minute."""
     body = {"run_ids": list(run_ids), "mode": mode, "timeout_s": timeout_s}
-    return replace(_post("/v1/batch/wait", _reads(JoinedDocument), body=body), only_reads=True)
+    return replace(_post("/v1/batch/wait", _make_reader(JoinedDocument), body=body), only_reads=True)
 
 
 def events(run_id: str, after: str) -> ApiRequest[None]:
     """The stream of a run's events behind the one with the id ``after``."""
     headers = {"Last-Event-ID": after, "Accept": "text/event-stream"}
-    return replace(_get("/v1/runs/{run_id}/events", _nothing, _run(run_id)), headers=headers)
+    return replace(_get("/v1/runs/{run_id}/events", _read_nothing, _run(run_id)), headers=headers)
 
 
 def tree_events(run_id: str, after: str) -> ApiRequest[None]:
     """The stream of the events of all runs of a tree, behind the one with the id ``after``."""
     headers = {"Last-Event-ID": after, "Accept": "text/event-stream"}
-    return replace(_get("/v1/runs/{run_id}/tree/events", _nothing, _run(run_id)), headers=headers)
+    return replace(_get("/v1/runs/{run_id}/tree/events", _read_nothing, _run(run_id)), headers=headers)
 
 
 def changes(after: str, *, all_tenants: bool = False) -> ApiRequest[None]:
     """The stream of lists that changed since the event with the id ``after``; an empty ``after`` begins with all
     lists."""
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
-    return replace(_get("/v1/changes", _nothing, all_tenants=all_tenants or None), headers=headers)
+    return replace(_get("/v1/changes", _read_nothing, all_tenants=all_tenants or None), headers=headers)
 
 
 # --------------------------------------------------------------------------------------------------- questions of runs
@@ -490,27 +497,27 @@ def approvals(
 ) -> ApiRequest[list[WaitDocument]]:
     """The inbox: open approvals (``kind`` ``approval``) and questions (``input``), oldest first; ``all_tenants`` is for
     operators."""
-    reads = _reads(list[WaitDocument], "data")
+    reads = _make_reader(list[WaitDocument], "data")
     return _get("/v1/approvals", reads, kind=kind, limit=limit, all_tenants=all_tenants or None)
 
 
 def decisions(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
     """Closed approvals and questions, the newest first, with who answered."""
-    request = _get("/v1/approvals/history", _nothing, **{"limit": PAGE, **filters})
-    return _listed(request, dict[str, Any], "data", _behind("before", "id"))
+    request = _get("/v1/approvals/history", _read_nothing, **{"limit": PAGE, **filters})
+    return _build_list_request(request, dict[str, Any], "data", _make_pager("before", "id"))
 
 
 def approve(run_id: str, choice: str, *, wait_id: int, reason: str | None = None) -> ApiRequest[AnsweredDocument]:
     """Allow (``once``, ``session``, ``always``) or ``deny`` what the run asked for: the question ``wait_id`` that was
     seen. ``reason`` is for the model."""
     body = {"choice": choice, "wait_id": wait_id, "reason": reason}
-    return _post("/v1/runs/{run_id}/approval", _reads(AnsweredDocument), _run(run_id), body=body)
+    return _post("/v1/runs/{run_id}/approval", _make_reader(AnsweredDocument), _run(run_id), body=body)
 
 
 def answer(run_id: str, text: str, *, wait_id: int) -> ApiRequest[AnsweredDocument]:
     """Answer the question ``wait_id`` of the run."""
     body = {"text": text, "wait_id": wait_id}
-    return _post("/v1/runs/{run_id}/input", _reads(AnsweredDocument), _run(run_id), body=body)
+    return _post("/v1/runs/{run_id}/input", _make_reader(AnsweredDocument), _run(run_id), body=body)
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
@@ -522,12 +529,12 @@ def _job(job_id: str) -> Mapping[str, str]:
 
 def jobs(*, include_disabled: bool = False) -> ApiRequest[list[FullJobDocument]]:
     """Every job that is scheduled, or every job."""
-    return _get("/api/jobs", _reads(list[FullJobDocument], "jobs"), include_disabled=include_disabled)
+    return _get("/api/jobs", _make_reader(list[FullJobDocument], "jobs"), include_disabled=include_disabled)
 
 
 def job(job_id: str) -> ApiRequest[FullJobDocument]:
     """A job."""
-    return _get("/api/jobs/{job_id}", _reads(FullJobDocument, "job"), _job(job_id))
+    return _get("/api/jobs/{job_id}", _make_reader(FullJobDocument, "job"), _job(job_id))
 
 
 def create_job(
@@ -535,55 +542,55 @@ def create_job(
 ) -> ApiRequest[JobDocument]:
     """Keep a job; ``fields`` are the other fields of ``POST /api/jobs``."""
     body = {"name": name, "schedule": schedule, **fields}
-    return _post("/api/jobs", _reads(JobDocument, "job"), body=body, key=idempotency_key)
+    return _post("/api/jobs", _make_reader(JobDocument, "job"), body=body, key=idempotency_key)
 
 
 def change_job(job_id: str, **fields: Any) -> ApiRequest[JobDocument]:
     """Change the named ``fields``. Not sent again when its answer is lost."""
-    read = _reads(JobDocument, "job")
+    read = _make_reader(JobDocument, "job")
     return ApiRequest(method="PATCH", template="/api/jobs/{job_id}", read=read, names=_job(job_id), body=fields)
 
 
 def remove_job(job_id: str) -> ApiRequest[None]:
     """Delete a job; its history is kept."""
-    return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=_nothing, names=_job(job_id))
+    return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=_read_nothing, names=_job(job_id))
 
 
 def pause_job(job_id: str, *, reason: str | None = None) -> ApiRequest[JobDocument]:
     """Pause a job: nothing comes due until it is resumed. ``reason`` is for people who look at it."""
-    request = _post("/api/jobs/{job_id}/pause", _reads(JobDocument, "job"), _job(job_id))
+    request = _post("/api/jobs/{job_id}/pause", _make_reader(JobDocument, "job"), _job(job_id))
     return replace(request, params={"reason": reason})
 
 
 def resume_job(job_id: str) -> ApiRequest[JobDocument]:
     """Resume a job with its next slot."""
-    return _post("/api/jobs/{job_id}/resume", _reads(JobDocument, "job"), _job(job_id))
+    return _post("/api/jobs/{job_id}/resume", _make_reader(JobDocument, "job"), _job(job_id))
 
 
 def run_job(job_id: str) -> ApiRequest[JobDocument]:
     """Make a job due now."""
-    return _post("/api/jobs/{job_id}/run", _reads(JobDocument, "job"), _job(job_id))
+    return _post("/api/jobs/{job_id}/run", _make_reader(JobDocument, "job"), _job(job_id))
 
 
 def job_history(job_id: str, *, limit: int = 50, before: float | None = None) -> ApiRequest[list[FiringDocument]]:
     """The settled slots of a job, newest first; ``before`` is the slot that ended the page before."""
-    read = _reads(list[FiringDocument], "firings")
+    read = _make_reader(list[FiringDocument], "firings")
     return _get("/api/jobs/{job_id}/history", read, _job(job_id), limit=limit, before=before)
 
 
 def coming_slots(*, days: float = 7.0, limit: int = 200) -> ApiRequest[list[dict[str, Any]]]:
     """The slots of all scheduled jobs in the next ``days``, the next one first."""
-    return _get("/v1/slots", _reads(list[dict[str, Any]], "data"), days=days, limit=limit)
+    return _get("/v1/slots", _make_reader(list[dict[str, Any]], "data"), days=days, limit=limit)
 
 
 def job_sheets() -> ApiRequest[list[dict[str, Any]]]:
     """All jobs with all that their rows say, as the command line shows them."""
-    return _get("/v1/job-sheets", _reads(list[dict[str, Any]], "data"))
+    return _get("/v1/job-sheets", _make_reader(list[dict[str, Any]], "data"))
 
 
 def job_sheet(job_id: str, *, slots: int = 0) -> ApiRequest[dict[str, Any]]:
     """A job as ``job_sheets`` lists it, with as many of its next slots as ``slots`` says, at most 100."""
-    return _get("/v1/job-sheets/{job_id}", _reads(dict[str, Any]), _job(job_id), slots=slots)
+    return _get("/v1/job-sheets/{job_id}", _make_reader(dict[str, Any]), _job(job_id), slots=slots)
 
 
 # ---------------------------------------------------------------------------------------------------------- deliveries
@@ -597,29 +604,29 @@ def deliveries(**filters: Any) -> ApiRequest[Portion[DeliveryObject]]:
     """Deliveries, newest first, page after page; ``filters``: ``state``, ``run_id``, ``before``."""
     from hermes_worker.features.deliveries.schema import DeliveryObject
 
-    request = _get("/v1/deliveries", _nothing, **{"limit": PAGE, **filters})
-    return _listed(request, DeliveryObject, "data", _behind("before", "delivery_id"))
+    request = _get("/v1/deliveries", _read_nothing, **{"limit": PAGE, **filters})
+    return _build_list_request(request, DeliveryObject, "data", _make_pager("before", "delivery_id"))
 
 
 def delivery(delivery_id: str) -> ApiRequest[DeliveryObject]:
     """A delivery and what became of it."""
     from hermes_worker.features.deliveries.schema import DeliveryObject
 
-    return _get("/v1/deliveries/{delivery_id}", _reads(DeliveryObject), _delivery(delivery_id))
+    return _get("/v1/deliveries/{delivery_id}", _make_reader(DeliveryObject), _delivery(delivery_id))
 
 
 def retry_delivery(delivery_id: str) -> ApiRequest[DeliveryObject]:
     """Send a settled delivery once more."""
     from hermes_worker.features.deliveries.schema import DeliveryObject
 
-    return _post("/v1/deliveries/{delivery_id}/retry", _reads(DeliveryObject), _delivery(delivery_id))
+    return _post("/v1/deliveries/{delivery_id}/retry", _make_reader(DeliveryObject), _delivery(delivery_id))
 
 
 def dead_targets() -> ApiRequest[list[DeadTargetObject]]:
     """Targets to which nothing is sent any more, the newest first: ``key``, ``reason``, ``marked_at``."""
     from hermes_worker.features.deliveries.schema import DeadTargetObject
 
-    return _get("/v1/dead-targets", _reads(list[DeadTargetObject], "data"))
+    return _get("/v1/dead-targets", _make_reader(list[DeadTargetObject], "data"))
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
@@ -632,30 +639,30 @@ def _session(session_id: str) -> Mapping[str, str]:
 def sessions(**filters: Any) -> ApiRequest[Portion[SessionDocument]]:
     """Sessions, newest first, page after page; ``filters``: ``source``, ``include_children``,
     ``before``, ``title``, ``archived``."""
-    request = _get("/api/sessions", _nothing, **{"limit": 50, **filters})
-    return _listed(request, SessionDocument, "data", _behind("before", "id"))
+    request = _get("/api/sessions", _read_nothing, **{"limit": 50, **filters})
+    return _build_list_request(request, SessionDocument, "data", _make_pager("before", "id"))
 
 
 def session(session_id: str) -> ApiRequest[SessionDocument]:
     """A session, with the totals of its runs."""
-    return _get("/api/sessions/{session_id}", _reads(SessionDocument, "session"), _session(session_id))
+    return _get("/api/sessions/{session_id}", _make_reader(SessionDocument, "session"), _session(session_id))
 
 
 def search_sessions(query: str, **filters: Any) -> ApiRequest[dict[str, Any]]:
     """Messages that match, in the field ``data``; ``is_complete`` says whether none was left out. ``filters``:
     ``limit``, ``sort`` (``hits``, ``newest``, ``oldest``), ``role``, ``session_id``, ``include_children``."""
-    return _get("/api/sessions/search", _reads(dict[str, Any]), q=query, **filters)
+    return _get("/api/sessions/search", _make_reader(dict[str, Any]), q=query, **filters)
 
 
 def session_lineage(session_id: str) -> ApiRequest[list[SessionDocument]]:
     """A session, what it was forked from, and every fork of those, oldest first."""
     template = "/api/sessions/{session_id}/lineage"
-    return _get(template, _reads(list[SessionDocument], "data"), _session(session_id))
+    return _get(template, _make_reader(list[SessionDocument], "data"), _session(session_id))
 
 
 def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionDocument]:
     """Open a session without a run: ``id``, ``model``, ``system_prompt``, ``title``."""
-    return _post("/api/sessions", _reads(SessionDocument, "session"), body=fields, key=idempotency_key)
+    return _post("/api/sessions", _make_reader(SessionDocument, "session"), body=fields, key=idempotency_key)
 
 
 def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionDocument]:
@@ -664,7 +671,7 @@ def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionDocument
     return ApiRequest(
         method="PATCH",
         template="/api/sessions/{session_id}",
-        read=_reads(SessionDocument, "session"),
+        read=_make_reader(SessionDocument, "session"),
         names=_session(session_id),
         body=fields,
     )
@@ -672,25 +679,27 @@ def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionDocument
 
 def remove_session(session_id: str) -> ApiRequest[None]:
     """Delete a session with its runs and what they delegated."""
-    return ApiRequest(method="DELETE", template="/api/sessions/{session_id}", read=_nothing, names=_session(session_id))
+    return ApiRequest(
+        method="DELETE", template="/api/sessions/{session_id}", read=_read_nothing, names=_session(session_id)
+    )
 
 
 def messages(session_id: str, *, after: int = 0) -> ApiRequest[Portion[MessageDocument]]:
     """The transcript, oldest first, page after page."""
-    request = _get("/api/sessions/{session_id}/messages", _nothing, _session(session_id), after=after)
-    return _listed(request, MessageDocument, "data", _behind("after", "id"))
+    request = _get("/api/sessions/{session_id}/messages", _read_nothing, _session(session_id), after=after)
+    return _build_list_request(request, MessageDocument, "data", _make_pager("after", "id"))
 
 
 def fork_session(session_id: str, *, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionDocument]:
     """Open a session that begins with a copy of this one's transcript: ``id``, ``title``, ``message_id``."""
-    read = _reads(SessionDocument, "session")
+    read = _make_reader(SessionDocument, "session")
     return _post("/api/sessions/{session_id}/fork", read, _session(session_id), body=fields, key=idempotency_key)
 
 
 def import_session(session: Mapping[str, Any], *, idempotency_key: str | None = None) -> ApiRequest[SessionDocument]:
     """Make a session of a conversation from elsewhere, a line of an export; refused (409) where there is one of its
     name."""
-    read = _reads(SessionDocument, "session")
+    read = _make_reader(SessionDocument, "session")
     return _post("/api/sessions/import", read, body={"session": session}, key=idempotency_key)
 
 
@@ -698,7 +707,7 @@ def compress_session(session_id: str, *, focus: str = "", idempotency_key: str |
     """Summarise the older part of a session now, above all what concerns ``focus``. Returns the id of the run that does
     it; its output is the summary."""
     body = {"focus": focus} if focus else {}
-    read = _reads(str, "run_id")
+    read = _make_reader(str, "run_id")
     return _post("/api/sessions/{session_id}/compress", read, _session(session_id), body=body, key=idempotency_key)
 
 
@@ -711,16 +720,16 @@ def audit(**filters: Any) -> ApiRequest[Portion[DeedObject]]:
     ``all_tenants``."""
     from hermes_worker.features.audit.schema import DeedObject
 
-    request = _get("/v1/audit", _nothing, **{"limit": 1_000, **filters})
-    onwards = _behind("before" if filters.get("newest_first") else "after", "number")
-    return _listed(request, DeedObject, "data", onwards)
+    request = _get("/v1/audit", _read_nothing, **{"limit": 1_000, **filters})
+    onwards = _make_pager("before" if filters.get("newest_first") else "after", "number")
+    return _build_list_request(request, DeedObject, "data", onwards)
 
 
 def memory(*, profile: str | None = None) -> ApiRequest[MemoryObject]:
     """What agents of the tenant remember, with who wrote what, and the changes that wait for a person."""
     from hermes_worker.features.memory.schema import MemoryObject
 
-    return _get("/v1/memory", _reads(MemoryObject), profile=profile)
+    return _get("/v1/memory", _make_reader(MemoryObject), profile=profile)
 
 
 def change_memory(
@@ -736,7 +745,7 @@ def change_memory(
 
     return _post(
         "/v1/memory/{target}",
-        _reads(MemoryChangedObject),
+        _make_reader(MemoryChangedObject),
         {"target": target},
         body={"operations": [dict(each) for each in operations]},
         key=idempotency_key,
@@ -753,7 +762,7 @@ def undo_memory(
 
     return _post(
         "/v1/memory/{target}/undo",
-        _reads(MemoryChangedObject),
+        _make_reader(MemoryChangedObject),
         {"target": target},
         body=body,
         key=idempotency_key,
@@ -769,7 +778,11 @@ def settle_memory(
     from hermes_worker.features.memory.schema import MemoryChangedObject
 
     return _post(
-        "/v1/memory/{target}/settle", _reads(MemoryChangedObject), {"target": target}, body=body, key=idempotency_key
+        "/v1/memory/{target}/settle",
+        _make_reader(MemoryChangedObject),
+        {"target": target},
+        body=body,
+        key=idempotency_key,
     )
 
 
@@ -781,7 +794,11 @@ def redact_memory(
     from hermes_worker.features.memory.schema import MemoryVersionObject
 
     return _post(
-        "/v1/memory/{target}/redact", _reads(MemoryVersionObject), {"target": target}, body=body, key=idempotency_key
+        "/v1/memory/{target}/redact",
+        _make_reader(MemoryVersionObject),
+        {"target": target},
+        body=body,
+        key=idempotency_key,
     )
 
 
@@ -798,7 +815,7 @@ def memory_history(
 
     return _get(
         "/v1/memory/{target}/history",
-        _reads(list[MemoryVersionObject], "data"),
+        _make_reader(list[MemoryVersionObject], "data"),
         {"target": target},
         entry_id=entry_id,
         behind=behind,
@@ -811,14 +828,14 @@ def limits() -> ApiRequest[TenantLimitsObject]:
     """What the key's tenant may use, and each of its keys that has limits of its own."""
     from hermes_worker.features.tenants.schema import TenantLimitsObject
 
-    return _get("/v1/limits", _reads(TenantLimitsObject))
+    return _get("/v1/limits", _make_reader(TenantLimitsObject))
 
 
 def key_limits(key_id: str) -> ApiRequest[LimitsObject]:
     """The limits of a key of the tenant."""
     from hermes_worker.features.tenants.schema import LimitsObject
 
-    return _get("/v1/limits/keys/{key_id}", _reads(LimitsObject), {"key_id": key_id})
+    return _get("/v1/limits/keys/{key_id}", _make_reader(LimitsObject), {"key_id": key_id})
 
 
 def set_key_limits(key_id: str, limits: Mapping[str, Any]) -> ApiRequest[LimitsObject]:
@@ -828,7 +845,7 @@ def set_key_limits(key_id: str, limits: Mapping[str, Any]) -> ApiRequest[LimitsO
     return ApiRequest(
         method="PUT",
         template="/v1/limits/keys/{key_id}",
-        read=_reads(LimitsObject),
+        read=_make_reader(LimitsObject),
         names={"key_id": key_id},
         body={"limits": dict(limits)},
     )
@@ -838,7 +855,7 @@ def tenant_limits(tenant: str) -> ApiRequest[TenantLimitsObject]:
     """What a tenant may use; for operators."""
     from hermes_worker.features.tenants.schema import TenantLimitsObject
 
-    return _get("/v1/tenants/{tenant}/limits", _reads(TenantLimitsObject), {"tenant": tenant})
+    return _get("/v1/tenants/{tenant}/limits", _make_reader(TenantLimitsObject), {"tenant": tenant})
 
 
 def set_tenant_limits(
@@ -850,7 +867,7 @@ def set_tenant_limits(
     return ApiRequest(
         method="PUT",
         template="/v1/tenants/{tenant}/limits",
-        read=_reads(LimitsObject),
+        read=_make_reader(LimitsObject),
         names={"tenant": tenant},
         params={"key_id": key_id},
         body={"limits": dict(limits), "weight": weight},
@@ -862,7 +879,7 @@ def provider_keys(tenant: str) -> ApiRequest[list[ProviderKeyObject]]:
     from hermes_worker.features.provider_keys.schema import ProviderKeyObject
 
     template = "/v1/tenants/{tenant}/provider-keys"
-    return _get(template, _reads(list[ProviderKeyObject], "data"), {"tenant": tenant})
+    return _get(template, _make_reader(list[ProviderKeyObject], "data"), {"tenant": tenant})
 
 
 def add_provider_key(
@@ -873,7 +890,7 @@ def add_provider_key(
 
     body = {"provider": provider, "key": key}
     template = "/v1/tenants/{tenant}/provider-keys"
-    return _post(template, _reads(ProviderKeyObject), {"tenant": tenant}, body=body, key=idempotency_key)
+    return _post(template, _make_reader(ProviderKeyObject), {"tenant": tenant}, body=body, key=idempotency_key)
 
 
 def remove_provider_key(tenant: str, provider_key_id: str) -> ApiRequest[ProviderKeyObject]:
@@ -883,7 +900,7 @@ def remove_provider_key(tenant: str, provider_key_id: str) -> ApiRequest[Provide
     return ApiRequest(
         method="DELETE",
         template="/v1/tenants/{tenant}/provider-keys/{provider_key_id}",
-        read=_reads(ProviderKeyObject),
+        read=_make_reader(ProviderKeyObject),
         names={"tenant": tenant, "provider_key_id": provider_key_id},
     )
 
@@ -897,7 +914,7 @@ def change_tenant_limits(
     return ApiRequest(
         method="PATCH",
         template="/v1/tenants/{tenant}/limits",
-        read=_reads(TenantLimitsObject),
+        read=_make_reader(TenantLimitsObject),
         names={"tenant": tenant},
         params={"key_id": key_id},
         body={"limits": dict(limits), "weight": weight},
@@ -908,14 +925,14 @@ def tenants() -> ApiRequest[list[TenantView]]:
     """All tenants, with the number of their runs and keys; for operators."""
     from hermes_worker.features.tenants.key_schema import TenantView
 
-    return _get("/v1/tenants", _reads(list[TenantView], "data"))
+    return _get("/v1/tenants", _make_reader(list[TenantView], "data"))
 
 
 def create_tenant(name: str) -> ApiRequest[TenantObject]:
     """Make a tenant; for operators."""
     from hermes_worker.features.tenants.key_schema import TenantObject
 
-    return _post("/v1/tenants", _reads(TenantObject), body={"name": name})
+    return _post("/v1/tenants", _make_reader(TenantObject), body={"name": name})
 
 
 def disable_tenant(tenant: str, *, stop: bool = False) -> ApiRequest[DisabledTenant]:
@@ -923,7 +940,7 @@ def disable_tenant(tenant: str, *, stop: bool = False) -> ApiRequest[DisabledTen
     how many ``open_runs`` are left for the next request."""
     from hermes_worker.features.tenants.key_schema import DisabledTenant
 
-    read = _reads(DisabledTenant)
+    read = _make_reader(DisabledTenant)
     return _post("/v1/tenants/{tenant}/disable", read, {"tenant": tenant}, body={"stop": stop})
 
 
@@ -931,7 +948,7 @@ def enable_tenant(tenant: str) -> ApiRequest[TenantObject]:
     """Let a disabled tenant work again; for operators. Idempotent."""
     from hermes_worker.features.tenants.key_schema import TenantObject
 
-    return _post("/v1/tenants/{tenant}/enable", _reads(TenantObject), {"tenant": tenant})
+    return _post("/v1/tenants/{tenant}/enable", _make_reader(TenantObject), {"tenant": tenant})
 
 
 def set_places(places: int | None) -> ApiRequest[PlacesBody]:
@@ -940,14 +957,14 @@ def set_places(places: int | None) -> ApiRequest[PlacesBody]:
     from hermes_worker.features.tenants.key_schema import PlacesBody
 
     body = {"places": places}
-    return ApiRequest(method="PUT", template="/v1/places", read=_reads(PlacesBody), body=body)
+    return ApiRequest(method="PUT", template="/v1/places", read=_make_reader(PlacesBody), body=body)
 
 
 def keys(*, tenant: str | None = None) -> ApiRequest[list[KeyView]]:
     """The keys of the tenant, without what makes them keys; operators may name another ``tenant``."""
     from hermes_worker.features.tenants.key_schema import KeyView
 
-    return _get("/v1/keys", _reads(list[KeyView], "data"), tenant=tenant)
+    return _get("/v1/keys", _make_reader(list[KeyView], "data"), tenant=tenant)
 
 
 def create_key(
@@ -957,7 +974,7 @@ def create_key(
     from hermes_worker.features.tenants.key_schema import NewKeyObject
 
     body = {"holder": holder, "expires_in_s": expires_in_s, **({"scopes": list(scopes)} if scopes else {})}
-    made = _post("/v1/keys", _reads(NewKeyObject), body=body)
+    made = _post("/v1/keys", _make_reader(NewKeyObject), body=body)
     return replace(made, params={"tenant": tenant}, is_sent_once=True)
 
 
@@ -965,7 +982,9 @@ def rotate_key(key_id: str, *, overlap_s: float = 86_400.0, tenant: str | None =
     """Make a key in the place of another, which ends in ``overlap_s`` seconds. Sent once, as ``create_key``."""
     from hermes_worker.features.tenants.key_schema import NewKeyObject
 
-    made = _post("/v1/keys/{key_id}/rotate", _reads(NewKeyObject), {"key_id": key_id}, body={"overlap_s": overlap_s})
+    made = _post(
+        "/v1/keys/{key_id}/rotate", _make_reader(NewKeyObject), {"key_id": key_id}, body={"overlap_s": overlap_s}
+    )
     return replace(made, params={"tenant": tenant}, is_sent_once=True)
 
 
@@ -973,79 +992,79 @@ def revoke_key(key_id: str, *, tenant: str | None = None) -> ApiRequest[None]:
     """Revoke a key now. Idempotent."""
     names = {"key_id": key_id}
     return ApiRequest(
-        method="DELETE", template="/v1/keys/{key_id}", read=_nothing, names=names, params={"tenant": tenant}
+        method="DELETE", template="/v1/keys/{key_id}", read=_read_nothing, names=names, params={"tenant": tenant}
     )
 
 
 def page_login() -> ApiRequest[dict[str, Any]]:
     """The caller, its tenant, and what the key allows."""
-    return _get("/v1/page/login", _reads(dict[str, Any]))
+    return _get("/v1/page/login", _make_reader(dict[str, Any]))
 
 
 def open_page_login(path: str = "/") -> ApiRequest[dict[str, Any]]:
     """Log a browser in: the answer's cookie stands for the key of this client. ``path`` is the page's."""
     body = {"path": path}
-    return ApiRequest(method="PUT", template="/v1/page/login", read=_reads(dict[str, Any]), body=body)
+    return ApiRequest(method="PUT", template="/v1/page/login", read=_make_reader(dict[str, Any]), body=body)
 
 
 def close_page_login(path: str = "/") -> ApiRequest[None]:
     """End the login whose cookie is sent; with a key alone there is none. ``path`` is the page's. Idempotent."""
-    return ApiRequest(method="DELETE", template="/v1/page/login", read=_nothing, params={"path": path})
+    return ApiRequest(method="DELETE", template="/v1/page/login", read=_read_nothing, params={"path": path})
 
 
 def saved_filters() -> ApiRequest[list[dict[str, Any]]]:
     """The filters that the holder of the key saved on the page, by name."""
-    return _get("/v1/page/filters", _reads(list[dict[str, Any]], "data"))
+    return _get("/v1/page/filters", _make_reader(list[dict[str, Any]], "data"))
 
 
 def save_filter(name: str, query: str) -> ApiRequest[list[dict[str, Any]]]:
     """Save a filter, such as ``status=failed``, in place of the one that has that name. Returns all filters."""
     body = {"name": name, "query": query}
-    read = _reads(list[dict[str, Any]], "data")
+    read = _make_reader(list[dict[str, Any]], "data")
     return ApiRequest(method="PUT", template="/v1/page/filters", read=read, body=body)
 
 
 def remove_saved_filter(name: str) -> ApiRequest[None]:
     """Remove a filter of the holder of the key."""
-    return ApiRequest(method="DELETE", template="/v1/page/filters", read=_nothing, params={"name": name})
+    return ApiRequest(method="DELETE", template="/v1/page/filters", read=_read_nothing, params={"name": name})
 
 
 def gateway_accounts() -> ApiRequest[list[dict[str, Any]]]:
     """The accounts to which people write: which gateway listens, who was let in and who asks to be."""
-    return _get("/v1/gateway/accounts", _reads(list[dict[str, Any]], "data"))
+    return _get("/v1/gateway/accounts", _make_reader(list[dict[str, Any]], "data"))
 
 
 def pair_person(account: str, code: str, *, role: str = "owner") -> ApiRequest[str]:
     """Let in the person who was given ``code`` in a chat of ``account``, such as ``telegram:default``. Returns their
     id."""
     body = {"account": account, "code": code, "role": role}
-    return _post("/v1/gateway/pairings", _reads(str, "person"), body=body)
+    return _post("/v1/gateway/pairings", _make_reader(str, "person"), body=body)
 
 
 def remove_chat_person(account: str, person: str) -> ApiRequest[None]:
     """Remove a person who was let in, or refuse one who asks."""
     params = {"account": account, "person": person}
-    return ApiRequest(method="DELETE", template="/v1/gateway/people", read=_nothing, params=params)
+    return ApiRequest(method="DELETE", template="/v1/gateway/people", read=_read_nothing, params=params)
 
 
 def remove_gateway_codes(account: str) -> ApiRequest[int]:
     """Remove all unused codes of ``account``. Returns how many."""
     params = {"account": account}
-    return ApiRequest(method="DELETE", template="/v1/gateway/codes", read=_reads(int, "removed"), params=params)
+    return ApiRequest(method="DELETE", template="/v1/gateway/codes", read=_make_reader(int, "removed"), params=params)
 
 
 def mcp_servers() -> ApiRequest[list[McpServerObject]]:
     """The MCP servers that the tenant keeps, without their tokens. None is asked."""
     from hermes_worker.features.mcp_servers.schema import McpServerObject
 
-    return _get("/v1/mcp-servers", _reads(list[McpServerObject], "data"))
+    return _get("/v1/mcp-servers", _make_reader(list[McpServerObject], "data"))
 
 
 def mcp_server(name: str) -> ApiRequest[McpServerObject]:
     """One of them, with the tools that it offered when it was last asked, and the name of that ``offer``."""
     from hermes_worker.features.mcp_servers.schema import McpServerObject
 
-    return _get("/v1/mcp-servers/{mcp_server}", _reads(McpServerObject), {"mcp_server": name})
+    return _get("/v1/mcp-servers/{mcp_server}", _make_reader(McpServerObject), {"mcp_server": name})
 
 
 def add_mcp_server(
@@ -1062,7 +1081,7 @@ def add_mcp_server(
     from hermes_worker.features.mcp_servers.schema import McpServerObject
 
     body = {"name": name, "url": url, "command": list(command), "token": token, "replace": replaces, **fields}
-    return _post("/v1/mcp-servers", _reads(McpServerObject), body=body)
+    return _post("/v1/mcp-servers", _make_reader(McpServerObject), body=body)
 
 
 def approve_mcp_server(name: str, offer: str) -> ApiRequest[McpServerObject]:
@@ -1070,27 +1089,27 @@ def approve_mcp_server(name: str, offer: str) -> ApiRequest[McpServerObject]:
     from hermes_worker.features.mcp_servers.schema import McpServerObject
 
     template = "/v1/mcp-servers/{mcp_server}/approve"
-    return _post(template, _reads(McpServerObject), {"mcp_server": name}, body={"offer": offer})
+    return _post(template, _make_reader(McpServerObject), {"mcp_server": name}, body={"offer": offer})
 
 
 def test_mcp_server(name: str) -> ApiRequest[McpServerObject]:
     """Have a server be asked at once what it offers; ``looked_at`` of a later ``mcp_server`` says when it was."""
     from hermes_worker.features.mcp_servers.schema import McpServerObject
 
-    return _post("/v1/mcp-servers/{mcp_server}/test", _reads(McpServerObject), {"mcp_server": name})
+    return _post("/v1/mcp-servers/{mcp_server}/test", _make_reader(McpServerObject), {"mcp_server": name})
 
 
 def remove_mcp_server(name: str) -> ApiRequest[None]:
     """Remove a server, with its token; its processes are ended."""
     template = "/v1/mcp-servers/{mcp_server}"
-    return ApiRequest(method="DELETE", template=template, read=_nothing, names={"mcp_server": name})
+    return ApiRequest(method="DELETE", template=template, read=_read_nothing, names={"mcp_server": name})
 
 
 def webhook_routes() -> ApiRequest[list[RouteObject]]:
     """The routes on which others may send events to the tenant, without their secrets."""
     from hermes_worker.features.webhooks.schema import RouteObject
 
-    return _get("/v1/webhook-routes", _reads(list[RouteObject], "data"))
+    return _get("/v1/webhook-routes", _make_reader(list[RouteObject], "data"))
 
 
 def add_webhook_route(
@@ -1101,39 +1120,39 @@ def add_webhook_route(
     from hermes_worker.features.webhooks.schema import RouteObject
 
     body = {"name": name, "secret": secret, "replace": replaces, **fields}
-    return _post("/v1/webhook-routes", _reads(RouteObject), body=body)
+    return _post("/v1/webhook-routes", _make_reader(RouteObject), body=body)
 
 
 def remove_webhook_route(name: str) -> ApiRequest[None]:
     """Remove a route; its runs stay."""
-    return ApiRequest(method="DELETE", template="/v1/webhook-routes/{name}", read=_nothing, names={"name": name})
+    return ApiRequest(method="DELETE", template="/v1/webhook-routes/{name}", read=_read_nothing, names={"name": name})
 
 
 def sign_webhook_event(name: str, payload: str) -> ApiRequest[EventSignature]:
     """What proves that ``payload`` comes from the holder of a route's secret: ``path`` and ``headers``."""
     from hermes_worker.features.webhooks.schema import EventSignature
 
-    read = _reads(EventSignature)
+    read = _make_reader(EventSignature)
     asked = _post("/v1/webhook-routes/{name}/signature", read, {"name": name}, body={"payload": payload})
     return replace(asked, only_reads=True)
 
 
 def retention_rules() -> ApiRequest[dict[str, str]]:
     """The retention rules of the tenant, by kind."""
-    return _get("/v1/retention", _reads(dict[str, str], "rules"))
+    return _get("/v1/retention", _make_reader(dict[str, str], "rules"))
 
 
 def change_retention(rules: Mapping[str, str | None]) -> ApiRequest[dict[str, str]]:
     """Set rules of the tenant's own, by kind; ``None`` removes one. Returns all rules that hold then."""
     body = {"rules": dict(rules)}
-    return ApiRequest(method="PATCH", template="/v1/retention", read=_reads(dict[str, str], "rules"), body=body)
+    return ApiRequest(method="PATCH", template="/v1/retention", read=_make_reader(dict[str, str], "rules"), body=body)
 
 
 def holds() -> ApiRequest[list[HoldView]]:
     """What is held of the tenant whatever the rules say."""
     from hermes_worker.features.retention.schema import HoldView
 
-    return _get("/v1/holds", _reads(list[HoldView], "data"))
+    return _get("/v1/holds", _make_reader(list[HoldView], "data"))
 
 
 def place_hold(reason: str, *, run_id: str | None = None, session_id: str | None = None) -> ApiRequest[HoldView]:
@@ -1141,12 +1160,12 @@ def place_hold(reason: str, *, run_id: str | None = None, session_id: str | None
     from hermes_worker.features.retention.schema import HoldView
 
     body = {"reason": reason, "run_id": run_id, "session_id": session_id}
-    return _post("/v1/holds", _reads(HoldView), body=body)
+    return _post("/v1/holds", _make_reader(HoldView), body=body)
 
 
 def release_hold(number: int) -> ApiRequest[None]:
     """Release a hold."""
-    return ApiRequest(method="DELETE", template="/v1/holds/{number}", read=_nothing, names={"number": str(number)})
+    return ApiRequest(method="DELETE", template="/v1/holds/{number}", read=_read_nothing, names={"number": str(number)})
 
 
 def prune(
@@ -1157,7 +1176,7 @@ def prune(
     from hermes_worker.features.retention.schema import PruneObject
 
     body = {"dry_run": dry_run, "all_tenants": all_tenants, "after": None if after is None else dict(after)}
-    return replace(_post("/v1/prunes", _reads(PruneObject), body=body), only_reads=dry_run)
+    return replace(_post("/v1/prunes", _make_reader(PruneObject), body=body), only_reads=dry_run)
 
 
 def _at(tenant: str | None) -> Mapping[str, Any]:
@@ -1167,14 +1186,14 @@ def _at(tenant: str | None) -> Mapping[str, Any]:
 def export(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[None]:
     """Everything of a subject, line by line: ``whom`` has the fields ``sessions``, ``named``, ``principals``,
     ``holders``, ``targets`` and ``everybody``. Operators may name another ``tenant``."""
-    return replace(_post("/v1/exports", _nothing, body=dict(whom)), params=_at(tenant), only_reads=True)
+    return replace(_post("/v1/exports", _read_nothing, body=dict(whom)), params=_at(tenant), only_reads=True)
 
 
 def foretell_erasure(whom: Mapping[str, Any], *, tenant: str | None = None) -> ApiRequest[ForetoldErasure]:
     """What an erasure would erase; changes nothing. ``whom`` as for ``export``."""
     from hermes_worker.features.retention.erasure_schema import ForetoldErasure
 
-    asked = _post("/v1/erasures/foretold", _reads(ForetoldErasure), body=dict(whom))
+    asked = _post("/v1/erasures/foretold", _make_reader(ForetoldErasure), body=dict(whom))
     return replace(asked, params=_at(tenant), only_reads=True)
 
 
@@ -1185,14 +1204,14 @@ def begin_erasure(
     from hermes_worker.features.retention.erasure_schema import ErasureObject
 
     body = {"whom": dict(whom), "shared": shared, "stop": stop}
-    return replace(_post("/v1/erasures", _reads(ErasureObject), body=body), params=_at(tenant))
+    return replace(_post("/v1/erasures", _make_reader(ErasureObject), body=body), params=_at(tenant))
 
 
 def replay_erasure(receipt: str, *, tenant: str | None = None) -> ApiRequest[ErasureObject]:
     """Begin to erase again what a receipt, as text, tells of."""
     from hermes_worker.features.retention.erasure_schema import ErasureObject
 
-    asked = _post("/v1/erasures/replayed", _reads(ErasureObject), body={"receipt": receipt})
+    asked = _post("/v1/erasures/replayed", _make_reader(ErasureObject), body={"receipt": receipt})
     return replace(asked, params=_at(tenant))
 
 
@@ -1200,99 +1219,99 @@ def erasures(*, tenant: str | None = None) -> ApiRequest[list[ErasureObject]]:
     """Erasures that have begun and are not finished, oldest first."""
     from hermes_worker.features.retention.erasure_schema import ErasureObject
 
-    return _get("/v1/erasures", _reads(list[ErasureObject], "data"), tenant=tenant)
+    return _get("/v1/erasures", _make_reader(list[ErasureObject], "data"), tenant=tenant)
 
 
 def work_on_erasure(receipt_id: str, *, stop: bool = False, tenant: str | None = None) -> ApiRequest[ErasureWork]:
     """Erase for some seconds; repeat it until ``done``, when there is a ``receipt``."""
     from hermes_worker.features.retention.erasure_schema import ErasureWork
 
-    read = _reads(ErasureWork)
+    read = _make_reader(ErasureWork)
     asked = _post("/v1/erasures/{receipt_id}/work", read, {"receipt_id": receipt_id}, body={"stop": stop})
     return replace(asked, params=_at(tenant))
 
 
 def erasure_receipts(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
     """The receipts of the tenant's erasures, oldest first."""
-    return _get("/v1/erasure-receipts", _reads(list[dict[str, Any]], "data"), tenant=tenant)
+    return _get("/v1/erasure-receipts", _make_reader(list[dict[str, Any]], "data"), tenant=tenant)
 
 
 def erasure_receipt(receipt_id: str, *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
     """A receipt, after the server verified its signature."""
-    read, names = _reads(dict[str, Any]), {"receipt_id": receipt_id}
+    read, names = _make_reader(dict[str, Any]), {"receipt_id": receipt_id}
     return _get("/v1/erasure-receipts/{receipt_id}", read, names, tenant=tenant)
 
 
 def backlog() -> ApiRequest[BacklogDocument]:
     """The steps that wait and the steps at work, by queue."""
-    return _get("/v1/backlog", _reads(BacklogDocument))
+    return _get("/v1/backlog", _make_reader(BacklogDocument))
 
 
 def workers() -> ApiRequest[list[dict[str, Any]]]:
     """The worker processes that are alive, and what each of them holds."""
-    return _get("/v1/workers", _reads(list[dict[str, Any]], "data"))
+    return _get("/v1/workers", _make_reader(list[dict[str, Any]], "data"))
 
 
 def text_keys() -> ApiRequest[list[TextKeyObject]]:
     """The keys that encrypt texts in the database, by their ids; for operators."""
     from hermes_worker.features.encryption.schema import TextKeyObject
 
-    return _get("/v1/encryption/keys", _reads(list[TextKeyObject], "data"))
+    return _get("/v1/encryption/keys", _make_reader(list[TextKeyObject], "data"))
 
 
 def drain_worker(worker_id: str) -> ApiRequest[None]:
     """Drain a worker; for operators. Idempotent."""
-    return _post("/v1/workers/{worker_id}/drain", _nothing, {"worker_id": worker_id})
+    return _post("/v1/workers/{worker_id}/drain", _read_nothing, {"worker_id": worker_id})
 
 
 def provider_states() -> ApiRequest[list[dict[str, Any]]]:
     """The keys of providers that are without money or out of order."""
-    return _get("/v1/providers/states", _reads(list[dict[str, Any]], "data"))
+    return _get("/v1/providers/states", _make_reader(list[dict[str, Any]], "data"))
 
 
 def alerts(*, limit: int | None = None) -> ApiRequest[list[AlertObject]]:
     """The newest alerts to operators."""
     from hermes_worker.features.alerts.schema import AlertObject
 
-    return _get("/v1/alerts", _reads(list[AlertObject], "data"), limit=limit)
+    return _get("/v1/alerts", _make_reader(list[AlertObject], "data"), limit=limit)
 
 
 def open_provider_key(credential: str) -> ApiRequest[dict[str, Any]]:
     """Let runs use a key of a provider again at once; for operators. Idempotent."""
     names = {"credential": credential}
-    return _post("/v1/providers/states/{credential}/open", _reads(dict[str, Any]), names)
+    return _post("/v1/providers/states/{credential}/open", _make_reader(dict[str, Any]), names)
 
 
 def try_alerts() -> ApiRequest[int]:
     """Send a text to every target of alerts, as deliveries. Returns how many these are; for operators."""
-    return _post("/v1/alerts/test", _reads(int, "owed"))
+    return _post("/v1/alerts/test", _make_reader(int, "owed"))
 
 
 def alert_targets(*, tenant: str | None = None) -> ApiRequest[list[str]]:
     """The targets of the tenant's alerts about itself; operators may name another ``tenant``."""
-    return _get("/v1/alerts/targets", _reads(list[str], "targets"), tenant=tenant)
+    return _get("/v1/alerts/targets", _make_reader(list[str], "targets"), tenant=tenant)
 
 
 def set_alert_targets(targets: Sequence[str], *, tenant: str | None = None) -> ApiRequest[list[str]]:
     """Replace all targets of the tenant's alerts; an empty list ends the alerts. Returns the targets. Idempotent."""
     body = {"targets": list(targets)}
-    asked = ApiRequest(method="PUT", template="/v1/alerts/targets", read=_reads(list[str], "targets"), body=body)
+    asked = ApiRequest(method="PUT", template="/v1/alerts/targets", read=_make_reader(list[str], "targets"), body=body)
     return replace(asked, params={"tenant": tenant})
 
 
 def capabilities() -> ApiRequest[CapabilitiesDocument]:
     """The capabilities of the server."""
-    return _get("/v1/capabilities", _reads(CapabilitiesDocument))
+    return _get("/v1/capabilities", _make_reader(CapabilitiesDocument))
 
 
 def toolsets() -> ApiRequest[list[ToolsetDocument]]:
     """The toolsets that a run can name."""
-    return _get("/v1/toolsets", _reads(list[ToolsetDocument], "data"))
+    return _get("/v1/toolsets", _make_reader(list[ToolsetDocument], "data"))
 
 
 def skills() -> ApiRequest[list[SkillDocument]]:
     """The skills that a run can be given."""
-    return _get("/v1/skills", _reads(list[SkillDocument], "data"))
+    return _get("/v1/skills", _make_reader(list[SkillDocument], "data"))
 
 
 def skill(name: str, *, file: str | None = None) -> ApiRequest[SkillSheetObject]:
@@ -1300,7 +1319,7 @@ def skill(name: str, *, file: str | None = None) -> ApiRequest[SkillSheetObject]
     default."""
     from hermes_worker.features.skills.schema import SkillSheetObject
 
-    return _get("/v1/skills/{skill}", _reads(SkillSheetObject), {"skill": name}, file=file)
+    return _get("/v1/skills/{skill}", _make_reader(SkillSheetObject), {"skill": name}, file=file)
 
 
 def keep_skill(
@@ -1312,7 +1331,11 @@ def keep_skill(
 
     body = {"files": [dict(each) for each in files], "category": category, "expects": expects}
     return ApiRequest(
-        method="PUT", template="/v1/skills/{skill}", read=_reads(SkillSheetObject), names={"skill": name}, body=body
+        method="PUT",
+        template="/v1/skills/{skill}",
+        read=_make_reader(SkillSheetObject),
+        names={"skill": name},
+        body=body,
     )
 
 
@@ -1320,10 +1343,12 @@ def remove_skill(name: str, *, expects: str | None = None) -> ApiRequest[Removed
     """Take a skill away, of this version only where one is given."""
     from hermes_worker.features.skills.schema import RemovedSkill
 
-    asked = ApiRequest(method="DELETE", template="/v1/skills/{skill}", read=_reads(RemovedSkill), names={"skill": name})
+    asked = ApiRequest(
+        method="DELETE", template="/v1/skills/{skill}", read=_make_reader(RemovedSkill), names={"skill": name}
+    )
     return replace(asked, params={"expects": expects})
 
 
 def health() -> ApiRequest[HealthDocument]:
     """Whether the server answers, and its version. Needs no key."""
-    return _get("/health", _reads(HealthDocument))
+    return _get("/health", _make_reader(HealthDocument))

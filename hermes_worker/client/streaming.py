@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from hermes_worker.client.events import Event, RunEnded, parse_event
-from hermes_worker.client.exchange import ApiAnswer, ApiRequest, refusal
+from hermes_worker.client.exchange import ApiAnswer, ApiRequest, build_refusal
 from hermes_worker.core.errors import UnavailableError
 
 E = TypeVar("E")
@@ -71,7 +71,7 @@ class EventParser:
 
 class Resumption(Generic[E]):
     """The stream of one run or tree over any number of connections. A shell sends ``request``, passes what it reads to
-    ``take``, reports the end of each connection to ``ended`` and waits as long as that returns."""
+    ``take``, reports the end of each connection to ``note_end`` and waits as long as that returns."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Resumption(Generic[E]):
         self._parser = EventParser()  # the server sends an event that broke off again
         return self._request(self.last_id)
 
-    def begun(self, answer: ApiAnswer) -> str | None:
+    def judge_head(self, answer: ApiAnswer) -> str | None:
         """Judge the head of an answer: ``None`` when events follow, else the reason why this connection brings none.
         ``answer`` has a body only where it is an error. Raises ``RefusedError``."""
         if answer.status == 200:
             return None
-        error = refusal(answer)
+        error = build_refusal(answer)
         if answer.status >= 500 or answer.status == 429:
             return str(error)
         raise error
@@ -121,7 +121,7 @@ class Resumption(Generic[E]):
             raise UnavailableError(f"the stream cannot be read: {error}") from None
         self.is_over = self.is_over or self._parser.is_closed
 
-    def ended(self, reason: str) -> float:
+    def note_end(self, reason: str) -> float:
         """Note the end of a connection. Returns the seconds to wait before the next one. Raises ``UnavailableError``
         when the patience is over."""
         if self._clock() >= self._give_up_at:
@@ -129,9 +129,9 @@ class Resumption(Generic[E]):
         return _RECONNECT_AFTER_S
 
 
-def typed(told: ToldEvent) -> Event:
+def read_typed(told: ToldEvent) -> Event:
     return parse_event(told.document)
 
 
-def untyped(told: ToldEvent) -> ToldEvent:
+def read_untyped(told: ToldEvent) -> ToldEvent:
     return told

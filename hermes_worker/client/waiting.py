@@ -7,10 +7,10 @@ from typing import Literal
 
 from hermes_worker.client import operations
 from hermes_worker.client.documents import JoinedDocument
-from hermes_worker.client.exchange import Exchange, Patience, exchange
+from hermes_worker.client.exchange import Exchange, Patience, run_exchange
 
 
-def joining(
+def run_join(
     run_ids: Sequence[str],
     mode: Literal["all", "any"],
     timeout_s: float | None,
@@ -23,15 +23,15 @@ def joining(
     while True:
         left_s = operations.WAIT_S if give_up_at is None else max(0.0, min(operations.WAIT_S, give_up_at - clock()))
         if len(run_ids) == 1:
-            request = operations.waited(run_ids[0], timeout_s=left_s)
+            request = operations.build_wait(run_ids[0], timeout_s=left_s)
         else:
-            request = operations.joined(run_ids, mode=mode, timeout_s=left_s)
-        found = yield from exchange(request, patience, clock, place)
+            request = operations.build_join(run_ids, mode=mode, timeout_s=left_s)
+        found = yield from run_exchange(request, patience, clock, place)
         if found["done"] or (give_up_at is not None and clock() >= give_up_at):
             return found
 
 
-def status_of(found: JoinedDocument) -> str | None:
+def read_status(found: JoinedDocument) -> str | None:
     """Read how the single awaited run ended; ``None`` when it has not."""
     [end] = found["runs"]
     return end.get("status") if end["ended"] else None

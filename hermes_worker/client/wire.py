@@ -8,10 +8,10 @@ from typing import Any
 import httpx2
 
 from hermes_worker.client.exchange import ApiRequest, LostAnswer
-from hermes_worker.core.errors import UnavailableError, reason_of
+from hermes_worker.core.errors import UnavailableError, format_reason
 
 
-def parts_of(request: ApiRequest[Any]) -> dict[str, Any]:
+def build_arguments(request: ApiRequest[Any]) -> dict[str, Any]:
     """Build the arguments of httpx2 for a request."""
     headers = dict(request.headers)
     content = None
@@ -27,15 +27,15 @@ def parts_of(request: ApiRequest[Any]) -> dict[str, Any]:
     }
 
 
-def lost(error: httpx2.HTTPError) -> LostAnswer:
+def judge_error(error: httpx2.HTTPError) -> LostAnswer:
     """Judge a connection's error: over a connection that was never made nothing was sent."""
     was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-    reason = reason_of(error)
+    reason = format_reason(error)
     return LostAnswer(reason=reason, was_sent=was_sent, may_pass="CERTIFICATE_VERIFY_FAILED" not in reason)
 
 
-def broken_off(place: str, error: httpx2.HTTPError) -> UnavailableError:
+def build_broken_off(place: str, error: httpx2.HTTPError) -> UnavailableError:
     """Build the error for an answer that is read line by line and breaks off."""
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return UnavailableError(f"{place} does not answer: {reason_of(error)}")
-    return UnavailableError(f"{place} broke off, and what came is not all there is ({reason_of(error)}); ask again")
+        return UnavailableError(f"{place} does not answer: {format_reason(error)}")
+    return UnavailableError(f"{place} broke off, and what came is not all there is ({format_reason(error)}); ask again")

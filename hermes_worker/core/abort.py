@@ -37,7 +37,7 @@ class AbortSignal:
             self._event.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            _run(callback)
+            _run_callback(callback)
 
     def is_set(self) -> bool:
         return self._event.is_set()
@@ -52,10 +52,10 @@ class AbortSignal:
             if not self._event.is_set():
                 self._callbacks.append(callback)
                 return
-        _run(callback)
+        _run_callback(callback)
 
 
-def _run(callback: Callable[[], None]) -> None:
+def _run_callback(callback: Callable[[], None]) -> None:
     """Run a callback. Its failure is logged and does not keep the other callbacks from running."""
     try:
         callback()

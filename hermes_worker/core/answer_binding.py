@@ -40,7 +40,7 @@ _CHOSEN: Final = {
 """Words that answer an approval while one is open."""
 
 
-def question_code(wait_id: int) -> str:
+def format_question_code(wait_id: int) -> str:
     """The code of a question, shown wherever the question is: a letter, a digit, and more characters once the short
     codes are used up. Every question has a code of its own for ever, so the code of a closed question never names a
     newer one."""
@@ -55,7 +55,7 @@ def question_code(wait_id: int) -> str:
     return "".join(signs)
 
 
-def choice_in(text: str) -> str | None:
+def parse_choice(text: str) -> str | None:
     """The choice that a plain word stands for while an approval is open; ``None`` for other texts."""
     return _CHOSEN.get(text.strip().casefold().rstrip(".!"))
 
@@ -79,7 +79,7 @@ class ChatQuestion:
 
     @property
     def code(self) -> str:
-        return question_code(self.wait_id)
+        return format_question_code(self.wait_id)
 
     @property
     def is_open(self) -> bool:
@@ -157,7 +157,7 @@ Binding = BoundAnswer | CodeWanted | NotAnAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Words:
+class _ParsedText:
     """The parts of a text: a choice, a code, and the rest."""
 
     choice: str | None = None
@@ -194,12 +194,12 @@ def bind_press(wait_id: int, answer: str, questions: Sequence[ChatQuestion]) -> 
     return BoundAnswer(question=pressed, choice=choice, text="" if choice else answer)
 
 
-def _is_named(question: ChatQuestion, said: PossibleAnswer, words: _Words) -> bool:
+def _is_named(question: ChatQuestion, said: PossibleAnswer, words: _ParsedText) -> bool:
     is_quoted = bool(question.messages & ({said.quoted, said.thread} - {""}))
     return is_quoted or question.code == words.code
 
 
-def _bind_named(said: PossibleAnswer, words: _Words, named: Sequence[ChatQuestion]) -> Binding:
+def _bind_named(said: PossibleAnswer, words: _ParsedText, named: Sequence[ChatQuestion]) -> Binding:
     is_meant_so = bool(words.choice or words.code)
     if not all(each.is_open for each in named):
         return NotAnAnswer.NOT_OPEN if is_meant_so else NotAnAnswer.MESSAGE
@@ -207,30 +207,30 @@ def _bind_named(said: PossibleAnswer, words: _Words, named: Sequence[ChatQuestio
         return CodeWanted(questions=tuple(named))
     if not _can_answer(said, words, named[0]):
         return NotAnAnswer.NOTHING_ASKED if said.is_command else NotAnAnswer.MESSAGE
-    return _bound(named[0], words)
+    return _build_answer(named[0], words)
 
 
-def _bind_by_time(said: PossibleAnswer, words: _Words, questions: Sequence[ChatQuestion]) -> Binding:
+def _bind_by_time(said: PossibleAnswer, words: _ParsedText, questions: Sequence[ChatQuestion]) -> Binding:
     candidates = [each for each in questions if each.is_open and _can_answer(said, words, each)]
     if not candidates:
         return NotAnAnswer.NOTHING_ASKED if said.is_command else NotAnAnswer.MESSAGE
-    if said.sent_at is not None and all(said.sent_at < _seen_at(each) - CLOCKS_APART_S for each in candidates):
+    if said.sent_at is not None and all(said.sent_at < _find_seen_at(each) - CLOCKS_APART_S for each in candidates):
         return NotAnAnswer.WRITTEN_BEFORE if said.is_command else NotAnAnswer.MESSAGE
     names_another = bool(said.quoted) or words.has_strange_code
     if len(candidates) == 1 and not names_another and _was_written_after(said.sent_at, candidates[0], questions):
-        return _bound(candidates[0], words)
+        return _build_answer(candidates[0], words)
     if said.was_code_asked and not said.is_command:
         return NotAnAnswer.MESSAGE
     return CodeWanted(questions=tuple(candidates))
 
 
-def _can_answer(said: PossibleAnswer, words: _Words, question: ChatQuestion) -> bool:
+def _can_answer(said: PossibleAnswer, words: _ParsedText, question: ChatQuestion) -> bool:
     if question.kind is WaitKind.APPROVAL:
         return words.choice in said.may_choose
     return not said.is_command and bool(words.rest)
 
 
-def _seen_at(question: ChatQuestion) -> float:
+def _find_seen_at(question: ChatQuestion) -> float:
     return question.opened_at if question.delivered_at is None else question.delivered_at
 
 
@@ -243,7 +243,7 @@ def _was_written_after(sent_at: float | None, asked: ChatQuestion, questions: Se
     return sent_at > max(asked.delivered_at, *ended, 0.0) + CLOCKS_APART_S
 
 
-def _bound(question: ChatQuestion, words: _Words) -> BoundAnswer:
+def _build_answer(question: ChatQuestion, words: _ParsedText) -> BoundAnswer:
     if question.kind is WaitKind.INPUT:
         return BoundAnswer(question=question, choice=None, text=words.rest)
     return BoundAnswer(question=question, choice=words.choice, text=words.reason)
@@ -252,29 +252,29 @@ def _bound(question: ChatQuestion, words: _Words) -> BoundAnswer:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _read_words(said: PossibleAnswer, questions: Sequence[ChatQuestion]) -> _Words | None:
+def _read_words(said: PossibleAnswer, questions: Sequence[ChatQuestion]) -> _ParsedText | None:
     match said.form:
         case AnswerForm.APPROVE:
             return _read_approve(said.text)
         case AnswerForm.DENY:
             first, rest = _split_first(said.text)
-            code = code_in(first)
-            return _Words(choice="deny", code=code, reason=rest if code else said.text.strip())
+            code = parse_code(first)
+            return _ParsedText(choice="deny", code=code, reason=rest if code else said.text.strip())
         case AnswerForm.WORDS:
             return _read_message(said.text, questions)
 
 
-def _read_approve(text: str) -> _Words | None:
+def _read_approve(text: str) -> _ParsedText | None:
     """Read a choice and a code in any order, each at most once; ``None`` for anything else."""
     words = text.split()
-    choices = [choice for word in words if (choice := choice_in(word))]
-    codes = [code for word in words if (code := code_in(word))]
+    choices = [choice for word in words if (choice := parse_choice(word))]
+    codes = [code for word in words if (code := parse_code(word))]
     if len(choices) > 1 or len(codes) > 1 or len(choices) + len(codes) < len(words):
         return None
-    return _Words(choice=choices[0] if choices else "once", code=codes[0] if codes else "")
+    return _ParsedText(choice=choices[0] if choices else "once", code=codes[0] if codes else "")
 
 
-def _read_message(text: str, questions: Sequence[ChatQuestion]) -> _Words:
+def _read_message(text: str, questions: Sequence[ChatQuestion]) -> _ParsedText:
     """Read a message. A code stands at its beginning or end. In other places, and when no question has it, a code-like
     word is an ordinary word, except beside nothing but a choice: ``yes K7`` means K7 whether or not that is open."""
     whole = text.strip()
@@ -282,12 +282,12 @@ def _read_message(text: str, questions: Sequence[ChatQuestion]) -> _Words:
     before, _, last = whole.rpartition(" ")
     known = {each.code for each in questions}
     open_codes = {each.code for each in questions if each.is_open}
-    for code, rest, codes in ((code_in(first), behind, known), (code_in(last), before.strip(), open_codes)):
-        choice = choice_in(rest)
+    for code, rest, codes in ((parse_code(first), behind, known), (parse_code(last), before.strip(), open_codes)):
+        choice = parse_choice(rest)
         if code and (code in codes or choice):
-            return _Words(choice=choice, code=code, rest=rest)
-    is_strange = bool(code_in(first)) or code_in(last) in known
-    return _Words(choice=choice_in(whole), has_strange_code=is_strange, rest=whole)
+            return _ParsedText(choice=choice, code=code, rest=rest)
+    is_strange = bool(parse_code(first)) or parse_code(last) in known
+    return _ParsedText(choice=parse_choice(whole), has_strange_code=is_strange, rest=whole)
 
 
 def _split_first(text: str) -> tuple[str, str]:
@@ -295,7 +295,7 @@ def _split_first(text: str) -> tuple[str, str]:
     return (words[0] if words else "", words[1].strip() if len(words) > 1 else "")
 
 
-def code_in(word: str) -> str:
+def parse_code(word: str) -> str:
     """The code that a word looks like, in its displayed form; empty for other words."""
     found = _CODE.fullmatch(word)
     return found.group(1).upper() if found else ""
@@ -304,7 +304,7 @@ def code_in(word: str) -> str:
 # --- what people are told --------------------------------------------------------------------------------------------
 
 
-def code_line(kind: WaitKind, code: str, *, may_allow: bool = True) -> str:
+def format_code_line(kind: WaitKind, code: str, *, may_allow: bool = True) -> str:
     """The line below a question in a chat that says how to answer it. A question that a chat does not show whole may
     only be denied there."""
     if kind is WaitKind.APPROVAL and not may_allow:
@@ -314,19 +314,19 @@ def code_line(kind: WaitKind, code: str, *, may_allow: bool = True) -> str:
     return f"Question {code}: reply to this message, or write {code} and your answer."
 
 
-def code_request(wanted: CodeWanted, said: PossibleAnswer) -> str:
+def format_code_request(wanted: CodeWanted, said: PossibleAnswer) -> str:
     """Ask a person for the code. The code of a question is included only when its message has arrived, since a question
     that was not seen may not be allowed."""
     lines = ["I cannot tell which question you answer. If it is this one, name it:"]
     if len(wanted.questions) > 1:
         lines = ["I cannot tell which question you answer. Name the one that you mean:"]
-    lines += [_request_line(each) for each in wanted.questions]
+    lines += [_format_request_line(each) for each in wanted.questions]
     if not said.is_command:
         lines.append("What you wrote was not passed on. If it answers none of these, send it again.")
     return "\n".join(lines)
 
 
-def _request_line(question: ChatQuestion) -> str:
+def _format_request_line(question: ChatQuestion) -> str:
     if question.delivered_at is None:
         return "- one that is still on its way to you: answer it with the code that it shows"
     code = question.code

@@ -107,7 +107,7 @@ class AuxiliaryAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consulted:
+class AnsweredConsultation:
     """A consultation with its answers."""
 
     task: AuxTask

@@ -12,11 +12,11 @@ the call (invariant I6). This module decides; ``store.runs.budgets`` writes.
     A commits with 1,200 really used: spent 6,200                              3,000       800
     B's worker dies: its claim is taken away, and its attempt is booked as an estimate
 
-``reservation`` takes the average of the run's own calls, or, before its first one, of the chain's calls. A call may use
-more than was reserved: then the budget is overdrawn by that call, and the next one is refused. Each level of delegation
-leaves one model call and 5 % of tokens and money (50 % at most) to the levels above it, so that every parent can still
-answer. Unknown costs are never zero (design D17): a bound of them is spent where one is known, and where none is, a
-budget with a limit of money refuses further calls.
+``decide_reservation`` takes the average of the run's own calls, or, before its first one, of the chain's calls. A call
+may use more than was reserved: then the budget is overdrawn by that call, and the next one is refused. Each level of
+delegation leaves one model call and 5 % of tokens and money (50 % at most) to the levels above it, so that every parent
+can still answer. Unknown costs are never zero (design D17): a bound of them is spent where one is known, and where none
+is, a budget with a limit of money refuses further calls.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BudgetLimits:
     """The limit of each dimension; ``None`` for no limit."""
 
     iterations: int
@@ -77,7 +77,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    limits: Limits
+    limits: BudgetLimits
     reserved: Amounts = field(default_factory=Amounts)
     spent: Amounts = field(default_factory=Amounts)
     has_unknown_cost: bool = False
@@ -88,7 +88,7 @@ _KEPT_PERCENT = 5
 _KEPT_PERCENT_MAX = 50
 
 
-def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimension:
+def decide_reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimension:
     """Decide what the next model call of a run at ``depth`` reserves, or which dimension refuses it. ``own`` is what
     the run has used itself.
 
@@ -96,9 +96,9 @@ def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimens
     use is settled after the call. Every level leaves one model call, and one twentieth of tokens and money, to each
     level above it, so that every parent can still answer.
     """
-    expected = _expected(own) or _expected(budget.spent) or Amounts()
+    expected = _average_of(own) or _average_of(budget.spent) or Amounts()
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
-    refused_by = _short_of(budget, expected, depth=depth)
+    refused_by = _find_shortage(budget, expected, depth=depth)
     if refused_by is Dimension.TOKENS:
         return refused_by
     if not _fits(limits.tool_calls, spent.tool_calls, 0, 0):
@@ -110,13 +110,13 @@ def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimens
     return Amounts(iterations=1, tokens=expected.tokens, nano_usd=expected.nano_usd)
 
 
-def auxiliary_refusal(budget: Budget, own: Amounts, *, depth: int) -> Dimension | None:
+def decide_auxiliary_refusal(budget: Budget, own: Amounts, *, depth: int) -> Dimension | None:
     """Decide which dimension refuses a run at ``depth`` an auxiliary call, because less is left than its calls take on
     average; ``None`` when the call is allowed. Iterations do not matter, since an auxiliary call is none."""
-    return _short_of(budget, _expected(own) or _expected(budget.spent) or Amounts(), depth=depth)
+    return _find_shortage(budget, _average_of(own) or _average_of(budget.spent) or Amounts(), depth=depth)
 
 
-def _short_of(budget: Budget, expected: Amounts, *, depth: int) -> Dimension | None:
+def _find_shortage(budget: Budget, expected: Amounts, *, depth: int) -> Dimension | None:
     kept = min(_KEPT_PERCENT * depth, _KEPT_PERCENT_MAX)
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     if not _fits(limits.tokens, spent.tokens + reserved.tokens, expected.tokens, kept):
@@ -127,10 +127,10 @@ def _short_of(budget: Budget, expected: Amounts, *, depth: int) -> Dimension | N
     return None
 
 
-def lacking(budget: Budget, *, calls: int) -> Dimension | None:
+def find_lacking_dimension(budget: Budget, *, calls: int) -> Dimension | None:
     """Find the dimension that has no room for ``calls`` more model calls of average size; ``None`` when there is
     room."""
-    each = _expected(budget.spent) or Amounts()
+    each = _average_of(budget.spent) or Amounts()
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     if not _fits(limits.tokens, spent.tokens + reserved.tokens, each.tokens * calls, 0):
         return Dimension.TOKENS
@@ -142,7 +142,7 @@ def lacking(budget: Budget, *, calls: int) -> Dimension | None:
     return Dimension.ITERATIONS if spent.iterations + reserved.iterations + calls > limits.iterations else None
 
 
-def _expected(used: Amounts) -> Amounts | None:
+def _average_of(used: Amounts) -> Amounts | None:
     if not used.iterations:
         return None
     return Amounts(tokens=used.tokens // used.iterations, nano_usd=used.nano_usd // used.iterations)
@@ -156,14 +156,14 @@ _LAST_WORDS_S_MAX = 60.0
 _LAST_WORDS_PART = 0.05
 
 
-def last_words_s(wall_s: float) -> float:
+def compute_last_words_s(wall_s: float) -> float:
     """Seconds at the end of a run's time that are kept for writing a summary."""
     return min(_LAST_WORDS_S_MAX, wall_s * _LAST_WORDS_PART)
 
 
 def is_wall_spent(left_s: float, wall_s: float) -> bool:
     """Whether so little is left of a run's time that it should write a summary."""
-    return left_s <= last_words_s(wall_s)
+    return left_s <= compute_last_words_s(wall_s)
 
 
 REFUNDED_TOOLS = frozenset({"execute_code"})
@@ -181,7 +181,7 @@ _URGE_PERCENT = 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class LimitUse:
     """The use of one limit, in its unit: a count, nano-dollars, or seconds."""
 
     dimension: Dimension
@@ -193,34 +193,37 @@ class Use:
         return 100 if self.limit <= 0 else min(100, self.used * 100 // self.limit)
 
 
-def uses(budget: Budget) -> Iterator[Use]:
+def list_uses(budget: Budget) -> Iterator[LimitUse]:
     """Yield the use of each limited dimension; reserved amounts count as used."""
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
-    yield Use(
+    yield LimitUse(
         dimension=Dimension.ITERATIONS, used=spent.iterations + reserved.iterations, limit=max(1, limits.iterations)
     )
     if limits.tokens is not None:
-        yield Use(dimension=Dimension.TOKENS, used=spent.tokens + reserved.tokens, limit=limits.tokens)
+        yield LimitUse(dimension=Dimension.TOKENS, used=spent.tokens + reserved.tokens, limit=limits.tokens)
     if limits.tool_calls is not None:
-        yield Use(dimension=Dimension.TOOL_CALLS, used=spent.tool_calls, limit=limits.tool_calls)
+        yield LimitUse(dimension=Dimension.TOOL_CALLS, used=spent.tool_calls, limit=limits.tool_calls)
     if limits.nano_usd is not None:
-        yield Use(dimension=Dimension.COST, used=spent.nano_usd + reserved.nano_usd, limit=limits.nano_usd)
+        yield LimitUse(dimension=Dimension.COST, used=spent.nano_usd + reserved.nano_usd, limit=limits.nano_usd)
 
 
-def warning(found: Collection[Use]) -> str | None:
+def format_warning(found: Collection[LimitUse]) -> str | None:
     """The warning that is appended to a run's last tool result, from 70 % of any limit on, about the limit that is
     nearest; ``None`` below that. The text is stored with the result, so the prompt keeps its bytes; equal use gives
     equal text."""
     nearest = max(found, key=lambda use: use.percent, default=None)
     if nearest is None or nearest.percent < _WARN_PERCENT:
         return None
-    facts = f"{_shown(nearest, nearest.used)} of {_shown(nearest, nearest.limit)} {_UNITS[nearest.dimension]} are used"
+    facts = (
+        f"{_format_amount(nearest, nearest.used)} of {_format_amount(nearest, nearest.limit)} "
+        f"{_UNITS[nearest.dimension]} are used"
+    )
     if nearest.percent < _URGE_PERCENT:
         return f"[BUDGET: {facts}. Begin to bring this task to its end.]"
     return f"[BUDGET WARNING: {facts}. Write your final answer now; call tools only for what it cannot do without.]"
 
 
-def unit_of(dimension: Dimension) -> str:
+def get_unit(dimension: Dimension) -> str:
     return _UNITS[dimension]
 
 
@@ -233,7 +236,7 @@ _UNITS = {
 }
 
 
-def _shown(use: Use, amount: int) -> str:
+def _format_amount(use: LimitUse, amount: int) -> str:
     return f"{usd_of(amount):.4f}" if use.dimension is Dimension.COST else str(amount)
 
 

@@ -41,13 +41,13 @@ class ChatRules:
 
     rules: Sequence[str] = ()
 
-    def owner_of(self, account: str, chat: str) -> ChatOwner:
+    def find_owner(self, account: str, chat: str) -> ChatOwner:
         """Find the owner of a chat. A rule for the chat wins over one for all chats of the account."""
         found = self._by_place()
         return found.get(f"{account}/{chat}") or found.get(f"{account}/{EVERY_CHAT}") or ChatOwner()
 
-    def owner_of_account(self, account: str) -> ChatOwner:
-        return self.owner_of(account, EVERY_CHAT)
+    def find_owner_of_account(self, account: str) -> ChatOwner:
+        return self.find_owner(account, EVERY_CHAT)
 
     def _by_place(self) -> Mapping[str, ChatOwner]:
         found: dict[str, ChatOwner] = {}
@@ -58,24 +58,24 @@ class ChatRules:
         return found
 
 
-def account_of(platform: str, name: str = DEFAULT_ACCOUNT) -> str:
+def format_account(platform: str, name: str = DEFAULT_ACCOUNT) -> str:
     """The name of an account in rows."""
     return f"{platform}:{name}"
 
 
-def usual_variable(variable: str) -> str:
+def strip_account_suffix(variable: str) -> str:
     """The name of the usual account's variable with the same meaning: ``TELEGRAM_BOT_TOKEN`` for
     ``TELEGRAM_BOT_TOKEN__OPS``; any other name unchanged."""
     found = _OF_ACCOUNT.fullmatch(variable)
     return found["variable"] if found is not None else variable
 
 
-def named_variable(variable: str, name: str) -> str:
+def add_account_suffix(variable: str, name: str) -> str:
     """A platform's variable for the account called ``name``."""
     return variable if name == DEFAULT_ACCOUNT else f"{variable}__{name.upper()}"
 
 
-def values_of_account(values: Mapping[str, str], name: str, secrets: Collection[str] = ()) -> Mapping[str, str]:
+def select_account_values(values: Mapping[str, str], name: str, secrets: Collection[str] = ()) -> Mapping[str, str]:
     """Select the settings of the account ``name``, under the usual names of the variables. ``secrets`` are the
     variables that hold secrets; the usual account's secrets are never in the result."""
     if name == DEFAULT_ACCOUNT:

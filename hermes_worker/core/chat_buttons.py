@@ -27,7 +27,7 @@ class ChatButton:
     value: str
 
 
-def buttons_of(question: Question, wait_id: int) -> tuple[ChatButton, ...]:
+def build_buttons(question: Question, wait_id: int) -> tuple[ChatButton, ...]:
     """Build the buttons of a question; empty when it wants a text."""
     if question.kind is WaitKind.APPROVAL:
         known = [choice for choice in question.choices if choice in _LABELS]
@@ -42,7 +42,7 @@ def is_of_wait(button: ChatButton, wait_id: int) -> bool:
     return button.value.partition(":")[0] == str(wait_id)
 
 
-def fitting(buttons: Sequence[ChatButton], *, chars_max: int, count_max: int) -> tuple[ChatButton, ...]:
+def fit_buttons(buttons: Sequence[ChatButton], *, chars_max: int, count_max: int) -> tuple[ChatButton, ...]:
     """Shorten labels to ``chars_max`` characters and keep them distinct. Empty when there are more than ``count_max``
     buttons: then people answer in words, rather than by only some of the choices."""
     if len(buttons) > count_max:

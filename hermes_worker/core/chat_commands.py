@@ -103,26 +103,26 @@ class CommandAccess:
         """Whether the user may use ``command``."""
         if command in _LEAST and who.role is ChatRole.GUEST:
             return False
-        rules = self.persons(who.account, command)
+        rules = self.find_person_rules(who.account, command)
         for name in ("", who.alt_id):  # a rule for an id comes before one for a name
             for person, may in rules.items():
                 if is_meant(person, ids=(who.person, who.other_id), name=name):
                     return may
-        least = self.least(who.account, who.chat, command)
+        least = self.find_least_role(who.account, who.chat, command)
         return least is not None and _ORDER.index(who.role) <= _ORDER.index(least)
 
-    def least(self, account: str, chat: str, command: ChatCommand) -> ChatRole | None:
+    def find_least_role(self, account: str, chat: str, command: ChatCommand) -> ChatRole | None:
         """Find the least role that may use ``command`` in a chat; ``None`` when no role may."""
         for place in (f"{account}/{chat}", f"{account}/{EVERY_CHAT}"):
             if (place, command) in self._least:
                 return self._least[place, command]
         return self._least[_EVERYWHERE, command]
 
-    def persons(self, account: str, command: ChatCommand) -> Mapping[str, bool]:
+    def find_person_rules(self, account: str, command: ChatCommand) -> Mapping[str, bool]:
         """Find the persons with rules about a command on an account, each with whether they may use it."""
         return self._persons.get((account, command), {})
 
-    def help_for(self, who: CommandUser) -> str:
+    def format_help(self, who: CommandUser) -> str:
         """List the commands that the user may use, a line each."""
         return "\n".join(line for command, line in _HELP.items() if self.allows(who, command))
 
@@ -136,7 +136,7 @@ class TurnRow(NamedTuple):
     """The run that wrote the row; 0 for one that was copied from another session."""
 
 
-def begins_last_turn(rows: Sequence[TurnRow]) -> int | None:
+def find_last_turn(rows: Sequence[TurnRow]) -> int | None:
     """Find the number of the row with which the last turn begins, among the last rows of a transcript in order: the
     rows of its last run, or, in a copy, the last message of the user and everything after it. ``None`` when the rows do
     not reach back to the beginning."""

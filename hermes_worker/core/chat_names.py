@@ -36,20 +36,20 @@ class KnownChat(NamedTuple):
         return f"{self.chat}:{self.thread}" if self.thread else self.chat
 
 
-def name_of(text: str) -> str:
+def normalize_name(text: str) -> str:
     """Normalise a name for comparison: without ``#``, case and surrounding spaces; empty for a text that cannot be a
     name."""
     plain = " ".join(re.sub(r"[\x00-\x1f\x7f]", " ", text).split()).removeprefix("#").strip().casefold()
     return plain if len(plain) <= NAME_CHARS_MAX else ""
 
 
-def learnt_name(chat: InboundChat, role: ChatRole) -> str:
+def choose_learnable_name(chat: InboundChat, role: ChatRole) -> str:
     """The name by which a chat may be known after a message of a person with ``role``; empty for none."""
     is_learnt = role is not ChatRole.GUEST and chat.kind is not ChatKind.DIRECT and len(chat.id) <= CHAT_CHARS_MAX
-    return name_of(chat.name) if is_learnt else ""
+    return normalize_name(chat.name) if is_learnt else ""
 
 
-def the_only(found: Sequence[KnownChat], name: str) -> KnownChat | None:
+def require_unique(found: Sequence[KnownChat], name: str) -> KnownChat | None:
     """The only chat among ``found``; ``None`` when it is empty. Raises ``AmbiguousChatName``."""
     if len(found) > 1:
         shown = ", ".join(sorted(chat.chat for chat in found)[:_SHOWN_MAX])

@@ -27,7 +27,7 @@ class ReplyMode(StrEnum):
     ALL = "all"
 
 
-def reply_metadata(sender: str, message_id: str, mode: ReplyMode) -> dict[str, str]:
+def build_reply_metadata(sender: str, message_id: str, mode: ReplyMode) -> dict[str, str]:
     """Build the metadata of a run about the message that began it, beside its chat; empty when ``message_id`` is empty.
     ``sender`` is the account, as targets name it."""
     if not message_id or len(message_id) > _ID_CHARS_MAX or mode is ReplyMode.OFF:
@@ -35,7 +35,7 @@ def reply_metadata(sender: str, message_id: str, mode: ReplyMode) -> dict[str, s
     return {_SENDER: sender, _MESSAGE: message_id, _REPLIES: mode.value}
 
 
-def replied_to(metadata: Mapping[str, str], source: str | None, *, sender: str, chat: str, part: int) -> str:
+def find_reply_target(metadata: Mapping[str, str], source: str | None, *, sender: str, chat: str, part: int) -> str:
     """Find the id of the message to which part number ``part`` (from 0) of an answer replies; empty for none.
     ``sender`` and ``chat`` say where the part is sent."""
     is_there = metadata.get(_SENDER) == sender and metadata.get(_CHAT) == chat

@@ -87,7 +87,7 @@ class ChatSigns:
         return {_KEY: ",".join([*words, f"tools={self.progress.value}"])}
 
 
-def signs_in(metadata: Mapping[str, str], source: str | None) -> ChatSigns:
+def read_signs(metadata: Mapping[str, str], source: str | None) -> ChatSigns:
     """Read the signs from a run's metadata. Runs without them, and runs that no chat began, show their text."""
     if source not in CHAT_SOURCES or _KEY not in metadata:
         return ChatSigns()
@@ -97,13 +97,13 @@ def signs_in(metadata: Mapping[str, str], source: str | None) -> ChatSigns:
     return ChatSigns(has_text=_TEXT in words, has_typing=_TYPING in words, progress=progress)
 
 
-def chosen_progress(usual: str, modes: Sequence[str], platform: str) -> ProgressMode:
+def choose_progress_mode(usual: str, modes: Sequence[str], platform: str) -> ProgressMode:
     """Choose the mode for a platform; ``modes`` are exceptions as ``platform=mode``, of which the last one counts."""
     named = dict(text.split("=", 1) for text in modes)
     return ProgressMode(named.get(platform, usual))
 
 
-def progress_text(calls: Sequence[CallSign], mode: ProgressMode) -> str:
+def format_progress(calls: Sequence[CallSign], mode: ProgressMode) -> str:
     """Format tool calls for display above the text of the run; empty for nothing."""
     if mode is ProgressMode.OFF or not calls:
         return ""
@@ -116,12 +116,12 @@ def progress_text(calls: Sequence[CallSign], mode: ProgressMode) -> str:
     return f"{_OPEN_MARK} {', '.join(filter(None, [*at_work, done]))}"
 
 
-def types_now(signs: ChatSigns, progress: RunProgress, *, age_s: float, has_preview: bool) -> bool:
+def is_typing(signs: ChatSigns, progress: RunProgress, *, age_s: float, has_preview: bool) -> bool:
     """Whether the chat shows a typing sign. ``age_s`` is the time since the run was first looked at."""
     return signs.has_typing and progress.is_at_work and age_s < TYPING_S_MAX and not has_preview
 
 
-def after_typing(delay_s: float | None, signs: ChatSigns) -> float | None:
+def compute_next_look_s(delay_s: float | None, signs: ChatSigns) -> float | None:
     """Seconds until the next look, where without typing signs it would come after ``delay_s``; ``None`` for not before
     the end."""
     if delay_s is None:

@@ -96,15 +96,15 @@ class Handovers:
         """The newest part was handed over, and no results were brought."""
         return any(call.outcome is None for call in self.calls)
 
-    def part_of(self, seq: int) -> int:
+    def find_part(self, seq: int) -> int:
         """Find the part to which the message with this number belongs."""
         return bisect_left([handover.last_seq for handover in self.done], seq)
 
-    def at(self, seq: int) -> ClientCall | None:
+    def find_call(self, seq: int) -> ClientCall | None:
         """Find the call whose result stands at place ``seq``; ``None`` when there is none."""
         return next((call for call in self.calls if call.seq == seq), None)
 
-    def before(self, part: int) -> HandedReply | None:
+    def find_reply_before(self, part: int) -> HandedReply | None:
         """Find the reply after which a part begins; ``None`` for the first part."""
         return self.done[part - 1] if part else None
 
@@ -131,7 +131,7 @@ class HandoverWatch:
     _open: set[int] = field(default_factory=set)
     _asked: set[int] = field(default_factory=set)
 
-    def take(self, row: StoredEvent) -> None:
+    def add_event(self, row: StoredEvent) -> None:
         data = row.data
         match row.name:
             case RunEventName.MESSAGE_COMPLETED:
@@ -149,7 +149,7 @@ class HandoverWatch:
         self.is_handed_over = bool(self._asked) and not self._open
 
     @property
-    def handed(self) -> list[HandedCall]:
+    def handed_calls(self) -> list[HandedCall]:
         """The calls that the client has to execute."""
         return [self.call(position) for position in sorted(self._asked)]
 

@@ -33,7 +33,7 @@ class ClockLook:
         return self.at - self.swept_at
 
 
-def step_of(last: ClockLook | None, look: ClockLook, *, swept_every_s: float) -> float | None:
+def decide_step(last: ClockLook | None, look: ClockLook, *, swept_every_s: float) -> float | None:
     """Decide by how many seconds the database's clock was stepped without a correction, 0 for not at all; ``None`` when
     only the next look can tell. The caller corrects every stored time by the result.
 

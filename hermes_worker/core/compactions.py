@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hermes_worker.core.messages import Message, Role, canonical_json, user_body
-from hermes_worker.core.pruning import pruned
+from hermes_worker.core.messages import Message, Role, build_user_body, canonical_json
+from hermes_worker.core.pruning import shorten_results
 
 _MARK = '{"_compacted":'
 """The beginning of the body of our rows, and of no other: keys are sorted, and rows from outside lose private
@@ -41,7 +41,7 @@ class CompactionFacts:
     """How many compactions in a row, up to this one, gained nothing."""
 
 
-def facts_of(row: Message | None) -> CompactionFacts:
+def parse_facts(row: Message | None) -> CompactionFacts:
     """Parse the decision of a compaction row; an empty decision for ``None``."""
     if row is None:
         return CompactionFacts()
@@ -49,13 +49,13 @@ def facts_of(row: Message | None) -> CompactionFacts:
     return CompactionFacts(**{name: found[name] for name in CompactionFacts.__slots__ if name in found})
 
 
-def facts_document(facts: CompactionFacts) -> dict[str, object]:
+def build_document(facts: CompactionFacts) -> dict[str, object]:
     """Build the JSON object that is stored for a decision."""
     found: dict[str, object] = {"head": facts.head, "through": facts.through, "summary": facts.summary}
     return found | {name: value for name in ("pruned", "futile") if (value := getattr(facts, name))}
 
 
-def visible(rows: Sequence[Message]) -> Sequence[Message]:
+def select_visible(rows: Sequence[Message]) -> Sequence[Message]:
     """Select the rows of a transcript that a model is shown; ``rows`` begin with number 1 and have no gaps."""
     # Look at the beginning of the body first: this runs over every row of every request.
     marked = [row for row in rows if row.body.startswith(_MARKS)]
@@ -63,22 +63,22 @@ def visible(rows: Sequence[Message]) -> Sequence[Message]:
         return rows
     for row in marked:
         if row.role is Role.ASSISTANT and row.body.startswith(_CONTEXT_MARK):
-            rows = _with_context_before(rows, row)
-    newest = newest_compaction(rows)
+            rows = _restore_context(rows, row)
+    newest = find_newest_compaction(rows)
     if newest is None:
         return [row for row in rows if not is_compaction(row)]
-    facts = facts_of(newest)
+    facts = parse_facts(newest)
     left = [row for row in rows if not is_compaction(row)]
     shown = [row for row in left if row.seq <= facts.head or row.seq > facts.through]
-    shown = list(pruned(shown, facts.pruned))
+    shown = list(shorten_results(shown, facts.pruned))
     if not facts.through:
         return shown
-    said = Message(seq=newest.seq, role=Role.USER, body=user_body(json.loads(newest.body)["content"]))
+    said = Message(seq=newest.seq, role=Role.USER, body=build_user_body(json.loads(newest.body)["content"]))
     at = sum(row.seq <= facts.head for row in shown)
     return [*shown[:at], said, *shown[at:]]
 
 
-def with_context(rows: Sequence[Message], context: str) -> Sequence[Message]:
+def append_context(rows: Sequence[Message], context: str) -> Sequence[Message]:
     """Append a text to the last row that is no compaction."""
     at = next((n for n in reversed(range(len(rows))) if not is_compaction(rows[n])), None)
     if not context or at is None:
@@ -90,15 +90,15 @@ def with_context(rows: Sequence[Message], context: str) -> Sequence[Message]:
     return [*rows[:at], replace(rows[at], body=canonical_json(body)), *rows[at + 1 :]]
 
 
-def _with_context_before(rows: Sequence[Message], reply: Message) -> Sequence[Message]:
+def _restore_context(rows: Sequence[Message], reply: Message) -> Sequence[Message]:
     """Return the row before ``reply`` as it was sent, and ``reply`` without its private field."""
     body = json.loads(reply.body)
     context = str(body.pop(CONTEXT_FIELD))
-    before = with_context(rows[: reply.seq - 1], context)
+    before = append_context(rows[: reply.seq - 1], context)
     return [*before, replace(reply, body=canonical_json(body)), *rows[reply.seq :]]
 
 
-def context_kept_in(reply: Message) -> str:
+def read_kept_context(reply: Message) -> str:
     """The text that hooks added to the row before ``reply`` in the request that it answers; empty for none."""
     if reply.role is not Role.ASSISTANT or not reply.body.startswith(_CONTEXT_MARK):
         return ""
@@ -110,31 +110,31 @@ def is_compaction(row: Message) -> bool:
     return row.role is Role.USER and row.body.startswith(_MARK)
 
 
-def newest_compaction(rows: Sequence[Message]) -> Message | None:
+def find_newest_compaction(rows: Sequence[Message]) -> Message | None:
     """Find the row that decides what is shown; ``None`` when everything is."""
     # Look at the beginning of the body first: this runs over every row of every request.
-    return next((row for row in reversed(rows) if row.body.startswith(_MARK) and _decides(row)), None)
+    return next((row for row in reversed(rows) if row.body.startswith(_MARK) and _is_decision(row)), None)
 
 
-def _decides(row: Message) -> bool:
+def _is_decision(row: Message) -> bool:
     return row.role is Role.USER and not row.body.startswith(_ASKED_MARK)
 
 
 # --- on request ------------------------------------------------------------------------------------------------------
 
 
-def request_body(focus: str) -> str:
+def build_request_body(focus: str) -> str:
     """Build the row with which a person asks for a summary, with special attention to ``focus``."""
     content = f"/compress {focus}".strip()
     return canonical_json({"_compacted": {"asked": True, "focus": focus}, "content": content, "role": "user"})
 
 
-def outcome_body(text: str) -> str:
+def build_outcome_body(text: str) -> str:
     """Build the row that says why such a request changed nothing."""
     return canonical_json({"_compacted": {"asked": False}, "content": text, "role": "user"})
 
 
-def requested_focus(rows: Sequence[Message]) -> str | None:
+def parse_requested_focus(rows: Sequence[Message]) -> str | None:
     """The focus of a requested summary, from the newest row; ``None`` when that is no such request."""
     if not rows or not (is_compaction(rows[-1]) and rows[-1].body.startswith(_ASKED_MARK)):
         return None

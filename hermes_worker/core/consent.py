@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hermes_worker.core.unseen import show_marks
+from hermes_worker.core.invisible_characters import show_invisible
 
 CHAT_CHARS_MAX: Final = 12_000
 """Three messages of Telegram, seven of Discord. People would not read more."""
@@ -23,7 +23,7 @@ _LONG_TICKS: Final = re.compile(f"`{{{_FENCE_MAX},}}")
 _LINE_END: Final = " ⏎ "
 
 
-def keys_in(request: Mapping[str, Any]) -> tuple[str, ...]:
+def read_pattern_keys(request: Mapping[str, Any]) -> tuple[str, ...]:
     """The pattern keys that an answer to an approval allows. Rows of earlier releases name one."""
     keys = request.get("pattern_keys") or (request.get("pattern_key"),)
     return tuple(str(key) for key in keys if key)
@@ -37,15 +37,15 @@ def describe_dangers(keys: Sequence[str], remark: str = "") -> str:
 
 def is_too_long_for_chat(request: Mapping[str, Any]) -> bool:
     """Whether the command of an approval is too long to be read in a chat, so that it cannot be allowed there."""
-    return len(show_marks(str(request.get("command", "")))) > CHAT_CHARS_MAX
+    return len(show_invisible(str(request.get("command", "")))) > CHAT_CHARS_MAX
 
 
-def chat_choices(request: Mapping[str, Any], choices: Sequence[str]) -> list[str]:
+def select_chat_choices(request: Mapping[str, Any], choices: Sequence[str]) -> list[str]:
     """Select the choices of an approval that a chat may offer."""
     return [choice for choice in choices if choice == _DENY or not is_too_long_for_chat(request)]
 
 
-def elsewhere(wait_id: int | None) -> str:
+def format_elsewhere(wait_id: int | None) -> str:
     """A sentence about where a question is read and answered that a chat cannot show whole."""
     shown = "hermes-worker approvals show" + ("" if wait_id is None else f" {wait_id}")
     return f"Read it whole and answer it on the page (Inbox) or with '{shown}'"
@@ -54,23 +54,23 @@ def elsewhere(wait_id: int | None) -> str:
 def render_for_chat(request: Mapping[str, Any], wait_id: int | None = None) -> str:
     """Render an approval's question in Markdown: the command stands in code blocks, where no character of it is taken
     for markup. The secrets in ``request`` are redacted already."""
-    command = show_marks(str(request.get("command", "")))
-    head = f"May I do this? ({show_marks(str(request.get('description', '')))})"
+    command = show_invisible(str(request.get("command", "")))
+    head = f"May I do this? ({show_invisible(str(request.get('description', '')))})"
     if not is_too_long_for_chat(request):
-        return f"{head}\n\n{_code_block(command)}"
+        return f"{head}\n\n{_fence(command)}"
     left_out = len(command) - 2 * _END_CHARS
     return "\n\n".join(
         (
             head,
-            _code_block(command[:_END_CHARS]),
+            _fence(command[:_END_CHARS]),
             f"[{left_out:,} of its {len(command):,} characters are left out here]",
-            _code_block(command[-_END_CHARS:]),
-            f"It is too long to be read here, so it cannot be allowed here. {elsewhere(wait_id)}.",
+            _fence(command[-_END_CHARS:]),
+            f"It is too long to be read here, so it cannot be allowed here. {format_elsewhere(wait_id)}.",
         )
     )
 
 
-def _code_block(text: str) -> str:
+def _fence(text: str) -> str:
     """Put ``text`` into a fence that nothing in it closes."""
     text = _LONG_TICKS.sub(lambda found: f"<{len(found[0])} times U+0060>", text)
     longest = max(map(len, re.findall("`+", text)), default=0)
@@ -80,14 +80,14 @@ def _code_block(text: str) -> str:
 
 def render_lines(text: str) -> list[str]:
     """Render a command as lines for a terminal."""
-    return show_marks(text).split("\n")
+    return show_invisible(text).split("\n")
 
 
 def summarise(text: str, width: int) -> tuple[str, bool]:
     """Shorten ``text`` to one line of about ``width`` characters, for a list. Returns also whether that is all of it.
     Line ends are shown as signs, because a command of two lines means something else when it is read as one; characters
     that are cut off are counted."""
-    flat = " ".join(_LINE_END.join(show_marks(text).strip().split("\n")).split())
+    flat = " ".join(_LINE_END.join(show_invisible(text).strip().split("\n")).split())
     if len(flat) <= width:
         return flat, True
     return f"{flat[:width]}… and {len(flat) - width:,} more characters", False

@@ -38,19 +38,19 @@ class Strategy(StrEnum):
     LEAST_USED = "least_used"
 
 
-def rest_s(classification: Classification) -> float:
+def compute_rest_s(classification: Classification) -> float:
     """Seconds for which no process should use a key after this refusal."""
     said = classification.message.lower()
     if classification.kind in (FailureKind.AUTH, FailureKind.AUTH_PERMANENT):
         return DEAD_REST_S if any(word in said for word in _DEAD_WORDS) else REFUSED_REST_S
-    told = _stated_reset_s(said)
+    told = _parse_reset_s(said)
     if told is not None:
         return told
     is_limit = classification.kind is FailureKind.RATE_LIMIT
     return classification.retry_after_s or SPENT_REST_S if is_limit else SPENT_REST_S
 
 
-def _stated_reset_s(said: str) -> float | None:
+def _parse_reset_s(said: str) -> float | None:
     """Parse a text such as ``resets in 2h 5m``, in seconds; ``None`` when it states no time."""
     match = _RESET.search(said)
     if match is None:

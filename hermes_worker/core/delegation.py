@@ -1,8 +1,8 @@
 """Delegation as data: what a model may ask for, and what it is told when its children
 ended. Pure.
 
-The tool parses, the worker uses ``require_allowed`` and ``child_tools`` to decide what to create, the store composes
-the result with ``report``.
+The tool parses, the worker uses ``require_allowed`` and ``select_child_tools`` to decide what to create, the store
+composes the result with ``build_report``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.budget import Budget, BudgetMode, lacking, unit_of
-from hermes_worker.core.json_values import stripped_of
+from hermes_worker.core.budget import Budget, BudgetMode, find_lacking_dimension, get_unit
+from hermes_worker.core.json_values import read_stripped_text
 from hermes_worker.core.messages import Usage, canonical_json
 from hermes_worker.core.run import ExitReason, RunStatus
 
@@ -78,22 +78,22 @@ class InvalidDelegation(ValueError):
     """The call asks for nothing, or for what is not allowed; the message is for the model."""
 
 
-def tasks_of(arguments: Mapping[str, Any]) -> tuple[ChildTask, ...]:
+def parse_tasks(arguments: Mapping[str, Any]) -> tuple[ChildTask, ...]:
     """Parse the tasks of a call whose arguments match the tool's schema. Raises ``InvalidDelegation``."""
-    common, role = stripped_of(arguments.get("context")), _role(arguments.get("role"))
+    common, role = read_stripped_text(arguments.get("context")), _parse_role(arguments.get("role"))
     asked = arguments.get("tasks") or ()
     if not asked:
-        goal = stripped_of(arguments.get("goal"))
+        goal = read_stripped_text(arguments.get("goal"))
         if not goal:
             raise InvalidDelegation("nothing was delegated: give a 'goal', or a list of 'tasks' that each have one")
         return (ChildTask(goal=goal, context=common, role=role),)
     tasks = []
     for number, task in enumerate(asked, start=1):
-        goal = stripped_of(task.get("goal"))
+        goal = read_stripped_text(task.get("goal"))
         if not goal:
             raise InvalidDelegation(f"nothing was delegated: task {number} has no 'goal'")
-        own = stripped_of(task.get("context")) or common
-        tasks.append(ChildTask(goal=goal, context=own, role=_role(task.get("role")) if "role" in task else role))
+        own = read_stripped_text(task.get("context")) or common
+        tasks.append(ChildTask(goal=goal, context=own, role=_parse_role(task.get("role")) if "role" in task else role))
     return tuple(tasks)
 
 
@@ -110,7 +110,9 @@ def require_allowed(policy: DelegationPolicy, tasks: Sequence[ChildTask], *, dep
         )
 
 
-def child_tools(names: Iterable[str], policy: DelegationPolicy, role: ChildRole, *, depth: int) -> frozenset[str]:
+def select_child_tools(
+    names: Iterable[str], policy: DelegationPolicy, role: ChildRole, *, depth: int
+) -> frozenset[str]:
     """Select the tools of a child at ``depth`` whose parent has ``names``. An orchestrator that may not delegate is a
     leaf."""
     allowed = frozenset(names) - BLOCKED_TOOLS
@@ -118,7 +120,7 @@ def child_tools(names: Iterable[str], policy: DelegationPolicy, role: ChildRole,
     return allowed if may_delegate else allowed - {DELEGATE_TOOL}
 
 
-def _role(value: object) -> ChildRole:
+def _parse_role(value: object) -> ChildRole:
     return ChildRole.ORCHESTRATOR if value == ChildRole.ORCHESTRATOR.value else ChildRole.LEAF
 
 
@@ -131,7 +133,7 @@ def may_be_background(*, depth: int, source: str) -> bool:
     return depth == 0 and source != "cron"
 
 
-def background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared: bool) -> str | None:
+def explain_background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared: bool) -> str | None:
     """Why a call may not delegate into the background, in words for the model; ``None`` when it may.
 
     The answer of background children begins another run, so this check is what ends a chain. ``budget`` is the chain's;
@@ -145,21 +147,22 @@ def background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared:
             "answers of background subagents, and they are all used or under way. Delegate without 'background' and "
             "wait for the answer, or do the work yourself and finish your answer"
         )
-    lacks = lacking(budget, calls=2 + int(is_shared))
+    lacks = find_lacking_dimension(budget, calls=2 + int(is_shared))
     if lacks is None:
         return None
     return (
-        f"nothing was delegated: of the {unit_of(lacks)} that what the user asked for may take, too little is left for "
+        f"nothing was delegated: of the {get_unit(lacks)} that what the user asked for may take, too "
+        "little is left for "
         "subagents and for a turn that begins with their answer. Finish your answer with what you have"
     )
 
 
-def refusal_note(refusal: str) -> str:
+def build_refusal_note(refusal: str) -> str:
     """The result of a call that was refused to delegate."""
     return canonical_json({"error": refusal})
 
 
-def delegation_id(call_key: str) -> str:
+def derive_delegation_id(call_key: str) -> str:
     """Derive a name for a delegation, equal for every delivery of the call."""
     return f"deleg_{hashlib.sha256(call_key.encode()).hexdigest()[:8]}"
 
@@ -168,14 +171,14 @@ _GOALS_SHOWN = 20
 _GOAL_CHARS = 200
 
 
-def dispatch_note(call_key: str, tasks: Sequence[ChildTask]) -> str:
+def build_dispatch_note(call_key: str, tasks: Sequence[ChildTask]) -> str:
     """The result of a call whose children work in the background."""
     return canonical_json(
         {
             "status": "dispatched",
             "mode": "background",
             "count": len(tasks),
-            "delegation_id": delegation_id(call_key),
+            "delegation_id": derive_delegation_id(call_key),
             "goals": [task.goal[:_GOAL_CHARS] for task in tasks[:_GOALS_SHOWN]],
             "note": "The subagents are at work. Do not wait for them and do not do their work: finish your answer, say "
             "what is under way, and you will get what they report as a message of its own.",
@@ -183,12 +186,13 @@ def dispatch_note(call_key: str, tasks: Sequence[ChildTask]) -> str:
     )
 
 
-def background_message(call_key: str, outcomes: Sequence[ChildOutcome]) -> str:
+def build_background_message(call_key: str, outcomes: Sequence[ChildOutcome]) -> str:
     """The message that begins the run in which a session learns what its background children left."""
     return (
-        f"[BACKGROUND RESULT {delegation_id(call_key)}: the subagents you sent have ended. This message comes from the "
+        f"[BACKGROUND RESULT {derive_delegation_id(call_key)}: the subagents you sent have ended. "
+        "This message comes from the "
         "system, not from the user; tell the user what matters of it.]\n"
-        f"{report(outcomes)}"
+        f"{build_report(outcomes)}"
     )
 
 
@@ -232,22 +236,22 @@ _EXITS = {
 }
 
 
-def report(outcomes: Sequence[ChildOutcome]) -> str:
+def build_report(outcomes: Sequence[ChildOutcome]) -> str:
     """The result of a ``delegate_task`` call: its children in the order of the tasks, within a limit of characters.
     Equal outcomes give equal bytes."""
-    chars = summary_chars(len(outcomes))
-    results = [_entry(outcome, chars, has_trace=len(outcomes) <= _TRACE_CHILDREN_MAX) for outcome in outcomes]
+    chars = compute_summary_chars(len(outcomes))
+    results = [_build_entry(outcome, chars, has_trace=len(outcomes) <= _TRACE_CHILDREN_MAX) for outcome in outcomes]
     longest = max((outcome.duration_s for outcome in outcomes), default=0.0)
     return canonical_json({"results": results, "total_duration_seconds": round(longest, 2)})
 
 
-def summary_chars(children: int) -> int:
+def compute_summary_chars(children: int) -> int:
     """The most characters of each summary. The original's minimum holds while all of them fit together."""
     share = _REPORT_CHARS_MAX // max(1, children)
     return min(SUMMARY_CHARS_MAX, max(share, _SUMMARY_CHARS_LEAST))
 
 
-def shortened(text: str, chars_max: int) -> str:
+def shorten_middle(text: str, chars_max: int) -> str:
     """Keep the first three quarters and the last quarter of ``chars_max`` characters, with a line between them that
     says how much is left out."""
     if len(text) <= chars_max:
@@ -257,13 +261,13 @@ def shortened(text: str, chars_max: int) -> str:
     return f"{text[:head]}\n[... {len(text) - chars_max} characters left out ...]\n{text[-tail:]}"
 
 
-def _entry(outcome: ChildOutcome, chars: int, *, has_trace: bool) -> dict[str, object]:
+def _build_entry(outcome: ChildOutcome, chars: int, *, has_trace: bool) -> dict[str, object]:
     reason = outcome.exit_reason or ""
     entry: dict[str, object] = {
         "task_index": outcome.index,
         "run_id": outcome.run_id,
         "status": outcome.verdict,
-        "summary": shortened(outcome.summary, chars),
+        "summary": shorten_middle(outcome.summary, chars),
         "api_calls": outcome.iterations,
         "duration_seconds": round(outcome.duration_s, 2),
         "model": outcome.model,

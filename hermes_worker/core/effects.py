@@ -126,7 +126,7 @@ class FetchFile:
     kind: Literal["fetch_file"] = "fetch_file"
 
 
-def outstanding(run: Run) -> frozenset[Effect]:
+def list_outstanding(run: Run) -> frozenset[Effect]:
     """Everything that has to happen next and is not claimed, read from the state alone.
 
     A step sends what an event *added* to this set; the sweeper sends again what is in it and stays unclaimed. They
@@ -136,20 +136,20 @@ def outstanding(run: Run) -> frozenset[Effect]:
         return frozenset()
     due = run.open_segment
     if due:
-        return frozenset(call_effect(run, call) for call in due if call.status is CallStatus.PENDING)
+        return frozenset(build_call_effect(run, call) for call in due if call.status is CallStatus.PENDING)
     if run.is_asking or run.status is RunStatus.STOPPING:
         return frozenset()
-    return frozenset({turn_effect(run)})
+    return frozenset({build_turn_effect(run)})
 
 
-def turn_effect(run: Run) -> TurnEffect:
+def build_turn_effect(run: Run) -> TurnEffect:
     """The effect that continues ``run`` when none of its calls is open, whether or not it is due."""
     if run.wants_preparing:
         return Prepare(run_id=run.run_id, attempt=run.attempt, is_suspect=run.is_suspect)
     return Iterate(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
 
 
-def call_effect(run: Run, call: Call) -> CallEffect:
+def build_call_effect(run: Run, call: Call) -> CallEffect:
     """The effect that continues ``call``, whether or not it is due."""
     effect = AskAuxiliary if call.asks else RunTool
     return effect(
@@ -161,6 +161,6 @@ def call_effect(run: Run, call: Call) -> CallEffect:
     )
 
 
-def first_effect(run_id: str, *, prepares: bool) -> TurnEffect:
+def build_first_effect(run_id: str, *, prepares: bool) -> TurnEffect:
     """The effect of a run that begins."""
-    return turn_effect(Run(run_id=run_id, is_prepared=not prepares))
+    return build_turn_effect(Run(run_id=run_id, is_prepared=not prepares))

@@ -136,11 +136,11 @@ _NUMBERS = re.compile(r"\[Errno -?\d+\] ?|\bError -?\d+ (?=connecting|while)")
 """How Python and redis-py write the number of an error before its words."""
 
 
-def without_numbers(text: str) -> str:
+def strip_error_numbers(text: str) -> str:
     """Remove the numbers that the operating system gives its errors from ``text``: their words say the same."""
     return _NUMBERS.sub("", text)
 
 
-def reason_of(error: BaseException) -> str:
+def format_reason(error: BaseException) -> str:
     """The message of an error, for people."""
-    return without_numbers(str(error)) or type(error).__name__
+    return strip_error_numbers(str(error)) or type(error).__name__

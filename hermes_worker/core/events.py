@@ -1,4 +1,4 @@
-"""Events: what can happen to a run. ``core.step.apply`` decides the run after each of them."""
+"""Events: what can happen to a run. ``core.step.apply_event`` decides the run after each of them."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class DeadlinePassed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class RunBroken:
     """The run cannot go on: a row of it is corrupt, or our own code failed on it."""
 
     reason: Literal[ExitReason.CORRUPT_STATE, ExitReason.INTERNAL_ERROR]
@@ -247,5 +247,5 @@ Event = (
     | ResumeRequested
     | StopRequested
     | DeadlinePassed
-    | Broken
+    | RunBroken
 )

@@ -32,11 +32,11 @@ from hermes_worker.core.inbound import (
     InboundSender,
     is_meant,
 )
+from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import IS_TASKS
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.core.unseen import show_marks
 
 CHAT_SOURCE: Final = "gateway"
 """The source of runs that chats begin: names of sessions are the keys of chats."""
@@ -121,9 +121,9 @@ class Speakers:
     pairs: bool = True
     """Strangers who write directly are given a code."""
 
-    def role_of(self, sender: InboundSender, chat: InboundChat, paired: ChatRole | None) -> ChatRole | None:
+    def decide_role(self, sender: InboundSender, chat: InboundChat, paired: ChatRole | None) -> ChatRole | None:
         """Decide the highest role of a person in a chat; ``None`` for a stranger."""
-        if _is_named(sender, self.allowed):
+        if _is_listed(sender, self.allowed):
             return ChatRole.OWNER
         if paired in (ChatRole.OWNER, ChatRole.MEMBER):
             return paired
@@ -131,10 +131,10 @@ class Speakers:
         if EVERYBODY in self.allowed or (is_group and chat.id in self.open_groups):
             return ChatRole.MEMBER
         is_open = EVERYBODY in self.guests or (is_group and self.groups is GroupPolicy.GUESTS)
-        return ChatRole.GUEST if is_open or _is_named(sender, self.guests) else paired
+        return ChatRole.GUEST if is_open or _is_listed(sender, self.guests) else paired
 
 
-def _is_named(sender: InboundSender, names: Collection[str]) -> bool:
+def _is_listed(sender: InboundSender, names: Collection[str]) -> bool:
     ids = (sender.id, sender.other_id)
     return any(is_meant(name, ids=ids, name=sender.alt_id) for name in names if name != EVERYBODY)
 
@@ -145,7 +145,7 @@ def may_be_called_for(source: str | None, replay: Replay) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disregarded:
+class EventIgnored:
     reason: Silence
 
 
@@ -177,7 +177,7 @@ class ChatCommand(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commanded:
+class CommandSaid:
     """A command; ``command`` is ``None`` for an unknown name."""
 
     command: ChatCommand | None
@@ -188,7 +188,7 @@ class Commanded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversed:
+class MessageSaid:
     """A message that is a turn of the conversation."""
 
     text: str
@@ -197,7 +197,7 @@ class Conversed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pressed:
+class ButtonPressed:
     """A press of a button below a question."""
 
     wait_id: int
@@ -208,55 +208,55 @@ class Pressed:
     """The role of the person who pressed it."""
 
 
-Reading = Disregarded | OfferCode | Commanded | Conversed | Pressed
+Reading = EventIgnored | OfferCode | CommandSaid | MessageSaid | ButtonPressed
 
 
-def read_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> Reading:
+def decide_event(event: Inbound, speakers: Speakers, paired: ChatRole | None) -> Reading:
     """Decide what an event asks for. ``paired`` is the sender's role by pairing, from the account's rows; ``None`` for
     a stranger."""
     if event.sender.is_bot:
-        return Disregarded(reason=Silence.BOT)
+        return EventIgnored(reason=Silence.BOT)
     if not event.sender.id:
-        return Disregarded(reason=Silence.NAMELESS)
+        return EventIgnored(reason=Silence.NAMELESS)
     if not isinstance(event, InboundMessage | InboundCommand | InboundButton):
-        return Disregarded(reason=Silence.UNKNOWN_KIND)
+        return EventIgnored(reason=Silence.UNKNOWN_KIND)
     is_direct = event.chat.kind is ChatKind.DIRECT
     if speakers.groups is GroupPolicy.OFF and not is_direct:
-        return Disregarded(reason=Silence.GROUPS_OFF)
-    role = speakers.role_of(event.sender, event.chat, paired)
+        return EventIgnored(reason=Silence.GROUPS_OFF)
+    role = speakers.decide_role(event.sender, event.chat, paired)
     if isinstance(event, InboundButton):
-        return _pressed(event.value, role)
+        return _decide_press(event.value, role)
     if role is None:
-        return OfferCode() if is_direct and speakers.pairs else Disregarded(reason=Silence.STRANGER)
+        return OfferCode() if is_direct and speakers.pairs else EventIgnored(reason=Silence.STRANGER)
     if isinstance(event, InboundCommand):
-        return _commanded(event.name, event.arguments, role)
+        return _parse_command(event.name, event.arguments, role)
     text = event.text.strip()
     is_command = text.startswith("/")
     if not (is_direct or event.is_addressed or is_command):
-        return Disregarded(reason=Silence.NOT_ADDRESSED)
+        return EventIgnored(reason=Silence.NOT_ADDRESSED)
     if is_command:
         name, *rest = text[1:].split(None, 1) or ("",)
-        return _commanded(name.partition("@")[0], "".join(rest), role)
-    return Conversed(text=text, role=role) if text or event.media else Disregarded(reason=Silence.EMPTY)
+        return _parse_command(name.partition("@")[0], "".join(rest), role)
+    return MessageSaid(text=text, role=role) if text or event.media else EventIgnored(reason=Silence.EMPTY)
 
 
-def _pressed(value: str, role: ChatRole | None) -> Pressed | Disregarded:
+def _decide_press(value: str, role: ChatRole | None) -> ButtonPressed | EventIgnored:
     if role is None:
-        return Disregarded(reason=Silence.STRANGER)
+        return EventIgnored(reason=Silence.STRANGER)
     wait_id, _, answer = value.partition(":")
     is_ours = wait_id.isascii() and wait_id.isdigit() and len(wait_id) <= WAIT_DIGITS_MAX and bool(answer)
     if not is_ours:
-        return Disregarded(reason=Silence.UNKNOWN_KIND)
-    return Pressed(wait_id=int(wait_id), answer=answer, role=role)
+        return EventIgnored(reason=Silence.UNKNOWN_KIND)
+    return ButtonPressed(wait_id=int(wait_id), answer=answer, role=role)
 
 
-def _commanded(name: str, arguments: str, role: ChatRole) -> Commanded:
+def _parse_command(name: str, arguments: str, role: ChatRole) -> CommandSaid:
     word = name.strip().lower()[:64]
     known = ChatCommand(word) if word in tuple(ChatCommand) else None
-    return Commanded(command=known, name=word, arguments=arguments.strip(), role=role)
+    return CommandSaid(command=known, name=word, arguments=arguments.strip(), role=role)
 
 
-def in_one_turn(waiting: str, text: str) -> str | None:
+def join_texts(waiting: str, text: str) -> str | None:
     """Join the input of a run that has not begun with what the same person wrote soon after; ``None`` when that would
     be too long."""
     whole = f"{waiting}\n\n{text}"
@@ -266,7 +266,7 @@ def in_one_turn(waiting: str, text: str) -> str | None:
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
-def asked_in_chat(question: Question, wait_id: int | None = None) -> str | None:
+def render_question(question: Question, wait_id: int | None = None) -> str | None:
     """Render a question of an agent as a message to its chat, without the line that says how to answer
     (``answer_binding.code_line``); ``None`` for one that no person answers."""
     request = question.request
@@ -275,13 +275,13 @@ def asked_in_chat(question: Question, wait_id: int | None = None) -> str | None:
     if question.kind is not WaitKind.INPUT or request.get(IS_CLIENTS) or request.get(IS_TASKS):
         return None
     numbered = [f"{number}. {choice}" for number, choice in enumerate(question.choices, 1)]
-    return show_marks("\n".join((str(request.get("question", "")), *numbered)))
+    return show_invisible("\n".join((str(request.get("question", "")), *numbered)))
 
 
 # --- listening -------------------------------------------------------------------------------------------------------
 
 
-def look_again_in_s(failures: int, retry_after_s: float | None) -> float:
+def compute_poll_wait_s(failures: int, retry_after_s: float | None) -> float:
     """Seconds to wait after ``failures`` failed polls in a row, the last of which named ``retry_after_s``. Polling
     never ends, however many fail."""
     if retry_after_s is not None:
@@ -289,7 +289,7 @@ def look_again_in_s(failures: int, retry_after_s: float | None) -> float:
     return float(min(LOOK_AGAIN_S_MAX, 0.5 * 2 ** min(failures, 10)))
 
 
-def standby_s(left_s: float | None) -> float:
+def compute_standby_s(left_s: float | None) -> float:
     """Seconds until a standby gateway checks an account again whose lease lasts ``left_s``; ``None`` for a free
     account. So it checks at most twice a minute, and within two seconds of the lease's end."""
     shortest, longest = STANDBY_S
@@ -308,18 +308,18 @@ class HashedCode:
     salt: str
     hash: str
 
-    def is_of(self, code: str) -> bool:
+    def matches(self, code: str) -> bool:
         """Whether this is the hash of ``code``. Takes the same time for every wrong code."""
-        return hmac.compare_digest(_hashed(self.salt, code), self.hash)
+        return hmac.compare_digest(_hash_code(self.salt, code), self.hash)
 
 
-def new_code() -> tuple[str, HashedCode]:
+def create_code() -> tuple[str, HashedCode]:
     """Create a pairing code, and what is stored of it."""
     code = "".join(secrets.choice(CODE_SIGNS) for _ in range(CODE_CHARS))
     salt = secrets.token_hex(16)
-    return code, HashedCode(salt=salt, hash=_hashed(salt, code))
+    return code, HashedCode(salt=salt, hash=_hash_code(salt, code))
 
 
-def _hashed(salt: str, code: str) -> str:
+def _hash_code(salt: str, code: str) -> str:
     written = code.strip().upper().encode("utf-8", "replace")
     return hashlib.scrypt(written, salt=salt.encode(), n=2**12, r=8, p=1, dklen=32).hex()

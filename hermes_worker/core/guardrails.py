@@ -30,7 +30,7 @@ _NOTE = "\n\n[Guardrail: "
 _HALT = "This turn ends here."
 
 
-class Pattern(StrEnum):
+class GuardPattern(StrEnum):
     """The kinds of repetition without success."""
 
     EXACT_FAILURE = "exact_failure"
@@ -95,53 +95,55 @@ class Precedent:
 NO_PRECEDENT = Precedent()
 
 
-def precedent_from(document: object) -> Precedent:
+def parse_precedent(document: object) -> Precedent:
     """Parse a stored precedent; an empty one when it makes no sense."""
     if not isinstance(document, Mapping):
         return NO_PRECEDENT
     digest = document.get("digest")
     return Precedent(
-        exact_failures=_count(document.get("exact")),
-        tool_failures=_count(document.get("tool")),
-        repeats=_count(document.get("repeats")),
+        exact_failures=_parse_count(document.get("exact")),
+        tool_failures=_parse_count(document.get("tool")),
+        repeats=_parse_count(document.get("repeats")),
         digest=digest if isinstance(digest, str) else "",
     )
 
 
-def precedents(
+def find_precedents(
     rows: Sequence[Message], calls: Sequence[tuple[str, str]], readers: Collection[str]
 ) -> Mapping[int, Precedent]:
     """Find the precedent of each of a reply's new ``calls`` (name, arguments), by position; calls without one are left
     out. ``rows`` are the transcript before the reply; ``readers`` are the tools that only read."""
     names = {name for name, _ in calls}
-    past = list(_past_calls(rows, names))
+    past = list(_list_past_calls(rows, names))
     if not past:
         return {}
     found = {
-        position: _precedent(past, name, _signature(name, arguments), is_reader=name in readers)
+        position: _build_precedent(past, name, _build_signature(name, arguments), is_reader=name in readers)
         for position, (name, arguments) in enumerate(calls)
     }
     return {position: precedent for position, precedent in found.items() if precedent != NO_PRECEDENT}
 
 
-def blocked(precedent: Precedent, rules: GuardrailRules) -> Pattern | None:
+def find_block(precedent: Precedent, rules: GuardrailRules) -> GuardPattern | None:
     """Decide why a call must not run; ``None`` when it may."""
     if not rules.stops:
         return None
     if precedent.exact_failures >= rules.stop_after.exact_failure:
-        return Pattern.EXACT_FAILURE
-    return Pattern.NO_PROGRESS if precedent.repeats >= rules.stop_after.no_progress else None
+        return GuardPattern.EXACT_FAILURE
+    return GuardPattern.NO_PROGRESS if precedent.repeats >= rules.stop_after.no_progress else None
 
 
-def blocked_text(name: str, pattern: Pattern, precedent: Precedent) -> str:
+def format_block(name: str, pattern: GuardPattern, precedent: Precedent) -> str:
     """The result of a call that a guardrail blocked."""
-    count = precedent.exact_failures if pattern is Pattern.EXACT_FAILURE else precedent.repeats
-    what = "failed" if pattern is Pattern.EXACT_FAILURE else "brought the same result"
+    count = precedent.exact_failures if pattern is GuardPattern.EXACT_FAILURE else precedent.repeats
+    what = "failed" if pattern is GuardPattern.EXACT_FAILURE else "brought the same result"
     said = f"{name} was not run: the same call {what} {count} times in a row. {_HALT}"
     return canonical_json({"error": said, "guardrail": {"action": "block", "code": pattern.value, "count": count}})
 
 
-def after(name: str, text: str, precedent: Precedent, rules: GuardrailRules, *, is_error: bool, is_reader: bool) -> str:
+def append_remark(
+    name: str, text: str, precedent: Precedent, rules: GuardrailRules, *, is_error: bool, is_reader: bool
+) -> str:
     """A call's result as it is stored: with a remark below it where a guardrail has something to say."""
     if is_error or has_failed(text):
         exact, same = precedent.exact_failures + 1, precedent.tool_failures + 1
@@ -152,7 +154,7 @@ def after(name: str, text: str, precedent: Precedent, rules: GuardrailRules, *, 
         if rules.warns and same >= rules.warn_after.same_tool_failure:
             return f"{text}{_NOTE}{name} has failed {same} times in a row. {_OTHERWISE}]"
         return text
-    if not is_reader or precedent.digest != _digest(text) or not rules.warns:
+    if not is_reader or precedent.digest != _compute_digest(text) or not rules.warns:
         return text
     repeats = precedent.repeats + 1
     if repeats < rules.warn_after.no_progress:
@@ -166,7 +168,7 @@ def after(name: str, text: str, precedent: Precedent, rules: GuardrailRules, *, 
 _OTHERWISE = "Read the error, and try something else than before."
 
 
-def halted(rows: Sequence[Message], rules: GuardrailRules) -> str | None:
+def find_halt(rows: Sequence[Message], rules: GuardrailRules) -> str | None:
     """Why the turn ends before the next model call, if a guardrail said so in the newest results; ``None`` when it goes
     on. A tool that writes the same words by itself ends nothing: only the precedent in its own reply counts."""
     if not rules.stops:
@@ -177,7 +179,7 @@ def halted(rows: Sequence[Message], rules: GuardrailRules) -> str | None:
             said = json.loads(row.body)
             results[str(said.get("tool_call_id"))] = str(said.get("content"))
         elif row.role is Role.ASSISTANT:
-            return _halted_by(row.body, results, rules) if GUARD_FIELD in row.body else None
+            return _find_halt_in(row.body, results, rules) if GUARD_FIELD in row.body else None
         elif not is_compaction(row):
             return None
     return None
@@ -204,7 +206,7 @@ def has_failed(text: str) -> bool:
 # ------------------------------------------------------------------------------------------------------- what happened
 
 
-class _Told(NamedTuple):
+class _PastResult(NamedTuple):
     """A result of the transcript."""
 
     key: str
@@ -213,29 +215,29 @@ class _Told(NamedTuple):
     digest: str
 
 
-class _Past(NamedTuple):
+class _PastCall(NamedTuple):
     """A call of the turn that has its result."""
 
     name: str
     signature: str
-    result: _Told
+    result: _PastResult
 
 
-def _past_calls(rows: Sequence[Message], names: Collection[str]) -> Iterator[_Past]:
+def _list_past_calls(rows: Sequence[Message], names: Collection[str]) -> Iterator[_PastCall]:
     """Yield the turn's calls of the tools ``names``, the oldest first."""
-    turn, marks = _newest_replies(rows), tuple(f'"name":{json.dumps(name)}' for name in names)
+    turn, marks = _list_newest_replies(rows), tuple(f'"name":{json.dumps(name)}' for name in names)
     for asked, told in turn:
         if not any(mark in asked.body for mark in marks):
             continue
-        calls = [call for call in _asked(asked.body) if call[1] in names]
+        calls = [call for call in _list_calls(asked.body) if call[1] in names]
         wanted = {call[0] for call in calls}
-        results = {result.key: result for result in (_told(row.body) for row in told) if result.key in wanted}
+        results = {result.key: result for result in (_load_result(row.body) for row in told) if result.key in wanted}
         for key, name, signature in calls:
             if key in results:
-                yield _Past(name=name, signature=signature, result=results[key])
+                yield _PastCall(name=name, signature=signature, result=results[key])
 
 
-def _newest_replies(rows: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
+def _list_newest_replies(rows: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
     """The last replies of the turn, each with the rows of its results."""
     found: list[tuple[Message, list[Message]]] = []
     told: list[Message] = []
@@ -252,7 +254,7 @@ def _newest_replies(rows: Sequence[Message]) -> list[tuple[Message, list[Message
     return found[::-1]
 
 
-def _precedent(past: Sequence[_Past], name: str, signature: str, *, is_reader: bool) -> Precedent:
+def _build_precedent(past: Sequence[_PastCall], name: str, signature: str, *, is_reader: bool) -> Precedent:
     exact = same = repeats = 0
     digest = ""
     for call in past:
@@ -273,7 +275,7 @@ def _precedent(past: Sequence[_Past], name: str, signature: str, *, is_reader: b
     return Precedent(exact_failures=exact, tool_failures=same, repeats=repeats, digest=digest)
 
 
-def _asked(body: str) -> Sequence[tuple[str, str, str]]:
+def _list_calls(body: str) -> Sequence[tuple[str, str, str]]:
     """Id, name and signature of the calls of a reply's row."""
     return _read_calls(body) if len(body) <= _REMEMBERED_CHARS_MAX else _read_calls.__wrapped__(body)
 
@@ -281,58 +283,60 @@ def _asked(body: str) -> Sequence[tuple[str, str, str]]:
 @lru_cache(maxsize=2_048)
 def _read_calls(body: str) -> Sequence[tuple[str, str, str]]:
     calls = json.loads(body).get("tool_calls") or ()
-    return tuple((str(call["id"]), *_named(call["function"])) for call in calls)
+    return tuple((str(call["id"]), *_identify_call(call["function"])) for call in calls)
 
 
-def _named(function: Mapping[str, Any]) -> tuple[str, str]:
+def _identify_call(function: Mapping[str, Any]) -> tuple[str, str]:
     name = str(function.get("name"))
-    return name, _signature(name, str(function.get("arguments")))
+    return name, _build_signature(name, str(function.get("arguments")))
 
 
-def _told(body: str) -> _Told:
+def _load_result(body: str) -> _PastResult:
     return _read_result(body) if len(body) <= _REMEMBERED_CHARS_MAX else _read_result.__wrapped__(body)
 
 
 @lru_cache(maxsize=2_048)
-def _read_result(body: str) -> _Told:
+def _read_result(body: str) -> _PastResult:
     row = json.loads(body)
     text = row.get("content")
     text = text if isinstance(text, str) else canonical_json(text)
-    return _Told(key=str(row.get("tool_call_id")), has_failed=has_failed(text), digest=_digest(text))
+    return _PastResult(key=str(row.get("tool_call_id")), has_failed=has_failed(text), digest=_compute_digest(text))
 
 
-def _signature(name: str, arguments: str) -> str:
+def _build_signature(name: str, arguments: str) -> str:
     """A text that is equal for calls that ask for the same, however their arguments are spaced and ordered."""
     if len(arguments) <= _ARGUMENTS_COMPARED_CHARS:
         try:
             arguments = canonical_json(json.loads(arguments))
         except (ValueError, RecursionError):
             pass  # arguments that are not JSON are compared as text
-    return f"{name} {_digest(arguments)}"
+    return f"{name} {_compute_digest(arguments)}"
 
 
-def _digest(text: str) -> str:
+def _compute_digest(text: str) -> str:
     own = text.partition(_NOTE)[0]
     return hashlib.sha256(own.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _halted_by(reply: str, results: Mapping[str, str], rules: GuardrailRules) -> str | None:
+def _find_halt_in(reply: str, results: Mapping[str, str], rules: GuardrailRules) -> str | None:
     row = json.loads(reply)
     guard = row.get(GUARD_FIELD)
     if not isinstance(guard, Mapping):
         return None
     for position, call in enumerate(row.get("tool_calls") or ()):
-        precedent, name = precedent_from(guard.get(str(position))), str(call["function"].get("name"))
+        precedent, name = parse_precedent(guard.get(str(position))), str(call["function"].get("name"))
         said = results.get(str(call["id"]), "")
-        pattern = blocked(precedent, rules)
+        pattern = find_block(precedent, rules)
         if pattern is not None:
-            count = precedent.exact_failures if pattern is Pattern.EXACT_FAILURE else precedent.repeats
-            how = "failed with the same arguments" if pattern is Pattern.EXACT_FAILURE else "brought the same result"
+            count = precedent.exact_failures if pattern is GuardPattern.EXACT_FAILURE else precedent.repeats
+            how = (
+                "failed with the same arguments" if pattern is GuardPattern.EXACT_FAILURE else "brought the same result"
+            )
             return f"{name} {how} {count} times in a row, and was asked for once more"
         if has_failed(said) and precedent.tool_failures + 1 >= rules.stop_after.same_tool_failure:
             return f"{name} failed {precedent.tool_failures + 1} times in a row"
     return None
 
 
-def _count(value: object) -> int:
+def _parse_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -28,7 +28,7 @@ def to_stored(path: str, homes: Sequence[str]) -> str:
     """Convert ``path`` to the form in rows. ``homes`` are the spellings of the home's path, the one in use first."""
     while _MARK in path:
         path = path.replace(_MARK, "/")
-    below = below_home(path, homes)
+    below = relative_to_home(path, homes)
     return path if below is None else f"{homes[0]}{_MARK}{below}"
 
 
@@ -39,7 +39,7 @@ def from_stored(stored: str, homes: Sequence[str]) -> str:
     return f"{homes[0] if homes else before}/{below}" if mark else stored
 
 
-def below_home(path: str, homes: Sequence[str]) -> str | None:
+def relative_to_home(path: str, homes: Sequence[str]) -> str | None:
     """``path`` relative to the home; ``None`` for one that is not below it."""
     parts = path.split("/")
     for home in homes:
@@ -50,7 +50,7 @@ def below_home(path: str, homes: Sequence[str]) -> str | None:
 
 def to_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
     """Convert a JSON object with a path in ``field`` to the form in rows."""
-    document, path = _read(text, field)
+    document, path = _parse_document(text, field)
     if path is None:
         return text
     stored = to_stored(path, homes)
@@ -65,7 +65,7 @@ def from_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
     ``said``."""
     if _MARK not in text:
         return text
-    document, stored = _read(text, field)
+    document, stored = _parse_document(text, field)
     if stored is None or _MARK not in stored:
         return text
     document[field] = from_stored(stored, homes)
@@ -74,7 +74,7 @@ def from_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
     return canonical_json(document)
 
 
-def same_place(workspace: str) -> str:
+def strip_said(workspace: str) -> str:
     """The document of a workspace without ``said``: equal for equal workspaces."""
     if f'"{SAID}":' not in workspace:
         return workspace
@@ -85,10 +85,10 @@ def same_place(workspace: str) -> str:
 
 def is_shared_with_copies(kind: str, root: str, homes: Sequence[str]) -> bool:
     """Whether a workspace is outside the home, so that a copy of the home works in the same one."""
-    return kind != _LOCAL or below_home(root, homes) is None
+    return kind != _LOCAL or relative_to_home(root, homes) is None
 
 
-def former_home(root: str, tenant: str, session_id: str) -> str | None:
+def find_former_home(root: str, tenant: str, session_id: str) -> str | None:
     """The home in which a session was given the workspace ``root`` of its own; ``None`` when it was not given one."""
     for own in (f"/workspaces/{session_id}", f"/workspaces/tenants/{tenant}/{session_id}"):
         if root.endswith(own) and (home := root.removesuffix(own)):
@@ -96,7 +96,7 @@ def former_home(root: str, tenant: str, session_id: str) -> str | None:
     return None
 
 
-def _read(text: str, field: str) -> tuple[dict[str, str], str | None]:
+def _parse_document(text: str, field: str) -> tuple[dict[str, str], str | None]:
     """Parse the document, and its path if it has one on this machine."""
     if f'"{field}"' not in text:
         return {}, None

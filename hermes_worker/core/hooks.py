@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from hermes_worker.core.json_values import mapping_of, stripped_of, text_of
+from hermes_worker.core.json_values import read_mapping, read_stripped_text, read_text
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run_events import RunEventName
 
@@ -30,18 +30,18 @@ __all__ = [
     "Block",
     "HookEvent",
     "HookKind",
+    "InvalidHookAnswer",
     "NoHookAnswer",
-    "Nonsense",
     "Observed",
-    "OwedCall",
+    "PendingHookCall",
     "ReplaceArguments",
     "ReplaceText",
-    "answer_of",
-    "began",
-    "event_id",
-    "expanded",
-    "observed_by",
-    "owed_for",
+    "build_event_id",
+    "build_observed",
+    "expand_events",
+    "list_beginning_calls",
+    "list_pending_calls",
+    "parse_answer",
 ]
 
 
@@ -125,7 +125,7 @@ class HookEvent:
     """The settings that the hook's extension declares, by name."""
 
 
-def expanded(events: Iterable[str]) -> tuple[str, ...]:
+def expand_events(events: Iterable[str]) -> tuple[str, ...]:
     """Expand ``agent:*`` and the like in ``events``. Unknown events are left unchanged."""
     names: list[str] = []
     for event in events:
@@ -142,41 +142,46 @@ NOT_OBSERVED: Observed = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwedCall:
+class PendingHookCall:
     """A pending call of a hook about an event."""
 
     event: str
     hook: str
 
 
-def observed_by(hooks: Iterable[tuple[str, Sequence[str]]]) -> Observed:
+def build_observed(hooks: Iterable[tuple[str, Sequence[str]]]) -> Observed:
     """Build the mapping from the names of hooks with their events, in order."""
     found: dict[str, tuple[str, ...]] = {}
     for name, events in hooks:
-        for event in expanded(events):
+        for event in expand_events(events):
             if HOOK_EVENTS.get(event) is HookKind.OBSERVER:
                 found[event] = (*found.get(event, ()), name)
     return MappingProxyType(found)
 
 
-def owed_for(name: RunEventName, observed: Observed, *, is_child: bool) -> list[OwedCall]:
+def list_pending_calls(name: RunEventName, observed: Observed, *, is_child: bool) -> list[PendingHookCall]:
     """List the calls of observers about an event of a run; ``is_child`` when another run waits for the run."""
-    return _owed(_TOLD_OF.get(name, ()), observed, lacking=frozenset() if is_child else _OF_CHILDREN)
+    return _build_pending_calls(_TOLD_OF.get(name, ()), observed, lacking=frozenset() if is_child else _OF_CHILDREN)
 
 
-def began(observed: Observed, *, is_child: bool, is_first: bool) -> list[OwedCall]:
+def list_beginning_calls(observed: Observed, *, is_child: bool, is_first: bool) -> list[PendingHookCall]:
     """List the calls of observers about the beginning of a run; ``is_first`` for the run that opened its session."""
     lacking = (frozenset() if is_child else _OF_CHILDREN) | (frozenset() if is_first else _OF_FIRST_RUNS)
-    return _owed(_STARTS, observed, lacking=lacking)
+    return _build_pending_calls(_STARTS, observed, lacking=lacking)
 
 
-def _owed(events: Iterable[str], observed: Observed, *, lacking: frozenset[str]) -> list[OwedCall]:
+def _build_pending_calls(
+    events: Iterable[str], observed: Observed, *, lacking: frozenset[str]
+) -> list[PendingHookCall]:
     return [
-        OwedCall(event=event, hook=hook) for event in events if event not in lacking for hook in observed.get(event, ())
+        PendingHookCall(event=event, hook=hook)
+        for event in events
+        if event not in lacking
+        for hook in observed.get(event, ())
     ]
 
 
-def event_id(run_id: str, number: int, event: str) -> str:
+def build_event_id(run_id: str, number: int, event: str) -> str:
     """Build the id of a hook's event. ``number`` is the number of the run's event; 0 for its beginning, which has
     none."""
     return f"{run_id}.{number}.{event}"
@@ -221,51 +226,56 @@ class ReplaceText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nonsense:
+class InvalidHookAnswer:
     """The hook's answer is invalid; it counts as no answer."""
 
     why: str
 
 
-HookAnswer = NoHookAnswer | Block | Approve | ReplaceArguments | ReplaceText | Nonsense
+HookAnswer = NoHookAnswer | Block | Approve | ReplaceArguments | ReplaceText | InvalidHookAnswer
 NOTHING = NoHookAnswer()
 
 
-def answer_of(event: str, answer_json: str | None) -> HookAnswer:
+def parse_answer(event: str, answer_json: str | None) -> HookAnswer:
     """Parse the answer to a rewriter's event. Total. ``answer_json`` is what the hook returned, as JSON."""
     if answer_json is None or answer_json == "null":
         return NOTHING
     if len(answer_json) > ANSWER_CHARS_MAX:
-        return Nonsense(why=f"its answer has {len(answer_json):,} characters; at most {ANSWER_CHARS_MAX:,} are read")
+        return InvalidHookAnswer(
+            why=f"its answer has {len(answer_json):,} characters; at most {ANSWER_CHARS_MAX:,} are read"
+        )
     try:
         value = json.loads(answer_json)
     except (ValueError, RecursionError):
-        return Nonsense(why="its answer is no JSON")
+        return InvalidHookAnswer(why="its answer is no JSON")
     if event == PRE_TOOL_CALL:
-        return _about_a_call(value)
-    return _text(event, value)
+        return _parse_call_answer(value)
+    return _parse_text(event, value)
 
 
-def _text(event: str, value: object) -> HookAnswer:
-    said = mapping_of(value).get("context") if event in _ADDS_CONTEXT and isinstance(value, dict) else value
+def _parse_text(event: str, value: object) -> HookAnswer:
+    said = read_mapping(value).get("context") if event in _ADDS_CONTEXT and isinstance(value, dict) else value
     if not isinstance(said, str):
-        return Nonsense(why=f"its answer to {event} must be a text")
+        return InvalidHookAnswer(why=f"its answer to {event} must be a text")
     most = _TEXT_CHARS_MAX.get(event, ANSWER_CHARS_MAX)
     if len(said) > most:
-        return Nonsense(why=f"its text has {len(said):,} characters; at most {most:,} are allowed for {event}")
+        return InvalidHookAnswer(why=f"its text has {len(said):,} characters; at most {most:,} are allowed for {event}")
     return ReplaceText(text=_clean(said)) if said.strip() else NOTHING
 
 
-def _about_a_call(value: object) -> HookAnswer:
-    answer = mapping_of(value)
-    action, reason = text_of(answer.get("action")), _clean(stripped_of(answer.get("message")))[:_REASON_CHARS_MAX]
+def _parse_call_answer(value: object) -> HookAnswer:
+    answer = read_mapping(value)
+    action, reason = (
+        read_text(answer.get("action")),
+        _clean(read_stripped_text(answer.get("message")))[:_REASON_CHARS_MAX],
+    )
     if action == "block" and reason:
         return Block(reason=reason)
     if action == "approve":
-        return Approve(reason=reason or "a hook wants somebody to look at it", rule=text_of(answer.get("rule_key")))
+        return Approve(reason=reason or "a hook wants somebody to look at it", rule=read_text(answer.get("rule_key")))
     if not action and isinstance(answer.get("args"), dict):
         return ReplaceArguments(arguments=_clean(canonical_json(answer["args"])))
-    return Nonsense(why="its answer to pre_tool_call must be {action, message} or {args}")
+    return InvalidHookAnswer(why="its answer to pre_tool_call must be {action, message} or {args}")
 
 
 def _clean(text: str) -> str:

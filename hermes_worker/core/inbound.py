@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from hermes_worker.core.json_values import size_of, text_of
-from hermes_worker.core.media_kinds import MediaKind, kind_of_media_type
+from hermes_worker.core.json_values import read_size, read_text
+from hermes_worker.core.media_kinds import MediaKind, find_kind
 
 EVENT_KEY_CHARS_MAX = 200
 
@@ -77,10 +77,10 @@ def is_meant(entry: str, *, ids: Iterable[str], name: str = "") -> bool:
         # IRC and some others give only a name, for which the network vouches.
         return is_name or (not name and bare in known and not bare.isdigit())
     # Ids of Matrix begin with ``@``; rules for persons omit it.
-    return f"@{word}" in known or (is_name and not _is_like_an_id(word, known))
+    return f"@{word}" in known or (is_name and not _looks_like_id(word, known))
 
 
-def _is_like_an_id(word: str, known: Iterable[str]) -> bool:
+def _looks_like_id(word: str, known: Iterable[str]) -> bool:
     return word.lstrip("+-").isdigit() or any(len(word) == len(each) for each in known if not each.isdigit())
 
 
@@ -99,10 +99,10 @@ class MediaRef:
     """The platform's size; ``None`` when it gives none."""
 
     @classmethod
-    def told(cls, id: str, *, media_type: object, name: object, size: object) -> MediaRef:
+    def from_platform(cls, id: str, *, media_type: object, name: object, size: object) -> MediaRef:
         """Build the reference from fields of a platform's JSON. The kind follows from the media type. Total."""
-        said = text_of(media_type)
-        return cls(kind=kind_of_media_type(said), id=id, name=text_of(name), media_type=said, size_bytes=size_of(size))
+        said = read_text(media_type)
+        return cls(kind=find_kind(said), id=id, name=read_text(name), media_type=said, size_bytes=read_size(size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import object_in, size_of, text_of
+from hermes_worker.core.json_values import parse_object, read_size, read_text
 from hermes_worker.core.media_kinds import PICTURES, MediaKind
 from hermes_worker.core.messages import canonical_json
 
@@ -69,11 +69,11 @@ class FileOutcome:
     @classmethod
     def from_json(cls, text: str) -> FileOutcome:
         """Parse a stored outcome. Total: an unreadable one becomes a file that was not fetched."""
-        found = object_in(text.encode())
+        found = parse_object(text.encode())
         if not found:
             return cls(reason="what became of it cannot be read")
-        texts = {name: text_of(found.get(name)) for name in cls.__slots__ if name != "size_bytes"}
-        return cls(**texts, size_bytes=size_of(found.get("size_bytes")) or 0)
+        texts = {name: read_text(found.get(name)) for name in cls.__slots__ if name != "size_bytes"}
+        return cls(**texts, size_bytes=read_size(found.get("size_bytes")) or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,30 +86,30 @@ class SentFile:
     """Base64 of the picture for the model; empty when there is none."""
 
 
-def stored_reference(media: MediaRef) -> str:
+def dump_reference(media: MediaRef) -> str:
     """Dump the reference of a file for its row."""
     return canonical_json(asdict(media))
 
 
-def reference_in(text: str) -> MediaRef:
-    """Parse what ``stored_reference`` wrote. Total."""
-    found = object_in(text.encode())
-    kind = text_of(found.get("kind"))
+def parse_reference(text: str) -> MediaRef:
+    """Parse what ``dump_reference`` wrote. Total."""
+    found = parse_object(text.encode())
+    kind = read_text(found.get("kind"))
     return MediaRef(
         kind=MediaKind(kind) if kind in tuple(MediaKind) else MediaKind.DOCUMENT,
-        id=text_of(found.get("id")),
-        name=text_of(found.get("name")),
-        media_type=text_of(found.get("media_type")),
-        size_bytes=size_of(found.get("size_bytes")),
+        id=read_text(found.get("id")),
+        name=read_text(found.get("name")),
+        media_type=read_text(found.get("media_type")),
+        size_bytes=read_size(found.get("size_bytes")),
     )
 
 
-def bounded(media: MediaRef) -> MediaRef:
+def shorten_reference(media: MediaRef) -> MediaRef:
     """Shorten what strangers wrote about a file, so that no row grows with it."""
     return replace(media, name=media.name[:500], media_type=media.media_type[:100])
 
 
-def why_not_fetched(media: MediaRef, *, bytes_max: int, is_fetched_here: bool, is_guest: bool) -> str | None:
+def explain_not_fetched(media: MediaRef, *, bytes_max: int, is_fetched_here: bool, is_guest: bool) -> str | None:
     """Why a file is not fetched at all; ``None`` when it is."""
     if not is_fetched_here:
         return "files of this platform are not fetched"
@@ -118,27 +118,27 @@ def why_not_fetched(media: MediaRef, *, bytes_max: int, is_fetched_here: bool, i
     if is_guest and media.kind in (MediaKind.DOCUMENT, MediaKind.VIDEO):
         return "guests may send pictures and voice only"
     if media.size_bytes is not None and media.size_bytes > bytes_max:
-        return too_large(bytes_max)
+        return format_too_large(bytes_max)
     return None
 
 
-def too_large(bytes_max: int) -> str:
+def format_too_large(bytes_max: int) -> str:
     return f"it has more than {bytes_max / 1024**2:,.0f} MiB"
 
 
 # --- what it is called -----------------------------------------------------------------------------------------------
 
 
-def inbox_path(name: str, digest: str) -> str:
+def build_inbox_path(name: str, digest: str) -> str:
     """The path of a file with the SHA-256 ``digest`` in a workspace: always one level below ``INBOX``. Two files of one
     name have different paths, and equal files have equal paths, however often they are written."""
-    whole = safe_name(name)
+    whole = make_safe_name(name)
     suffix = match[0] if (match := _SUFFIX.search(whole)) and match.start() > 0 else ""
     stem = _cut(whole.removesuffix(suffix), _STEM_BYTES_MAX).rstrip(" .") or "file"
     return f"{INBOX}/{stem}-{digest[:8]}{suffix.lower()}"
 
 
-def safe_name(name: str) -> str:
+def make_safe_name(name: str) -> str:
     """The last part of a name in letters, digits and ``. _ -`` and single spaces: without folders and invisible or
     direction-changing characters, and never hidden or empty. Total."""
     last = re.split(r"[/\\]", unicodedata.normalize("NFC", name))[-1]
@@ -162,7 +162,7 @@ _WORDLESS: Final = {
 }
 
 
-def said_without_words(media: Sequence[MediaRef]) -> str:
+def format_without_text(media: Sequence[MediaRef]) -> str:
     """The text of a message that consists of files only."""
     first = _WORDLESS[media[0].kind] if media else "a file"
     return f"({first}, without words)" if len(media) < 2 else f"({len(media)} files, without words)"
@@ -174,14 +174,14 @@ _NOTICE: Final = (
 )
 
 
-Said = str | Sequence[Mapping[str, Any]]
+MessageContent = str | Sequence[Mapping[str, Any]]
 """The content of a message: its text, or its parts."""
 
 
-def with_files(said: Said, files: Sequence[SentFile], heard: Sequence[str]) -> Said:
+def build_content(said: MessageContent, files: Sequence[SentFile], heard: Sequence[str]) -> MessageContent:
     """The content of the turn: what was said, the outcome of each file, and the pictures. ``heard`` has for each file
     its transcription as it may enter a prompt; empty for none."""
-    lines = [_line(number, file, told) for number, (file, told) in enumerate(zip(files, heard, strict=True), 1)]
+    lines = [_format_line(number, file, told) for number, (file, told) in enumerate(zip(files, heard, strict=True), 1)]
     told = "\n".join((_NOTICE, *lines))
     pictures = [
         {
@@ -197,8 +197,8 @@ def with_files(said: Said, files: Sequence[SentFile], heard: Sequence[str]) -> S
     return [{"type": "text", "text": whole}, *pictures] if pictures else whole
 
 
-def _line(number: int, file: SentFile, heard: str) -> str:
-    outcome, name = file.outcome, _quoted(file.media)
+def _format_line(number: int, file: SentFile, heard: str) -> str:
+    outcome, name = file.outcome, _quote_name(file.media)
     if outcome.reason:
         return f"{number}. {name}: could not be had, because {outcome.reason}."
     told = [f"{number}. {name}: {outcome.media_type}, {outcome.size_bytes:,} bytes"]
@@ -212,16 +212,16 @@ def _line(number: int, file: SentFile, heard: str) -> str:
     return f"{line} What is said in it:\n{heard}" if heard else line
 
 
-def _quoted(media: MediaRef) -> str:
+def _quote_name(media: MediaRef) -> str:
     """The sender's name for the file, on one line and in quotation marks that it cannot close."""
     seen = "".join(sign for sign in media.name if not unicodedata.category(sign).startswith("C"))
     name = " ".join(seen.split())[:_SHOWN_NAME_CHARS_MAX]
     return json.dumps(name, ensure_ascii=False) if name else _WORDLESS[media.kind]
 
 
-def transcript_in(body: bytes) -> str | None:
+def parse_transcript(body: bytes) -> str | None:
     """Parse the answer of an OpenAI-style ``/audio/transcriptions``; ``None`` for an invalid one. Shortened, and
     total."""
-    found = object_in(body)
+    found = parse_object(body)
     text = found.get("text")
     return text.strip()[:_TRANSCRIPT_CHARS_MAX] if isinstance(text, str) else None

@@ -34,13 +34,13 @@ class InnerCall:
     has_ended: bool = False
 
 
-def written(calls: Sequence[InnerCall]) -> str:
+def dump_calls(calls: Sequence[InnerCall]) -> str:
     """Dump inner calls for the row of the script's call."""
     return canonical_json([[call.tool, call.about, call.has_ended] for call in calls])
 
 
-def read(text: str | None) -> tuple[InnerCall, ...]:
-    """Parse what ``written`` wrote; empty when it makes no sense."""
+def parse_calls(text: str | None) -> tuple[InnerCall, ...]:
+    """Parse what ``dump_calls`` wrote; empty when it makes no sense."""
     try:
         rows = json.loads(text or "[]")
         return tuple(InnerCall(tool=str(tool), about=str(about), has_ended=bool(ended)) for tool, about, ended in rows)
@@ -48,7 +48,7 @@ def read(text: str | None) -> tuple[InnerCall, ...]:
         return ()
 
 
-def with_begun(notice: str, calls: Sequence[InnerCall]) -> str:
+def append_begun(notice: str, calls: Sequence[InnerCall]) -> str:
     """Append to the notice of an unknown outcome what the script had begun."""
     if not calls:
         return notice

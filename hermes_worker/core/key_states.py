@@ -111,7 +111,7 @@ _ABOUT_REQUEST = ("fewer max_tokens", "can only afford", "reduce max_tokens", "l
 """OpenRouter's words (its documentation of error 402, 2026) for a request that costs more than what is left."""
 
 
-def finding(failure: Classification) -> Finding:
+def decide_finding(failure: Classification) -> Finding:
     """Decide what ``failure`` says about the key that was used. Total. A 403 says nothing, because it may be about one
     model."""
     kind = failure.kind
@@ -127,69 +127,71 @@ def finding(failure: Classification) -> Finding:
     return Finding(is_answer=is_answer)
 
 
-def failed(state: KeyState, found: Finding, run: str, now: float, rules: KeyRules, jitter: float = 0.0) -> KeyState:
+def apply_failure(
+    state: KeyState, found: Finding, run: str, now: float, rules: KeyRules, jitter: float = 0.0
+) -> KeyState:
     """The state after a call of ``run``, which was no probe, failed. ``jitter`` is a random number, 0 <= jitter < 1. A
     closed key stays as it is: a call that began before it was closed says nothing new."""
     if state.is_closed or found.condition is None:
         return state
-    evidence = _with(state.evidence, Evidence(condition=found.condition, run=run, at=now), rules)
+    evidence = _add_evidence(state.evidence, Evidence(condition=found.condition, run=run, at=now), rules)
     same = [each for each in evidence if each.condition is found.condition]
     is_said_by_one = found.condition is KeyCondition.NO_MONEY and not found.is_about_request
     is_outage = found.condition is KeyCondition.DOWN
     has_lasted = not is_outage or now - min(each.at for each in same) >= rules.span_s
     if is_said_by_one or (len(same) >= rules.runs_needed and has_lasted):
-        return _closed(state, found.condition, now, rules, jitter)
+        return _close(state, found.condition, now, rules, jitter)
     return replace(state, evidence=evidence)
 
 
-def answered(state: KeyState) -> KeyState:
+def apply_answer(state: KeyState) -> KeyState:
     """The state after a call that was no probe was answered: the evidence against an open key is dropped. A closed key
     stays closed, since the call may have begun before that."""
     return state if state.is_closed else replace(state, evidence=())
 
 
-def probe_answered(state: KeyState, now: float) -> KeyState:
+def apply_probe_answer(state: KeyState, now: float) -> KeyState:
     """The state after a probe was answered, or an operator opened the key."""
     if not state.is_closed:
         return replace(state, evidence=())
     return KeyState(condition=KeyCondition.OPEN, epoch=state.epoch, since=now)
 
 
-def probe_failed(state: KeyState, found: Finding, now: float, rules: KeyRules, jitter: float = 0.0) -> KeyState:
+def apply_probe_failure(state: KeyState, found: Finding, now: float, rules: KeyRules, jitter: float = 0.0) -> KeyState:
     """The state after a probe failed. A failure that says nothing about the key says at least whether the server works;
     if that was not the question, the next run probes, no later than this one did."""
     if not state.is_closed:
         return state
     if found.condition is None:
         if state.condition is KeyCondition.DOWN and found.is_answer:
-            return probe_answered(state, now)
-        return replace(state, probe_at=now + probe_wait_s(state.probes, rules, jitter))
+            return apply_probe_answer(state, now)
+        return replace(state, probe_at=now + compute_probe_wait_s(state.probes, rules, jitter))
     probes = min(state.probes + 1, 1_000)
-    again = replace(state, probes=probes, probe_at=now + probe_wait_s(probes, rules, jitter))
+    again = replace(state, probes=probes, probe_at=now + compute_probe_wait_s(probes, rules, jitter))
     if found.condition in (state.condition, KeyCondition.DOWN):
         return again  # an outage does not mean that a key has credit again
     return replace(again, condition=found.condition, epoch=state.epoch + 1, since=now)
 
 
-def probe_put_off(state: KeyState, now: float, wait_s: float) -> KeyState:
+def apply_probe_release(state: KeyState, now: float, wait_s: float) -> KeyState:
     """The state after a probe was given back before anything was sent."""
     return replace(state, probe_at=now + max(0.5, wait_s)) if state.is_closed else state
 
 
-def probe_wait_s(probes: int, rules: KeyRules, jitter: float = 0.0) -> float:
+def compute_probe_wait_s(probes: int, rules: KeyRules, jitter: float = 0.0) -> float:
     """Seconds before the probe that follows ``probes`` failed ones: doubling, up to ``probe_max_s``, and up to a fifth
     more."""
     doubled: float = rules.probe_first_s * 2.0 ** min(max(probes, 0), _DOUBLINGS_MAX)
     return float(min(doubled, rules.probe_max_s) * (1 + _JITTER_PART * jitter))
 
 
-def _closed(state: KeyState, condition: KeyCondition, now: float, rules: KeyRules, jitter: float) -> KeyState:
+def _close(state: KeyState, condition: KeyCondition, now: float, rules: KeyRules, jitter: float) -> KeyState:
     return KeyState(
-        condition=condition, epoch=state.epoch + 1, since=now, probe_at=now + probe_wait_s(0, rules, jitter)
+        condition=condition, epoch=state.epoch + 1, since=now, probe_at=now + compute_probe_wait_s(0, rules, jitter)
     )
 
 
-def _with(evidence: Iterable[Evidence], new: Evidence, rules: KeyRules) -> tuple[Evidence, ...]:
+def _add_evidence(evidence: Iterable[Evidence], new: Evidence, rules: KeyRules) -> tuple[Evidence, ...]:
     """The evidence that still counts, with ``new``: the first of each run, up to ``EVIDENCE_MAX``."""
     kept = [each for each in evidence if new.at - rules.window_s < each.at <= new.at]
     is_known = any(each.run == new.run and each.condition is new.condition for each in kept)
@@ -200,13 +202,13 @@ def _with(evidence: Iterable[Evidence], new: Evidence, rules: KeyRules) -> tuple
     return (*kept, new)
 
 
-def evidence_document(evidence: Sequence[Evidence]) -> list[list[object]]:
+def dump_evidence(evidence: Sequence[Evidence]) -> list[list[object]]:
     """Dump evidence as JSON values."""
     return [[each.condition.value, each.run, each.at] for each in evidence]
 
 
-def evidence_from(document: object) -> tuple[Evidence, ...]:
-    """Parse what ``evidence_document`` wrote; invalid entries are left out."""
+def parse_evidence(document: object) -> tuple[Evidence, ...]:
+    """Parse what ``dump_evidence`` wrote; invalid entries are left out."""
     found: list[Evidence] = []
     for each in document if isinstance(document, list) else ():
         match each:

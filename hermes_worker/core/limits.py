@@ -49,7 +49,7 @@ class Limit:
     """Submissions beyond it are accepted and wait."""
 
     @property
-    def shown(self) -> str:
+    def value_text(self) -> str:
         """Its value for people."""
         return f"{self.value / 1e9:g} USD" if self.name.is_money else f"{self.value}"
 
@@ -59,7 +59,7 @@ class LimitReached(HermesError):
 
     def __init__(self, limit: Limit, retry_after_s: float, *, key_id: str = "") -> None:
         whose = f"the key {key_id}" if key_id else "this tenant"
-        super().__init__(f"{whose} has reached its limit {limit.name.value} ({limit.shown}); come again later")
+        super().__init__(f"{whose} has reached its limit {limit.name.value} ({limit.value_text}); come again later")
         self.limit = limit
         self.retry_after_s = max(1.0, retry_after_s)
 
@@ -75,19 +75,19 @@ class Spending:
         return Spending(tokens=self.tokens + other.tokens, nano_usd=self.nano_usd + other.nano_usd)
 
 
-def key_of(principal: str | None) -> str:
+def parse_key_id(principal: str | None) -> str:
     """The id of the key with which a run was submitted (``core.principals``); empty when it was submitted without
     one."""
     return principal.rpartition("/")[2] if principal is not None and principal.startswith("api:") else ""
 
 
-def periods(now: float) -> tuple[str, str]:
+def compute_periods(now: float) -> tuple[str, str]:
     """The day and the month of UTC in which ``now`` (epoch seconds) lies, as ``spending.period`` names them."""
     day = datetime.fromtimestamp(now, UTC).date().isoformat()
     return day, day[:7]
 
 
-def period_ends_at(name: LimitName, now: float) -> float:
+def compute_period_end(name: LimitName, now: float) -> float:
     """When a limit of spending starts again: a midnight of UTC, in whole epoch seconds."""
     today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY):
@@ -95,12 +95,12 @@ def period_ends_at(name: LimitName, now: float) -> float:
     return (today.replace(day=1) + timedelta(days=32)).replace(day=1).timestamp()
 
 
-def period_left_s(name: LimitName, now: float) -> float:
+def compute_period_left_s(name: LimitName, now: float) -> float:
     """Seconds until a limit of spending starts again."""
-    return period_ends_at(name, now) - now
+    return compute_period_end(name, now) - now
 
 
-def room(limit: Limit, used: Spending, expected: Spending) -> int:
+def compute_room(limit: Limit, used: Spending, expected: Spending) -> int:
     """Compute how many more runs may begin, each of which is expected to use ``expected``. ``used`` includes what runs
     at work are expected to use."""
     spent, each = (used.nano_usd, expected.nano_usd) if limit.name.is_money else (used.tokens, expected.tokens)
@@ -108,22 +108,26 @@ def room(limit: Limit, used: Spending, expected: Spending) -> int:
     return max(0, left // max(1, each))
 
 
-def why_refused(limit: Limit, whose: str, used: Spending, expected: Spending) -> str:
+def explain_refusal(limit: Limit, whose: str, used: Spending, expected: Spending) -> str:
     """A sentence about why a call is refused that is expected to use ``expected``, where ``used`` counts against a
     limit of ``whose``. While something is left, the sentence says that the call needs more."""
     spent, each = (used.nano_usd, expected.nano_usd) if limit.name.is_money else (used.tokens, expected.tokens)
     left = limit.value - spent
     if not limit.name.is_spending or left <= 0:
-        return f"the limit {limit.name.value} of {whose} ({limit.shown}) is reached"
-    of_it = f"of the limit {limit.name.value} of {whose} ({limit.shown}) {replace(limit, value=left).shown} is left"
+        return f"the limit {limit.name.value} of {whose} ({limit.value_text}) is reached"
+    of_it = (
+        f"of the limit {limit.name.value} of {whose} ({limit.value_text}) "
+        f"{replace(limit, value=left).value_text} is left"
+    )
     return (
-        f"{of_it} and the next call is expected to take {replace(limit, value=each).shown}; it waits for a new period"
+        f"{of_it} and the next call is expected to take {replace(limit, value=each).value_text}; "
+        "it waits for a new period"
     )
 
 
-def used_in(limit: Limit, by_period: Mapping[str, Spending], now: float) -> Spending:
+def select_period_use(limit: Limit, by_period: Mapping[str, Spending], now: float) -> Spending:
     """The part of ``by_period`` that counts against a limit of spending."""
-    day, month = periods(now)
+    day, month = compute_periods(now)
     is_daily = limit.name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY)
     return by_period.get(day if is_daily else month, Spending())
 
@@ -139,18 +143,23 @@ class CallsNow:
     """Use by runs that have ended, by period."""
 
 
-def refused_by(limits: Mapping[LimitName, Limit], now_used: CallsNow, expected: Spending, now: float) -> Limit | None:
+def find_refusing_limit(
+    limits: Mapping[LimitName, Limit], now_used: CallsNow, expected: Spending, now: float
+) -> Limit | None:
     """Find the limit that refuses one more model call, which is expected to use ``expected``; ``None`` when it is
     allowed."""
     for name, limit in limits.items():
         if name is LimitName.MODEL_CALLS and now_used.in_flight >= limit.value:
             return limit
-        if name.is_spending and room(limit, used_in(limit, now_used.by_period, now) + now_used.used, expected) == 0:
+        if (
+            name.is_spending
+            and compute_room(limit, select_period_use(limit, now_used.by_period, now) + now_used.used, expected) == 0
+        ):
             return limit
     return None
 
 
-def taken(level: float, age_s: float, per_min: int) -> tuple[float, float]:
+def take_token(level: float, age_s: float, per_min: int) -> tuple[float, float]:
     """Take one token from a bucket that held ``level`` tokens ``age_s`` seconds ago, holds at most ``per_min`` and is
     refilled with ``per_min`` a minute. Returns the new level, and how many seconds to wait; when that is not 0, nothing
     was taken."""

@@ -74,7 +74,7 @@ class LoginState:
     dead_reason: str | None = None
 
 
-class LoginStanding(StrEnum):
+class LoginUsability(StrEnum):
     """The present usability of a login."""
 
     USABLE = "usable"
@@ -86,7 +86,7 @@ class LoginStanding(StrEnum):
     DEAD = "dead"
 
 
-def fresh_s(lifetime_s: float | None) -> float | None:
+def compute_fresh_s(lifetime_s: float | None) -> float | None:
     """Seconds for which a new token is used before it is renewed; ``None`` for until it is refused."""
     return None if lifetime_s is None else max(lifetime_s - EARLY_S, lifetime_s / 2)
 
@@ -96,18 +96,18 @@ def is_good(state: LoginState, *, refused: int = 0) -> bool:
     return state.sealed is not None and state.version > refused and (state.left_s is None or state.left_s > 0)
 
 
-def standing(state: LoginState, *, refused: int = 0) -> LoginStanding:
+def decide_usability(state: LoginState, *, refused: int = 0) -> LoginUsability:
     """Decide the usability of a login. ``refused`` is the newest version whose token was refused."""
     can_be_used = is_good(state, refused=refused)
     if can_be_used and (state.fresh_s is None or state.fresh_s > 0):
-        return LoginStanding.USABLE
+        return LoginUsability.USABLE
     if state.dead_reason is None and state.claim is None:
-        return LoginStanding.DUE
+        return LoginUsability.DUE
     if can_be_used:
-        return LoginStanding.USABLE  # until it expires: another worker renews it, or it cannot be renewed
+        return LoginUsability.USABLE  # until it expires: another worker renews it, or it cannot be renewed
     if state.dead_reason is not None:
-        return LoginStanding.DEAD
-    return LoginStanding.ABANDONED if state.has_lapsed else LoginStanding.BEING_RENEWED
+        return LoginUsability.DEAD
+    return LoginUsability.ABANDONED if state.has_lapsed else LoginUsability.BEING_RENEWED
 
 
 # --------------------------------------------------------------------------------------------- what a server is asked
@@ -122,7 +122,7 @@ class TokenClient:
     sends_basic: bool = False
 
 
-def token_request(client: TokenClient, asked: Mapping[str, str]) -> tuple[Mapping[str, str], bytes]:
+def build_token_request(client: TokenClient, asked: Mapping[str, str]) -> tuple[Mapping[str, str], bytes]:
     """Headers and body of a request to a token server (RFC 6749 §2.3.1, §4.1.3, §6); empty fields are left out."""
     headers = {
         "Accept": "application/json",
@@ -140,18 +140,18 @@ def token_request(client: TokenClient, asked: Mapping[str, str]) -> tuple[Mappin
     return headers, urlencode(fields).encode()
 
 
-def renewal(login: Login, refresh_token: str) -> tuple[Mapping[str, str], bytes]:
+def build_renewal(login: Login, refresh_token: str) -> tuple[Mapping[str, str], bytes]:
     """Headers and body of the exchange of a refresh token."""
     client = TokenClient(client_id=login.client_id, client_secret=login.client_secret, sends_basic=login.sends_basic)
     fields = {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": login.resource}
-    return token_request(client, fields)
+    return build_token_request(client, fields)
 
 
 # ------------------------------------------------------------------------------------------------ what a server said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class TokensGranted:
     access_token: str = field(repr=False)
     refresh_token: str | None = field(repr=False)
     """``None``: the old one stays good."""
@@ -166,7 +166,7 @@ class LoginRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deferred:
+class ExchangeDeferred:
     """No exchange was made; a later one may be."""
 
     said: str
@@ -174,40 +174,40 @@ class Deferred:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unclear:
+class ExchangeUnclear:
     """The exchange may have been made, and what it gave is lost."""
 
     said: str
 
 
-Answer = Granted | LoginRefused | Deferred | Unclear
+Answer = TokensGranted | LoginRefused | ExchangeDeferred | ExchangeUnclear
 
 
-def answer_of(status: int, body: bytes, retry_after_s: float | None = None) -> Answer:
+def parse_answer(status: int, body: bytes, retry_after_s: float | None = None) -> Answer:
     """Parse an answer of a token server (RFC 6749 §5). Its text may hold a secret: redact it."""
-    document = _object(body)
+    document = _parse_object(body)
     if status == 200:
-        return _granted(document)
+        return _parse_grant(document)
     if 300 <= status < 400:
         return LoginRefused(said=f"HTTP {status}: redirects are not followed")
-    said = f"HTTP {status}{_said(document)}"
+    said = f"HTTP {status}{_format_error(document)}"
     if status in (408, 425, 429) or status >= 500:
-        return Deferred(said=said, retry_after_s=retry_after_s)
+        return ExchangeDeferred(said=said, retry_after_s=retry_after_s)
     return LoginRefused(said=said)
 
 
-def _granted(document: dict[str, object]) -> Answer:
+def _parse_grant(document: dict[str, object]) -> Answer:
     access, refresh = document.get("access_token"), document.get("refresh_token")
     if not isinstance(access, str) or not _is_header_value(access):
-        return Unclear(said="the answer holds no access token that can be used")
-    return Granted(
+        return ExchangeUnclear(said="the answer holds no access token that can be used")
+    return TokensGranted(
         access_token=access,
         refresh_token=refresh if isinstance(refresh, str) and refresh else None,
-        lifetime_s=_lifetime_s(document.get("expires_in")),
+        lifetime_s=_parse_lifetime_s(document.get("expires_in")),
     )
 
 
-def _lifetime_s(value: object) -> float | None:
+def _parse_lifetime_s(value: object) -> float | None:
     try:
         seconds = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
     except ValueError:
@@ -216,13 +216,13 @@ def _lifetime_s(value: object) -> float | None:
     return min(seconds, _LIFETIME_S_MAX) if seconds is not None and seconds > 0 else None
 
 
-def _said(document: dict[str, object]) -> str:
+def _format_error(document: dict[str, object]) -> str:
     words = (document.get("error"), document.get("error_description"))
     text = ", ".join(" ".join(word.split()) for word in words if isinstance(word, str) and word)
     return f": {text[:_SAID_CHARS_MAX]}" if text else ""
 
 
-def _object(body: bytes) -> dict[str, object]:
+def _parse_object(body: bytes) -> dict[str, object]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

@@ -28,7 +28,7 @@ class MediaKind(StrEnum):
     DOCUMENT = "document"
 
 
-def kind_of_media_type(media_type: str) -> MediaKind:
+def find_kind(media_type: str) -> MediaKind:
     """The kind for a media type such as ``image/png``; a document for an unknown type."""
     kinds = {"image": MediaKind.IMAGE, "audio": MediaKind.AUDIO, "video": MediaKind.VIDEO}
     return kinds.get(media_type.strip().partition("/")[0].lower(), MediaKind.DOCUMENT)
@@ -83,13 +83,13 @@ _TYPES: Final[Mapping[str, str]] = MappingProxyType(
 _ENDINGS: Final[Mapping[str, str]] = MappingProxyType({_TYPES[ending]: ending for ending in reversed(tuple(_TYPES))})
 
 
-def type_of_name(name: str) -> str:
+def guess_type_of_name(name: str) -> str:
     """The media type by a file's name."""
     _, dot, ending = name.rpartition(".")
     return _TYPES.get(ending.lower(), OCTETS) if dot else OCTETS
 
 
-def suffix_of(media_type: str) -> str:
+def find_suffix(media_type: str) -> str:
     """The extension for files of this type, such as ``.png``; empty for a type without an extension of its own."""
     ending = _ENDINGS.get(media_type)
     return f".{ending}" if ending else ""
@@ -126,7 +126,7 @@ _RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _SOUND_BRANDS: Final = (b"M4A ", b"M4B ", b"M4P ")
 
 
-def type_of_start(start: bytes) -> str:
+def guess_type_of_content(start: bytes) -> str:
     """The media type by the first ``START_BYTES`` of a file; its name and its sender's statement are ignored. Archives
     are reported as archives, office documents included."""
     if start[:4] == b"RIFF":

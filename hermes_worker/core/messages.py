@@ -24,7 +24,7 @@ RESULT_KEY_PREFIX = "result:"
 
 
 THINKER_FIELD = "_thinker"
-"""Field of an assistant's row: which model its reasoning belongs to (``models.catalog.thinker_of``)."""
+"""Field of an assistant's row: which model its reasoning belongs to (``models.catalog.find_thinker``)."""
 
 
 class Role(StrEnum):
@@ -174,7 +174,7 @@ class Delta:
     """Sent once per tool call, when its name is first seen."""
 
 
-def assistant_body(reply: ModelReply) -> str:
+def build_assistant_body(reply: ModelReply) -> str:
     """Build the stored row of a reply."""
     row: dict[str, object] = {**reply.row_fields, "role": "assistant", "content": reply.text or None}
     if reply.tool_requests:
@@ -189,11 +189,11 @@ def assistant_body(reply: ModelReply) -> str:
     return canonical_json(row)
 
 
-def tool_body(tool_call_id: str, content: str) -> str:
+def build_tool_body(tool_call_id: str, content: str) -> str:
     """Build the stored row of a tool's result."""
     return canonical_json({"role": "tool", "tool_call_id": tool_call_id, "content": content})
 
 
-def user_body(content: object) -> str:
+def build_user_body(content: object) -> str:
     """Build the stored row of a user's message: a string, or a list of content parts."""
     return canonical_json({"role": "user", "content": content})

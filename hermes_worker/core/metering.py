@@ -26,12 +26,12 @@ OUTPUT_TOKENS_ASSUMED = 1_000
 _INLINE_IMAGE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=]+")
 
 
-def tokens_in(texts: Iterable[str]) -> int:
+def estimate_tokens(texts: Iterable[str]) -> int:
     """Estimate the tokens in ``texts``, at least one for each that is not empty."""
-    return sum(map(_tokens, texts))
+    return sum(map(_estimate_text_tokens, texts))
 
 
-def _tokens(text: str) -> int:
+def _estimate_text_tokens(text: str) -> int:
     images = 0
     if "data:image/" in text:
         text, images = _INLINE_IMAGE.subn("", text)
@@ -45,7 +45,7 @@ _WEIGHT_MIN, _WEIGHT_MAX = 75, 300
 """Per cent. Counts further from the estimate are not believed: some servers leave out what they have cached."""
 
 
-def weight_of(usage: Usage, estimate: int) -> int:
+def compute_weight_percent(usage: Usage, estimate: int) -> int:
     """A provider's count of a request, in per cent of the ``estimate``; 0 when it says nothing. ``usage`` is as the
     provider sent it."""
     if estimate < WEIGHED_TOKENS_MIN:
@@ -54,18 +54,18 @@ def weight_of(usage: Usage, estimate: int) -> int:
     return weight if _WEIGHT_MIN <= weight <= _WEIGHT_MAX else 0
 
 
-def request_tokens(request: ModelRequest) -> int:
+def estimate_request_tokens(request: ModelRequest) -> int:
     """Estimate the tokens that a provider reads for ``request``."""
-    return tokens_in(request.messages) + tokens_in(request.tools)
+    return estimate_tokens(request.messages) + estimate_tokens(request.tools)
 
 
-def reply_tokens(reply: ModelReply) -> int:
+def estimate_reply_tokens(reply: ModelReply) -> int:
     """Estimate the tokens that a provider wrote for ``reply``, as far as they are visible."""
     calls = (part for request in reply.tool_requests for part in (request.name, request.arguments))
-    return tokens_in((reply.text, reply.reasoning or "", *calls))
+    return estimate_tokens((reply.text, reply.reasoning or "", *calls))
 
 
-def metered(reply: ModelReply, request: ModelRequest) -> ModelReply:
+def fill_missing_usage(reply: ModelReply, request: ModelRequest) -> ModelReply:
     """Add estimates to ``reply`` for the tokens that its provider did not count. An input count of zero is never true,
     and an output count of zero only for an empty reply. A reply that the network cut off is never counted to its
     end."""
@@ -73,8 +73,8 @@ def metered(reply: ModelReply, request: ModelRequest) -> ModelReply:
     has_read = usage.input + usage.cache_read + usage.cache_write > 0
     if has_read and usage.output and not reply.was_cut_by_network:
         return reply
-    read = 0 if has_read else request_tokens(request)
-    written = max(0, reply_tokens(reply) - usage.output) if not usage.output or reply.was_cut_by_network else 0
+    read = 0 if has_read else estimate_request_tokens(request)
+    written = max(0, estimate_reply_tokens(reply) - usage.output) if not usage.output or reply.was_cut_by_network else 0
     counted = replace(
         usage,
         input=usage.input + read,
@@ -85,7 +85,7 @@ def metered(reply: ModelReply, request: ModelRequest) -> ModelReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
+class UsageSoFar:
     """The average use of a run's calls until now, from which unknown calls are estimated."""
 
     replies: int = 0
@@ -96,10 +96,10 @@ class Usual:
     """How reliable ``usd`` is; ``None`` before the first call."""
 
 
-NOTHING_USUAL = Usual()
+NOTHING_USUAL = UsageSoFar()
 
 
-def lost_attempt(read: int, usual: Usual, *, heard: int = 0) -> Usage:
+def estimate_lost_attempt(read: int, usual: UsageSoFar, *, heard: int = 0) -> Usage:
     """Estimate a request that may have been billed and whose reply was not written. ``read`` is the estimate of what
     was sent. The reply is taken to be as long as the run's replies on average, or as what was ``heard`` of it, if that
     is more."""
@@ -108,9 +108,9 @@ def lost_attempt(read: int, usual: Usual, *, heard: int = 0) -> Usage:
     return Usage(unknown_attempts=1, unknown_input=read, unknown_output=max(written, heard))
 
 
-def cost_of_lost(usage: Usage, priced: Cost | None, usual: Usual) -> Cost:
-    """The cost of ``lost_attempt``: as ``priced`` by a list, otherwise at the rate of the run's other calls. Unknown
-    when there are none."""
+def estimate_lost_cost(usage: Usage, priced: Cost | None, usual: UsageSoFar) -> Cost:
+    """The cost of ``estimate_lost_attempt``: as ``priced`` by a list, otherwise at the rate of the run's other calls.
+    Unknown when there are none."""
     if priced is not None and priced.usd is not None:
         return priced
     status = usual.cost_status

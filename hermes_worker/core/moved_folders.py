@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from hermes_worker.core.compactions import context_kept_in, facts_of, newest_compaction
+from hermes_worker.core.compactions import find_newest_compaction, parse_facts, read_kept_context
 from hermes_worker.core.home_paths import SAID, WORKSPACE_ROOT
 from hermes_worker.core.messages import Message
 
@@ -19,20 +19,20 @@ _BEGIN = "[The workspace was moved. Your tools now act in the directory "
 _MIDDLE = "; relative paths are relative to it. Everything that was in "
 
 
-def folder_note(rows: Sequence[Message], workspace: str, system_prompt: str) -> str:
+def build_folder_note(rows: Sequence[Message], workspace: str, system_prompt: str) -> str:
     """The note for a model whose prompt, or an earlier note, names another folder than the present one; empty when they
     agree. ``rows`` are the transcript, ``workspace`` is the document of its session."""
-    root, before = _places(workspace)
+    root, before = _parse_places(workspace)
     for row in reversed(rows):
-        if _BEGIN in (context := context_kept_in(row)):
-            if row.seq <= facts_of(newest_compaction(rows)).through:
+        if _BEGIN in (context := read_kept_context(row)):
+            if row.seq <= parse_facts(find_newest_compaction(rows)).through:
                 break  # compacted away: the model does not see it any more
             told = context.partition(_BEGIN)[2].partition(_MIDDLE)[0]
-            return "" if told == root else _note(root, told)
-    return "" if before is None or root in system_prompt else _note(root, before)
+            return "" if told == root else _format_note(root, told)
+    return "" if before is None or root in system_prompt else _format_note(root, before)
 
 
-def _note(root: str, before: str) -> str:
+def _format_note(root: str, before: str) -> str:
     return (
         f"{_BEGIN}{root}{_MIDDLE}{before} is there under the same names. Paths that begin with the old directory lead "
         "nowhere: use relative ones, or the new directory.]"
@@ -41,22 +41,22 @@ def _note(root: str, before: str) -> str:
 
 def to_stored_variables(variables: Mapping[str, str], workspace: str) -> Mapping[str, str]:
     """Convert variables of a session's shell for storage: with the folder's name at the session's beginning."""
-    root, before = _places(workspace)
-    return variables if before is None else _renamed(variables, root, before)
+    root, before = _parse_places(workspace)
+    return variables if before is None else _rename_folder(variables, root, before)
 
 
 def from_stored_variables(variables: Mapping[str, str], workspace: str) -> Mapping[str, str]:
     """Convert stored variables of a session's shell for commands: with the folder's present name."""
-    root, before = _places(workspace)
-    return variables if before is None else _renamed(variables, before, root)
+    root, before = _parse_places(workspace)
+    return variables if before is None else _rename_folder(variables, before, root)
 
 
-def _renamed(variables: Mapping[str, str], old: str, new: str) -> Mapping[str, str]:
+def _rename_folder(variables: Mapping[str, str], old: str, new: str) -> Mapping[str, str]:
     spelled = re.compile(rf"{re.escape(old)}(?=[/:;,\s'\"]|$)")
     return {name: spelled.sub(lambda _: new, value) for name, value in variables.items()}
 
 
-def _places(workspace: str) -> tuple[str, str | None]:
+def _parse_places(workspace: str) -> tuple[str, str | None]:
     """The workspace's present folder, and that at the session's beginning if it differs, else ``None``."""
     document = json.loads(workspace)
     return str(document.get(WORKSPACE_ROOT)), document.get(SAID)

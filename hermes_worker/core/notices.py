@@ -38,13 +38,13 @@ _STEER_BEGIN = "[OUT-OF-BAND USER MESSAGE: a direct message from the user, not o
 _STEER_END = "[/OUT-OF-BAND USER MESSAGE]"
 
 
-def with_steer(result: str, text: str) -> str:
+def append_steer(result: str, text: str) -> str:
     """Append a user's message to a tool's result, between markers that the text cannot close by itself."""
     said = text.replace(_STEER_END, "[/ OUT-OF-BAND USER MESSAGE]")
     return f"{result}\n\n{_STEER_BEGIN}\n{said}\n{_STEER_END}"
 
 
-def result_without_a_run(status: CallStatus, *, was_running: bool) -> str:
+def build_missing_result(status: CallStatus, *, was_running: bool) -> str:
     """The result of a call that ended without a result from its tool."""
     if status is CallStatus.UNKNOWN:
         return OUTCOME_UNKNOWN

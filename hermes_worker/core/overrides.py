@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["LIVE", "OVERRIDABLE", "Overridable", "OverrideLevel", "Widening", "widens"]
+__all__ = ["LIVE", "OVERRIDABLE", "Overridable", "OverrideLevel", "Widening", "is_wider"]
 
 
 class OverrideLevel(StrEnum):
@@ -125,7 +125,7 @@ LIVE: frozenset[str] = frozenset(each.key for each in _TABLE if not each.at_star
 """Keys that are read again from the fleet's configuration and the file while a process runs."""
 
 
-def widens(which: Overridable, above: object, wanted: object) -> bool:
+def is_wider(which: Overridable, above: object, wanted: object) -> bool:
     """Whether ``wanted`` allows more than ``above``, both as the setting holds them."""
     match which.forbidden:
         case Widening.NONE:

@@ -78,28 +78,28 @@ class PageChange(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenPage:
+class PageSnapshot:
     """A snapshot of a page."""
 
     url: str
     text: str
 
 
-def same_element(before: SeenPage, now: SeenPage, ref: str) -> PageElement | PageChange:
+def find_same_element(before: PageSnapshot, now: PageSnapshot, ref: str) -> PageElement | PageChange:
     """Find the element of ``now`` that is the element ``ref`` of ``before``, or why it cannot be used."""
-    seen = list(elements(before.text))
+    seen = list(parse_elements(before.text))
     wanted = next((one for one in seen if one.ref == ref), None)
     if wanted is None:
         return PageChange.UNKNOWN_REF
     if before.url != now.url:
         return PageChange.ADDRESS
-    there = list(elements(now.text))
-    alike_before, alike_now = _alike(seen, wanted), _alike(there, wanted)
+    there = list(parse_elements(now.text))
+    alike_before, alike_now = _find_alike(seen, wanted), _find_alike(there, wanted)
     if len(alike_before) > 1:
         # Among several equal elements (buttons "Delete") choose the one in the same row, even if the row moved.
-        row = _company(seen, alike_before, wanted)
-        alike_before = [one for one in alike_before if _company(seen, alike_before, one) == row]
-        alike_now = [one for one in alike_now if _company(there, alike_now, one) == row]
+        row = _find_company(seen, alike_before, wanted)
+        alike_before = [one for one in alike_before if _find_company(seen, alike_before, one) == row]
+        alike_now = [one for one in alike_now if _find_company(there, alike_now, one) == row]
     if not alike_now:
         return PageChange.GONE
     if len(alike_now) != len(alike_before):
@@ -107,11 +107,11 @@ def same_element(before: SeenPage, now: SeenPage, ref: str) -> PageElement | Pag
     return alike_now[alike_before.index(wanted)]
 
 
-def _alike(page: Sequence[PageElement], wanted: PageElement) -> list[PageElement]:
+def _find_alike(page: Sequence[PageElement], wanted: PageElement) -> list[PageElement]:
     return [one for one in page if one.ref is not None and one.identity == wanted.identity]
 
 
-def _company(page: Sequence[PageElement], alike: Sequence[PageElement], one: PageElement) -> tuple[object, ...]:
+def _find_company(page: Sequence[PageElement], alike: Sequence[PageElement], one: PageElement) -> tuple[object, ...]:
     """The elements beside ``one`` in the largest part of the page that holds no other of ``alike``."""
     others = {line for other in alike if other is not one for line in (other.line, *other.within)}
     own = next((line for line in one.within if line not in others), one.line)
@@ -119,7 +119,7 @@ def _company(page: Sequence[PageElement], alike: Sequence[PageElement], one: Pag
     return tuple((each.role, each.name, "" if each.role in _HOLDS_INPUT else each.text) for each in part)
 
 
-def elements(text: str) -> Iterator[PageElement]:
+def parse_elements(text: str) -> Iterator[PageElement]:
     """Yield every line that has a role, in order; unreadable lines are left out."""
     path: list[tuple[int, str, str, int]] = []
     for number, line in enumerate(text.splitlines()):
@@ -127,7 +127,7 @@ def elements(text: str) -> Iterator[PageElement]:
         if match is None:
             continue
         indent = len(match["indent"])
-        found = _read(match["rest"])
+        found = _parse_line(match["rest"])
         while path and path[-1][0] >= indent:
             path.pop()
         if found is None:
@@ -139,9 +139,9 @@ def elements(text: str) -> Iterator[PageElement]:
         path.append((indent, role, name, number))
 
 
-def _read(rest: str) -> tuple[str, str, str | None, str] | None:
+def _parse_line(rest: str) -> tuple[str, str, str | None, str] | None:
     """Parse role, name, ref and text of a line; ``None`` when it has no role."""
-    key, text = _key_and_text(rest)
+    key, text = _split_entry(rest)
     role = _ROLE.match(key)
     if role is None:
         return None
@@ -156,7 +156,7 @@ def _read(rest: str) -> tuple[str, str, str | None, str] | None:
     return role[0], str(name), found[1] if found is not None else None, text
 
 
-def _key_and_text(rest: str) -> tuple[str, str]:
+def _split_entry(rest: str) -> tuple[str, str]:
     """Split a YAML entry, whose key is quoted where it has to be."""
     if rest.startswith("'"):
         end = 1
@@ -177,12 +177,12 @@ def _key_and_text(rest: str) -> tuple[str, str]:
     return rest[:end], rest[end:].removeprefix(":").strip()
 
 
-def compact(text: str) -> str:
+def compact_snapshot(text: str) -> str:
     """Keep the lines of elements that can be acted on, headings and images, and of the elements that contain them."""
     lines = text.splitlines()
     kept: set[int] = set()
     path: list[PageElement] = []
-    for one in elements(text):
+    for one in parse_elements(text):
         del path[len(one.around) :]
         path.append(one)
         if one.role in _OF_INTEREST or (one.ref is not None and "[cursor=pointer]" in lines[one.line]):
@@ -190,7 +190,7 @@ def compact(text: str) -> str:
     return "\n".join(line for number, line in enumerate(lines) if number in kept)
 
 
-def cut(text: str, chars_max: int = SNAPSHOT_CHARS_MAX) -> str:
+def shorten_snapshot(text: str, chars_max: int = SNAPSHOT_CHARS_MAX) -> str:
     """Keep whole lines of ``text`` up to ``chars_max`` characters."""
     if len(text) <= chars_max:
         return text
@@ -198,7 +198,7 @@ def cut(text: str, chars_max: int = SNAPSHOT_CHARS_MAX) -> str:
     return f"{kept}\n- text: the page goes on; {len(text) - len(kept)} more characters are not shown"
 
 
-def without(text: str, secrets: Sequence[str]) -> str:
+def mask_secrets(text: str, secrets: Sequence[str]) -> str:
     """Mask the contents of password fields in ``text``."""
     for secret in sorted({" ".join(each.split()) for each in secrets if each.strip()}, key=len, reverse=True):
         if len(secret) >= 4:

@@ -24,16 +24,16 @@ def hides_ids(platform: str, *, is_wanted: bool, is_declared_safe: bool = False)
     return is_wanted and (platform in HASHING_PLATFORMS or is_declared_safe)
 
 
-def hashed_user(identifier: str) -> str:
+def hash_user_id(identifier: str) -> str:
     """Hash a person's id for a prompt."""
-    return f"user_{_digest(identifier)}"
+    return f"user_{_compute_digest(identifier)}"
 
 
-def hashed_chat(identifier: str) -> str:
+def hash_chat_id(identifier: str) -> str:
     """Hash a chat's id for a prompt; a prefix such as ``telegram:`` stays."""
     prefix, colon, rest = identifier.partition(":")
-    return f"{prefix}:{_digest(rest)}" if prefix and colon else _digest(identifier)
+    return f"{prefix}:{_compute_digest(rest)}" if prefix and colon else _compute_digest(identifier)
 
 
-def _digest(text: str) -> str:
+def _compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]

@@ -31,7 +31,7 @@ _EARLIER: Final = "… "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatStanding:
+class PreviewState:
     """The state of a preview in its chat, as the row knows it."""
 
     message_id: str | None = None
@@ -69,13 +69,13 @@ class LookLater:
 PreviewStep = ShowNew | ShowAgain | LookLater
 
 
-def next_preview(standing: ChatStanding, text: str, *, chars_min: int = SHOWN_CHARS_MIN) -> PreviewStep:
+def decide_preview(standing: PreviewState, text: str, *, chars_min: int = SHOWN_CHARS_MIN) -> PreviewStep:
     """Decide what to show of the text written until now; an empty one means that nothing is written."""
     if standing.message_id is None and standing.is_in_doubt:
         return LookLater(delay_s=None)
     if standing.message_id is not None and standing.idle_s < EVERY_S:
         return LookLater(delay_s=EVERY_S - standing.idle_s)
-    if len(text) < chars_min or text_hash(text) == standing.shown_hash:
+    if len(text) < chars_min or compute_text_hash(text) == standing.shown_hash:
         return LookLater(delay_s=min(IDLE_S_MAX, max(EVERY_S, standing.idle_s / 4)))
     if standing.message_id is None:
         return ShowNew(text=text)
@@ -96,48 +96,50 @@ class PreviewOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterPreview:
+class PreviewResult:
     """The state of the row after a preview."""
 
-    standing: ChatStanding
+    standing: PreviewState
     delay_s: float | None
     """When to look again; ``None`` for not before the end."""
 
 
-def after_preview(
-    standing: ChatStanding,
+def apply_outcome(
+    standing: PreviewState,
     step: ShowNew | ShowAgain,
     outcome: PreviewOutcome,
     *,
     message_id: str | None = None,
     retry_after_s: float = 0.0,
-) -> AfterPreview:
+) -> PreviewResult:
     """The state after a preview. ``message_id`` is the platform's id of a new message; ``None`` when it gave none."""
     match outcome:
         case PreviewOutcome.SHOWN:
-            return _shown(standing, step, message_id)
+            return _apply_shown(standing, step, message_id)
         case PreviewOutcome.HELD_BACK:
-            return AfterPreview(standing=standing, delay_s=max(EVERY_S, retry_after_s))
+            return PreviewResult(standing=standing, delay_s=max(EVERY_S, retry_after_s))
         case PreviewOutcome.GONE:
             # The person who deleted it does not want to see it; the answer comes as a new message.
-            return AfterPreview(standing=ChatStanding(idle_s=standing.idle_s), delay_s=None)
+            return PreviewResult(standing=PreviewState(idle_s=standing.idle_s), delay_s=None)
         case PreviewOutcome.OPEN:
             # An edit with unknown outcome leaves the same message; whether a new message arrived is unknown.
             is_in_doubt = standing.is_in_doubt or isinstance(step, ShowNew)
-            known = ChatStanding(message_id=standing.message_id, is_in_doubt=is_in_doubt)
-            return AfterPreview(standing=known, delay_s=None if isinstance(step, ShowNew) else AGAIN_S)
+            known = PreviewState(message_id=standing.message_id, is_in_doubt=is_in_doubt)
+            return PreviewResult(standing=known, delay_s=None if isinstance(step, ShowNew) else AGAIN_S)
         case PreviewOutcome.REFUSED:
-            return AfterPreview(standing=standing, delay_s=AGAIN_S)
+            return PreviewResult(standing=standing, delay_s=AGAIN_S)
         case _:
             assert_never(outcome)
 
 
-def _shown(standing: ChatStanding, step: ShowNew | ShowAgain, message_id: str | None) -> AfterPreview:
+def _apply_shown(standing: PreviewState, step: ShowNew | ShowAgain, message_id: str | None) -> PreviewResult:
     known = step.message_id if isinstance(step, ShowAgain) else message_id
     if known is None:
         # The platform accepted the message without returning an id.
-        return AfterPreview(standing=ChatStanding(idle_s=standing.idle_s, is_in_doubt=True), delay_s=None)
-    return AfterPreview(standing=ChatStanding(message_id=known, shown_hash=text_hash(step.text)), delay_s=EVERY_S)
+        return PreviewResult(standing=PreviewState(idle_s=standing.idle_s, is_in_doubt=True), delay_s=None)
+    return PreviewResult(
+        standing=PreviewState(message_id=known, shown_hash=compute_text_hash(step.text)), delay_s=EVERY_S
+    )
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class FinishLater:
 Finish = FinishByEdit | FinishByRemoval | FinishBySending | FinishLater
 
 
-def finish(standing: ChatStanding, *, parts_sent: int, is_first_text: bool) -> Finish:
+def decide_finish(standing: PreviewState, *, parts_sent: int, is_first_text: bool) -> Finish:
     """Decide how the delivery goes on. ``is_first_text``: there is a first part and it is a text; a file cannot replace
     a message, and an empty answer replaces none."""
     if standing.message_id is None or parts_sent > 0:
@@ -187,14 +189,14 @@ def finish(standing: ChatStanding, *, parts_sent: int, is_first_text: bool) -> F
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def text_hash(text: str) -> str:
+def compute_text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def shown_of(text: str, fits: Callable[[str], bool]) -> str:
+def select_shown_text(text: str, fits: Callable[[str], bool]) -> str:
     """The part of an unfinished text that is shown: without its last word, which may become a secret that is redacted
     when it is whole, and, when the text does not fit, its end from a line or a word on."""
-    whole = _without_last_word(text)
+    whole = _drop_last_word(text)
     if fits(whole):
         return whole
     size = len(whole)
@@ -208,6 +210,6 @@ def shown_of(text: str, fits: Callable[[str], bool]) -> str:
     return ""
 
 
-def _without_last_word(text: str) -> str:
+def _drop_last_word(text: str) -> str:
     cut = max(text.rfind(sign) for sign in " \n\t")
     return text[:cut].strip() if cut >= 0 else ""

@@ -69,11 +69,11 @@ class Principal:
     operates: bool = False
     """They operate the installation, whichever tenant they act for."""
 
-    def may(self, scope: KeyScope) -> bool:
+    def has_scope(self, scope: KeyScope) -> bool:
         return scope in self.scopes or KeyScope.ADMIN in self.scopes
 
     @property
-    def known_as(self) -> str:
+    def display_name(self) -> str:
         """The recorded name, or a placeholder when there is none."""
         return self.name or "somebody"
 
@@ -87,12 +87,12 @@ OPERATOR: Final = Principal()
 """The principal of work at the machine itself, for the default tenant."""
 
 
-def tenant_home(home: Path, tenant: str) -> Path:
+def find_tenant_home(home: Path, tenant: str) -> Path:
     """The directory with the skills, scripts and lists of a tenant."""
     return home if tenant == DEFAULT_TENANT else home / "tenants" / tenant
 
 
-def checked_tenant(name: str) -> str:
+def require_tenant_name(name: str) -> str:
     """Return a valid name of a tenant, which becomes a directory and a part of addresses. Raises ``InvalidName``."""
     if not _TENANT.fullmatch(name):
         raise InvalidName(
@@ -102,39 +102,39 @@ def checked_tenant(name: str) -> str:
     return name
 
 
-def checked_holder(name: str) -> str:
+def require_holder_name(name: str) -> str:
     """Return a valid name of a key's holder. Raises ``InvalidName``."""
     if not _HOLDER.fullmatch(name):
         raise InvalidName(f"{name!r} cannot be the name of a holder: it must be 1 to 100 characters without '/'")
     return name
 
 
-def scopes_of(words: Collection[str]) -> frozenset[KeyScope]:
+def parse_scopes(words: Collection[str]) -> frozenset[KeyScope]:
     """Parse scopes; words that this version does not know are ignored."""
     known = {scope.value for scope in KeyScope}
     return frozenset(KeyScope(word) for word in words if word in known)
 
 
-def user_of_machine(name: str) -> str:
+def format_machine_user(name: str) -> str:
     """The principal of a person at the command line, by the name of the system's user."""
-    return _named(CLI, name)
+    return _format_principal(CLI, name)
 
 
-def holder_of_key(fingerprint: str) -> str:
+def format_key_holder(fingerprint: str) -> str:
     """The principal of a request with an API key, by the key's fingerprint."""
-    return _named("api", f"key-{fingerprint}")
+    return _format_principal("api", f"key-{fingerprint}")
 
 
-def named_holder(name: str, key_id: str) -> str:
+def format_named_holder(name: str, key_id: str) -> str:
     """The principal of a request with a key that was given to a named holder."""
-    return _named("api", f"{name}/{key_id}")
+    return _format_principal("api", f"{name}/{key_id}")
 
 
-def _named(source: str, name: str) -> str:
+def _format_principal(source: str, name: str) -> str:
     kept = "".join(char for char in name if char.isprintable())
     return f"{source}:{kept}"[:NAME_CHARS_MAX]
 
 
-def author(by: str | None) -> dict[str, str]:
+def build_author_field(by: str | None) -> dict[str, str]:
     """The field of an event that names its principal; empty when there is none."""
     return {"by": by} if by is not None else {}

@@ -34,7 +34,7 @@ class OutputWatch:
     """It wrote too many matching lines: its end is reported instead."""
 
 
-def matched(watch: OutputWatch, lines: int, now: float) -> tuple[OutputWatch, bool]:
+def advance_watch(watch: OutputWatch, lines: int, now: float) -> tuple[OutputWatch, bool]:
     """The watch after ``lines`` new lines match, and whether the session is told about them."""
     if watch.is_off or lines == 0:
         return watch, False
@@ -46,12 +46,12 @@ def matched(watch: OutputWatch, lines: int, now: float) -> tuple[OutputWatch, bo
     return OutputWatch(told_at=now, strikes=strikes), True
 
 
-def matching(text: str, patterns: Sequence[str]) -> list[str]:
+def find_matching_lines(text: str, patterns: Sequence[str]) -> list[str]:
     """List the lines that contain one of ``patterns``. Plain text search, so no pattern takes long."""
     return [line for line in text.splitlines() if any(pattern in line for pattern in patterns)]
 
 
-def new_text(output: bytes, total: int, seen: int, *, is_over: bool) -> tuple[str, int]:
+def extract_new_text(output: bytes, total: int, seen: int, *, is_over: bool) -> tuple[str, int]:
     """The output after the first ``seen`` bytes, as far as it was kept, in whole lines unless the process ``is_over``;
     and how many bytes are seen then. ``output`` is the end of the process's ``total`` bytes."""
     fresh = output[max(0, len(output) - max(0, total - seen)) :]
@@ -63,14 +63,14 @@ def new_text(output: bytes, total: int, seen: int, *, is_over: bool) -> tuple[st
     return fresh.decode("utf-8", "replace"), total
 
 
-def excerpt(lines: Sequence[str]) -> str:
+def shorten_lines(lines: Sequence[str]) -> str:
     """Join the last of these lines, shortened."""
     left_out = len(lines) - _LINES_MAX
     shown = [line[:_LINE_CHARS_MAX] for line in lines[-_LINES_MAX:]]
     return "\n".join([f"({left_out} lines before these)", *shown] if left_out > 0 else shown)
 
 
-def ended_message(process_id: str, *, how: str, command: str, output: str) -> str:
+def build_end_message(process_id: str, *, how: str, command: str, output: str) -> str:
     """The message that begins the run in which a session learns that a process has ended. ``output`` is wrapped as
     untrusted already."""
     return (
@@ -79,7 +79,7 @@ def ended_message(process_id: str, *, how: str, command: str, output: str) -> st
     )
 
 
-def watched_message(process_id: str, *, command: str, output: str, suppressed: int) -> str:
+def build_watch_message(process_id: str, *, command: str, output: str, suppressed: int) -> str:
     """The message that begins the run in which a session learns of watched output. ``output`` is wrapped as untrusted
     already."""
     more = f" {suppressed} earlier lines matched as well." if suppressed else ""
@@ -89,7 +89,7 @@ def watched_message(process_id: str, *, command: str, output: str, suppressed: i
     )
 
 
-def how_it_ended(state: str, exit_code: int | None, ran_s: float, note: str | None) -> str:
+def describe_end(state: str, exit_code: int | None, ran_s: float, note: str | None) -> str:
     """Describe how a process ended, in words that follow ``it``."""
     said = {
         "exited": f"has ended by itself with exit code {exit_code}",

@@ -79,14 +79,16 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assembled:
+class AssembledPrompt:
     """A prompt, and the gaps that may still be filled."""
 
     text: str
     gaps: tuple[Gap, ...] = ()
 
 
-def assembled(sections: Iterable[tuple[PromptPlace, str]], open_places: Iterable[PromptPlace] = ()) -> Assembled:
+def join_sections(
+    sections: Iterable[tuple[PromptPlace, str]], open_places: Iterable[PromptPlace] = ()
+) -> AssembledPrompt:
     """Join the sections in the order of their places, and sections of one place in the order given; empty ones are left
     out. The places of ``open_places`` get a gap after their sections."""
     of_place: dict[PromptPlace, list[str]] = {place: [] for place in PromptPlace}
@@ -100,10 +102,10 @@ def assembled(sections: Iterable[tuple[PromptPlace, str]], open_places: Iterable
             text = f"{text}{BETWEEN}{section}" if text else section
         if place in still_open:
             gaps.append(Gap(place, len(text)))
-    return Assembled(text=text, gaps=tuple(gaps))
+    return AssembledPrompt(text=text, gaps=tuple(gaps))
 
 
-def filled(prompt: Assembled, blocks: Mapping[PromptPlace, str]) -> Assembled:
+def fill_gaps(prompt: AssembledPrompt, blocks: Mapping[PromptPlace, str]) -> AssembledPrompt:
     """Fill the gaps with ``blocks``. Blocks without a gap are ignored: a place is filled once, so doing it again
     changes nothing. The gaps that were not filled stay open."""
     text, shift, left = prompt.text, 0, list[Gap]()
@@ -116,9 +118,9 @@ def filled(prompt: Assembled, blocks: Mapping[PromptPlace, str]) -> Assembled:
         section = f"{BETWEEN}{block}" if at else f"{block}{BETWEEN}"
         text = f"{text[:at]}{section}{text[at:]}"
         shift += len(section)
-    return Assembled(text=text, gaps=tuple(left))
+    return AssembledPrompt(text=text, gaps=tuple(left))
 
 
-def gap_of(gaps: Sequence[Gap], place: PromptPlace) -> int | None:
+def find_gap(gaps: Sequence[Gap], place: PromptPlace) -> int | None:
     """Find the position at which ``place`` will stand; ``None`` when it has no gap."""
     return next((gap.at for gap in gaps if gap.place is place), None)

@@ -30,98 +30,102 @@ _SIGNED_CALL = frozenset({"id", "type", "function"})
 _PLAIN_ROW = frozenset({"role", "content", "tool_calls"})
 
 
-def pruned(rows: Sequence[Message], through: int) -> Sequence[Message]:
+def shorten_results(rows: Sequence[Message], through: int) -> Sequence[Message]:
     """Shorten the tool results of the rows up to number ``through``."""
     if through <= 0 or not any(row.seq <= through and _may_shrink(row) for row in rows):
         return rows
-    calls = calls_in(rows)
-    newest = _newest_of_equals(rows, through)
-    return [row if row.seq > through else _shown(row, calls, newest) for row in rows]
+    calls = list_calls(rows)
+    newest = _find_newest_of_equals(rows, through)
+    return [row if row.seq > through else _shorten_row(row, calls, newest) for row in rows]
 
 
-def without_repeats(rows: Sequence[Message]) -> Sequence[Message]:
+def drop_repeated_results(rows: Sequence[Message]) -> Sequence[Message]:
     """Keep only the newest of equal tool results."""
-    newest = _newest_of_equals(rows, rows[-1].seq if rows else 0)
-    return [_repeated(row) if _is_repeated(row, newest) else row for row in rows]
+    newest = _find_newest_of_equals(rows, rows[-1].seq if rows else 0)
+    return [_mark_repeated(row) if _is_repeated(row, newest) else row for row in rows]
 
 
 def _may_shrink(row: Message) -> bool:
     return len(row.body) > RESULT_CHARS and row.role is not Role.USER
 
 
-def _shown(row: Message, calls: Mapping[str, tuple[str, str]], newest: Mapping[str, int]) -> Message:
+def _shorten_row(row: Message, calls: Mapping[str, tuple[str, str]], newest: Mapping[str, int]) -> Message:
     if not _may_shrink(row):
         return row
     if row.role is Role.TOOL:
         if _is_repeated(row, newest):
-            return _repeated(row)
-        name, arguments = calls.get(_call_id(row), ("", ""))
-        return replace(row, body=_in_short(row.body, name, arguments))
-    return replace(row, body=_with_short_arguments(row.body)) if row.role is Role.ASSISTANT else row
+            return _mark_repeated(row)
+        name, arguments = calls.get(_read_call_id(row), ("", ""))
+        return replace(row, body=_shorten_result(row.body, name, arguments))
+    return replace(row, body=_shorten_arguments(row.body)) if row.role is Role.ASSISTANT else row
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
-def _in_short(body: str, name: str, arguments: str) -> str:
+def _shorten_result(body: str, name: str, arguments: str) -> str:
     row = json.loads(body)
-    text = _text(row.get("content"))
+    text = _read_text(row.get("content"))
     if len(text) <= RESULT_CHARS and not isinstance(row.get("content"), list):
         return body
-    line = f"[{name or 'tool'}{_cut(' ' + arguments, _CALL_CHARS) if arguments else ''}] {_told(text)}"
+    line = f"[{name or 'tool'}{_shorten(' ' + arguments, _CALL_CHARS) if arguments else ''}] {_describe_result(text)}"
     short = canonical_json({**row, "content": line})
     return short if len(short) < len(body) else body
 
 
-def _told(text: str) -> str:
+def _describe_result(text: str) -> str:
     """The line that replaces a result: how the tool ended, how long the result was and how it began."""
-    document = _object(text)
+    document = _parse_object(text)
     code = document.get("exit_code")
     ended = f"exit {code}, " if isinstance(code, int) and not isinstance(code, bool) else ""
     said = next((document[key] for key in ("output", "content", "error") if isinstance(document.get(key), str)), text)
     first = next((line.strip() for line in said.splitlines() if line.strip()), "")
     size = f"{len(text):,} characters, {said.count(chr(10)) + 1} lines"
-    return f"{ended}{size}, no longer shown; it began: {_cut(first, _BEGINNING_CHARS)}"
+    return f"{ended}{size}, no longer shown; it began: {_shorten(first, _BEGINNING_CHARS)}"
 
 
-def _repeated(row: Message) -> Message:
-    return replace(row, body=_as_repeated(row.body))
+def _mark_repeated(row: Message) -> Message:
+    return replace(row, body=_build_repeated_body(row.body))
 
 
 @lru_cache(maxsize=1024)
-def _as_repeated(body: str) -> str:
+def _build_repeated_body(body: str) -> str:
     return canonical_json({**json.loads(body), "content": "[the same result as that of a later call]"})
 
 
-def _newest_of_equals(rows: Sequence[Message], through: int) -> Mapping[str, int]:
+def _find_newest_of_equals(rows: Sequence[Message], through: int) -> Mapping[str, int]:
     """Map the content of long results to the number of the newest row with it. Only rows up to ``through`` count: later
     rows must not change what was shown."""
     found: dict[str, int] = {}
     for row in rows:
         if row.seq <= through and row.role is Role.TOOL and len(row.body) > RESULT_CHARS:
-            found[_said(row.body)] = row.seq
+            found[_result_content(row.body)] = row.seq
     return found
 
 
 def _is_repeated(row: Message, newest: Mapping[str, int]) -> bool:
     is_long = row.role is Role.TOOL and len(row.body) > RESULT_CHARS
-    return is_long and newest.get(_said(row.body), row.seq) != row.seq and len(_said(row.body)) > RESULT_CHARS
+    return (
+        is_long
+        and newest.get(_result_content(row.body), row.seq) != row.seq
+        and len(_result_content(row.body)) > RESULT_CHARS
+    )
 
 
-def _said(body: str) -> str:
+def _result_content(body: str) -> str:
     """The content of a tool's row: its body up to the id of the call, which canonical JSON has after the content."""
     return body.rpartition('"role":"tool"')[0]
 
 
-def _call_id(row: Message) -> str:
+def _read_call_id(row: Message) -> str:
     return str(json.loads(row.body).get("tool_call_id"))
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def calls_in(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
+def list_calls(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
     """The name and the arguments of every call, by id."""
     found: dict[str, tuple[str, str]] = {}
     for row in rows:
@@ -133,47 +137,47 @@ def calls_in(rows: Sequence[Message]) -> Mapping[str, tuple[str, str]]:
 
 
 @lru_cache(maxsize=1024)
-def _with_short_arguments(body: str) -> str:
+def _shorten_arguments(body: str) -> str:
     """Cut long texts in the arguments of a reply. A reply that a provider signed stays as it is, because it would be
     rejected."""
     row = json.loads(body)
     calls = row.get("tool_calls")
     if not isinstance(calls, list) or row.keys() - _PLAIN_ROW or any(call.keys() - _SIGNED_CALL for call in calls):
         return body
-    shown = [{**call, "function": _short_function(call["function"])} for call in calls]
+    shown = [{**call, "function": _shorten_function(call["function"])} for call in calls]
     return body if shown == calls else canonical_json({**row, "tool_calls": shown})
 
 
-def _short_function(function: Mapping[str, Any]) -> Mapping[str, Any]:
+def _shorten_function(function: Mapping[str, Any]) -> Mapping[str, Any]:
     arguments = function.get("arguments")
     if not isinstance(arguments, str) or len(arguments) <= ARGUMENTS_CHARS:
         return function
     try:
         read = json.loads(arguments)
-        short = canonical_json(_with_short_texts(read))
+        short = canonical_json(_shorten_texts(read))
     except (ValueError, RecursionError):
         return function
     return {**function, "arguments": short} if isinstance(read, dict) else function
 
 
-def _with_short_texts(value: Any) -> Any:
+def _shorten_texts(value: Any) -> Any:
     if isinstance(value, str):
-        return _cut(value, _TEXT_CHARS)
+        return _shorten(value, _TEXT_CHARS)
     if isinstance(value, list):
-        return [_with_short_texts(item) for item in value]
+        return [_shorten_texts(item) for item in value]
     if isinstance(value, dict):
-        return {key: _with_short_texts(item) for key, item in value.items()}
+        return {key: _shorten_texts(item) for key, item in value.items()}
     return value
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _cut(text: str, chars_max: int) -> str:
+def _shorten(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[:chars_max]}…"
 
 
-def _text(content: object) -> str:
+def _read_text(content: object) -> str:
     """The texts of a content; a picture becomes ``[an image]``."""
     if isinstance(content, str):
         return content
@@ -181,7 +185,7 @@ def _text(content: object) -> str:
     return "\n".join(str(part.get("text", "[an image]")) for part in parts if isinstance(part, Mapping))
 
 
-def _object(text: str) -> Mapping[str, Any]:
+def _parse_object(text: str) -> Mapping[str, Any]:
     try:
         read = json.loads(text) if text.startswith("{") else None
     except (ValueError, RecursionError):

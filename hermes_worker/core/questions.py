@@ -52,12 +52,12 @@ class Refusal:
     by: RefusedBy
     reason: str
 
-    def fields(self) -> dict[str, str]:
+    def build_event_fields(self) -> dict[str, str]:
         """Build the fields for the event that ends the call."""
         return {"refused_by": self.by.value, "reason": self.reason[:_REASON_CHARS_MAX]}
 
 
-def denied(description: str, reason: str | None) -> str:
+def build_denied_result(description: str, reason: str | None) -> str:
     """The result of a call that a person refused."""
     said = f" They said: {reason}" if reason else ""
     return canonical_json(
@@ -69,7 +69,7 @@ def denied(description: str, reason: str | None) -> str:
     )
 
 
-def denied_by_time(description: str) -> str:
+def build_timeout_result(description: str) -> str:
     """The result of a call that was not approved in time."""
     return canonical_json(
         {
@@ -80,7 +80,7 @@ def denied_by_time(description: str) -> str:
     )
 
 
-def answered(request: Mapping[str, Any], choices: Sequence[str], answer: str) -> str:
+def build_answer_result(request: Mapping[str, Any], choices: Sequence[str], answer: str) -> str:
     """The result of a question that was answered. The number of a choice stands for its text. What a client brings is
     the result unchanged."""
     if request.get(IS_CLIENTS):
@@ -92,7 +92,7 @@ def answered(request: Mapping[str, Any], choices: Sequence[str], answer: str) ->
     return canonical_json(document)
 
 
-def unanswered(request: Mapping[str, Any], choices: Sequence[str]) -> str:
+def build_unanswered_result(request: Mapping[str, Any], choices: Sequence[str]) -> str:
     """The result of a question that was not answered in time."""
     return canonical_json(
         {

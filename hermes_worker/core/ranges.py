@@ -25,7 +25,7 @@ class ByteRange:
         """The header of the answer with this range."""
         return f"bytes {self.first}-{self.last}/{self.size}"
 
-    def of(self, content: bytes) -> bytes:
+    def slice(self, content: bytes) -> bytes:
         return content[self.first : self.last + 1]
 
 
@@ -40,7 +40,7 @@ class UnsatisfiableRange:
         return f"bytes */{self.size}"
 
 
-def asked_range(
+def parse_range(
     asked: str | None, size: int, *, if_range: str | None, etag: str
 ) -> ByteRange | UnsatisfiableRange | None:
     """Parse what the headers ``Range`` and ``If-Range`` ask of a file; ``None`` for all of it. ``etag`` is the file's,
@@ -52,7 +52,7 @@ def asked_range(
     if match is None or not (match["first"] or match["last"]):
         return None
     if not match["first"]:
-        return _last_bytes(int(match["last"]), size)
+        return _select_last_bytes(int(match["last"]), size)
     first, last = int(match["first"]), int(match["last"] or size - 1)
     if match["last"] and last < first:
         return None
@@ -61,7 +61,7 @@ def asked_range(
     return ByteRange(first=first, last=min(last, size - 1), size=size)
 
 
-def _last_bytes(count: int, size: int) -> ByteRange | UnsatisfiableRange:
+def _select_last_bytes(count: int, size: int) -> ByteRange | UnsatisfiableRange:
     if not count or not size:
         return UnsatisfiableRange(size=size)
     return ByteRange(first=max(0, size - count), last=size - 1, size=size)

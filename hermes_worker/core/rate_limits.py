@@ -23,7 +23,7 @@ class RateLimits:
     tokens_per_min: int | None = None
 
 
-def read_rate_limits(headers: Iterable[tuple[bytes, bytes]]) -> RateLimits | None:
+def parse_rate_limits(headers: Iterable[tuple[bytes, bytes]]) -> RateLimits | None:
     """Parse the limits in a response's raw headers; ``None`` when there are none.
 
     Names are OpenAI's (https://platform.openai.com/docs/guides/rate-limits, July 2026), which most others copy, and
@@ -36,25 +36,25 @@ def read_rate_limits(headers: Iterable[tuple[bytes, bytes]]) -> RateLimits | Non
             told[name.decode("ascii", "replace")] = raw_value.decode("ascii", "replace")
     if not told:
         return None
-    requests = _anthropic(told, "requests") or _per_minute(told, "requests")
-    tokens = _anthropic(told, "input-tokens", "tokens") or _per_minute(told, "tokens")
+    requests = _parse_anthropic(told, "requests") or _parse_per_minute(told, "requests")
+    tokens = _parse_anthropic(told, "input-tokens", "tokens") or _parse_per_minute(told, "tokens")
     if requests is None and tokens is None:
         return None
     return RateLimits(requests_per_min=requests, tokens_per_min=tokens)
 
 
-def _anthropic(told: dict[str, str], *kinds: str) -> int | None:
-    return next(filter(None, (_limit(told.get(f"anthropic-ratelimit-{kind}-limit")) for kind in kinds)), None)
+def _parse_anthropic(told: dict[str, str], *kinds: str) -> int | None:
+    return next(filter(None, (_parse_limit(told.get(f"anthropic-ratelimit-{kind}-limit")) for kind in kinds)), None)
 
 
-def _per_minute(told: dict[str, str], kind: str) -> int | None:
-    reset_s = seconds_of(told.get(f"x-ratelimit-reset-{kind}", ""))
+def _parse_per_minute(told: dict[str, str], kind: str) -> int | None:
+    reset_s = parse_duration_s(told.get(f"x-ratelimit-reset-{kind}", ""))
     if reset_s is None or reset_s > _RESET_S_MAX:
         return None
-    return _limit(told.get(f"x-ratelimit-limit-{kind}"))
+    return _parse_limit(told.get(f"x-ratelimit-limit-{kind}"))
 
 
-def _limit(text: str | None) -> int | None:
+def _parse_limit(text: str | None) -> int | None:
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 9:
         return None
     return int(text) if int(text) in _LIMITS else None
@@ -64,7 +64,7 @@ _PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def seconds_of(text: str) -> float | None:
+def parse_duration_s(text: str) -> float | None:
     """Parse a duration in the form of these headers (``6m0s``, ``1.2s``, ``120ms``, ``7``), in seconds; ``None`` for
     any other text."""
     text = text.strip()

@@ -122,13 +122,13 @@ class WaitKind(StrEnum):
     """A task of a server has to end (``core.remote_tasks``). Now and then the call is pending again, to poll it."""
 
     @property
-    def parked_as(self) -> RunStatus:
+    def parked_status(self) -> RunStatus:
         if self is WaitKind.TASK:
             return RunStatus.WAITING_FOR_CHILDREN  # like children, a task is the work of others
         return RunStatus(f"waiting_for_{self.value}")
 
 
-CALL_WAITS = frozenset(kind.parked_as for kind in WaitKind)
+CALL_WAITS = frozenset(kind.parked_status for kind in WaitKind)
 """The statuses of a run in which nothing can go on until one of its calls has what it waits for."""
 
 
@@ -168,7 +168,7 @@ class ExitReason(StrEnum):
     """A defect of ours. The failure's message says where it was logged."""
 
 
-def exit_text(reason: str, *, used: int, allowed: int, exhausted: str | None) -> str:
+def format_exit_reason(reason: str, *, used: int, allowed: int, exhausted: str | None) -> str:
     """Format an exit reason for people and clients: the limit that was reached
     stands in brackets."""
     if reason == ExitReason.MAX_ITERATIONS_REACHED:
@@ -235,9 +235,9 @@ class Run:
     """The prompt of its session is whole. Otherwise its workspace has to be read before the first model call."""
     recovery: str | None = None
     """What was already tried about failures of the outstanding model call, stored while the run is parked
-    (``core.recovery.retry.history_document`` as JSON)."""
+    (``core.recovery.retry.build_document`` as JSON)."""
     memory: str | None = None
-    """What earlier replies of the turn left for the next model call (``core.run_memory`` as JSON)."""
+    """What earlier replies of the turn left for the next model call (``core.recovery_state`` as JSON)."""
     resume_at: float | None = None
     """Epoch seconds by the database's clock; set while waiting for capacity."""
     exhausted: str | None = None
@@ -263,13 +263,13 @@ class Run:
         return self.iteration - self.refunds >= self.iterations_max or self.exhausted is not None
 
     @property
-    def unsettled(self) -> tuple[Call, ...]:
+    def unsettled_calls(self) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if not call.status.is_settled)
 
     @property
     def open_segment(self) -> tuple[Call, ...]:
         """The unsettled calls that may run now, which belong to the first segment that has any."""
-        unsettled = self.unsettled
+        unsettled = self.unsettled_calls
         first = min((call.segment for call in unsettled), default=0)
         return tuple(call for call in unsettled if call.segment == first)
 

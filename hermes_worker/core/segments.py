@@ -33,13 +33,13 @@ class SegmentCall:
         return not self.is_barrier and (self.is_parallel_safe or self.path is not None)
 
 
-def plan(calls: Sequence[SegmentCall]) -> tuple[int, ...]:
+def plan_segments(calls: Sequence[SegmentCall]) -> tuple[int, ...]:
     """Return the segment of each call, in call order: ``0`` first, never decreasing, without gaps."""
     segments: list[int] = []
     run: list[SegmentCall] = []
     segment = -1
     for call in calls:
-        if not run or not call.may_share or any(_disturb(call, other) for other in run):
+        if not run or not call.may_share or any(_do_conflict(call, other) for other in run):
             segment += 1
             run = []
         segments.append(segment)
@@ -48,13 +48,13 @@ def plan(calls: Sequence[SegmentCall]) -> tuple[int, ...]:
     return tuple(segments)
 
 
-def _disturb(one: SegmentCall, other: SegmentCall) -> bool:
+def _do_conflict(one: SegmentCall, other: SegmentCall) -> bool:
     if one.path is None or other.path is None or (one.is_read_only and other.is_read_only):
         return False
-    return _overlap(one.path, other.path)
+    return _do_overlap(one.path, other.path)
 
 
-def _overlap(one: str, other: str) -> bool:
+def _do_overlap(one: str, other: str) -> bool:
     """Whether the paths are equal or one holds the other."""
     first, second = PurePosixPath(normpath(one)), PurePosixPath(normpath(other))
     return first.is_relative_to(second) or second.is_relative_to(first)

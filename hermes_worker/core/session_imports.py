@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.sources import is_session_id
-from hermes_worker.core.titles import cleaned_title
+from hermes_worker.core.titles import clean_title
 
 SESSIONS_MAX: Final = 500
 MESSAGES_MAX: Final = 10_000
@@ -54,7 +54,7 @@ class ImportedSession:
     """When each row was written, in epoch seconds; ``None`` where that is unknown."""
 
 
-def imported_session(document: object, *, now: float) -> ImportedSession:
+def parse_session(document: object, *, now: float) -> ImportedSession:
     """Parse a document as a session. Raises ``InvalidImport``."""
     if not isinstance(document, Mapping):
         raise InvalidImport("a session must be an object")
@@ -63,22 +63,24 @@ def imported_session(document: object, *, now: float) -> ImportedSession:
         raise InvalidImport("a session must have a list of messages")
     if len(rows) > MESSAGES_MAX:
         raise InvalidImport(f"a session may have {MESSAGES_MAX} messages, and this one has {len(rows)}")
-    said = [row for row in rows if isinstance(row, Mapping) and _text(row.get("role")) in _SAID]
-    ended_at = _moment(document.get("ended_at"), now)
+    said = [row for row in rows if isinstance(row, Mapping) and _parse_text(row.get("role")) in _SAID]
+    ended_at = _parse_moment(document.get("ended_at"), now)
     parent = document.get("parent_session_id")
     return ImportedSession(
-        name=_name_of(document.get("id") or document.get("session_id")),
-        title=cleaned_title(_text(document.get("title"))) or None,
-        model=_model(document.get("model")),
-        parent=_name_of(parent) if isinstance(parent, str) and parent else None,
+        name=_choose_name(document.get("id") or document.get("session_id")),
+        title=clean_title(_parse_text(document.get("title"))) or None,
+        model=_parse_model(document.get("model")),
+        parent=_choose_name(parent) if isinstance(parent, str) and parent else None,
         ended_at=ended_at,
-        end_reason=(cleaned_title(_text(document.get("end_reason")))[:_REASON_CHARS_MAX] or None) if ended_at else None,
-        rows=[_row(row) for row in said],
-        moments=[_moment(row.get("timestamp"), now) for row in said],
+        end_reason=(clean_title(_parse_text(document.get("end_reason")))[:_REASON_CHARS_MAX] or None)
+        if ended_at
+        else None,
+        rows=[_parse_row(row) for row in said],
+        moments=[_parse_moment(row.get("timestamp"), now) for row in said],
     )
 
 
-def _name_of(identifier: object) -> str:
+def _choose_name(identifier: object) -> str:
     """Choose a name by the session's id in the other installation: names must not look like ids of ours."""
     if not isinstance(identifier, str) or not identifier:
         raise InvalidImport("a session must have an id")
@@ -88,24 +90,24 @@ def _name_of(identifier: object) -> str:
     return f"import_{hashlib.sha256(identifier.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": row["role"], "content": _content(row.get("content"))}
+def _parse_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": row["role"], "content": _parse_content(row.get("content"))}
     if row["role"] == "tool":
-        found["tool_call_id"] = _text(row.get("tool_call_id"))
-    if row["role"] == "assistant" and (calls := _calls(row.get("tool_calls"))):
+        found["tool_call_id"] = _parse_text(row.get("tool_call_id"))
+    if row["role"] == "assistant" and (calls := _parse_calls(row.get("tool_calls"))):
         found["tool_calls"] = calls
     return found
 
 
-def _content(content: object) -> object:
+def _parse_content(content: object) -> object:
     """Parse a text or a list of parts, of which those with texts are kept: an image may be an address of anything."""
     if isinstance(content, list):
-        texts = [_text(part.get("text")) for part in content if isinstance(part, Mapping)]
+        texts = [_parse_text(part.get("text")) for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if text)
-    return _text(content)
+    return _parse_text(content)
 
 
-def _calls(calls: object) -> list[dict[str, Any]]:
+def _parse_calls(calls: object) -> list[dict[str, Any]]:
     """Parse tool calls. The original stores them as JSON text in its database, and as a list in its export."""
     if isinstance(calls, str):
         try:
@@ -115,25 +117,25 @@ def _calls(calls: object) -> list[dict[str, Any]]:
     found = []
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
-        if isinstance(function, Mapping) and _text(function.get("name")):
+        if isinstance(function, Mapping) and _parse_text(function.get("name")):
             arguments = function.get("arguments")
-            named = {"name": _text(function["name"]), "arguments": _text(arguments) or "{}"}
-            found.append({"id": _text(call.get("id")), "type": "function", "function": named})
+            named = {"name": _parse_text(function["name"]), "arguments": _parse_text(arguments) or "{}"}
+            found.append({"id": _parse_text(call.get("id")), "type": "function", "function": named})
     return found
 
 
-def _text(value: object) -> str:
+def _parse_text(value: object) -> str:
     """Read a text without what no database accepts: NUL, and lone surrogates."""
     if not isinstance(value, str):
         return ""
     return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
-def _model(value: object) -> str | None:
+def _parse_model(value: object) -> str | None:
     return value if isinstance(value, str) and _MODEL.fullmatch(value) else None
 
 
-def _moment(value: object, now: float) -> float | None:
+def _parse_moment(value: object, now: float) -> float | None:
     """Epoch seconds that are past; ``None`` for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None

@@ -63,13 +63,13 @@ class SessionSharing:
     """Members of threads in groups have one each (``thread_sessions_per_user``)."""
 
 
-def session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> str:
+def build_session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> str:
     """Build the key of a conversation, of at most ``SESSION_KEY_CHARS_MAX`` printable characters of ASCII."""
-    parts = _direct(origin) if origin.is_direct else _of_group(origin, sharing or SessionSharing())
+    parts = _build_direct_parts(origin) if origin.is_direct else _build_group_parts(origin, sharing or SessionSharing())
     scope = [origin.scope] if origin.platform in _SCOPED and origin.scope else []
-    namespace = _namespace(origin.profile)
+    namespace = _build_namespace(origin.profile)
     platform = f"{origin.platform}@{origin.account}" if origin.account else origin.platform
-    written = [_written(part) for part in (platform, origin.chat_type, *scope, *parts)]
+    written = [_escape(part) for part in (platform, origin.chat_type, *scope, *parts)]
     key = ":".join(["agent", namespace, *written])
     if len(key) <= SESSION_KEY_CHARS_MAX:
         return key
@@ -82,23 +82,23 @@ def is_shared_by_members(origin: ChatOrigin, sharing: SessionSharing | None = No
     return not origin.is_direct and not _is_per_member(origin, sharing or SessionSharing())
 
 
-def canonical_whatsapp_id(identifier: str, aliases: Collection[str] = ()) -> str:
+def choose_whatsapp_id(identifier: str, aliases: Collection[str] = ()) -> str:
     """Choose the one id of a person whom WhatsApp shows sometimes by number and sometimes by another id (``...@lid``):
     the shortest of ``identifier`` and its ``aliases``, without domain, device and plus sign; empty when nothing is
     left."""
-    names = {_bare_whatsapp_id(name) for name in (identifier, *aliases)} - {""}
+    names = {_strip_whatsapp_id(name) for name in (identifier, *aliases)} - {""}
     return min(names, key=lambda name: (len(name), name), default="")
 
 
-def _direct(origin: ChatOrigin) -> list[str]:
+def _build_direct_parts(origin: ChatOrigin) -> list[str]:
     """The parts of a direct chat's key. A chat without an id is identified by the person, so that two people never
     share a session."""
-    chat = canonical_whatsapp_id(origin.chat) if origin.platform == "whatsapp" else origin.chat
-    return [part for part in (chat or _member(origin), origin.thread) if part]
+    chat = choose_whatsapp_id(origin.chat) if origin.platform == "whatsapp" else origin.chat
+    return [part for part in (chat or _choose_member(origin), origin.thread) if part]
 
 
-def _of_group(origin: ChatOrigin, sharing: SessionSharing) -> list[str]:
-    member = _member(origin) if _is_per_member(origin, sharing) else ""
+def _build_group_parts(origin: ChatOrigin, sharing: SessionSharing) -> list[str]:
+    member = _choose_member(origin) if _is_per_member(origin, sharing) else ""
     return [part for part in (origin.chat, origin.thread, member) if part]
 
 
@@ -108,22 +108,22 @@ def _is_per_member(origin: ChatOrigin, sharing: SessionSharing) -> bool:
     return not origin.thread or sharing.has_session_per_member_of_thread
 
 
-def _member(origin: ChatOrigin) -> str:
+def _choose_member(origin: ChatOrigin) -> str:
     member = origin.user_alt or origin.user
-    return canonical_whatsapp_id(member) or member if origin.platform == "whatsapp" else member
+    return choose_whatsapp_id(member) or member if origin.platform == "whatsapp" else member
 
 
-def _bare_whatsapp_id(name: str) -> str:
+def _strip_whatsapp_id(name: str) -> str:
     return name.strip().replace("+", "", 1).partition(":")[0].partition("@")[0]
 
 
-def _namespace(profile: str) -> str:
+def _build_namespace(profile: str) -> str:
     """The name space of a profile. A profile that is itself called ``main`` is marked, with a character that no
     profile's name has."""
     if profile in _DEFAULT_PROFILES:
         return "main"
-    return "main~" if profile == "main" else _written(profile)
+    return "main~" if profile == "main" else _escape(profile)
 
 
-def _written(part: str) -> str:
+def _escape(part: str) -> str:
     return quote(part, safe=_PLAIN, errors="surrogatepass").replace("..", "%2E%2E")

@@ -72,7 +72,7 @@ class ResetPolicies:
     by_chat_type: Mapping[str, ResetPolicy] = field(default_factory=dict)
     by_platform: Mapping[str, ResetPolicy] = field(default_factory=dict)
 
-    def of(self, platform: str, chat_type: str) -> ResetPolicy:
+    def find_policy(self, platform: str, chat_type: str) -> ResetPolicy:
         """The policy that holds for a chat."""
         return self.by_platform.get(platform) or self.by_chat_type.get(chat_type) or self.default
 
@@ -92,7 +92,7 @@ class ChatActivity:
     """Since when it waits to be resumed."""
 
 
-def reset_policy_of(given: Mapping[str, object]) -> ResetPolicy:
+def parse_policy(given: Mapping[str, object]) -> ResetPolicy:
     """A policy in the original's words (``mode``, ``at_hour``, ``idle_minutes``, ``notify``,
     ``notify_exclude_platforms``, ``bg_process_max_age_hours``). An hour that no day has is the default one; what is
     missing or null is the default. Raises ``InvalidResetPolicy``."""
@@ -106,14 +106,14 @@ def reset_policy_of(given: Mapping[str, object]) -> ResetPolicy:
     return ResetPolicy(
         mode=ResetMode(str(mode)),
         at_hour=hour if isinstance(hour, int) and not isinstance(hour, bool) and 0 <= hour <= 23 else _HOUR,
-        idle_minutes=_count(given, "idle_minutes", _IDLE_MINUTES),
+        idle_minutes=_parse_count(given, "idle_minutes", _IDLE_MINUTES),
         is_told=given.get("notify") is not False,
         silent_platforms=_SILENT if silent is None else frozenset(map(str, silent)),
-        process_hours_max=_count(given, "bg_process_max_age_hours", _PROCESS_HOURS),
+        process_hours_max=_parse_count(given, "bg_process_max_age_hours", _PROCESS_HOURS),
     )
 
 
-def reset_reason(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
+def decide_reset(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
     """Decide why the next message begins a new session; ``None`` when the session goes on."""
     if chat.is_suspended:
         return ResetReason.SUSPENDED
@@ -129,24 +129,24 @@ def reset_reason(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
     is_idle = now > updated + timedelta(minutes=policy.idle_minutes)
     if is_idle and policy.mode in (ResetMode.IDLE, ResetMode.BOTH):
         return ResetReason.IDLE
-    if policy.mode in (ResetMode.DAILY, ResetMode.BOTH) and updated < _last_boundary(policy, chat.now):
+    if policy.mode in (ResetMode.DAILY, ResetMode.BOTH) and updated < _find_last_boundary(policy, chat.now):
         return ResetReason.DAILY
     return None
 
 
-def reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str, *, had_activity: bool) -> str | None:
+def format_reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str, *, had_activity: bool) -> str | None:
     """The notice about an automatic reset; ``None`` when none is sent: nothing was said in the session before, or the
     policy or the platform does not want one."""
     is_unasked = reason is not ResetReason.ASKED
     if not (is_unasked and policy.is_told and had_activity) or platform in policy.silent_platforms:
         return None
     return (
-        f"◐ Session automatically reset ({_why(policy, reason)}).\n"
+        f"◐ Session automatically reset ({_describe_reason(policy, reason)}).\n"
         "This is a new conversation; what was said before is kept, and I do not see it here."
     )
 
 
-def _why(policy: ResetPolicy, reason: ResetReason) -> str:
+def _describe_reason(policy: ResetPolicy, reason: ResetReason) -> str:
     if reason is ResetReason.DAILY:
         return f"daily schedule at {policy.at_hour}:00"
     if reason is ResetReason.IDLE:
@@ -156,7 +156,7 @@ def _why(policy: ResetPolicy, reason: ResetReason) -> str:
     return "previous session was stopped or interrupted"
 
 
-def _last_boundary(policy: ResetPolicy, now: datetime) -> datetime:
+def _find_last_boundary(policy: ResetPolicy, now: datetime) -> datetime:
     """The latest moment at which a day of this policy began."""
     boundary = now.replace(hour=policy.at_hour, minute=0, second=0, microsecond=0, fold=0)
     if boundary.astimezone(UTC) > now.astimezone(UTC):
@@ -164,7 +164,7 @@ def _last_boundary(policy: ResetPolicy, now: datetime) -> datetime:
     return boundary.astimezone(UTC)
 
 
-def _count(given: Mapping[str, object], name: str, default: int) -> int:
+def _parse_count(given: Mapping[str, object], name: str, default: int) -> int:
     value = given.get(name)
     if value is None:
         return default

@@ -11,6 +11,6 @@ PREFIXES: Final[Mapping[ShortKind, str]] = MappingProxyType({"run": "run_", "del
 _DIGITS: Final = 32
 
 
-def is_whole(text: str, kind: ShortKind) -> bool:
+def is_whole_id(text: str, kind: ShortKind) -> bool:
     """Whether ``text`` is a whole id, and no abbreviation."""
     return len(text) == len(PREFIXES[kind]) + _DIGITS

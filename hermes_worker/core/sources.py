@@ -22,13 +22,13 @@ _SESSION_ID = re.compile(r"run_[0-9a-f]{32}")
 _PROOF_PREFIX = "signature:"
 
 
-def kind_of(source: str) -> str:
+def parse_source_kind(source: str) -> str:
     """The kind of a source, ``webhook`` for ``webhook:review``. What the product does for a source depends on its
     kind."""
     return source.partition(":")[0]
 
 
-def webhook_source(route: str) -> str:
+def format_webhook_source(route: str) -> str:
     """The source of a webhook route's requests."""
     return f"webhook:{route}"
 
@@ -46,16 +46,16 @@ class SessionLabel:
     source: str | None = None
     name: str | None = None
 
-    def known_to(self, source: str) -> str:
+    def choose_reference(self, source: str) -> str:
         """The reference to the session for a caller from ``source``: its name if that is of the same source, else the
         id."""
         return self.name if self.name is not None and self.source == source else self.id
 
-    def described_to(self, source: str) -> str:
-        """A description of the session for a person from ``source``: as in ``known_to``, with the name that another
-        source gave."""
+    def describe_for(self, source: str) -> str:
+        """A description of the session for a person from ``source``: as in ``choose_reference``, with the name that
+        another source gave."""
         if self.name is None or self.source == source:
-            return self.known_to(source)
+            return self.choose_reference(source)
         return f"{self.id} ({self.source} {self.name!r})"
 
 
@@ -97,7 +97,7 @@ class RequestKeys:
         return tuple(name for name in (self.key, proof) if name is not None)
 
 
-def repetition(asked: RequestKeys, known: Mapping[str, str]) -> Repetition:
+def decide_repetition(asked: RequestKeys, known: Mapping[str, str]) -> Repetition:
     """Decide whether a request repeats an earlier one. ``known`` maps its stored names to their fingerprints."""
     if asked.key is not None and asked.key in known:
         return Repetition.DUPLICATE if known[asked.key] == asked.fingerprint else Repetition.CONFLICT

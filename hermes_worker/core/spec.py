@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.sources import kind_of
+from hermes_worker.core.sources import parse_source_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class RunSpec:
     tags: Sequence[str] = ()
     """Words to find the run by."""
     priority: int = 0
-    """``core.urgency.Priority``."""
+    """``core.priority.Priority``."""
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit."""
     artifacts: Sequence[str] = ()
@@ -69,7 +69,7 @@ class RunSpec:
     program: str | None = None
     """The version of the program that accepted it; ``None`` for a run from before that was recorded."""
     configuration: str | None = None
-    """A name for the configuration that it was accepted under (``settings.shaping``)."""
+    """A name for the configuration that it was accepted under (``settings.configuration_id``)."""
     layers: Mapping[str, str] = field(default_factory=dict)
     """The version of each layer of the configuration that counted: ``fleet``, ``tenant``, ``file``."""
     overrides: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class RunSpec:
     @property
     def source_kind(self) -> str:
         """``api``, ``cli``, ``cron``, ``webhook`` or ``delegation``."""
-        return kind_of(self.source)
+        return parse_source_kind(self.source)
 
     def to_json(self) -> str:
         return canonical_json({name: getattr(self, name) for name in self.__slots__})

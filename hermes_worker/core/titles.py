@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
-from hermes_worker.core.unseen import show_marks
+from hermes_worker.core.invisible_characters import show_invisible
 
 TITLE_CHARS_MAX = 80
 """The original's limit."""
@@ -19,54 +19,54 @@ _RULES = (
 _PREFIX = re.compile(r"^(?:title|titel|titre|título)\s*:\s*", re.IGNORECASE)
 
 
-def first_title(given: str | Sequence[Mapping[str, object]]) -> str | None:
+def build_first_title(given: str | Sequence[Mapping[str, object]]) -> str | None:
     """The beginning of an input; ``None`` when it has no words."""
-    return _one_line(_text_of(given)) or None
+    return _shorten_line(_read_text(given)) or None
 
 
-def title_question(given: str, answer: str) -> str:
+def build_title_question(given: str, answer: str) -> str:
     """The question to a model that makes a title."""
     shown = f"<user>\n{given[:_SHOWN_CHARS_MAX]}\n</user>\n<assistant>\n{answer[:_SHOWN_CHARS_MAX]}\n</assistant>"
     return f"{_RULES}\n\n{shown}"
 
 
-def title_of(said: str) -> str | None:
+def parse_title(said: str) -> str | None:
     """Parse the title in a model's answer; ``None`` when there is none. Models like to add quotes and prefixes."""
     line = next((line for line in said.splitlines() if line.strip(" #*`\"'“”„")), "")
-    return _one_line(_PREFIX.sub("", line.strip(" #*`\"'“”„")).strip(" #*`\"'“”„")) or None
+    return _shorten_line(_PREFIX.sub("", line.strip(" #*`\"'“”„")).strip(" #*`\"'“”„")) or None
 
 
-def cleaned_title(given: str) -> str:
+def clean_title(given: str) -> str:
     """Clean a title that a person wrote: printable and on one line; empty when nothing is left."""
-    return _one_line(given)
+    return _shorten_line(given)
 
 
-def numbered_title(title: str, number: int) -> str:
+def number_title(title: str, number: int) -> str:
     """The title with a number, for another session: ``Trip #2``."""
     ending = f" #{number}"
     return title[: TITLE_CHARS_MAX - len(ending)] + ending
 
 
-def title_key(title: str) -> str:
+def hash_title(title: str) -> str:
     """Hash a title, by which a database knows whether another session has it, letter by letter."""
     return hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def text_of_row(row: Mapping[str, object]) -> str:
+def read_row_text(row: Mapping[str, object]) -> str:
     """Read the words of a stored row."""
     content = row.get("content")
-    return _text_of(content) if isinstance(content, str | list) else ""
+    return _read_text(content) if isinstance(content, str | list) else ""
 
 
-def _text_of(given: str | Sequence[object]) -> str:
+def _read_text(given: str | Sequence[object]) -> str:
     if isinstance(given, str):
         return given
     texts = (part.get("text") for part in given if isinstance(part, Mapping))
     return " ".join(text for text in texts if isinstance(text, str))
 
 
-def _one_line(text: str) -> str:
+def _shorten_line(text: str) -> str:
     """Shorten a text to one line on which every invisible character is shown by its code."""
     start = text[: 20 * TITLE_CHARS_MAX]
-    words = " ".join(show_marks(" ".join(start.split())).split())
+    words = " ".join(show_invisible(" ".join(start.split())).split())
     return words if len(words) <= TITLE_CHARS_MAX else words[: TITLE_CHARS_MAX - 1].rstrip() + "…"

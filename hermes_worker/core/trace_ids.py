@@ -9,25 +9,25 @@ from __future__ import annotations
 import hashlib
 
 
-def trace_id(root_id: str) -> int:
+def derive_trace_id(root_id: str) -> int:
     """Derive the trace of a chain of runs from the id of its first run."""
-    return int.from_bytes(_digest("trace", root_id)[:16], "big")
+    return int.from_bytes(_compute_digest("trace", root_id)[:16], "big")
 
 
-def run_span_id(run_id: str) -> int:
+def derive_run_span_id(run_id: str) -> int:
     """Derive the span of a run, which is the parent of all that is done for it."""
-    return int.from_bytes(_digest("run", run_id)[:8], "big")
+    return int.from_bytes(_compute_digest("run", run_id)[:8], "big")
 
 
-def step_span_id(token: str) -> int:
+def derive_step_span_id(token: str) -> int:
     """Derive the span of a step from the token of its claim, which no other claim has."""
-    return int.from_bytes(_digest("step", token)[:8], "big")
+    return int.from_bytes(_compute_digest("step", token)[:8], "big")
 
 
-def traceparent(root_id: str, run_id: str) -> str:
+def build_traceparent(root_id: str, run_id: str) -> str:
     """Build the trace header for messages about a run."""
-    return f"00-{trace_id(root_id):032x}-{run_span_id(run_id):016x}-01"
+    return f"00-{derive_trace_id(root_id):032x}-{derive_run_span_id(run_id):016x}-01"
 
 
-def _digest(kind: str, name: str) -> bytes:
+def _compute_digest(kind: str, name: str) -> bytes:
     return hashlib.sha256(f"{kind}:{name}".encode()).digest()

@@ -23,9 +23,9 @@ _SYSTEM = (
 )
 
 
-def trajectory(rows: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Turn]:
+def build_trajectory(rows: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Turn]:
     """Convert a conversation; ``tools`` are the definitions it had, in chat-completions form."""
-    turns: list[Turn] = [{"from": "system", "value": _SYSTEM.format(tools=_listed(tools))}]
+    turns: list[Turn] = [{"from": "system", "value": _SYSTEM.format(tools=_format_tools(tools))}]
     names: dict[str, str] = {}
     for body in (json.loads(row.body) for row in rows):
         if "_compacted" in body:
@@ -33,19 +33,19 @@ def trajectory(rows: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> l
         match body["role"]:
             case "assistant":
                 names |= {call["id"]: call["function"]["name"] for call in body.get("tool_calls") or ()}
-                turns.append({"from": "gpt", "value": _said(body)})
+                turns.append({"from": "gpt", "value": _format_reply(body)})
             case "tool" if turns[-1]["from"] == "tool":
-                turns[-1]["value"] += f"\n{_response(body, names)}"
+                turns[-1]["value"] += f"\n{_format_response(body, names)}"
             case "tool":
-                turns.append({"from": "tool", "value": _response(body, names)})
+                turns.append({"from": "tool", "value": _format_response(body, names)})
             case "user":
-                turns.append({"from": "human", "value": _text(body.get("content"))})
+                turns.append({"from": "human", "value": _read_text(body.get("content"))})
     return turns
 
 
-def _listed(tools: Sequence[Mapping[str, Any]]) -> str:
+def _format_tools(tools: Sequence[Mapping[str, Any]]) -> str:
     functions = (tool.get("function", {}) for tool in tools)
-    return _json(
+    return _dump(
         [
             {
                 "name": function.get("name"),
@@ -58,46 +58,44 @@ def _listed(tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _said(body: Mapping[str, Any]) -> str:
-    return "\n".join(_parts(body))
+def _format_reply(body: Mapping[str, Any]) -> str:
+    return "\n".join(_list_parts(body))
 
 
-def _parts(body: Mapping[str, Any]) -> Iterator[str]:
+def _list_parts(body: Mapping[str, Any]) -> Iterator[str]:
     """The parts of a reply. Every turn has a thinking part, even an empty one, so that all samples have one form."""
     reasoning = str(body.get("reasoning") or "").strip()
     yield f"<think>\n{reasoning}\n</think>" if reasoning else "<think>\n</think>"
-    if text := _text(body.get("content")).strip():
+    if text := _read_text(body.get("content")).strip():
         yield text
     for call in body.get("tool_calls") or ():
         function = call["function"]
-        yield _tagged("tool_call", {"name": function["name"], "arguments": _parsed(function["arguments"], {})})
+        yield _tag("tool_call", {"name": function["name"], "arguments": _parse_or(function["arguments"], {})})
 
 
-def _response(body: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def _format_response(body: Mapping[str, Any], names: Mapping[str, str]) -> str:
     call_id = str(body.get("tool_call_id", ""))
-    text = _text(body.get("content"))
-    content = _parsed(text, text) if text.lstrip()[:1] in ("{", "[") else text
-    return _tagged(
-        "tool_response", {"tool_call_id": call_id, "name": names.get(call_id, "unknown"), "content": content}
-    )
+    text = _read_text(body.get("content"))
+    content = _parse_or(text, text) if text.lstrip()[:1] in ("{", "[") else text
+    return _tag("tool_response", {"tool_call_id": call_id, "name": names.get(call_id, "unknown"), "content": content})
 
 
-def _tagged(tag: str, document: object) -> str:
-    return f"<{tag}>\n{_json(document)}\n</{tag}>"
+def _tag(tag: str, document: object) -> str:
+    return f"<{tag}>\n{_dump(document)}\n</{tag}>"
 
 
-def _text(content: object) -> str:
+def _read_text(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", IMAGE)) if isinstance(part, dict) else str(part) for part in content)
     return content if isinstance(content, str) else ""
 
 
-def _parsed(text: str, otherwise: object) -> object:
+def _parse_or(text: str, otherwise: object) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return otherwise
 
 
-def _json(value: object) -> str:
+def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

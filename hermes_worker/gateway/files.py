@@ -8,29 +8,29 @@ from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
-from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.core.gateway import GUEST_SOURCE
 from hermes_worker.core.inbound import Inbound, InboundMessage, MediaRef
-from hermes_worker.core.inbound_files import FILES_MAX, why_not_fetched
+from hermes_worker.core.inbound_files import FILES_MAX, explain_not_fetched
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.services.submission import Submission
 from hermes_worker.store.inbound_files import (
     FileChat,
-    JoinedTurn,
+    JoinedRun,
     NewFile,
     NewFiles,
-    add_to_gathering,
     begin_if_ready,
-    begins_behind,
-    gathers,
-    owe_files,
+    enqueue_files,
+    find_gathering_run,
+    find_wait_s,
+    join_gathering_run,
 )
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.wiring import Client
 
 
-def media_of(event: Inbound) -> Sequence[MediaRef]:
+def list_media(event: Inbound) -> Sequence[MediaRef]:
     """List the files of an event."""
     return event.media if isinstance(event, InboundMessage) else ()
 
@@ -42,13 +42,13 @@ class FileTurns:
         self._client = client
         self._tenant = tenant
 
-    def new_files(self, account: str, event: Inbound, *, is_guest: bool) -> NewFiles:
+    def build_files(self, account: str, event: Inbound, *, is_guest: bool) -> NewFiles:
         """Build rows for the files of an event, including those that will not be fetched at all."""
-        media, said = media_of(event), self._client.settings.gateway
-        receiving = platforms()[account.partition(":")[0]].receiving
+        media, said = list_media(event), self._client.settings.gateway
+        receiving = list_platforms()[account.partition(":")[0]].receiving
         is_fetched_here = receiving is not None and receiving.gives_files
         refusals = [
-            why_not_fetched(
+            explain_not_fetched(
                 one, bytes_max=said.file_mb_max * 1024**2, is_fetched_here=is_fetched_here, is_guest=is_guest
             )
             for one in media
@@ -64,32 +64,32 @@ class FileTurns:
             gathers_s=said.burst_s if album or (is_picture and says_nothing) else 0.0,
         )
 
-    def chat(self, source: str, session: str, principal: str) -> FileChat:
+    def build_file_chat(self, source: str, session: str, principal: str) -> FileChat:
         return FileChat(tenant=self._tenant, source=source, session=session, principal=principal)
 
     def is_gathering(self, chat: FileChat, files: NewFiles) -> bool:
         """Whether a run of the same person waits for files and takes more. One statement."""
         with self._client.database.read() as connection:
-            return gathers(connection, chat, files.album_hash) is not None
+            return find_gathering_run(connection, chat, files.album_hash) is not None
 
-    def behind(self, submission: Submission, chat: FileChat) -> Submission | None:
+    def wait_behind_others(self, submission: Submission, chat: FileChat) -> Submission | None:
         """Make a submission wait until the runs before it have their files, so that a chat is answered in its order;
         ``None`` where none of them waits. One statement."""
         with self._client.database.read() as connection:
-            left_s = begins_behind(connection, chat)
+            left_s = find_wait_s(connection, chat)
         return None if left_s is None else replace(submission, multitask=Multitask.QUEUE, delay_s=left_s)
 
-    def waiting(self, submission: Submission) -> Submission:
+    def wait_for_files(self, submission: Submission) -> Submission:
         """Make a submission wait for its files."""
         files = "seen" if submission.source == GUEST_SOURCE else "kept"
         return replace(submission, files=files, delay_s=self._client.settings.gateway.file_s)
 
-    def owe(self, connection: Connection, run_id: str, files: NewFiles) -> list[Hint]:
+    def enqueue_fetches(self, connection: Connection, run_id: str, files: NewFiles) -> list[Hint]:
         """Enqueue the fetching of a new run's files, in the transaction that takes the message."""
-        return owe_files(connection, run_id, files, self._tenant) + begin_if_ready(connection, run_id)
+        return enqueue_files(connection, run_id, files, self._tenant) + begin_if_ready(connection, run_id)
 
-    def join(self, connection: Connection, chat: FileChat, text: str, files: NewFiles) -> JoinedTurn | None:
+    def join(self, connection: Connection, chat: FileChat, text: str, files: NewFiles) -> JoinedRun | None:
         """Add a message to the run that gathers files, in the transaction that takes it; ``None`` where none does any
         more."""
         wait_s = self._client.settings.gateway.file_s
-        return add_to_gathering(connection, chat, text, files, wait_s=wait_s)
+        return join_gathering_run(connection, chat, text, files, wait_s=wait_s)

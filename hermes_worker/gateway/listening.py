@@ -22,16 +22,16 @@ from typing import Any
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Polled
-from hermes_worker.channels.receivers import Receiver, held_by_gateways
-from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, account_of
+from hermes_worker.channels.receivers import Receiver, list_gateway_accounts
+from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, format_account
 from hermes_worker.core.errors import LeaseLost, UnavailableError
-from hermes_worker.core.gateway import LOOK_AGAIN_S_MAX, look_again_in_s, standby_s
+from hermes_worker.core.gateway import LOOK_AGAIN_S_MAX, compute_poll_wait_s, compute_standby_s
 from hermes_worker.core.inbound import Inbound, InboundButton
-from hermes_worker.gateway.sockets import SocketAccount, SocketListening, asked
-from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.sockets import SocketAccount, SocketListening, run_exchange
 from hermes_worker.observe import count, log
 from hermes_worker.settings import Settings
-from hermes_worker.store.gateway import AccountHold, GatewayRows
+from hermes_worker.store.gateway import AccountLease, GatewayRows
 from hermes_worker.wiring import Client
 
 _TRY_S = 2.0
@@ -55,10 +55,10 @@ class ListenedAccount:
 
     @property
     def account(self) -> str:
-        return account_of(self.receiver.platform, self.name)
+        return format_account(self.receiver.platform, self.name)
 
 
-def listened_accounts(settings: Settings) -> list[ListenedAccount]:
+def list_listened_accounts(settings: Settings) -> list[ListenedAccount]:
     """List the accounts that gateways listen to; empty unless the operator enabled the gateway. Raises
     ``ConfigurationError``."""
     if not settings.gateway.is_enabled:
@@ -67,15 +67,15 @@ def listened_accounts(settings: Settings) -> list[ListenedAccount]:
         ListenedAccount(
             receiver=one.receiver,
             mode=one.mode,
-            credentials=one.receiver.credentials(one.values),
-            token_hash=_token_hash(one.receiver, one.mode, one.values),
+            credentials=one.receiver.build_credentials(one.values),
+            token_hash=_hash_credentials(one.receiver, one.mode, one.values),
             name=one.name,
         )
-        for one in held_by_gateways(settings.variables, settings.gateway.accounts)
+        for one in list_gateway_accounts(settings.variables, settings.gateway.accounts)
     ]
 
 
-def _token_hash(receiver: Receiver, mode: InboundMode, values: Mapping[str, str]) -> str:
+def _hash_credentials(receiver: Receiver, mode: InboundMode, values: Mapping[str, str]) -> str:
     """Hash an account's credentials: two accounts with one hash are the same account, whatever their names."""
     row = receiver.receiving
     needed = row.required.get(mode, ())
@@ -91,7 +91,7 @@ class GatewayListener:
         client.database.end_idle_transactions(client.settings.gateway.lease_s)
         self._client = client
         self._rows = GatewayRows(client.database)
-        self._taker = Taker(client)
+        self._taker = InboundHandler(client)
         self._accounts = accounts
         self._name = name
         self._alive_file = alive_file
@@ -116,10 +116,10 @@ class GatewayListener:
     def _listen(self, account: ListenedAccount, stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
-                left_s = self._rows.lease_left_s(account.account)
-                hold = self._hold(account) if left_s is None else None
+                left_s = self._rows.load_lease_left_s(account.account)
+                hold = self._acquire_lease(account) if left_s is None else None
                 if hold is None:
-                    stopping.wait(standby_s(left_s))
+                    stopping.wait(compute_standby_s(left_s))
                     continue
                 self._listen_under(account, hold, stopping)
             except LeaseLost as lost:
@@ -132,8 +132,8 @@ class GatewayListener:
                 log.exception("thread.failed", doing=f"listening to {account.account}")
                 stopping.wait(_TRY_S)
 
-    def _hold(self, account: ListenedAccount) -> AccountHold | None:
-        hold = self._rows.hold(
+    def _acquire_lease(self, account: ListenedAccount) -> AccountLease | None:
+        hold = self._rows.acquire_lease(
             account.account,
             mode=account.mode.value,
             token_hash=account.token_hash,
@@ -144,40 +144,40 @@ class GatewayListener:
             log.info("gateway.listening", account=account.account)
         return hold
 
-    def _listen_under(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
+    def _listen_under(self, account: ListenedAccount, hold: AccountLease, stopping: threading.Event) -> None:
         """Listen under the lease until it is lost or ``stopping`` is set. Raises ``LeaseLost``,
         ``UnavailableError``."""
         try:
             if account.mode is InboundMode.SOCKET:
                 self._keep_connected(account, hold, stopping)
             else:
-                self._keep_asking(account, hold, stopping)
+                self._poll_repeatedly(account, hold, stopping)
         finally:
             with suppress(UnavailableError):
                 self._rows.release(hold)
 
-    def _keep_asking(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
+    def _poll_repeatedly(self, account: ListenedAccount, hold: AccountLease, stopping: threading.Event) -> None:
         cursor, failures, error = hold.cursor, 0, None
         while not stopping.is_set():
             # For as long as a poll may take, no other gateway polls.
             ends_at = time.monotonic() + self._lease_s
             self._rows.renew(hold, self._lease_s, error=error)
-            found = self._look(account, cursor, ends_at)
+            found = self._poll_once(account, cursor, ends_at)
             if isinstance(found, DeliveryError):
                 failures, error = failures + 1, found.message
                 self._put_off(account, hold, failures, found, stopping)
                 continue
             failures, error = 0, None
-            cursor = self._take(account, hold, cursor, found)
+            cursor = self._handle_all(account, hold, cursor, found)
             if not found.has_more:
                 self._pause(hold, account.receiver.receiving.poll_s, None, stopping)
 
-    def _keep_connected(self, account: ListenedAccount, hold: AccountHold, stopping: threading.Event) -> None:
+    def _keep_connected(self, account: ListenedAccount, hold: AccountLease, stopping: threading.Event) -> None:
         held = SocketAccount(
             account=account.account,
             platform=account.receiver.platform,
             name=account.name,
-            open_talk=lambda: account.receiver.socket(account.credentials),
+            open_talk=lambda: account.receiver.open_talk(account.credentials),
             hold=hold,
             lease_s=self._lease_s,
         )
@@ -195,26 +195,26 @@ class GatewayListener:
     def _put_off(
         self,
         account: ListenedAccount,
-        hold: AccountHold,
+        hold: AccountLease,
         failures: int,
         error: DeliveryError,
         stopping: threading.Event,
     ) -> None:
         """Wait after a failure, and keep the lease. Raises ``LeaseLost``, ``UnavailableError``."""
-        wait_s = look_again_in_s(failures, error.retry_after_s)
+        wait_s = compute_poll_wait_s(failures, error.retry_after_s)
         if error.kind is SendErrorKind.AUTH:
             wait_s = max(wait_s, LOOK_AGAIN_S_MAX)  # nothing changes until an operator changes the token
         log.warning("gateway.look_failed", account=account.account, reason=error.message, wait_s=wait_s)
         self._pause(hold, wait_s, error.message, stopping)
 
-    def _pause(self, hold: AccountHold, wait_s: float, error: str | None, stopping: threading.Event) -> None:
+    def _pause(self, hold: AccountLease, wait_s: float, error: str | None, stopping: threading.Event) -> None:
         """Wait, and keep the lease. Raises ``LeaseLost``, ``UnavailableError``."""
         ends_at = time.monotonic() + wait_s
         while (left_s := ends_at - time.monotonic()) > 0 and not stopping.wait(min(left_s, self._lease_s / 3)):
             if left_s > self._lease_s / 3:
                 self._rows.renew(hold, self._lease_s, error=error)
 
-    def _look(self, account: ListenedAccount, cursor: str, ends_at: float) -> Polled | DeliveryError:
+    def _poll_once(self, account: ListenedAccount, cursor: str, ends_at: float) -> Polled | DeliveryError:
         """Poll once, until ``ends_at`` of the monotonic clock. Raises ``LeaseLost``."""
         # Counted from now: a process that was frozen after the renewal has less left of the lease.
         hold_s = _HELD_PART * max(0.0, ends_at - time.monotonic())
@@ -222,7 +222,7 @@ class GatewayListener:
             # ``fetch`` keeps its own time. What it brings after the end of the lease is refused by the rows.
             return account.receiver.fetch(cursor, account.credentials, datetime.now(UTC), hold_s)
         exchange = account.receiver.poll(cursor, account.credentials, datetime.now(UTC), hold_s)
-        return asked(exchange, account.account, ends_at)
+        return run_exchange(exchange, account.account, ends_at)
 
     def _acknowledge(self, account: ListenedAccount, event: Inbound) -> None:
         """Tell the platform that a press of a button was taken. A failure here has no consequences."""
@@ -231,24 +231,24 @@ class GatewayListener:
         exchange = account.receiver.acknowledge(event, account.credentials)
         if exchange is not None:
             with suppress(LeaseLost):
-                asked(exchange, account.account, time.monotonic() + min(_ACKNOWLEDGE_S, self._lease_s / 4))
+                run_exchange(exchange, account.account, time.monotonic() + min(_ACKNOWLEDGE_S, self._lease_s / 4))
 
-    def _take(self, account: ListenedAccount, hold: AccountHold, cursor: str, found: Polled) -> str:
+    def _handle_all(self, account: ListenedAccount, hold: AccountLease, cursor: str, found: Polled) -> str:
         """Handle what a poll brought, in order. Returns the cursor to poll from next. Raises ``LeaseLost``,
         ``UnavailableError``."""
         last = len(found.inbound) - 1
         moved = False
         for number, event in enumerate(found.inbound):
             is_last = number == last
-            arrival = Arrival(
+            arrival = ReceivedEvent(
                 platform=account.receiver.platform,
                 account_name=account.name,
                 event=event,
                 hold=hold,
                 cursor=found.cursor if is_last else None,
             )
-            moved = self._taker.take(arrival) is not None and is_last
+            moved = self._taker.handle(arrival) is not None and is_last
             self._acknowledge(account, event)
         if found.cursor != cursor and not moved:
-            self._rows.advance(hold, found.cursor)
+            self._rows.advance_cursor(hold, found.cursor)
         return found.cursor

@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Unsendable, failure, one_line, perform
-from hermes_worker.channels.inbound.receiving import Following, HeardFrame, SocketAddress, SocketTalk
+from hermes_worker.channels.exchange import Unsendable, failure, flatten_text, perform
+from hermes_worker.channels.inbound.receiving import Following, FrameOutcome, SocketAddress, SocketTalk
 from hermes_worker.core.errors import ConfigurationError, LeaseLost
-from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
 from hermes_worker.net.frames import FrameConnection, FramesEnded, open_frames
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
 from hermes_worker.observe import count, log
-from hermes_worker.store.gateway import AccountHold, GatewayRows
+from hermes_worker.store.gateway import AccountLease, GatewayRows
 
 USEFUL_S = 30.0
 """Seconds after which a connection counts as useful. One that held so long, or brought something new, is replaced at
@@ -40,7 +40,7 @@ _OURS = UrlPolicy(allows_private=True)
 _Found = TypeVar("_Found")
 
 
-def asked(
+def run_exchange(
     exchange: Generator[HttpRequest, HttpResponse, _Found | DeliveryError],
     account: str,
     ends_at: float | Callable[[], float],
@@ -57,7 +57,7 @@ def asked(
     try:
         return perform(exchange, ask)
     except ConfigurationError as error:
-        return DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(error)))
+        return DeliveryError(kind=SendErrorKind.REFUSED, message=flatten_text(str(error)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class SocketAccount:
     name: str
     """The account's name among those of its platform."""
     open_talk: Callable[[], SocketTalk]
-    hold: AccountHold
+    hold: AccountLease
     lease_s: float
     last_error: str | None = None
     """What was wrong with the last connection: people are shown it until this one is open for a while."""
@@ -90,7 +90,7 @@ class ConnectionEnd:
 class SocketListening:
     """One connection. Used by one thread, once."""
 
-    def __init__(self, held: SocketAccount, rows: GatewayRows, taker: Taker, cursor: str) -> None:
+    def __init__(self, held: SocketAccount, rows: GatewayRows, taker: InboundHandler, cursor: str) -> None:
         self._held = held
         self._rows = rows
         self._taker = taker
@@ -109,38 +109,38 @@ class SocketListening:
         began_at = time.monotonic()
         error: DeliveryError | None
         try:
-            error = self._connect_and_hear(stopping)
+            error = self._connect_and_read(stopping)
         except NoAnswer as ended:
-            error = self._why(ended)
+            error = self._judge_end(ended)
         except (Unsendable, UnsafeUrl, ConfigurationError) as refused:
-            error = DeliveryError(kind=SendErrorKind.REFUSED, message=one_line(str(refused)))
+            error = DeliveryError(kind=SendErrorKind.REFUSED, message=flatten_text(str(refused)))
         self._commit_cursor()
         was_useful = self._brought or stopping.is_set() or time.monotonic() - began_at >= USEFUL_S
         return ConnectionEnd(cursor=self._cursor, error=error, was_useful=was_useful)
 
-    def _why(self, ended: NoAnswer) -> DeliveryError:
+    def _judge_end(self, ended: NoAnswer) -> DeliveryError:
         """Judge the end of a connection."""
         if isinstance(ended, FramesEnded) and ended.response is not None:
             return failure(ended.response)
         if isinstance(ended, FramesEnded) and ended.code is not None:
-            heard = self._talk.closed(ended.code)
-            self._take(heard)
+            heard = self._talk.on_close(ended.code)
+            self._handle_all(heard)
             if heard.error is not None:
                 return heard.error
-        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(ended.reason))
+        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=flatten_text(ended.reason))
 
-    def _connect_and_hear(self, stopping: threading.Event) -> DeliveryError | None:
-        address = asked(self._talk.address(self._cursor, datetime.now(UTC)), self._held.account, self._ends_at)
+    def _connect_and_read(self, stopping: threading.Event) -> DeliveryError | None:
+        address = run_exchange(self._talk.address(self._cursor, datetime.now(UTC)), self._held.account, self._ends_at)
         if isinstance(address, DeliveryError):
             return address
         connection = open_frames(address.url, address.headers, _OURS)
         try:
-            return self._hear_all(connection, address, stopping)
+            return self._read_frames(connection, address, stopping)
         finally:
             with suppress(NoAnswer, OSError):
                 connection.close()
 
-    def _hear_all(
+    def _read_frames(
         self, connection: FrameConnection, address: SocketAddress, stopping: threading.Event
     ) -> DeliveryError | None:
         for frame in address.greeting:
@@ -152,39 +152,39 @@ class SocketListening:
                 self._renew()
             if self._beat_s is not None and now >= self._beat_at:
                 self._beat_at = now + self._beat_s
-                heard = self._talk.beat(datetime.now(UTC))
+                heard = self._talk.on_beat(datetime.now(UTC))
             else:
-                frame_or_none = connection.receive(self._patience_s(now))
+                frame_or_none = connection.receive(self._compute_patience_s(now))
                 if frame_or_none is None:
                     continue
-                heard = self._understood(frame_or_none)
-            heard = self._do(heard, connection)
+                heard = self._read_frame(frame_or_none)
+            heard = self._act_on_frame(heard, connection)
             if heard.is_over or heard.error is not None:
                 return heard.error
         return None
 
-    def _understood(self, frame: str) -> HeardFrame:
+    def _read_frame(self, frame: str) -> FrameOutcome:
         """Read a frame. One on which our own code breaks is dropped: after a reconnection it would come again."""
         try:
-            return self._talk.hear(frame, datetime.now(UTC))
+            return self._talk.on_frame(frame, datetime.now(UTC))
         except Exception:
             count("gateway.frame_broke")
             log.exception("gateway.frame_broke", account=self._held.account)
-            return HeardFrame()
+            return FrameOutcome()
 
-    def _patience_s(self, now: float) -> float:
+    def _compute_patience_s(self, now: float) -> float:
         due = [now + _LOOK_UP_S, self._renew_at]
         if self._beat_s is not None:
             due.append(self._beat_at)
         return max(0.0, min(due) - now)
 
-    def _do(self, heard: HeardFrame, connection: FrameConnection) -> HeardFrame:
+    def _act_on_frame(self, heard: FrameOutcome, connection: FrameConnection) -> FrameOutcome:
         """Do what a frame asks for. Returns its outcome, or that of the last exchange which followed it."""
         if time.monotonic() >= self._ends_at:
             raise LeaseLost(f"the lease of {self._held.account!r} ended while it slept")
         for frame in heard.replies:
             connection.send(frame)
-        self._take(heard)
+        self._handle_all(heard)
         for frame in heard.acknowledgements:
             connection.send(frame)
         if heard.beat_s is not None:
@@ -192,10 +192,10 @@ class SocketListening:
             self._beat_at = time.monotonic() + heard.beat_s
         if heard.then is None:
             return heard
-        found = self._followed(heard.then)
-        return HeardFrame(error=found) if isinstance(found, DeliveryError) else self._do(found, connection)
+        found = self._run_following(heard.then)
+        return FrameOutcome(error=found) if isinstance(found, DeliveryError) else self._act_on_frame(found, connection)
 
-    def _followed(self, exchange: Following) -> HeardFrame | DeliveryError:
+    def _run_following(self, exchange: Following) -> FrameOutcome | DeliveryError:
         """Make the exchange that follows a frame. It may take longer than a lease, and renews it."""
 
         def ends_at() -> float:
@@ -203,23 +203,23 @@ class SocketListening:
                 self._renew()
             return self._ends_at
 
-        return asked(exchange, self._held.account, ends_at)
+        return run_exchange(exchange, self._held.account, ends_at)
 
-    def _take(self, heard: HeardFrame) -> None:
+    def _handle_all(self, heard: FrameOutcome) -> None:
         """Commit what a frame brings, in order, the cursor with the last of it."""
         if heard.cursor is not None:
             self._cursor = heard.cursor
         for number, event in enumerate(heard.inbound):
             is_last = number == len(heard.inbound) - 1
             cursor = self._cursor if is_last else None
-            arrival = Arrival(
+            arrival = ReceivedEvent(
                 platform=self._held.platform,
                 account_name=self._held.name,
                 event=event,
                 hold=self._held.hold,
                 cursor=cursor,
             )
-            if self._taker.take(arrival) is None:
+            if self._taker.handle(arrival) is None:
                 continue  # it came before
             self._brought = True
             if is_last:
@@ -228,7 +228,7 @@ class SocketListening:
     def _commit_cursor(self) -> None:
         """Commit a cursor that moved without an event with the next renewal, not for every frame."""
         if self._cursor != self._committed:
-            self._rows.advance(self._held.hold, self._cursor)
+            self._rows.advance_cursor(self._held.hold, self._cursor)
             self._committed = self._cursor
 
     def _renew(self, error: str | None = None) -> None:

@@ -49,7 +49,7 @@ class HostOptions:
     alive_file: Path | None = None
 
 
-class Hosted(Protocol):
+class HostedProcess(Protocol):
     """A process, and its endpoint for workers."""
 
     @property
@@ -73,15 +73,15 @@ class Hosted(Protocol):
 
 
 class StartHosted(Protocol):
-    def __call__(self, resource: ResourceView, folder: Path) -> Hosted:
+    def __call__(self, resource: ResourceView, folder: Path) -> HostedProcess:
         """Start the process of ``resource``, with a folder of its own. Raises ``NotStarted``."""
         ...
 
 
 @dataclass(slots=True)
-class _Holding:
+class _HostedLease:
     lease: ResourceLease
-    process: Hosted
+    process: HostedProcess
 
 
 class ResourceHost:
@@ -92,13 +92,13 @@ class ResourceHost:
         self._kind = kind
         self._start = start
         self._options = options
-        self._holding: dict[str, _Holding] = {}
-        self._starting: dict[str, tuple[ResourceLease, Future[_Holding]]] = {}
+        self._holding: dict[str, _HostedLease] = {}
+        self._starting: dict[str, tuple[ResourceLease, Future[_HostedLease]]] = {}
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"{kind.value}-start")
         self._renewed_at = time.monotonic()
         self._cleaned_at = -_CLEAN_EVERY_S
         self._folder, self._lock = open_own_folder(options.folder)
-        rows.abandon(kind, host=options.name)
+        rows.end_stale(kind, host=options.name)
 
     @property
     def pids(self) -> Mapping[str, int]:
@@ -113,7 +113,7 @@ class ResourceHost:
         try:
             while not stopping.wait(_LOOK_S):
                 try:
-                    self.look()
+                    self.poll_once()
                 except UnavailableError as error:
                     log.warning("database.unreachable", doing=self._kind.value, error=str(error))
                     self._end_unused()
@@ -135,7 +135,7 @@ class ResourceHost:
         for one in tuple(self._holding.values()):
             one.process.keep_alive()
 
-    def look(self) -> None:
+    def poll_once(self) -> None:
         """Do what is due by the rows. Raises ``UnavailableError``."""
         self._take_started()
         self._end_dead()
@@ -156,7 +156,7 @@ class ResourceHost:
         for name in tuple(self._holding):
             with suppress(UnavailableError):
                 self._rows.release(self._holding[name].lease, "its host was stopped")
-            self._end(name)
+            self._end_process(name)
         self._pool.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._lock.close()
@@ -179,10 +179,10 @@ class ResourceHost:
         if lease is None:
             return False
         name = lease.resource.resource_id
-        self._starting[name] = (lease, self._pool.submit(self._started, lease))
+        self._starting[name] = (lease, self._pool.submit(self._start_and_publish, lease))
         return True
 
-    def _started(self, lease: ResourceLease) -> _Holding:
+    def _start_and_publish(self, lease: ResourceLease) -> _HostedLease:
         name = lease.resource.resource_id
         process = self._start(lease.resource, self._folder / f"{name}-{secrets.token_hex(4)}")
         try:
@@ -191,7 +191,7 @@ class ResourceHost:
         except BaseException:
             process.end()
             raise
-        return _Holding(lease=lease, process=process)
+        return _HostedLease(lease=lease, process=process)
 
     def _take_started(self) -> None:
         for name in [name for name, (_, started) in self._starting.items() if started.done()]:
@@ -223,16 +223,16 @@ class ResourceHost:
             self._rows.end_lapsed()
         for name, one in tuple(self._holding.items()):
             if name not in held:
-                self._end(name, reason="its row is gone or not ours any more")
+                self._end_process(name, reason="its row is gone or not ours any more")
             elif held[name] > self._options.idle_s and self._rows.release(
                 one.lease, f"nobody used it for {self._options.idle_s:g} s", idle_s=self._options.idle_s
             ):
-                self._end(name, reason="idle")
+                self._end_process(name, reason="idle")
 
     def _end_dead(self) -> None:
         for name in [name for name, one in self._holding.items() if one.process.has_ended]:
             self._rows.release(self._holding[name].lease, "it crashed")
-            self._end(name, reason="crashed")
+            self._end_process(name, reason="crashed")
 
     def _end_unused(self) -> None:
         """End the processes that are not used. No worker is let in while the rows cannot be asked: then every process
@@ -240,8 +240,8 @@ class ResourceHost:
         """
         if time.monotonic() - self._renewed_at > self._options.idle_s:
             for name in tuple(self._holding):
-                self._end(name, reason="the database is away")
+                self._end_process(name, reason="the database is away")
 
-    def _end(self, name: str, reason: str = "stopped") -> None:
+    def _end_process(self, name: str, reason: str = "stopped") -> None:
         self._holding.pop(name).process.end()
         log.info("resource.ended", resource_kind=self._kind.value, resource_id=name, reason=reason)

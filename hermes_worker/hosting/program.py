@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hermes_worker.core.errors import HermesError, reason_of
+from hermes_worker.core.errors import HermesError, format_reason
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.guardian import TAG_VARIABLE, guardian
+from hermes_worker.workspaces.sandbox.backends import ConfinedCommand
 from hermes_worker.workspaces.sandbox.helper.keeper import FIRST_DESCRIPTOR
-from hermes_worker.workspaces.sandbox.keeping import Launch, kept
-from hermes_worker.workspaces.sandbox.ladder import Confined
+from hermes_worker.workspaces.sandbox.kept_command import LaunchOptions, hold_command
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 SILENCE_S: Final = 20
@@ -58,7 +58,7 @@ class ProgramPlan:
 class ConfinedProgram:
     """A running program. ``to_program`` is written to and ``from_program`` read from, as descriptors."""
 
-    def __init__(self, plan: ProgramPlan, folder: Path, confined: Confined) -> None:
+    def __init__(self, plan: ProgramPlan, folder: Path, confined: ConfinedCommand) -> None:
         """Start it with ``folder``, which exists, as its home. The folder is removed at the end. Raises
         ``NotStarted``.
         """
@@ -71,37 +71,37 @@ class ConfinedProgram:
         except (OSError, ValueError, WorkspaceError) as error:
             self._held.close()
             self._remove()
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            reason = format_reason(error) if isinstance(error, OSError) else str(error)
             raise NotStarted(reason) from error
 
-    def _start(self, plan: ProgramPlan, confined: Confined) -> None:
+    def _start(self, plan: ProgramPlan, confined: ConfinedCommand) -> None:
         tag = secrets.token_hex(8)
-        command = self._held.enter_context(kept(confined.confinement, tag=tag, limits=plan.limits))
+        command = self._held.enter_context(hold_command(confined.confinement, tag=tag, limits=plan.limits))
         with ExitStack() as theirs:
-            to_them, self.to_program = self._pipe(theirs, is_read_by_us=False)
-            from_them, self.from_program = self._pipe(theirs, is_read_by_us=True)
-            life, self._life = self._pipe(theirs, is_read_by_us=False)
+            to_them, self.to_program = self._make_pipe(theirs, is_read_by_us=False)
+            from_them, self.from_program = self._make_pipe(theirs, is_read_by_us=True)
+            life, self._life = self._make_pipe(theirs, is_read_by_us=False)
             nowhere = os.open(os.devnull, os.O_WRONLY)
             theirs.callback(os.close, nowhere)
             errors = nowhere
             if plan.has_errors:
-                errors, self.errors = self._pipe(theirs, is_read_by_us=True)
-            entrance = guardian.entrance()
+                errors, self.errors = self._make_pipe(theirs, is_read_by_us=True)
+            entrance = guardian.open_entrance()
             theirs.callback(os.close, entrance)
             own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder.resolve()), "LANG": "C.UTF-8"}
-            launch = Launch(
+            launch = LaunchOptions(
                 cwd=plan.cwd,
                 env={**own, **command.variables, **plan.env, TAG_VARIABLE: tag},
                 outputs=(nowhere, errors),
                 entrance=entrance,
                 for_command=(to_them, from_them, life),
             )
-            shell = ["/bin/bash", "--noprofile", "--norc", "-c", _wrapper(plan.redirects), "hosted"]
+            shell = ["/bin/bash", "--noprofile", "--norc", "-c", _render_wrapper(plan.redirects), "hosted"]
             self._process = command.start([*shell, *plan.argv], launch)
-        guardian.entered(self._process.pid, tag)
+        guardian.note_entered(self._process.pid, tag)
         os.set_blocking(self._life, False)
 
-    def _pipe(self, theirs: ExitStack, *, is_read_by_us: bool) -> tuple[int, int]:
+    def _make_pipe(self, theirs: ExitStack, *, is_read_by_us: bool) -> tuple[int, int]:
         """Make a pipe; return the program's end and ours."""
         read_end, write_end = os.pipe()
         their, our = (write_end, read_end) if is_read_by_us else (read_end, write_end)
@@ -136,7 +136,7 @@ class ConfinedProgram:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _wrapper(redirects: str) -> str:
+def _render_wrapper(redirects: str) -> str:
     return (
         f"exec 3<&{_FIRST} 4>&{_FIRST + 1} 5<&{_FIRST + 2} {_FIRST}<&- {_FIRST + 1}>&- {_FIRST + 2}<&-; "
         f'"$@" {redirects} 5<&- & exec 3<&- 4>&-; while read -r -t {SILENCE_S} -u 5 _; do :; done; exit 0'

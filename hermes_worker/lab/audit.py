@@ -15,9 +15,9 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import TERMINAL, ExitReason
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName
-from hermes_worker.lab.sink import Effect, read_sink
+from hermes_worker.lab.sink import SinkEffect, read_sink
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import either
+from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.tables import blobs, budgets, events, messages, runs, sessions, tool_calls, waits
 
 
@@ -37,11 +37,11 @@ class _BrokenInvariant:
     def add(self, case: str) -> None:
         self.cases.append(case)
 
-    def finding(self, invariant: str) -> AuditFinding:
+    def make_finding(self, invariant: str) -> AuditFinding:
         return AuditFinding(invariant=invariant, broken=len(self.cases), examples=tuple(self.cases[:5]))
 
 
-def audit(
+def check_invariants(
     database: Database,
     sink: Path,
     *,
@@ -58,26 +58,26 @@ def audit(
     effects = read_sink(sink)
     with database.read() as connection:
         return [
-            _runs_lost(connection, submitted),
-            _runs_failed(connection),
-            *_verdicts(connection, poisons),
-            _held_at_rest(connection),
-            _results_per_call(connection),
-            _once_repeated(effects),
-            _once_pretended(connection, effects),
-            _keyed_with_new_key(effects),
-            _charged_twice(connection, expected),
-            _events_with_gaps(connection),
-            _transcripts_with_gaps(connection),
-            _sessions_held(connection),
-            _orphans(connection),
-            _budgets_off(connection),
-            _questions_open(connection),
-            _unbooked(connection, model_requests),
+            _find_runs_lost(connection, submitted),
+            _find_runs_failed(connection),
+            *_check_verdicts(connection, poisons),
+            _find_open_calls(connection),
+            _check_results_per_call(connection),
+            _find_once_repeated(effects),
+            _find_once_pretended(connection, effects),
+            _find_keyed_with_new_key(effects),
+            _find_charged_twice(connection, expected),
+            _find_events_with_gaps(connection),
+            _find_transcripts_with_gaps(connection),
+            _find_sessions_held(connection),
+            _find_orphans(connection),
+            _find_budgets_off(connection),
+            _find_questions_open(connection),
+            _find_unbooked_requests(connection, model_requests),
         ]
 
 
-def _runs_lost(connection: Connection, submitted: Sequence[str]) -> AuditFinding:
+def _find_runs_lost(connection: Connection, submitted: Sequence[str]) -> AuditFinding:
     ended = [status.value for status in TERMINAL]
     rows = connection.execute(sa.select(runs.c.run_id, runs.c.status)).all()
     status_of = {row.run_id: row.status for row in rows}
@@ -86,10 +86,10 @@ def _runs_lost(connection: Connection, submitted: Sequence[str]) -> AuditFinding
         status = status_of.get(run_id)
         if status not in ended:
             lost.add(f"{run_id} is {status or 'not in the database'}")
-    return lost.finding("runs lost")
+    return lost.make_finding("runs lost")
 
 
-def _runs_failed(connection: Connection) -> AuditFinding:
+def _find_runs_failed(connection: Connection) -> AuditFinding:
     rows = connection.execute(
         sa.select(runs.c.run_id, runs.c.exit_reason, runs.c.failure_message).where(runs.c.status == "failed")
     )
@@ -97,10 +97,10 @@ def _runs_failed(connection: Connection) -> AuditFinding:
     for row in rows:
         if row.exit_reason != "step_quarantined":  # the verdicts are looked at below
             failed.add(f"{row.run_id}: {row.exit_reason}: {row.failure_message}")
-    return failed.finding("runs failed for no stated reason")
+    return failed.make_finding("runs failed for no stated reason")
 
 
-def _verdicts(connection: Connection, poisons: Collection[str]) -> list[AuditFinding]:
+def _check_verdicts(connection: Connection, poisons: Collection[str]) -> list[AuditFinding]:
     """Poisonous runs are found out, and no other run is taken for one."""
     condemned, spared = _BrokenInvariant(), _BrokenInvariant()
     for row in connection.execute(sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason)):
@@ -109,10 +109,10 @@ def _verdicts(connection: Connection, poisons: Collection[str]) -> list[AuditFin
             condemned.add(f"{row.run_id} was quarantined and harmed nobody")
         if not is_condemned and row.run_id in poisons:
             spared.add(f"{row.run_id} is {row.status} ({row.exit_reason}) and kills its workers")
-    return [condemned.finding("innocents quarantined"), spared.finding("poisons not quarantined")]
+    return [condemned.make_finding("innocents quarantined"), spared.make_finding("poisons not quarantined")]
 
 
-def _held_at_rest(connection: Connection) -> AuditFinding:
+def _find_open_calls(connection: Connection) -> AuditFinding:
     held = _BrokenInvariant()
     rows = connection.execute(
         sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.status)
@@ -121,13 +121,13 @@ def _held_at_rest(connection: Connection) -> AuditFinding:
     )
     for row in rows:
         held.add(f"call {row.iteration}.{row.position} of run {row.run_pk} is {row.status} after the run's end")
-    return held.finding("calls left open by an ended run")
+    return held.make_finding("calls left open by an ended run")
 
 
-def _results_per_call(connection: Connection) -> AuditFinding:
+def _check_results_per_call(connection: Connection) -> AuditFinding:
     """Every call of the model is answered once, right behind its reply and in the order of the calls."""
     broken = _BrokenInvariant()
-    for session_pk, rows in _transcripts(connection).items():
+    for session_pk, rows in _read_transcripts(connection).items():
         awaited: list[str] = []
         for seq, body in rows:
             if body["role"] == "tool":
@@ -139,19 +139,19 @@ def _results_per_call(connection: Connection) -> AuditFinding:
             awaited = [call["id"] for call in body.get("tool_calls") or []]
         if awaited:
             broken.add(f"session {session_pk}: {len(awaited)} calls at the end have no answer")
-    return broken.finding("calls settled twice or not at all")
+    return broken.make_finding("calls settled twice or not at all")
 
 
-def _once_repeated(effects: Sequence[Effect]) -> AuditFinding:
+def _find_once_repeated(effects: Sequence[SinkEffect]) -> AuditFinding:
     counts = Counter(effect.mark for effect in effects if effect.replay is Replay.ONCE)
     repeated = _BrokenInvariant()
     for mark, count in counts.items():
         if count > 1:
             repeated.add(f"{mark} happened {count} times")
-    return repeated.finding("'once' effects repeated")
+    return repeated.make_finding("'once' effects repeated")
 
 
-def _once_pretended(connection: Connection, effects: Sequence[Effect]) -> AuditFinding:
+def _find_once_pretended(connection: Connection, effects: Sequence[SinkEffect]) -> AuditFinding:
     """A ``once`` call that is said to have succeeded did happen."""
     happened = {effect.key for effect in effects}
     pretended = _BrokenInvariant()
@@ -164,10 +164,10 @@ def _once_pretended(connection: Connection, effects: Sequence[Effect]) -> AuditF
         key = f"{row.run_id}.{row.iteration}.{row.position}"
         if key not in happened:
             pretended.add(f"{key} succeeded without an effect")
-    return pretended.finding("successes without an effect")
+    return pretended.make_finding("successes without an effect")
 
 
-def _keyed_with_new_key(effects: Sequence[Effect]) -> AuditFinding:
+def _find_keyed_with_new_key(effects: Sequence[SinkEffect]) -> AuditFinding:
     keys: dict[str, set[str]] = defaultdict(set)
     for effect in effects:
         if effect.replay is Replay.KEYED:
@@ -176,10 +176,10 @@ def _keyed_with_new_key(effects: Sequence[Effect]) -> AuditFinding:
     for mark, used in keys.items():
         if len(used) > 1:
             broken.add(f"{mark} was written under {len(used)} keys")
-    return broken.finding("'keyed' effects with a new key")
+    return broken.make_finding("'keyed' effects with a new key")
 
 
-def _charged_twice(connection: Connection, expected: Mapping[str, int]) -> AuditFinding:
+def _find_charged_twice(connection: Connection, expected: Mapping[str, int]) -> AuditFinding:
     """The charged tokens and iterations equal those of the replies in the transcript, each counted once."""
     broken = _BrokenInvariant()
     replies = Counter(
@@ -197,10 +197,10 @@ def _charged_twice(connection: Connection, expected: Mapping[str, int]) -> Audit
         if row.iteration != counted or row.iteration != expected.get(row.run_id, row.iteration):
             wanted = expected.get(row.run_id)
             broken.add(f"{row.run_id}: {row.iteration} iterations, {replies[row.pk]} replies, {wanted} expected")
-    return broken.finding("iterations charged twice")
+    return broken.make_finding("iterations charged twice")
 
 
-def _events_with_gaps(connection: Connection) -> AuditFinding:
+def _find_events_with_gaps(connection: Connection) -> AuditFinding:
     """Numbers without gaps, exactly one end, and nothing after it."""
     broken = _BrokenInvariant()
     streams: dict[int, list[tuple[int, str]]] = defaultdict(list)
@@ -213,18 +213,18 @@ def _events_with_gaps(connection: Connection) -> AuditFinding:
         ends = [position for position, (_, name) in enumerate(stream, start=1) if name in TERMINAL_EVENTS]
         if run.exit_reason is not None and ends != [len(stream)]:
             broken.add(f"{run.run_id}: the stream ends at {ends} of {len(stream)}")
-    return broken.finding("events missing or out of order")
+    return broken.make_finding("events missing or out of order")
 
 
-def _transcripts_with_gaps(connection: Connection) -> AuditFinding:
+def _find_transcripts_with_gaps(connection: Connection) -> AuditFinding:
     broken = _BrokenInvariant()
-    for session_pk, rows in _transcripts(connection).items():
+    for session_pk, rows in _read_transcripts(connection).items():
         if [seq for seq, _ in rows] != list(range(1, len(rows) + 1)):
             broken.add(f"session {session_pk} has {len(rows)} rows up to number {rows[-1][0]}")
-    return broken.finding("transcripts with gaps")
+    return broken.make_finding("transcripts with gaps")
 
 
-def _sessions_held(connection: Connection) -> AuditFinding:
+def _find_sessions_held(connection: Connection) -> AuditFinding:
     broken = _BrokenInvariant()
     rows = connection.execute(
         sa.select(sessions.c.session_id)
@@ -233,10 +233,10 @@ def _sessions_held(connection: Connection) -> AuditFinding:
     )
     for row in rows:
         broken.add(f"session {row.session_id} is held by a run that has ended")
-    return broken.finding("sessions held by ended runs")
+    return broken.make_finding("sessions held by ended runs")
 
 
-def _orphans(connection: Connection) -> AuditFinding:
+def _find_orphans(connection: Connection) -> AuditFinding:
     """A run is over for all below it: no run works on for a parent that has ended."""
     broken = _BrokenInvariant()
     parents = runs.alias("parents")
@@ -247,10 +247,10 @@ def _orphans(connection: Connection) -> AuditFinding:
     )
     for row in rows:
         broken.add(f"{row.run_id} is {row.status} and its parent has ended")
-    return broken.finding("children that outlive their parent")
+    return broken.make_finding("children that outlive their parent")
 
 
-def _budgets_off(connection: Connection) -> AuditFinding:
+def _find_budgets_off(connection: Connection) -> AuditFinding:
     """The spending of a tree is the usage of its runs, and nothing stays reserved without a run."""
     broken = _BrokenInvariant()
     root = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
@@ -275,10 +275,10 @@ def _budgets_off(connection: Connection) -> AuditFinding:
                 f"tree {row.root_pk}: {row.iterations_spent} spent and {row.iterations_reserved} reserved, but its "
                 f"runs used {tree.iterations} and hold {tree.held}"
             )
-    return broken.finding("budgets that do not add up")
+    return broken.make_finding("budgets that do not add up")
 
 
-def _questions_open(connection: Connection) -> AuditFinding:
+def _find_questions_open(connection: Connection) -> AuditFinding:
     broken = _BrokenInvariant()
     rows = connection.execute(
         sa.select(runs.c.run_id)
@@ -287,18 +287,20 @@ def _questions_open(connection: Connection) -> AuditFinding:
     )
     for row in rows:
         broken.add(f"{row.run_id} has ended and still asks somebody")
-    return broken.finding("questions of ended runs")
+    return broken.make_finding("questions of ended runs")
 
 
-def _unbooked(connection: Connection, model_requests: int) -> AuditFinding:
+def _find_unbooked_requests(connection: Connection, model_requests: int) -> AuditFinding:
     """Every request that the model's server got stands in a total: as a reply, as refused, or as of unknown outcome."""
     broken = _BrokenInvariant()
-    totals = model_totals(connection)
-    if model_requests > totals.booked:
-        broken.add(f"the model was asked {model_requests} times, and {totals.booked} requests are booked: {totals}")
+    totals = sum_model_requests(connection)
+    if model_requests > totals.total_requests:
+        broken.add(
+            f"the model was asked {model_requests} times, and {totals.total_requests} requests are booked: {totals}"
+        )
     if model_requests and totals.replies > model_requests:
         broken.add(f"{totals.replies} replies are booked, and the model was asked {model_requests} times")
-    return broken.finding("model requests that stand in no total")
+    return broken.make_finding("model requests that stand in no total")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,11 +317,11 @@ class ModelTotals:
     """Claims on model calls at this moment."""
 
     @property
-    def booked(self) -> int:
+    def total_requests(self) -> int:
         return self.replies + self.ending + self.refused + self.unknown + self.held
 
 
-def model_totals(connection: Connection) -> ModelTotals:
+def sum_model_requests(connection: Connection) -> ModelTotals:
     """Sum up the requests of all runs of the database."""
     replied = [RunEventName.MESSAGE_COMPLETED.value, RunEventName.REPLY_DISCARDED.value, RunEventName.COMPACTED.value]
     replies = sa.select(sa.func.count()).select_from(events).where(events.c.event.in_(replied))
@@ -351,10 +353,10 @@ _PAID_AND_NOT_TOLD = [
 ]
 
 
-def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:
+def _read_transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:
     found: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = connection.execute(
-        sa.select(messages.c.session_pk, messages.c.seq, either(messages.c.body, blobs.c.body).label("body"))
+        sa.select(messages.c.session_pk, messages.c.seq, coalesce_texts(messages.c.body, blobs.c.body).label("body"))
         .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
         .order_by(messages.c.session_pk, messages.c.seq)
     )

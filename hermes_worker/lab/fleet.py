@@ -22,7 +22,7 @@ QUEUES: Mapping[FleetRole, Sequence[str]] = {FleetRole.MODEL: ("model", "system"
 
 
 @dataclass(slots=True)
-class Worker:
+class LabWorker:
     """One place in the fleet, and the process that fills it now."""
 
     role: FleetRole
@@ -39,7 +39,7 @@ def plan_path(directory: Path, pid: int) -> Path:
     return directory / f"faults-{pid}.txt"
 
 
-class Zygote:
+class LabZygote:
     """The process that workers are forked from (``lab.zygote``). Use as a context manager; its children end with it.
 
     Warming it up costs over a second of CPU, so fleets may share one.
@@ -54,7 +54,7 @@ class Zygote:
         self._environ = dict(environ)
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self) -> LabZygote:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hermes_worker.lab.zygote", *self._more_imports],
             stdin=subprocess.PIPE,
@@ -76,7 +76,7 @@ class Zygote:
             process.kill()
             process.wait()
 
-    def bury(self, workers: Sequence[int]) -> None:
+    def kill_leftovers(self, workers: Sequence[int]) -> None:
         """Kill everything that workers with these process numbers have started and left behind."""
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(f"{json.dumps({'bury': list(workers)})}\n")
@@ -99,7 +99,7 @@ class Zygote:
         return answer
 
 
-class Fleet:
+class LabFleet:
     """Two kinds of workers, forked from one warm process. Use as a context manager: nothing survives the block."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Fleet:
         concurrency: int,
         work_s: float,
         queues: Mapping[FleetRole, Sequence[str]] = QUEUES,
-        zygote: Zygote | None = None,
+        zygote: LabZygote | None = None,
     ) -> None:
         """``zygote`` is one that outlives this fleet; without it the fleet brings its own."""
         self._environ = dict(environ)
@@ -121,13 +121,13 @@ class Fleet:
         self._work_s = work_s
         self._queues = queues
         self.sink = directory / "sink.jsonl"
-        self.workers: list[Worker] = []
+        self.workers: list[LabWorker] = []
         self.started = 0
         self._pids: list[int] = []
-        self._zygote = zygote or Zygote(directory, environ)
+        self._zygote = zygote or LabZygote(directory, environ)
         self._owns_zygote = zygote is None
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> LabFleet:
         if self._owns_zygote:
             self._zygote.__enter__()
         for role in FleetRole:
@@ -139,38 +139,38 @@ class Fleet:
         for worker in self.workers:
             self._signal(worker, signal.SIGCONT)
             self._signal(worker, signal.SIGKILL)
-        self._zygote.bury(self._pids)
+        self._zygote.kill_leftovers(self._pids)
         if self._owns_zygote:
             self._zygote.__exit__()
         for worker in self.workers:
             self._await_end(worker)
 
-    def at(self, role: FleetRole, index: int) -> Worker:
+    def find_worker(self, role: FleetRole, index: int) -> LabWorker:
         return next(worker for worker in self.workers if worker.role is role and worker.index == index)
 
-    def kill(self, worker: Worker) -> None:
+    def kill(self, worker: LabWorker) -> None:
         """SIGKILL, as a power cut would do it."""
         self._signal(worker, signal.SIGKILL)
         self._await_end(worker)
 
-    def terminate(self, worker: Worker) -> None:
+    def terminate(self, worker: LabWorker) -> None:
         """SIGTERM: an orderly deploy. Returns at once; ``is_alive`` tells when it has gone."""
         self._signal(worker, signal.SIGTERM)
 
-    def freeze(self, worker: Worker) -> None:
+    def freeze(self, worker: LabWorker) -> None:
         worker.is_frozen = True
         self._signal(worker, signal.SIGSTOP)
 
-    def arm(self, worker: Worker, plan: str) -> None:
+    def arm(self, worker: LabWorker, plan: str) -> None:
         """Arm fault points in a process that runs already."""
         plan_path(self._directory, worker.pid).write_text(plan, encoding="utf-8")
         self._signal(worker, ARM_SIGNAL)
 
-    def thaw(self, worker: Worker) -> None:
+    def thaw(self, worker: LabWorker) -> None:
         worker.is_frozen = False
         self._signal(worker, signal.SIGCONT)
 
-    def replace(self, worker: Worker, *, faults: str = "", clock_offset_s: float = 0.0) -> Worker:
+    def replace(self, worker: LabWorker, *, faults: str = "", clock_offset_s: float = 0.0) -> LabWorker:
         """Put a new process into a place whose process has gone."""
         fresh = self._start(
             worker.role,
@@ -182,7 +182,7 @@ class Fleet:
         self.workers[self.workers.index(worker)] = fresh
         return fresh
 
-    def is_alive(self, worker: Worker) -> bool:
+    def is_alive(self, worker: LabWorker) -> bool:
         try:
             stat = Path(f"/proc/{worker.pid}/stat").read_text()
         except OSError:
@@ -191,7 +191,7 @@ class Fleet:
 
     def _start(
         self, role: FleetRole, index: int, *, generation: int, faults: str = "", clock_offset_s: float = 0.0
-    ) -> Worker:
+    ) -> LabWorker:
         name = f"chaos-{role.value}-{index}-{generation}"
         environ = {**self._environ, "HERMES_FAULTS": faults} if faults else self._environ
         pid = self._zygote.spawn(
@@ -208,13 +208,13 @@ class Fleet:
         )
         self.started += 1
         self._pids.append(pid)
-        return Worker(role=role, index=index, pid=pid, name=name, generation=generation)
+        return LabWorker(role=role, index=index, pid=pid, name=name, generation=generation)
 
-    def _signal(self, worker: Worker, number: int) -> None:
+    def _signal(self, worker: LabWorker, number: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(worker.pid, number)
 
-    def _await_end(self, worker: Worker) -> None:
+    def _await_end(self, worker: LabWorker) -> None:
         deadline = time.monotonic() + 5
         while self.is_alive(worker) and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -14,16 +14,16 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker import settings
 from hermes_worker.agent.tools.catalog import default_catalog
-from hermes_worker.broker.queue import KEY_PREFIX, Publisher, QueueName, redis_client
+from hermes_worker.broker.queue import KEY_PREFIX, HintPublisher, QueueName, build_redis_client
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.lab.audit import AuditFinding, audit, model_totals
-from hermes_worker.lab.fleet import Fleet, Worker
-from hermes_worker.lab.plan import FaultKind, PlannedFault, plan
-from hermes_worker.lab.script import ScriptPart, expected_iterations, part_of, prompt_for
-from hermes_worker.lab.sink import TOOLSET, sink_tools
+from hermes_worker.lab.audit import AuditFinding, check_invariants, sum_model_requests
+from hermes_worker.lab.fleet import LabFleet, LabWorker
+from hermes_worker.lab.plan import FaultKind, PlannedFault, make_schedule
+from hermes_worker.lab.script import ScriptPart, build_prompt, choose_part, count_expected_iterations
+from hermes_worker.lab.sink import TOOLSET, make_sink_tools
 from hermes_worker.lab.stack import LabStack
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import NewRun, Runs
 from hermes_worker.store.runs.waits import NothingAsked, NotWaiting, Waits
@@ -118,7 +118,7 @@ class LabReport:
 
 
 @dataclass(slots=True)
-class _Hit:
+class _KilledClaim:
     """A claim whose worker was killed."""
 
     at: float
@@ -128,16 +128,16 @@ class _Hit:
 
 
 @dataclass(slots=True)
-class _Bench:
+class _Experiment:
     """The parts of the experiment while it runs."""
 
     stack: LabStack
-    fleet: Fleet
+    fleet: LabFleet
     database: Database
     redis: redis.Redis
-    hits: list[_Hit] = field(default_factory=list)
+    hits: list[_KilledClaim] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
-    thaw_at: list[tuple[float, Worker]] = field(default_factory=list)
+    thaw_at: list[tuple[float, LabWorker]] = field(default_factory=list)
     done: dict[str, int] = field(default_factory=dict)
     to_stop: set[str] = field(default_factory=set)
     """Runs to stop once one of their children is at work."""
@@ -145,7 +145,7 @@ class _Bench:
     stopped: int = 0
 
 
-def _stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabStack:
+def _make_stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabStack:
     return LabStack(
         directory,
         database_url=options.database_url,
@@ -157,18 +157,18 @@ def _stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabStack:
 
 def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProgress], None]) -> LabReport:
     """Do the whole experiment in ``directory``. Raises ``ConfigurationError`` when a server cannot be had."""
-    given = settings.load()
-    with _stack(options, directory, prepares=given.database.prepared_statements) as stack:
+    given = settings.load_settings()
+    with _make_stack(options, directory, prepares=given.database.prepared_statements) as stack:
         database = stack.open_database()
-        client = redis_client(stack.breaking_url)
-        fleet = Fleet(
-            environ={**stack.environ(given.environ), "HERMES_FAULTS": _POISONS},
+        client = build_redis_client(stack.breaking_url)
+        fleet = LabFleet(
+            environ={**stack.build_environ(given.environ), "HERMES_FAULTS": _POISONS},
             directory=directory,
             workers_per_role=options.workers_per_role,
             concurrency=options.concurrency,
             work_s=_WORK_S,
         )
-        schedule = plan(
+        schedule = make_schedule(
             seed=options.seed,
             kills=options.kills,
             steps_total=options.runs * options.steps,
@@ -177,7 +177,7 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
             only_kills=options.only_kills,
         )
         with fleet:
-            bench = _Bench(stack=stack, fleet=fleet, database=database, redis=client)
+            bench = _Experiment(stack=stack, fleet=fleet, database=database, redis=client)
             began = time.monotonic()
             submitted = _submit(bench, options, directory)
             bench.done["poison"] = options.poisons
@@ -185,9 +185,9 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
             _break_and_watch(bench, options, schedule, progress)
             duration_s = time.monotonic() - began
         whole = [(run_id, part) for run_id, part in submitted.items() if part is not ScriptPart.IS_STOPPED]
-        expected = {run_id: expected_iterations(options.steps, part) for run_id, part in whole}
+        expected = {run_id: count_expected_iterations(options.steps, part) for run_id, part in whole}
         asked = stack.model_requests
-        findings = audit(
+        findings = check_invariants(
             database,
             fleet.sink,
             submitted=list(submitted),
@@ -195,9 +195,9 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
             model_requests=asked,
             poisons=options.poison_runs,
         )
-        unknown = _unknown_calls(database)
+        unknown = _count_unknown_calls(database)
         with database.read() as connection:
-            totals = model_totals(connection)
+            totals = sum_model_requests(connection)
         kind = database.url.get_backend_name()
         database.close()
     return LabReport(
@@ -216,19 +216,19 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
     )
 
 
-def _submit(bench: _Bench, options: LabOptions, directory: Path) -> dict[str, ScriptPart]:
+def _submit(bench: _Experiment, options: LabOptions, directory: Path) -> dict[str, ScriptPart]:
     """The runs and what each is there for."""
-    catalog = default_catalog(*sink_tools(bench.fleet.sink, work_s=_WORK_S))
+    catalog = default_catalog(*make_sink_tools(bench.fleet.sink, work_s=_WORK_S))
     toolsets = [TOOLSET, "delegation", "terminal"] if options.has_trees else [TOOLSET]
     tools = f"[{','.join(catalog.tool_definitions(catalog.resolve(toolsets)))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace")).to_json()
-    publisher = Publisher(bench.redis)
+    publisher = HintPublisher(bench.redis)
     store = Runs(bench.database)
     submitted = {}
     ids = [None] * options.runs + options.poison_runs
     for number, run_id in enumerate(ids):
-        part = part_of(number, has_trees=options.has_trees) if run_id is None else ScriptPart.WORKS
-        prompt = prompt_for(number, options.steps, part)
+        part = choose_part(number, has_trees=options.has_trees) if run_id is None else ScriptPart.WORKS
+        prompt = build_prompt(number, options.steps, part)
         spec = RunSpec(input=prompt, model="scripted", toolsets=(TOOLSET,), iterations_max=1_000)
         created = store.create(
             NewRun(
@@ -241,13 +241,13 @@ def _submit(bench: _Bench, options: LabOptions, directory: Path) -> dict[str, Sc
 
 
 def _break_and_watch(
-    bench: _Bench, options: LabOptions, schedule: Sequence[PlannedFault], progress: Callable[[LabProgress], None]
+    bench: _Experiment, options: LabOptions, schedule: Sequence[PlannedFault], progress: Callable[[LabProgress], None]
 ) -> None:
     waiting = list(schedule)
     last_change = time.monotonic()
     seen = -1
     while True:
-        done, open_runs = _state(bench.database)
+        done, open_runs = _read_state(bench.database)
         if options.only_kills and not open_runs:
             return
         if done != seen:
@@ -263,7 +263,7 @@ def _break_and_watch(
         )
         while waiting and waiting[0].after_steps <= done and not (options.only_kills and bench.hits):
             _inject(bench, waiting.pop(0), options.ttl_s)
-        _tend(bench)
+        _tend_workers(bench)
         if options.has_trees:
             _play_the_user(bench)
         if not open_runs and not bench.thaw_at:
@@ -273,16 +273,18 @@ def _break_and_watch(
         time.sleep(_LOOK_EVERY_S)
 
 
-def _play_the_user(bench: _Bench) -> None:
+def _play_the_user(bench: _Experiment) -> None:
     """Allow what is asked for, and stop the runs that are there for that. Does nothing while the database is away."""
-    waits, store, publisher = Waits(bench.database), Runs(bench.database), Publisher(bench.redis)
+    waits, store, publisher = Waits(bench.database), Runs(bench.database), HintPublisher(bench.redis)
     try:
-        for question in waits.open():
-            publisher.send(waits.approve(question.run_id, Choice.ONCE, by="chaos:lab", wait_id=question.wait_id))
+        for question in waits.list_open():
+            publisher.send(
+                waits.approve(question.run_id, ApprovalChoice.ONCE, by="chaos:lab", wait_id=question.wait_id)
+            )
             bench.answered += 1
         for run_id in _with_children_at_work(bench.database) & bench.to_stop:
             stopped = store.stop_tree(run_id)
-            publisher.tell_stopped(stopped.run_ids, stopped.hints)
+            publisher.publish_stops(stopped.run_ids, stopped.hints)
             bench.to_stop.discard(run_id)
             bench.stopped += 1
     except (UnavailableError, NotWaiting, NothingAsked):
@@ -291,7 +293,7 @@ def _play_the_user(bench: _Bench) -> None:
 
 def _with_children_at_work(database: Database) -> set[str]:
     parents = runs.alias("parents")
-    with _reading(database) as connection:
+    with _read_patiently(database) as connection:
         found = connection.execute(
             sa.select(parents.c.run_id).join(runs, runs.c.parent_pk == parents.c.pk).where(runs.c.iteration > 0)
         )
@@ -299,7 +301,7 @@ def _with_children_at_work(database: Database) -> set[str]:
 
 
 @contextmanager
-def _reading(database: Database) -> Iterator[Connection]:
+def _read_patiently(database: Database) -> Iterator[Connection]:
     """Like ``database.read``, but a server that we restarted ourselves gets the time to come back."""
     deadline = time.monotonic() + _DATABASE_PATIENCE_S
     while True:
@@ -314,9 +316,9 @@ def _reading(database: Database) -> Iterator[Connection]:
             time.sleep(0.1)
 
 
-def _state(database: Database) -> tuple[int, int]:
+def _read_state(database: Database) -> tuple[int, int]:
     """Steps committed by the fleet, and runs that have not ended."""
-    with _reading(database) as connection:
+    with _read_patiently(database) as connection:
         row = connection.execute(
             sa.select(
                 sa.func.coalesce(sa.func.sum(runs.c.iteration), 0),
@@ -326,8 +328,8 @@ def _state(database: Database) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-def _inject(bench: _Bench, fault: PlannedFault, ttl_s: float) -> None:
-    worker = bench.fleet.at(fault.role, fault.index)
+def _inject(bench: _Experiment, fault: PlannedFault, ttl_s: float) -> None:
+    worker = bench.fleet.find_worker(fault.role, fault.index)
     match fault.kind:
         case FaultKind.KILL:
             _kill(bench, worker)
@@ -346,7 +348,7 @@ def _inject(bench: _Bench, fault: PlannedFault, ttl_s: float) -> None:
         case FaultKind.RESTART_DATABASE:
             bench.stack.restart_database(away_s=1.0)
         case FaultKind.DUPLICATE_MESSAGES:
-            _duplicate(bench.redis)
+            _duplicate_messages(bench.redis)
         case FaultKind.DROP_MESSAGES:
             for queue in QueueName:
                 bench.redis.lpop(f"{KEY_PREFIX}{queue.value}", 5)
@@ -356,7 +358,7 @@ def _inject(bench: _Bench, fault: PlannedFault, ttl_s: float) -> None:
     bench.done[fault.kind.value] = bench.done.get(fault.kind.value, 0) + 1
 
 
-def _duplicate(client: redis.Redis) -> None:
+def _duplicate_messages(client: redis.Redis) -> None:
     """Send every waiting message two more times."""
     for queue in QueueName:
         key = f"{KEY_PREFIX}{queue.value}"
@@ -365,17 +367,19 @@ def _duplicate(client: redis.Redis) -> None:
             client.lpush(key, *waiting, *waiting)
 
 
-def _kill(bench: _Bench, worker: Worker) -> None:
+def _kill(bench: _Experiment, worker: LabWorker) -> None:
     """SIGKILL, and remember what the process held."""
-    held = _held_by(bench.database, worker.name)
+    held = _list_claims_of(bench.database, worker.name)
     bench.fleet.kill(worker)
     now = time.monotonic()
-    bench.hits += [_Hit(at=now, run_pk=run_pk, token=token, position=position) for run_pk, token, position in held]
+    bench.hits += [
+        _KilledClaim(at=now, run_pk=run_pk, token=token, position=position) for run_pk, token, position in held
+    ]
 
 
-def _held_by(database: Database, name: str) -> list[tuple[int, str, int | None]]:
+def _list_claims_of(database: Database, name: str) -> list[tuple[int, str, int | None]]:
     owner = sa.select(workers.c.pk).where(workers.c.name == name)
-    with _reading(database) as connection:
+    with _read_patiently(database) as connection:
         turns = connection.execute(sa.select(runs.c.pk, runs.c.lease_token).where(runs.c.lease_owner.in_(owner))).all()
         calls = connection.execute(
             sa.select(tool_calls.c.run_pk, tool_calls.c.lease_token, tool_calls.c.position).where(
@@ -385,7 +389,7 @@ def _held_by(database: Database, name: str) -> list[tuple[int, str, int | None]]
     return [(pk, token, None) for pk, token in turns] + [(pk, token, position) for pk, token, position in calls]
 
 
-def _tend(bench: _Bench) -> None:
+def _tend_workers(bench: _Experiment) -> None:
     """Thaw what was frozen long enough, replace what died by itself, and see which hits have recovered."""
     now = time.monotonic()
     for entry in [entry for entry in bench.thaw_at if entry[0] <= now]:
@@ -393,15 +397,17 @@ def _tend(bench: _Bench) -> None:
         bench.fleet.thaw(entry[1])
     for worker in list(bench.fleet.workers):
         if not bench.fleet.is_alive(worker):
-            held = _held_by(bench.database, worker.name)
-            bench.hits += [_Hit(at=now, run_pk=pk, token=token, position=position) for pk, token, position in held]
+            held = _list_claims_of(bench.database, worker.name)
+            bench.hits += [
+                _KilledClaim(at=now, run_pk=pk, token=token, position=position) for pk, token, position in held
+            ]
             bench.fleet.replace(worker)
     if bench.hits:
         _notice_recoveries(bench)
 
 
-def _notice_recoveries(bench: _Bench) -> None:
-    with _reading(bench.database) as connection:
+def _notice_recoveries(bench: _Experiment) -> None:
+    with _read_patiently(bench.database) as connection:
         turns = {row.pk: row.lease_token for row in connection.execute(sa.select(runs.c.pk, runs.c.lease_token))}
         due = set(connection.execute(sa.select(runs.c.pk).where(runs.c.hinted_at.is_not(None))).scalars())
         calls = {
@@ -424,6 +430,6 @@ def _notice_recoveries(bench: _Bench) -> None:
             bench.recovery_s.append(now - hit.at)
 
 
-def _unknown_calls(database: Database) -> int:
+def _count_unknown_calls(database: Database) -> int:
     with database.read() as connection:
         return connection.execute(sa.select(sa.func.count()).where(tool_calls.c.status == "unknown")).scalar_one()

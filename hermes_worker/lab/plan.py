@@ -63,7 +63,7 @@ _POINTS: dict[FleetRole, tuple[FaultPoint, ...]] = {
 _KILLS_PER_OTHER_FAULT = 8
 
 
-def plan(
+def make_schedule(
     *, seed: int, kills: int, steps_total: int, workers_per_role: int, restarts_database: bool, only_kills: bool = False
 ) -> tuple[PlannedFault, ...]:
     """The schedule: ``kills`` kills, half of them at named points, and one other fault for every eight kills.
@@ -74,14 +74,14 @@ def plan(
     chance = random.Random(seed)
     kinds: list[FaultKind] = [FaultKind.KILL if n % 2 else FaultKind.KILL_AT_POINT for n in range(kills)]
     if not only_kills:
-        kinds += _others(kills, restarts_database=restarts_database)
+        kinds += _choose_other_faults(kills, restarts_database=restarts_database)
     chance.shuffle(kinds)
     horizon = max(1, steps_total * 9 // 10)
     due = sorted(chance.randrange(horizon) for _ in kinds)
-    return tuple(_fault(chance, kind, after, workers_per_role) for kind, after in zip(kinds, due, strict=True))
+    return tuple(_make_fault(chance, kind, after, workers_per_role) for kind, after in zip(kinds, due, strict=True))
 
 
-def _others(kills: int, *, restarts_database: bool) -> list[FaultKind]:
+def _choose_other_faults(kills: int, *, restarts_database: bool) -> list[FaultKind]:
     rotation: Sequence[FaultKind] = [
         FaultKind.FREEZE,
         FaultKind.DUPLICATE_MESSAGES,
@@ -94,7 +94,7 @@ def _others(kills: int, *, restarts_database: bool) -> list[FaultKind]:
     return [rotation[n % len(rotation)] for n in range(max(len(rotation), kills // _KILLS_PER_OTHER_FAULT))]
 
 
-def _fault(chance: random.Random, kind: FaultKind, after: int, workers_per_role: int) -> PlannedFault:
+def _make_fault(chance: random.Random, kind: FaultKind, after: int, workers_per_role: int) -> PlannedFault:
     role = chance.choice(list(FleetRole))
     return PlannedFault(
         after_steps=after,

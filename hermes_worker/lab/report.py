@@ -8,7 +8,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.lab.lab import LabReport
 
 
-def as_text(report: LabReport) -> str:
+def render_text(report: LabReport) -> str:
     """Render a summary for a person."""
     options = report.options
     faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(report.faults.items())) or "none"
@@ -41,7 +41,7 @@ def _recovery_line(report: LabReport) -> str:
     )
 
 
-def as_json(report: LabReport) -> str:
+def render_json(report: LabReport) -> str:
     """Render the result as one JSON object."""
     document: dict[str, Any] = {
         "is_green": report.is_green,

@@ -30,46 +30,46 @@ class ScriptPart(StrEnum):
     """Its children would work for ever; it is stopped in the middle of that."""
 
 
-def part_of(number: int, *, has_trees: bool) -> ScriptPart:
+def choose_part(number: int, *, has_trees: bool) -> ScriptPart:
     return list(ScriptPart)[number % len(ScriptPart)] if has_trees else ScriptPart.WORKS
 
 
-def prompt_for(number: int, steps: int, part: ScriptPart = ScriptPart.WORKS) -> str:
+def build_prompt(number: int, steps: int, part: ScriptPart = ScriptPart.WORKS) -> str:
     """The prompt of run ``number``: a script for the scripted model."""
-    own = {"calls": _sinks(f"{number}.{{i}}"), "repeat": steps}
-    return _script([*_opening(number, part), own])
+    own = {"calls": _build_sink_calls(f"{number}.{{i}}"), "repeat": steps}
+    return _render_script([*_build_opening(number, part), own])
 
 
-def expected_iterations(steps: int, part: ScriptPart = ScriptPart.WORKS) -> int:
+def count_expected_iterations(steps: int, part: ScriptPart = ScriptPart.WORKS) -> int:
     """Model replies of a run that goes undisturbed: one for each step, and the answer."""
     return steps + 1 + int(part is not ScriptPart.WORKS)
 
 
-def _opening(number: int, part: ScriptPart) -> list[dict[str, Any]]:
+def _build_opening(number: int, part: ScriptPart) -> list[dict[str, Any]]:
     match part:
         case ScriptPart.WORKS:
             return []
         case ScriptPart.ASKS:
-            return [_step("terminal", {"command": f"rm -rf not-there-{number}"})]
+            return [_build_step("terminal", {"command": f"rm -rf not-there-{number}"})]
         case ScriptPart.DELEGATES:
-            goals = [_child(number, child, CHILD_STEPS) for child in range(CHILDREN)]
+            goals = [_build_child(number, child, CHILD_STEPS) for child in range(CHILDREN)]
         case ScriptPart.IS_STOPPED:
-            goals = [_child(number, child, _LONG) for child in range(CHILDREN)]
-    return [_step(DELEGATE_TOOL, {"tasks": [{"goal": goal} for goal in goals]})]
+            goals = [_build_child(number, child, _LONG) for child in range(CHILDREN)]
+    return [_build_step(DELEGATE_TOOL, {"tasks": [{"goal": goal} for goal in goals]})]
 
 
-def _child(number: int, child: int, steps: int) -> str:
+def _build_child(number: int, child: int, steps: int) -> str:
     # Written out step by step: a placeholder in here would be filled by the parent's script.
-    return _script([{"calls": _sinks(f"{number}.{child}.{step}")} for step in range(steps)])
+    return _render_script([{"calls": _build_sink_calls(f"{number}.{child}.{step}")} for step in range(steps)])
 
 
-def _step(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _build_step(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"calls": [{"name": tool, "arguments": dict(arguments)}]}
 
 
-def _sinks(mark: str) -> list[dict[str, Any]]:
+def _build_sink_calls(mark: str) -> list[dict[str, Any]]:
     return [{"name": f"sink_{replay.value}", "arguments": {"mark": f"{mark}.{replay.value}"}} for replay in Replay]
 
 
-def _script(steps: list[dict[str, Any]]) -> str:
+def _render_script(steps: list[dict[str, Any]]) -> str:
     return f"scripted: {canonical_json({'steps': steps, 'final': 'done', 'delay_s': MODEL_DELAY_S})}"

@@ -22,7 +22,7 @@ TOOLSET = "chaos"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class SinkEffect:
     """One line of the sink: one effect."""
 
     replay: Replay
@@ -74,22 +74,22 @@ class SinkTool:
         return ToolResult(text=canonical_json({"written": mark}))
 
 
-def sink_tools(path: Path, *, work_s: float) -> tuple[Tool, ...]:
+def make_sink_tools(path: Path, *, work_s: float) -> tuple[Tool, ...]:
     """One sink of each replay class."""
     return tuple(SinkTool(replay, path, work_s=work_s) for replay in Replay)
 
 
-def read_sink(path: Path) -> list[Effect]:
+def read_sink(path: Path) -> list[SinkEffect]:
     """Every effect, in the order they happened; empty when there was none."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8") as lines:
-        return [_effect(line) for line in lines if line.strip()]
+        return [_parse_effect(line) for line in lines if line.strip()]
 
 
-def _effect(line: str) -> Effect:
+def _parse_effect(line: str) -> SinkEffect:
     fields = json.loads(line)
-    return Effect(
+    return SinkEffect(
         replay=Replay(fields["replay"]),
         key=fields["key"],
         mark=fields["mark"],

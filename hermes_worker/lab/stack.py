@@ -30,7 +30,7 @@ class LabStack:
     ) -> None:
         """``prepares``: ``database.prepared_statements`` of the settings, for a pooler in front of the database."""
         self._directory = directory
-        self._given_url = None if database_url is None else _usable(database_url)
+        self._given_url = None if database_url is None else _require_usable(database_url)
         self._ttl_s = ttl_s
         self._prepares = prepares
         self._exit = ExitStack()
@@ -65,7 +65,7 @@ class LabStack:
         """The broker's URL for the code that breaks it."""
         return self._valkey.administrator_url
 
-    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+    def build_environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of the workers: of ``base`` only what every process needs."""
         kept = {name: base[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV") if name in base}
         return {
@@ -125,7 +125,7 @@ class LabStack:
         return url
 
 
-def _usable(url: str) -> str:
+def _require_usable(url: str) -> str:
     """Return the URL of a database that can be used. Raises ``ConfigurationError``."""
     try:
         return DATABASE_URL.parse(url)
@@ -138,7 +138,7 @@ def _require_no_file(url: str) -> None:
     parsed = sa.make_url(url)
     path = Path(parsed.database or "")
     if parsed.get_backend_name() == "sqlite" and path.exists() and path.stat().st_size > 0:
-        raise _refusal(f"{str(path)!r} is not an empty file")
+        raise _refusal_error(f"{str(path)!r} is not an empty file")
 
 
 def _require_empty(database: Database) -> None:
@@ -146,10 +146,10 @@ def _require_empty(database: Database) -> None:
     with database.read() as connection:
         tables = sa.inspect(connection).get_table_names()
     if tables:
-        raise _refusal(f"it holds {len(tables)} tables (such as {tables[0]!r})")
+        raise _refusal_error(f"it holds {len(tables)} tables (such as {tables[0]!r})")
 
 
-def _refusal(why: str) -> ConfigurationError:
+def _refusal_error(why: str) -> ConfigurationError:
     """The error for a database that is not the lab's own: only its own is broken."""
     return ConfigurationError(
         f"the crash lab refuses to touch this database: {why}; give it an empty database of its own"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.local.process import become_subreaper, child_processes
-from hermes_worker.settings.handover import begin
+from hermes_worker.settings.secret_transfer import begin_program
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,10 +33,10 @@ def main() -> None:
     become_subreaper()
     _warm_up()
     signal.signal(signal.SIGCHLD, _reap)
-    _answer({"ready": True})
+    _write_answer({"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
-        _answer({"buried": _bury(request["bury"])} if "bury" in request else {"pid": _spawn(request)})
+        _write_answer({"buried": _kill_leftovers(request["bury"])} if "bury" in request else {"pid": _spawn(request)})
 
 
 def _warm_up() -> None:
@@ -47,7 +47,7 @@ def _warm_up() -> None:
     warm_up()
 
 
-def _answer(document: Mapping[str, Any]) -> None:
+def _write_answer(document: Mapping[str, Any]) -> None:
     sys.stdout.write(f"{json.dumps(document)}\n")
     sys.stdout.flush()
 
@@ -58,7 +58,7 @@ def _reap(signum: int, frame: object) -> None:
             pass
 
 
-def _bury(workers: list[int]) -> int:
+def _kill_leftovers(workers: list[int]) -> int:
     """Kill what killed workers left: a worker that is killed leaves its lanes to themselves; a fleet that ends does
     not.
     """
@@ -76,7 +76,7 @@ def _spawn(request: Mapping[str, Any]) -> int:
     if pid:
         return pid
     try:
-        status = _work(request)
+        status = _run_worker(request)
     except BaseException:
         import traceback
 
@@ -85,7 +85,7 @@ def _spawn(request: Mapping[str, Any]) -> int:
     os._exit(status)
 
 
-def _work(request: Mapping[str, Any]) -> int:
+def _run_worker(request: Mapping[str, Any]) -> int:
     parent = os.getppid()
     os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -98,17 +98,20 @@ def _work(request: Mapping[str, Any]) -> int:
     _jump_clock(float(request["clock_offset_s"]))
     _listen_for_faults(Path(request["sink"]).parent)
     from hermes_worker import settings
-    from hermes_worker.lab.sink import sink_tools
+    from hermes_worker.lab.sink import make_sink_tools
     from hermes_worker.wiring import WorkerOptions
-    from hermes_worker.worker.main import Pool, run_worker
+    from hermes_worker.worker.main import WorkerPool, run_worker
 
     options = WorkerOptions(
         name=request["name"],
         queues=tuple(request["queues"]),
-        more_tools=sink_tools(Path(request["sink"]), work_s=float(request["work_s"])),
+        more_tools=make_sink_tools(Path(request["sink"]), work_s=float(request["work_s"])),
     )
     return run_worker(
-        settings.load(request["environ"]), options, pool=Pool.THREADS, concurrency=int(request["concurrency"])
+        settings.load_settings(request["environ"]),
+        options,
+        pool=WorkerPool.THREADS,
+        concurrency=int(request["concurrency"]),
     )
 
 
@@ -118,7 +121,7 @@ def _listen_for_faults(directory: Path) -> None:
     from hermes_worker.system import faults
 
     def arm(signum: int, frame: object) -> None:
-        faults.arm(plan_path(directory, os.getpid()).read_text(encoding="utf-8"))
+        faults.arm_faults(plan_path(directory, os.getpid()).read_text(encoding="utf-8"))
 
     signal.signal(ARM_SIGNAL, arm)
 
@@ -139,5 +142,5 @@ def _jump_clock(offset_s: float) -> None:
 
 
 if __name__ == "__main__":
-    begin()
+    begin_program()
     main()

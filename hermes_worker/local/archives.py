@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hermes_worker.core.errors import HermesError, reason_of
+from hermes_worker.core.errors import HermesError, format_reason
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 
@@ -51,7 +51,7 @@ class InvalidArchive(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archived:
+class ArchiveSummary:
     """The contents of an archive that was written."""
 
     files: int
@@ -60,7 +60,7 @@ class Archived:
     """Links, devices and files that could not be read, in workspaces and elsewhere."""
 
 
-def write_archive(target: Path, home: Path, database: Path, *, has_workspaces: bool, replaces: bool) -> Archived:
+def write_archive(target: Path, home: Path, database: Path, *, has_workspaces: bool, replaces: bool) -> ArchiveSummary:
     """Write the files of ``home``, and ``database`` for its database, to ``target``, readable by its owner only.
 
     At every moment there is a whole archive or none. Raises ``ArchiveExists`` unless it may replace one, ``OSError``.
@@ -72,13 +72,13 @@ def write_archive(target: Path, home: Path, database: Path, *, has_workspaces: b
             found = _write(file, home, database, has_workspaces)
             file.flush()
             os.fsync(file.fileno())
-        _put(draft, target, replaces)
+        _put_archive(draft, target, replaces)
     finally:
         draft.unlink(missing_ok=True)
     return found
 
 
-def _put(draft: Path, target: Path, replaces: bool) -> None:
+def _put_archive(draft: Path, target: Path, replaces: bool) -> None:
     if replaces:
         draft.replace(target)
         return
@@ -90,12 +90,12 @@ def _put(draft: Path, target: Path, replaces: bool) -> None:
         ) from None
 
 
-def _write(file: io.BufferedWriter, home: Path, database: Path, has_workspaces: bool) -> Archived:
+def _write(file: io.BufferedWriter, home: Path, database: Path, has_workspaces: bool) -> ArchiveSummary:
     files, size, left_out = 0, 0, 0
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
         manifest = json.dumps({"format": _FORMAT, "made_at": time.time()}).encode()
         _add(tar, _MANIFEST, io.BytesIO(manifest), len(manifest), 0o600)
-        for name, path in (*_home_files(home, has_workspaces), (DATABASE, database)):
+        for name, path in (*_list_home_files(home, has_workspaces), (DATABASE, database)):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             except OSError:
@@ -112,7 +112,7 @@ def _write(file: io.BufferedWriter, home: Path, database: Path, has_workspaces: 
                     continue
                 _add(tar, name, content, status.st_size, status.st_mode & 0o700)
                 files, size = files + 1, size + status.st_size
-    return Archived(files=files, bytes=size, left_out=left_out)
+    return ArchiveSummary(files=files, bytes=size, left_out=left_out)
 
 
 def _add(tar: tarfile.TarFile, name: str, content: io.BufferedIOBase, size: int, mode: int) -> None:
@@ -135,7 +135,7 @@ class _Padded(io.RawIOBase):
         return found + bytes(wanted - len(found))
 
 
-def _home_files(home: Path, has_workspaces: bool) -> Iterator[tuple[str, Path]]:
+def _list_home_files(home: Path, has_workspaces: bool) -> Iterator[tuple[str, Path]]:
     """Every file but links, directories and what a home makes anew, by the names in the archive. A folder that lies too
     deep is named in place of its files.
     """
@@ -161,7 +161,7 @@ def unpack(archive: Path, into: Path, *, bytes_max: int) -> None:
     except (tarfile.TarError, EOFError, UnicodeError, ValueError, KeyError, RecursionError) as error:
         raise InvalidArchive(f"{str(archive)!r} is not an archive of a home, or is cut off: {error}") from error
     except OSError as error:
-        raise InvalidArchive(f"{str(archive)!r} cannot be unpacked: {reason_of(error)}") from error
+        raise InvalidArchive(f"{str(archive)!r} cannot be unpacked: {format_reason(error)}") from error
 
 
 def _unpack(tar: tarfile.TarFile, into: Path, bytes_max: int) -> None:
@@ -175,7 +175,7 @@ def _unpack(tar: tarfile.TarFile, into: Path, bytes_max: int) -> None:
     left = bytes_max
     seen: set[str] = set()
     while (member := tar.next()) is not None:
-        name = checked_name(member)
+        name = check_name(member)
         left -= member.size
         if left < 0:
             raise InvalidArchive(f"the archive holds more than {bytes_max:,} bytes; allow more with --size-max-gb")
@@ -187,7 +187,7 @@ def _unpack(tar: tarfile.TarFile, into: Path, bytes_max: int) -> None:
         raise InvalidArchive("the archive holds no database; it is cut off")
 
 
-def checked_name(member: tarfile.TarInfo) -> str:
+def check_name(member: tarfile.TarInfo) -> str:
     """The name of a member below a home. Raises ``InvalidArchive``."""
     path = PurePosixPath(member.name)
     is_plain = member.type in _PLAIN and not member.sparse and member.size >= 0
@@ -220,7 +220,7 @@ def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) ->
 
 
 @contextmanager
-def staging(home: Path, work: str) -> Iterator[Path]:
+def make_staging(home: Path, work: str) -> Iterator[Path]:
     """An empty directory in a home, for its owner only, which is gone when the block ends."""
     path = home / "run" / f"{work}.{secrets.token_hex(4)}"
     path.mkdir(mode=0o700)
@@ -253,16 +253,16 @@ def finish_restore(home: Path) -> None:
         replaced.mkdir(mode=0o700, exist_ok=True)
         for name in sorted(path.name for path in restored.iterdir() if path.name != DATABASE):
             _put_aside(home / name, replaced)
-            faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+            faults.pass_point(FaultPoint.RESTORE_BETWEEN_FILES)
             (restored / name).rename(home / name)
         _put_aside(home / "valkey", replaced)  # hints of another time, and nothing else
-        faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+        faults.pass_point(FaultPoint.RESTORE_BETWEEN_FILES)
         if (restored / DATABASE).exists():
             for name in _DATABASE_FILES[1:]:
                 (home / name).unlink(missing_ok=True)
-            faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+            faults.pass_point(FaultPoint.RESTORE_BETWEEN_FILES)
             (restored / DATABASE).rename(home / DATABASE)
-        faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+        faults.pass_point(FaultPoint.RESTORE_BETWEEN_FILES)
         _sync(home)
         restored.rmdir()
     shutil.rmtree(replaced, ignore_errors=True)

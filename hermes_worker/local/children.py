@@ -23,10 +23,10 @@ from pathlib import Path
 
 import psutil
 
-from hermes_worker.local.forked import Entry, ForkedProcess, Life, Nursery, can_fork
-from hermes_worker.local.process import child_processes, dies_with_parent
+from hermes_worker.local.forking import ChildEntry, ChildPlan, ForkedProcess, Zygote, can_fork
+from hermes_worker.local.process import child_processes, die_with_parent_hook
 from hermes_worker.observe import log
-from hermes_worker.settings.handover import SECRETS_FD, sealed
+from hermes_worker.settings.secret_transfer import SECRETS_FD, open_sealed
 
 _READY_POLL_S = 0.02
 _BACKOFF_FIRST_S = 0.5
@@ -75,7 +75,7 @@ class ChildSpec:
     """Neighbours of the same group start together and stop together."""
     pass_fds: tuple[int, ...] = ()
     """Descriptors it inherits beside the standard ones."""
-    main: Entry | None = None
+    main: ChildEntry | None = None
     """Does the work of ``argv`` in a child that is forked; used where that is possible, see ``forked``."""
     log_path: Path | None = None
     """The file to which it writes its messages; ``None`` when it prints them."""
@@ -109,7 +109,7 @@ def restart_delay_s(failures: int) -> float:
     return float(min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(failures - 1, 16)))
 
 
-class _Child:
+class _ChildRecord:
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
         self.state = ChildState.WAITING
@@ -126,7 +126,7 @@ class _Child:
         self._log_offset = 0
         self.started_at = 0.0
         self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
-        self.pipe: _Pipe | None = None
+        self.pipe: _OutputPipe | None = None
 
     @property
     def is_running(self) -> bool:
@@ -163,7 +163,7 @@ class _Child:
     def last_words(self) -> str:
         """The end of its output since it was started, as one line."""
         lines = list(self.pipe.last_lines) if self.pipe is not None else []
-        return last_words_of(self._logged_lines() + lines)
+        return find_last_words(self._logged_lines() + lines)
 
     def _logged_lines(self) -> list[str]:
         if self.spec.log_path is None:
@@ -185,7 +185,7 @@ class _Child:
             os.kill(self.process.pid, number)
 
 
-def last_words_of(lines: Sequence[str]) -> str:
+def find_last_words(lines: Sequence[str]) -> str:
     """The last words of a child: the sentence of a role of ours, else its last lines as one; may be empty."""
     said = [stripped for line in lines if (stripped := line.strip())]
     sentence = next((line for line in reversed(said) if line.startswith(_SENTENCE)), None)
@@ -205,14 +205,14 @@ class ChildLoop:
         has_prefixes: bool = True,
         on_exit: Callable[[ChildExit], None] | None = None,
         on_output: Callable[[], None] | None = None,
-        preload: Entry | None = None,
+        preload: ChildEntry | None = None,
     ) -> None:
         """``lifeline`` is a descriptor that becomes readable when the parent dies. ``on_exit`` is called for every
         child that ended by itself, ``on_output`` after lines that were forwarded; both must be quick and never raise.
         ``preload`` imports what the children that are forked have in common, in the process that forks them.
         """
-        self._nursery = Nursery(preload, output=output)
-        self._children = [_Child(spec) for spec in specs]
+        self._nursery = Zygote(preload, output=output)
+        self._children = [_ChildRecord(spec) for spec in specs]
         self._name_width = max((len(spec.name) for spec in specs), default=0)
         self._lifeline = lifeline
         self._output = output
@@ -220,7 +220,7 @@ class ChildLoop:
         self._on_exit = on_exit
         self._on_output = on_output
         self._selector = selectors.DefaultSelector()
-        self._pipes: dict[int, _Pipe] = {}
+        self._pipes: dict[int, _OutputPipe] = {}
         self._stop_requests = 0
         self._is_over = False
         self._must_kill = False
@@ -240,14 +240,14 @@ class ChildLoop:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             if self._start_all():
                 on_ready()
-                self._pump_until(self._is_stopping)
+                self._run_until(self._is_stopping)
             status = 0 if self._is_stopping() else EXIT_START_FAILED
             self._stop_all()
             return EXIT_INTERRUPTED if self._must_kill else status
 
     # --- starting and stopping ---------------------------------------------------------------------------------------
 
-    def _groups(self) -> list[list[_Child]]:
+    def _list_groups(self) -> list[list[_ChildRecord]]:
         """Children that start and stop together, in order of start. A child without a group is one by itself."""
         numbered = enumerate(self._children)
         return [[child for _, child in group] for _, group in groupby(numbered, lambda nc: nc[1].spec.group or nc[0])]
@@ -256,32 +256,32 @@ class ChildLoop:
         forked = next((child.spec for child in self._children if child.spec.main is not None), None)
         if forked is not None and can_fork():
             self._nursery.start(forked.env)  # it imports while others start
-        for group in self._groups():
+        for group in self._list_groups():
             self._progress_step_s = _PROGRESS_FIRST_S
             self._progress_at = time.monotonic() + _PROGRESS_FIRST_S
             for child in group:
                 self._spawn(child)
-            self._pump_until(partial(self._is_settled, group))
+            self._run_until(partial(self._is_settled, group))
             self._progress_at = None
             if self._is_stopping() or not all(child.was_ready for child in group):
                 return False
         return True
 
-    def _is_settled(self, group: list[_Child]) -> bool:
+    def _is_settled(self, group: list[_ChildRecord]) -> bool:
         """Whether all are ready; or one ended before it ever was, and starting on would only hide its complaint."""
         has_failed = any(child.state is ChildState.STOPPED for child in group)
         return has_failed or all(child.was_ready for child in group) or self._is_stopping()
 
     def _stop_all(self) -> None:
         self._is_over = True
-        for group in reversed(self._groups()):
+        for group in reversed(self._list_groups()):
             self._stop_group(group)
         kill_descendants()
         # No writer is left, so what is in the pipes is all there will be.
         for pipe in list(self._pipes.values()):
             pipe.forward_all()
 
-    def _stop_group(self, group: list[_Child]) -> None:
+    def _stop_group(self, group: list[_ChildRecord]) -> None:
         for child in group:
             if not child.is_running:
                 child.state = ChildState.STOPPED
@@ -289,46 +289,46 @@ class ChildLoop:
                 child.signal(signal.SIGTERM)
         ends = [(child, time.monotonic() + self._grace_s(child)) for child in group]
         for child, kill_at in sorted(ends, key=lambda end: end[1]):
-            self._pump_until(partial(self._needs_no_grace, child), kill_at)
+            self._run_until(partial(self._has_no_work, child), kill_at)
             if child.is_running:
                 log.warning("child.killed", child=child.spec.name, after_s=self._grace_s(child))
                 child.signal(signal.SIGKILL)
-                self._pump_until(partial(_has_ended, child))
+                self._run_until(partial(_has_ended, child))
 
-    def _needs_no_grace(self, child: _Child) -> bool:
+    def _has_no_work(self, child: _ChildRecord) -> bool:
         return self._must_kill or not child.is_running
 
-    def _grace_s(self, child: _Child) -> float:
+    def _grace_s(self, child: _ChildRecord) -> float:
         return min(child.spec.grace_s, _ORPHANED_GRACE_S) if self._is_orphaned else child.spec.grace_s
 
     def _is_stopping(self) -> bool:
         return self._is_over or self._stop_requests > 0
 
-    def _spawn(self, child: _Child) -> None:
+    def _spawn(self, child: _ChildRecord) -> None:
         child.begin(time.monotonic())
         try:
-            child.process = self._started(child.spec)
+            child.process = self._start_with_secrets(child.spec)
         except OSError as error:
-            self._end_of_start(child, f"it could not be started ({error.strerror})")
+            self._on_failed_start(child, f"it could not be started ({error.strerror})")
             return
         assert child.process.stdout is not None
-        self._listen_to(os.dup(child.process.stdout.fileno()), child)
+        self._forward_output(os.dup(child.process.stdout.fileno()), child)
         child.process.stdout.close()
         child.state = ChildState.STARTING
         child.due_at = child.started_at + child.spec.ready_timeout_s
         log.info("child.started", child=child.spec.name, child_pid=child.process.pid)
 
-    def _started(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
+    def _start_with_secrets(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
         if spec.secrets is None:
-            return self._started_with(spec)
-        with sealed(spec.secrets) as descriptor:
+            return self._start_child(spec)
+        with open_sealed(spec.secrets) as descriptor:
             env = {**spec.env, SECRETS_FD: str(descriptor)}
-            return self._started_with(replace(spec, env=env, pass_fds=(*spec.pass_fds, descriptor)))
+            return self._start_child(replace(spec, env=env, pass_fds=(*spec.pass_fds, descriptor)))
 
-    def _started_with(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
+    def _start_child(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
         if spec.main is None or not can_fork():
             return _start_process(spec)
-        return self._nursery.fork(Life(f"hermes-{spec.name}", spec.main, spec.env), spec.pass_fds)
+        return self._nursery.fork(ChildPlan(f"hermes-{spec.name}", spec.main, spec.env), spec.pass_fds)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class ChildLoop:
         for end in (wake_reader, wake_writer):
             end.setblocking(False)
         self._selector.register(wake_reader, selectors.EVENT_READ, lambda: wake_reader.recv(4096))
-        self._selector.register(self._lifeline, selectors.EVENT_READ, self._be_orphaned)
+        self._selector.register(self._lifeline, selectors.EVENT_READ, self._on_parent_death)
         before = {number: signal.signal(number, self._request_stop) for number in STOP_SIGNALS}
         # Python writes to the wake-up socket only for signals that have a handler.
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -358,20 +358,20 @@ class ChildLoop:
         self._must_kill = self._must_kill or (number == signal.SIGINT and self._stop_requests > 0)
         self._stop_requests += 1
 
-    def _be_orphaned(self) -> None:
+    def _on_parent_death(self) -> None:
         self._selector.unregister(self._lifeline)
         self._is_orphaned = True
         self._stop_requests += 1
 
-    def _pump_until(self, is_over: Callable[[], bool], deadline: float | None = None) -> None:
+    def _run_until(self, is_over: Callable[[], bool], deadline: float | None = None) -> None:
         """Handle events and times until ``is_over`` or ``deadline``."""
         while not is_over():
             if deadline is not None and time.monotonic() >= deadline:
                 return
             for key, _ in self._selector.select(self._patience_s(deadline)):
                 key.data()
-            self._bury()
-            self._keep_times()
+            self._reap_ended()
+            self._handle_due()
 
     def _patience_s(self, deadline: float | None) -> float | None:
         """How many seconds until the next time is due; ``None`` for none."""
@@ -382,7 +382,7 @@ class ChildLoop:
             due.append(_READY_POLL_S)
         return max(0.0, min(due)) if due else None
 
-    def _keep_times(self) -> None:
+    def _handle_due(self) -> None:
         now = time.monotonic()
         for child in self._children:
             if child.state is ChildState.STARTING:
@@ -390,9 +390,9 @@ class ChildLoop:
             elif child.is_due(now) and not self._is_stopping():
                 self._spawn(child)
         if self._progress_at is not None and now >= self._progress_at:
-            self._tell_progress(now)
+            self._report_progress(now)
 
-    def _tell_progress(self, now: float) -> None:
+    def _report_progress(self, now: float) -> None:
         """Name the children that are not ready yet, at growing intervals."""
         waiting = [child for child in self._children if child.is_running and not child.was_ready]
         if waiting:
@@ -401,7 +401,7 @@ class ChildLoop:
         self._progress_step_s *= 2
         self._progress_at = now + self._progress_step_s
 
-    def _check_start(self, child: _Child, now: float) -> None:
+    def _check_start(self, child: _ChildRecord, now: float) -> None:
         if child.spec.ready is None or child.spec.ready():
             child.state = ChildState.READY
             child.was_ready = True
@@ -417,16 +417,16 @@ class ChildLoop:
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
-    def _bury(self) -> None:
+    def _reap_ended(self) -> None:
         """Reap all processes that have ended: our children, and orphans of theirs that the kernel gave to us."""
         children = {child.process.pid: child for child in self._children if child.process and child.is_running}
-        for pid in _ended():
+        for pid in _list_ended():
             if child := children.get(pid):
-                self._bury_child(child, pid)
+                self._reap_child(child, pid)
             else:
                 os.waitpid(pid, 0)
 
-    def _bury_child(self, child: _Child, pid: int) -> None:
+    def _reap_child(self, child: _ChildRecord, pid: int) -> None:
         assert child.process is not None
         # Its number is ours until it is reaped, so the group that is killed here cannot be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -442,16 +442,16 @@ class ChildLoop:
         if self._on_exit is not None:
             self._on_exit(ChildExit(name=child.spec.name, pid=pid, status=status))
 
-    def _plan_next(self, child: _Child, status: int, pid: int) -> None:
-        text = _status_text(status)
+    def _plan_next(self, child: _ChildRecord, status: int, pid: int) -> None:
+        text = _format_status(status)
         if child.state is ChildState.READY:
             self._plan_restart(child, text, pid)
         elif child.is_late:
-            self._end_of_start(child, f"it was not ready after {child.patience_s:g} s", pid)
+            self._on_failed_start(child, f"it was not ready after {child.patience_s:g} s", pid)
         else:
-            self._end_of_start(child, text, pid)
+            self._on_failed_start(child, text, pid)
 
-    def _end_of_start(self, child: _Child, status: str, pid: int | None = None) -> None:
+    def _on_failed_start(self, child: _ChildRecord, status: str, pid: int | None = None) -> None:
         """A child ended before it was ready: mend what stopped it, try again later, or give up and say why."""
         words = child.cause or child.last_words()
         recover = child.spec.recover
@@ -466,7 +466,7 @@ class ChildLoop:
             self.failure = self.failure or f"{child.spec.name} could not be started: {status}: {said}"
             log.error("child.failed", child=child.spec.name, child_pid=pid, status=status, last_words=said)
 
-    def _plan_restart(self, child: _Child, status: str, pid: int | None, words: str | None = None) -> None:
+    def _plan_restart(self, child: _ChildRecord, status: str, pid: int | None, words: str | None = None) -> None:
         now = time.monotonic()
         ran_s = now - child.started_at
         child.failures = 1 if ran_s >= _HEALTHY_AFTER_S else child.failures + 1
@@ -485,9 +485,9 @@ class ChildLoop:
 
     # --- output ------------------------------------------------------------------------------------------------------
 
-    def _listen_to(self, descriptor: int, child: _Child) -> None:
+    def _forward_output(self, descriptor: int, child: _ChildRecord) -> None:
         prefix = f"{child.spec.name:<{self._name_width}} | ".encode() if self._has_prefixes else b""
-        pipe = _Pipe(descriptor, self._output, prefix)
+        pipe = _OutputPipe(descriptor, self._output, prefix)
 
         def forward() -> None:
             if not pipe.forward():
@@ -502,11 +502,11 @@ class ChildLoop:
         self._selector.register(descriptor, selectors.EVENT_READ, forward)
 
 
-def _has_ended(child: _Child) -> bool:
+def _has_ended(child: _ChildRecord) -> bool:
     return not child.is_running
 
 
-class _Pipe:
+class _OutputPipe:
     """Forwards what arrives in a pipe, in whole lines with a prefix."""
 
     def __init__(self, descriptor: int, output: int, prefix: bytes) -> None:
@@ -570,11 +570,11 @@ def _start_process(spec: ChildSpec) -> subprocess.Popen[bytes]:
         pass_fds=spec.pass_fds,
         # A session of its own, so that the terminal's Ctrl-C reaches it only through us, in order.
         start_new_session=True,
-        preexec_fn=dies_with_parent(signal.SIGKILL),
+        preexec_fn=die_with_parent_hook(signal.SIGKILL),
     )
 
 
-def _ended() -> Iterator[int]:
+def _list_ended() -> Iterator[int]:
     """Children that have ended and are not reaped yet."""
     while True:
         try:
@@ -601,5 +601,5 @@ def kill_descendants(spare: Container[int] = ()) -> None:
                 child.wait(_BURIAL_PATIENCE_S)
 
 
-def _status_text(status: int) -> str:
+def _format_status(status: int) -> str:
     return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"

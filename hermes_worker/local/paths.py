@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
+from hermes_worker.core.errors import ConfigurationError, HermesError, format_reason
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.local.archives import finish_restore
 from hermes_worker.observe import log
@@ -61,18 +61,18 @@ def embedded_database_url(home: Path) -> str:
     return f"sqlite:///{quote(str(home / 'hermes-worker.db'))}"
 
 
-def spellings_of(home: Path) -> Sequence[str]:
+def list_spellings(home: Path) -> Sequence[str]:
     """The path of the home, and with all links followed: workspaces that people name are written in that way."""
     return tuple(dict.fromkeys((str(home.absolute()), os.path.realpath(home))))
 
 
 def embedded_broker_url(home: Path) -> str | None:
     """The broker of the stack that runs on this home; ``None`` when none does."""
-    note = running_stack(home)
+    note = find_running_stack(home)
     return note.broker_url if note else None
 
 
-def broker_url_of(settings: Settings) -> str:
+def find_broker_url(settings: Settings) -> str:
     """The broker to talk to. Raises ``ConfigurationError`` when none is given and none runs in the home."""
     url = settings.broker.url or embedded_broker_url(settings.home)
     if url is None:
@@ -137,7 +137,7 @@ def logs_dir(home: Path) -> Path:
     return home / "logs"
 
 
-def running_stack(home: Path) -> StackNote | None:
+def find_running_stack(home: Path) -> StackNote | None:
     """The note of the stack that runs on this home; ``None`` when none does, or when it is not up yet."""
     if not is_held(home):
         return None
@@ -148,12 +148,12 @@ def running_stack(home: Path) -> StackNote | None:
         return None
     except (ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
-            f"{str(_note_path(home))!r} cannot be read ({reason_of(error)}); "
+            f"{str(_note_path(home))!r} cannot be read ({format_reason(error)}); "
             "stop the hermes-worker that runs on this home"
         ) from error
 
 
-def left_behind(home: Path) -> StackNote | None:
+def find_left_note(home: Path) -> StackNote | None:
     """The note of a stack that ended without removing it: it was killed, or the machine was. ``None`` for none."""
     if is_held(home):
         return None
@@ -166,11 +166,11 @@ def left_behind(home: Path) -> StackNote | None:
 def require_free_home(home: Path) -> None:
     """Raises ``HomeBusy`` when a stack runs on this home."""
     if is_held(home):
-        raise HomeBusy(_who_holds(home))
+        raise HomeBusy(_format_holder(home))
 
 
 @contextmanager
-def holding_home(home: Path) -> Iterator[HeldHome]:
+def hold_home(home: Path) -> Iterator[HeldHome]:
     """Be the one stack of this home while the block runs.
 
     Raises ``HomeBusy`` when there is another, ``ConfigurationError`` when the home cannot be written.
@@ -252,10 +252,10 @@ def close_to_others(home: Path) -> None:
         return  # a group may share it: that is how volumes are given to containers
     for path in (home, *(home / name for name in _PRIVATE)):
         if path is home or not path.is_symlink():
-            _close(path)
+            _close_path(path)
 
 
-def _close(path: Path) -> None:
+def _close_path(path: Path) -> None:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -286,7 +286,7 @@ class FailedStart:
     sentence: str
 
 
-def failed_start(home: Path) -> FailedStart | None:
+def read_failed_start(home: Path) -> FailedStart | None:
     """The last start on this home, if it failed; ``None`` when it did not."""
     path = _failure_path(home)
     try:
@@ -322,12 +322,12 @@ def _lock(descriptor: int, home: Path) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise HomeBusy(_who_holds(home)) from None
+                raise HomeBusy(_format_holder(home)) from None
         time.sleep(0.02)
 
 
-def _who_holds(home: Path) -> str:
-    note = running_stack(home)
+def _format_holder(home: Path) -> str:
+    note = find_running_stack(home)
     if note is None:
         return f"another hermes-worker is starting or stopping on {str(home)!r}; try again in a moment"
     since = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(note.started_at))

@@ -72,7 +72,7 @@ class EmbeddedPostgres:
         self.directory = directory.absolute()
         self._is_durable = is_durable
         self._options = options
-        self._account = _account()
+        self._account = _choose_account()
         self._data = self.directory / "data"
         self._socket_directory = _socket_directory(self.directory)
         self._process = ServerProcess("the PostgreSQL server", self.directory / "postgres.log")
@@ -150,7 +150,7 @@ class EmbeddedPostgres:
     def create_database(self, name: str) -> str:
         """Make an empty database and return its URL."""
         # Copying the template's files beats writing them to the log, once the checkpoint that needs costs nothing.
-        self._execute(f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY {_strategy(self._is_durable)}')
+        self._execute(f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY {_copy_strategy(self._is_durable)}')
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
@@ -179,7 +179,7 @@ class EmbeddedPostgres:
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
     def _binary(self, name: str) -> Path:
-        installation = _installation()
+        installation = _find_installation()
         if self._account and not _can_reach(installation / "bin", self._account):
             installation = self._reachable_copy(installation)
         return installation / "bin" / name
@@ -213,11 +213,11 @@ class EmbeddedPostgres:
 
     def _run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         try:
-            return self._ran(argv)
+            return self._run_program(argv)
         except (OSError, subprocess.SubprocessError) as error:
             raise ConfigurationError(f"{argv[0]} of the PostgreSQL server could not be started: {error}") from error
 
-    def _ran(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    def _run_program(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [str(self._binary(argv[0])), *argv[1:]],
             env=_ENV,
@@ -234,11 +234,11 @@ class EmbeddedPostgres:
 _ENV = {"LC_ALL": "C", "PATH": os.defpath}
 
 
-def _strategy(is_durable: bool) -> str:
+def _copy_strategy(is_durable: bool) -> str:
     return "wal_log" if is_durable else "file_copy"
 
 
-def _installation() -> Path:
+def _find_installation() -> Path:
     # Not imported: the package reads the environment and looks for directories while it is.
     spec: Any = importlib.util.find_spec(_PACKAGE)
     installation = Path(spec.origin).parent / _INSTALLATION if spec and spec.origin else None
@@ -259,7 +259,7 @@ def _copy_software(installation: Path, target: Path) -> None:
         shutil.copytree(libraries, target / libraries.name)
 
 
-def _account() -> pwd.struct_passwd | None:
+def _choose_account() -> pwd.struct_passwd | None:
     """The account to run the server as; ``None`` when that is ours."""
     if os.geteuid() != 0:
         return None

@@ -30,7 +30,7 @@ _KILL_PATIENCE_S = 30.0
 _LOOKS_AT_OURSELVES = 3
 
 
-def dies_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> Callable[[], None] | None:
+def die_with_parent_hook(with_signal: signal.Signals = signal.SIGKILL) -> Callable[[], None] | None:
     """A ``preexec_fn`` after which the child gets ``with_signal`` the moment its parent is gone, however it went.
 
     Linux sends the signal when the *thread* that started the child ends, so from any thread but the main one, and on
@@ -38,15 +38,15 @@ def dies_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> Callable[[
     """
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
-    return functools.partial(_ask_for, _prctl(), int(with_signal), os.getpid())
+    return functools.partial(_set_death_signal, _prctl(), int(with_signal), os.getpid())
 
 
 def die_with(parent: int) -> None:
     """Have this process killed the moment its parent, ``parent``, is gone. Linux only."""
-    _ask_for(_prctl(), int(signal.SIGKILL), parent)
+    _set_death_signal(_prctl(), int(signal.SIGKILL), parent)
 
 
-def _ask_for(prctl: Callable[..., int], number: int, parent: int) -> None:
+def _set_death_signal(prctl: Callable[..., int], number: int, parent: int) -> None:
     prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         # It died before the line above, so its signal will never come.
@@ -65,7 +65,7 @@ def name_process(name: str) -> None:
         _prctl()(_PR_SET_NAME, name.encode()[:15])
 
 
-def root_warning() -> str | None:
+def format_root_warning() -> str | None:
     """The warning for a user who runs a program of ours as root; ``None`` for any other user."""
     if os.geteuid() != 0:
         return None
@@ -123,7 +123,7 @@ class ServerProcess:
 
         Raises ``ServerFailed`` when the program cannot be run.
         """
-        with self._log_path.open("wb") as log, self._explained():
+        with self._log_path.open("wb") as log, self._explain_errors():
             self._process = subprocess.Popen(
                 argv,
                 env=dict(env),
@@ -134,7 +134,7 @@ class ServerProcess:
                 pass_fds=tuple(pass_fds),
                 # A session of its own: Ctrl-C in our terminal is for us, and we then stop it in order.
                 start_new_session=True,
-                preexec_fn=dies_with_parent(death_signal),
+                preexec_fn=die_with_parent_hook(death_signal),
                 user=user,
                 group=group,
                 extra_groups=[] if user is not None else None,
@@ -142,7 +142,7 @@ class ServerProcess:
         atexit.register(self._stop_at_exit, os.getpid())
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, subprocess.SubprocessError) as error:

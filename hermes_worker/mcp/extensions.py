@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_worker.extension import Extension, SettingDeclaration, SettingValue, ToolSourceDeclaration, load
-from hermes_worker.mcp.servers import McpServer, credentials_variable, servers_of, token_variable
+from hermes_worker.extension import Extension, SettingDeclaration, SettingValue, ToolSourceDeclaration, load_reference
+from hermes_worker.mcp.servers import McpServer, credentials_variable, load_servers, token_variable
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _SourceFactory:
     """Makes the tool source, in the process that asks it."""
 
     name: str
@@ -22,13 +22,13 @@ class _Source:
         token, login = values.get("token"), values.get("credentials")
         grants = services.pop("grants", None)
         if login:
-            found = load("hermes_worker.mcp.logins:login_of")(self.name, str(login))
-            services["logins"] = load("hermes_worker.mcp.logins:LoginBearers")(self.name, found, grants)
-        made = load("hermes_worker.mcp.source:McpSource")
+            found = load_reference("hermes_worker.mcp.logins:parse_login")(self.name, str(login))
+            services["logins"] = load_reference("hermes_worker.mcp.logins:LoginBearers")(self.name, found, grants)
+        made = load_reference("hermes_worker.mcp.source:McpSource")
         return made(self.name, self.server, str(token) if token else None, **services)
 
 
-def extension_of(name: str, server: McpServer) -> Extension:
+def build_extension(name: str, server: McpServer) -> Extension:
     """A server as an extension."""
     token = SettingDeclaration(
         name="token",
@@ -46,7 +46,7 @@ def extension_of(name: str, server: McpServer) -> Extension:
     )
     source = ToolSourceDeclaration(
         name=name,
-        implementation=_Source(name, server),
+        implementation=_SourceFactory(name, server),
         needs=("resources",) if server.is_process else ("grants",),
         timeout_s=server.timeout_s + 5,
     )
@@ -59,6 +59,6 @@ def extension_of(name: str, server: McpServer) -> Extension:
     )
 
 
-def server_extensions(home: Path) -> tuple[Extension, ...]:
+def build_server_extensions(home: Path) -> tuple[Extension, ...]:
     """The extensions of every server of this home. Raises ``ConfigurationError``."""
-    return tuple(extension_of(name, server) for name, server in sorted(servers_of(home).items()))
+    return tuple(build_extension(name, server) for name, server in sorted(load_servers(home).items()))

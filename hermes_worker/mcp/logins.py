@@ -17,19 +17,19 @@ from hermes_worker.core.logins import Answer, Grant, Login
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.mcp.protocol import McpRefusal
 from hermes_worker.mcp.servers import credentials_variable
-from hermes_worker.mcp.signing_in import SignedIn, exchange_under
+from hermes_worker.mcp.sign_in import SignInResult, make_exchange
 from hermes_worker.net.urls import UrlPolicy
 
 
-class TokenGrants(Protocol):
-    """Supplies access tokens. Implemented by ``models.logins.Grants``."""
+class LoginTokenSource(Protocol):
+    """Supplies access tokens. Implemented by ``models.logins.LoginTokens``."""
 
-    def grant(self, login: Login, abort: AbortSignal) -> Grant: ...
+    def get_token(self, login: Login, abort: AbortSignal) -> Grant: ...
 
-    def renew(self, login: Login, refused: int, abort: AbortSignal) -> Grant: ...
+    def renew_token(self, login: Login, refused: int, abort: AbortSignal) -> Grant: ...
 
 
-GrantsMaker = Callable[[Callable[[Login, str], Answer]], TokenGrants]
+GrantsMaker = Callable[[Callable[[Login, str], Answer]], LoginTokenSource]
 """Makes the grants, given the function that sends a refresh token."""
 
 
@@ -47,13 +47,13 @@ class ServerLogin(BaseModel):
     allows_private: bool = False
     """Whether the server was in the local network, so that its token server may be too."""
 
-    def login(self, server: str) -> Login:
+    def build_login(self, server: str) -> Login:
         """The refresh token to exchange, by the rules for all logins."""
         facts = self.model_dump(exclude={"allows_private"})
         return Login(**facts, sign_in=f"sign in again: hermes-worker mcp login {server}")
 
 
-def login_document(signed_in: SignedIn) -> str | None:
+def render_login(signed_in: SignInResult) -> str | None:
     """The document to keep of a sign-in; ``None`` when it brought no refresh token. One line without single quotes."""
     refresh_token = signed_in.granted.refresh_token
     if refresh_token is None:
@@ -70,7 +70,7 @@ def login_document(signed_in: SignedIn) -> str | None:
     return canonical_json(kept.model_dump(exclude_defaults=True)).replace("'", "\\u0027")
 
 
-def login_of(server: str, text: str) -> ServerLogin:
+def parse_login(server: str, text: str) -> ServerLogin:
     """Parse a kept login. Raises ``ConfigurationError``, which shows nothing of the text."""
     try:
         return ServerLogin.model_validate_json(text)
@@ -84,10 +84,10 @@ class LoginBearers:
     """The login of one server, for the calls of this process. Thread-safe."""
 
     def __init__(self, server: str, found: ServerLogin, grants: GrantsMaker) -> None:
-        self._login = found.login(server)
-        self._grants = grants(exchange_under(UrlPolicy(allows_private=found.allows_private)))
+        self._login = found.build_login(server)
+        self._grants = grants(make_exchange(UrlPolicy(allows_private=found.allows_private)))
 
-    def bearer(self) -> LoginBearer:
+    def make_bearer(self) -> LoginBearer:
         """Make the bearer for one call."""
         return LoginBearer(self._login, self._grants)
 
@@ -95,20 +95,20 @@ class LoginBearers:
 class LoginBearer:
     """The access token of one call: it remembers which one it used, so that a refusal is about that one."""
 
-    def __init__(self, login: Login, grants: TokenGrants) -> None:
+    def __init__(self, login: Login, grants: LoginTokenSource) -> None:
         self._login = login
         self._grants = grants
         self._used = 0
 
-    def token(self) -> str:
+    def get_token(self) -> str:
         """The token, renewed before if its time is over. Raises ``McpRefusal``: nothing was asked of the server."""
-        return self._told(lambda: self._grants.grant(self._login, AbortSignal()))
+        return self._get_access_token(lambda: self._grants.get_token(self._login, AbortSignal()))
 
-    def newer_token(self) -> str:
+    def get_newer_token(self) -> str:
         """Another token than the server just refused. Raises ``McpRefusal``."""
-        return self._told(lambda: self._grants.renew(self._login, self._used, AbortSignal()))
+        return self._get_access_token(lambda: self._grants.renew_token(self._login, self._used, AbortSignal()))
 
-    def _told(self, work: Callable[[], Grant]) -> str:
+    def _get_access_token(self, work: Callable[[], Grant]) -> str:
         try:
             grant = work()
         except ModelCallError as error:

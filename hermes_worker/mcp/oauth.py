@@ -65,7 +65,7 @@ class AuthorizationServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignIn:
+class SignInRequest:
     """A sign-in that a person has to approve. ``state`` and ``verifier`` are made for it and used once."""
 
     at: AuthorizationServer
@@ -107,27 +107,27 @@ class SignIn:
 
     def is_answered_by(self, address: str) -> bool:
         """Whether a request to the redirect address belongs to this sign-in: a page of a stranger knows no state."""
-        said = _one(parse_qs(urlsplit(address).query), "state")
+        said = _single_value(parse_qs(urlsplit(address).query), "state")
         return said is not None and secrets.compare_digest(said.encode(), self.state.encode())
 
-    def code_of(self, address: str) -> str:
+    def parse_code(self, address: str) -> str:
         """The code that the person was sent back with. Raises ``McpError``."""
         said = parse_qs(urlsplit(address).query)
         if not self.is_answered_by(address):
             raise McpError("the answer does not belong to this sign-in")
-        issuer = _one(said, "iss")
+        issuer = _single_value(said, "iss")
         if (issuer is not None or self.at.names_itself) and issuer != self.at.issuer:
             raise McpError("the answer comes from another authorization server than the one that was asked")
-        if (error := _one(said, "error")) is not None:
-            reason = f"{error} {_one(said, 'error_description') or ''}"
+        if (error := _single_value(said, "error")) is not None:
+            reason = f"{error} {_single_value(said, 'error_description') or ''}"
             raise McpError(f"the sign-in was refused: {' '.join(reason.split())[:300]}")
-        code = _one(said, "code")
+        code = _single_value(said, "code")
         if not code or len(code) > _WORD_CHARS_MAX:
             raise McpError("the answer holds no code")
         return code
 
 
-def challenge_of(header: str) -> AuthorizationChallenge:
+def parse_challenge(header: str) -> AuthorizationChallenge:
     """Parse a ``WWW-Authenticate`` header; empty for one that says nothing of use."""
     found = _BEARER.search(header[:_WORD_CHARS_MAX])
     said = dict(re.findall(r"([\w-]+)\s*=\s*\"([^\"]*)\"", found[1])) if found else {}
@@ -139,49 +139,51 @@ def challenge_of(header: str) -> AuthorizationChallenge:
     )
 
 
-def resource_addresses(server_url: str, challenge: AuthorizationChallenge) -> Iterator[str]:
+def list_resource_addresses(server_url: str, challenge: AuthorizationChallenge) -> Iterator[str]:
     """Yield the possible addresses of the server's document (RFC 9728 §3.1), the likeliest first."""
     if challenge.metadata_url is not None:
         yield challenge.metadata_url
         return
     parts = urlsplit(server_url)
     for path in dict.fromkeys((parts.path.rstrip("/"), "")):
-        yield _at(parts, f"/.well-known/oauth-protected-resource{path}")
+        yield _replace_path(parts, f"/.well-known/oauth-protected-resource{path}")
 
 
-def issuer_addresses(issuer: str) -> Iterator[str]:
+def list_issuer_addresses(issuer: str) -> Iterator[str]:
     """Yield the possible addresses of an authorization server's document (RFC 8414 §3.1, OpenID Connect Discovery
     §4).
     """
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
-    yield _at(parts, f"/.well-known/oauth-authorization-server{path}")
-    yield _at(parts, f"/.well-known/openid-configuration{path}")
+    yield _replace_path(parts, f"/.well-known/oauth-authorization-server{path}")
+    yield _replace_path(parts, f"/.well-known/openid-configuration{path}")
     if path:
-        yield _at(parts, f"{path}/.well-known/openid-configuration")
+        yield _replace_path(parts, f"{path}/.well-known/openid-configuration")
 
 
-def origin_of(url: str) -> str:
+def origin_as_issuer(url: str) -> str:
     """The issuer of a server of revision 2025-03-26 that names no other one: the server's own origin."""
-    return _at(urlsplit(url), "")
+    return _replace_path(urlsplit(url), "")
 
 
-def resource_of(document: Mapping[str, Any], server_url: str) -> ProtectedResource:
+def parse_resource(document: Mapping[str, Any], server_url: str) -> ProtectedResource:
     """Parse a server's document. Raises ``McpError``, for a document about something else as well: its tokens would be
     for that.
     """
     resource = document.get("resource")
     if not isinstance(resource, str) or not _is_part_of(server_url, resource):
         raise McpError(f"the server's document is about another address: {str(resource)[:200]!r}")
-    issuers = _words(document.get("authorization_servers"))
-    if not issuers or _split(issuers[0]) is None:
+    issuers = _parse_words(document.get("authorization_servers"))
+    if not issuers or _split_url(issuers[0]) is None:
         raise McpError("the server names no authorization server")
-    return ProtectedResource(resource=resource, issuer=issuers[0], scopes=_words(document.get("scopes_supported")))
+    return ProtectedResource(
+        resource=resource, issuer=issuers[0], scopes=_parse_words(document.get("scopes_supported"))
+    )
 
 
-def old_authorization_server(server_url: str) -> Mapping[str, Any]:
+def build_old_server_document(server_url: str) -> Mapping[str, Any]:
     """The document for a server of revision 2025-03-26 that has none, with the addresses of that revision."""
-    origin = origin_of(server_url)
+    origin = origin_as_issuer(server_url)
     return {
         "issuer": origin,
         "authorization_endpoint": f"{origin}/authorize",
@@ -190,7 +192,7 @@ def old_authorization_server(server_url: str) -> Mapping[str, Any]:
     }
 
 
-def authorization_server_of(
+def parse_authorization_server(
     document: Mapping[str, Any], issuer: str, server_url: str, *, is_old: bool = False
 ) -> AuthorizationServer:
     """Parse the document of an authorization server. Raises ``McpError``: it must be the one that was asked, use PKCE,
@@ -202,21 +204,23 @@ def authorization_server_of(
     said = str(document.get("issuer", ""))
     if said.rstrip("/") != issuer.rstrip("/") and not (is_old and _is_part_of(said, issuer)):
         raise McpError(f"{issuer[:200]} answers as somebody else: {str(document.get('issuer'))[:200]!r}")
-    if "S256" not in _words(document.get("code_challenge_methods_supported")):
+    if "S256" not in _parse_words(document.get("code_challenge_methods_supported")):
         raise McpError(f"{issuer[:200]} does not say that it knows PKCE with S256, without which a code can be stolen")
     registration = document.get("registration_endpoint")
     return AuthorizationServer(
         issuer=str(document["issuer"]),
-        authorization_url=_address(document, "authorization_endpoint", server_url),
-        token_url=_address(document, "token_endpoint", server_url),
-        registration_url=None if registration is None else _address(document, "registration_endpoint", server_url),
-        client_methods=_words(document.get("token_endpoint_auth_methods_supported")),
-        scopes=_words(document.get("scopes_supported")),
+        authorization_url=_parse_address(document, "authorization_endpoint", server_url),
+        token_url=_parse_address(document, "token_endpoint", server_url),
+        registration_url=None
+        if registration is None
+        else _parse_address(document, "registration_endpoint", server_url),
+        client_methods=_parse_words(document.get("token_endpoint_auth_methods_supported")),
+        scopes=_parse_words(document.get("scopes_supported")),
         names_itself=document.get("authorization_response_iss_parameter_supported") is True,
     )
 
 
-def scope_of(
+def choose_scope(
     challenge: AuthorizationChallenge, resource: ProtectedResource, at: AuthorizationServer, lacking: str = ""
 ) -> str | None:
     """The scopes to request: those that the refusal named, else those that the server names; those that a call lacked
@@ -229,7 +233,7 @@ def scope_of(
     return " ".join(asked) or None
 
 
-def registration(at: AuthorizationServer, redirect_url: str) -> Mapping[str, Any]:
+def build_registration(at: AuthorizationServer, redirect_url: str) -> Mapping[str, Any]:
     """The registration of this client (RFC 7591): without a secret, where the server allows that."""
     wished = ("none", "client_secret_post", "client_secret_basic")
     method = next((one for one in wished if one in at.client_methods), "none")
@@ -242,7 +246,7 @@ def registration(at: AuthorizationServer, redirect_url: str) -> Mapping[str, Any
     }
 
 
-def registered(document: Mapping[str, Any], asked: Mapping[str, Any]) -> TokenClient:
+def parse_registration(document: Mapping[str, Any], asked: Mapping[str, Any]) -> TokenClient:
     """Parse the answer to a registration. Raises ``McpError``."""
     client_id, secret = document.get("client_id"), document.get("client_secret")
     if not isinstance(client_id, str) or not 0 < len(client_id) <= _WORD_CHARS_MAX:
@@ -264,7 +268,7 @@ def known_client(at: AuthorizationServer, client_id: str, client_secret: str) ->
     )
 
 
-def object_of(body: bytes) -> Mapping[str, Any] | None:
+def parse_object(body: bytes) -> Mapping[str, Any] | None:
     """Parse a JSON object; ``None`` for anything else."""
     try:
         found = json.loads(body)
@@ -273,9 +277,9 @@ def object_of(body: bytes) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _address(document: Mapping[str, Any], name: str, server_url: str) -> str:
+def _parse_address(document: Mapping[str, Any], name: str, server_url: str) -> str:
     url = document.get(name)
-    parts = _split(url) if isinstance(url, str) and len(url) <= _WORD_CHARS_MAX else None
+    parts = _split_url(url) if isinstance(url, str) and len(url) <= _WORD_CHARS_MAX else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise McpError(f"the authorization server's {name} is no address")
     if parts.scheme == "http" and urlsplit(server_url).scheme == "https":
@@ -283,7 +287,7 @@ def _address(document: Mapping[str, Any], name: str, server_url: str) -> str:
     return str(url)
 
 
-def _split(url: str) -> SplitResult | None:
+def _split_url(url: str) -> SplitResult | None:
     if re.search(r"[\x00-\x20\x7f\\]", url):
         return None
     try:
@@ -294,23 +298,23 @@ def _split(url: str) -> SplitResult | None:
 
 def _is_part_of(url: str, whole: str) -> bool:
     """Whether an address is another one, or lies below it."""
-    one, other = _split(url), _split(whole)
+    one, other = _split_url(url), _split_url(whole)
     if one is None or other is None or (one.scheme, one.netloc.lower()) != (other.scheme, other.netloc.lower()):
         return False
     return f"{one.path.rstrip('/')}/".startswith(f"{other.path.rstrip('/')}/")
 
 
-def _at(parts: SplitResult, path: str) -> str:
+def _replace_path(parts: SplitResult, path: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
-def _words(value: object) -> tuple[str, ...]:
+def _parse_words(value: object) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return ()
     return tuple(one for one in value if isinstance(one, str) and 0 < len(one) <= _WORD_CHARS_MAX)[:_SCOPES_MAX]
 
 
-def _one(said: Mapping[str, list[str]], name: str) -> str | None:
+def _single_value(said: Mapping[str, list[str]], name: str) -> str | None:
     """The value of a parameter that is given once; ``None`` for several, since such an answer is ambiguous."""
     values = said.get(name, [])
     return values[0] if len(values) == 1 else None

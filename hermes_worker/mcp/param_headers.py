@@ -20,12 +20,12 @@ _VALUE_CHARS_MAX: Final = 4_000
 _DEPTH_MAX: Final = 20
 
 
-def header_paths(schema: object) -> Mapping[str, Sequence[str]] | None:
+def find_header_paths(schema: object) -> Mapping[str, Sequence[str]] | None:
     """The paths of headers' values among the arguments, by the ends of the headers' names; ``None`` for a schema with
     wrong marks, whose tool must not be offered.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for path, node in _properties(schema, ()):
+    for path, node in _iterate_properties(schema, ()):
         if MARK not in node:
             continue
         name = node[MARK]
@@ -33,10 +33,10 @@ def header_paths(schema: object) -> Mapping[str, Sequence[str]] | None:
         if not is_name or node.get("type") not in _TYPES or name.lower() in {one.lower() for one in found}:
             return None
         found[name] = path
-    return found if _marks(schema) == len(found) else None
+    return found if _count_marks(schema) == len(found) else None
 
 
-def param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> dict[str, str]:
+def build_param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> dict[str, str]:
     """The headers of a call; none for a value that is not given. Raises ``ValueError`` for one that is too long."""
     headers: dict[str, str] = {}
     for name, path in paths.items():
@@ -46,11 +46,11 @@ def param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, An
         if isinstance(value, bool):
             headers[f"{_PREFIX}{name}"] = "true" if value else "false"
         elif isinstance(value, str | int):
-            headers[f"{_PREFIX}{name}"] = header_text(str(value))
+            headers[f"{_PREFIX}{name}"] = format_header_value(str(value))
     return headers
 
 
-def header_text(value: str) -> str:
+def format_header_value(value: str) -> str:
     """A value as a header can have it. Raises ``ValueError`` for one that is too long."""
     if len(value) > _VALUE_CHARS_MAX:
         raise ValueError(f"an argument that is sent as a header has more than {_VALUE_CHARS_MAX:,} characters")
@@ -59,16 +59,16 @@ def header_text(value: str) -> str:
     return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode()}?="
 
 
-def _properties(node: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+def _iterate_properties(node: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
     """The properties that are reached through nothing but properties."""
     inside = node.get("properties") if isinstance(node, dict) and len(path) < _DEPTH_MAX else None
     for name, each in inside.items() if isinstance(inside, dict) else ():
         if isinstance(each, dict):
             yield (*path, name), each
-            yield from _properties(each, (*path, name))
+            yield from _iterate_properties(each, (*path, name))
 
 
-def _marks(node: object) -> int:
+def _count_marks(node: object) -> int:
     """How many marks a schema has, at any place. A property may bear the mark as its name."""
     waiting, found = [(node, False)], 0
     while waiting:

@@ -18,10 +18,10 @@ from hermes_worker.core.tool_schemas import (
     NO_ARGUMENTS,
     LeftOutTool,
     UnfitDefinition,
-    fitted_schema,
-    why_unusable_name,
+    explain_unusable_name,
+    fit_schema,
 )
-from hermes_worker.mcp.param_headers import MARK, header_paths, header_text
+from hermes_worker.mcp.param_headers import MARK, find_header_paths, format_header_value
 from hermes_worker.mcp.servers import STATELESS, TOOLS_MAX
 
 _META = "io.modelcontextprotocol/"
@@ -82,7 +82,7 @@ _NOTHING_DONE = frozenset({-32700, -32600, -32601, -32602, -32020, -32021, -3202
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedOfUs:
+class ServerRequest:
     """A request that a server makes of us."""
 
     number: int | str
@@ -137,7 +137,7 @@ class InputWanted:
     """State to be sent back unchanged."""
 
 
-def stateless(
+def build_stateless_request(
     method: str, params: Mapping[str, Any], *, key: str | None = None, capabilities: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, str], bytes]:
     """Headers and body of a request that stands by itself. ``key`` names the call, the same at each attempt."""
@@ -150,21 +150,21 @@ def stateless(
         meta[KEY_META] = key
     headers = {"MCP-Protocol-Version": STATELESS, "Mcp-Method": method}
     if (named := _NAMED_BY.get(method)) is not None:
-        headers["Mcp-Name"] = header_text(str(params[named]))
-    return headers, message(method, {**params, "_meta": meta})
+        headers["Mcp-Name"] = format_header_value(str(params[named]))
+    return headers, build_request(method, {**params, "_meta": meta})
 
 
-def message(method: str, params: Mapping[str, Any], number: int = 1) -> bytes:
+def build_request(method: str, params: Mapping[str, Any], number: int = 1) -> bytes:
     """A request of JSON-RPC. Where a request has a connection to itself, it is number 1."""
     return canonical_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
 
 
-def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
+def build_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
     """Build a message that a server does not answer."""
     return canonical_json({"jsonrpc": "2.0", "method": method, "params": params or {}}).encode()
 
 
-def reply_to(asked: AskedOfUs, result: Mapping[str, Any] | None = None) -> bytes:
+def build_reply(asked: ServerRequest, result: Mapping[str, Any] | None = None) -> bytes:
     """Build our answer to a request of a server: with ``result``, or the usual one. A ``ping`` is answered, anything
     else refused.
     """
@@ -173,18 +173,18 @@ def reply_to(asked: AskedOfUs, result: Mapping[str, Any] | None = None) -> bytes
     return canonical_json({"jsonrpc": "2.0", "id": asked.number, **said}).encode()
 
 
-def initialize_params(protocol: str, capabilities: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+def build_initialize_params(protocol: str, capabilities: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """The parameters of the first request of a revision with sessions."""
     return {"protocolVersion": protocol, "capabilities": dict(capabilities or {}), "clientInfo": _CLIENT}
 
 
-def refused_in(methods: Collection[str]) -> str:
+def format_refused(methods: Collection[str]) -> str:
     """What a server asked of us and did not get, as the end of a sentence; empty when it asked nothing."""
     named = ", ".join(repr(one[:60]) for one in sorted(methods)[:5])
     return f"it asked us for {named}, which is refused here" if named else ""
 
 
-def messages_in(text: str) -> list[Mapping[str, Any]]:
+def parse_messages(text: str) -> list[Mapping[str, Any]]:
     """The messages in one JSON text: in revision 2025-03-26 it may be a list of them. Raises ``McpError``."""
     try:
         found = json.loads(text)
@@ -193,20 +193,20 @@ def messages_in(text: str) -> list[Mapping[str, Any]]:
     return [one for one in (found[:1_000] if isinstance(found, list) else [found]) if isinstance(one, dict)]
 
 
-def asked_of_us(found: Mapping[str, Any]) -> AskedOfUs | None:
+def parse_server_request(found: Mapping[str, Any]) -> ServerRequest | None:
     """The request in a message; ``None`` when it is none."""
     number, method = found.get("id"), found.get("method")
     if not isinstance(number, int | str) or not isinstance(method, str):
         return None
-    return AskedOfUs(number=number, method=method, params=found.get("params"))
+    return ServerRequest(number=number, method=method, params=found.get("params"))
 
 
-def answers(found: Mapping[str, Any], number: int | None) -> bool:
+def is_answer_to(found: Mapping[str, Any], number: int | None) -> bool:
     """Whether a message is the answer to our request of this number."""
     return type(found.get("id")) is int and found["id"] == number and "method" not in found
 
 
-def with_refusal(result: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
+def add_refusal(result: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
     """The result of a call that also says what the server asked for and did not get: it may be why it did no more."""
     content = result.get("content")
     if not refused or not isinstance(content, list):
@@ -214,7 +214,7 @@ def with_refusal(result: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
     return {**result, "content": [*content, {"type": "text", "text": f"[{refused}]"}]}
 
 
-def result_in(found: Mapping[str, Any]) -> Mapping[str, Any]:
+def parse_result(found: Mapping[str, Any]) -> Mapping[str, Any]:
     """The result in the answer to a request. Raises ``McpRefusal``, ``UnknownOutcome``, ``McpError``."""
     error = found.get("error")
     if isinstance(error, dict):
@@ -228,17 +228,17 @@ def result_in(found: Mapping[str, Any]) -> Mapping[str, Any]:
         raise McpError("the server ended its answer without a result")
     kind = result.get("resultType", "complete")
     if kind not in ("complete", "task", INPUT_REQUIRED):
-        raise McpError(refusal_of(result))
+        raise McpError(format_refusal(result))
     return result
 
 
-def refusal_of(result: Mapping[str, Any]) -> str:
+def format_refusal(result: Mapping[str, Any]) -> str:
     """The sentence about a request of a server that is refused here."""
     kind = str(result.get("resultType"))[:40]
-    return f"the server wants to go on with {kind!r}{_asked_in(result)}, which is refused here"
+    return f"the server wants to go on with {kind!r}{_format_asked_methods(result)}, which is refused here"
 
 
-def input_wanted(result: Mapping[str, Any]) -> InputWanted | None:
+def parse_input_wanted(result: Mapping[str, Any]) -> InputWanted | None:
     """The questions in the result of ``tools/call``; ``None`` when it has none. Raises ``UnknownOutcome`` for questions
     that no person can be asked here.
     """
@@ -247,13 +247,13 @@ def input_wanted(result: Mapping[str, Any]) -> InputWanted | None:
     asked, state = result.get("inputRequests") or {}, result.get("requestState")
     is_usable = isinstance(asked, dict) and len(asked) <= _QUESTIONS_MAX and isinstance(state, str | None)
     if not is_usable or not (asked or state) or len(state or "") > _STATE_CHARS_MAX:
-        raise UnknownOutcome(refusal_of(result))
+        raise UnknownOutcome(format_refusal(result))
     if any(not isinstance(one, dict) or one.get("method") != ELICITATION for one in asked.values()):
-        raise UnknownOutcome(refusal_of(result))
+        raise UnknownOutcome(format_refusal(result))
     return InputWanted(asked=asked, server_state=state)
 
 
-def _asked_in(result: Mapping[str, Any]) -> str:
+def _format_asked_methods(result: Mapping[str, Any]) -> str:
     """The methods that a server asks of us before it goes on: to sample a model, to ask a person."""
     requests = result.get("inputRequests")
     if not isinstance(requests, dict):
@@ -270,7 +270,7 @@ class OfferedTools(list[Mapping[str, Any]]):
         self.left_out = left_out
 
 
-def offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> OfferedTools:
+def list_offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> OfferedTools:
     """The tools on all pages of a server's list; ``ask`` returns the result of ``tools/list`` with parameters. Raises
     ``McpError``.
     """
@@ -278,7 +278,7 @@ def offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Offe
     left_out: list[LeftOutTool] = []
     params: dict[str, Any] = {}
     for _ in range(_PAGES_MAX):
-        page, cursor = definitions_of(ask(params))
+        page, cursor = parse_definitions(ask(params))
         left_out += page.left_out
         for one in page:
             if one["name"] in found:
@@ -292,45 +292,45 @@ def offered_tools(ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Offe
     raise McpError(f"the server's list of tools has more than {_PAGES_MAX} pages")
 
 
-def definitions_of(result: Mapping[str, Any]) -> tuple[OfferedTools, str | None]:
+def parse_definitions(result: Mapping[str, Any]) -> tuple[OfferedTools, str | None]:
     """The usable tools of one page of ``tools/list``, and the cursor of the next page."""
     tools = result.get("tools")
     if not isinstance(tools, list):
         raise McpError("the server listed no tools")
-    judged = [(one, _why_unusable(one)) for one in tools]
+    judged = [(one, _reason_unusable(one)) for one in tools]
     cursor = result.get("nextCursor")
-    usable = [_whole_definition(one) for one, why in judged if why is None]
-    left_out = [LeftOutTool(_name_of(one), why) for one, why in judged if why is not None]
+    usable = [_complete_definition(one) for one, why in judged if why is None]
+    left_out = [LeftOutTool(_tool_name(one), why) for one, why in judged if why is not None]
     return OfferedTools(usable, left_out), cursor if isinstance(cursor, str) and cursor else None
 
 
-def _name_of(tool: object) -> str:
+def _tool_name(tool: object) -> str:
     name = tool.get("name") if isinstance(tool, dict) else None
     return name[:_NAME_CHARS_MAX] if isinstance(name, str) else ""
 
 
-def _why_unusable(tool: object) -> str | None:
+def _reason_unusable(tool: object) -> str | None:
     """The reason why agents cannot have a tool, as the end of a sentence; ``None`` when they can. One whose arguments
     are also sent as headers is usable only if they can be.
     """
     if not isinstance(tool, dict):
         return "is no JSON object"
     schema = tool.get("inputSchema")
-    if problem := why_unusable_name(tool.get("name"), _NAME_CHARS_MAX):
+    if problem := explain_unusable_name(tool.get("name"), _NAME_CHARS_MAX):
         return problem
     try:
         text = canonical_json(tool)
-        fitted_schema(schema)
+        fit_schema(schema)
     except UnfitDefinition as error:
         return str(error)
     except (TypeError, ValueError, RecursionError):
         return "cannot be written as JSON"
     if len(text) > DEFINITION_CHARS_MAX:
         return f"has a definition of {len(text):,} characters; at most {DEFINITION_CHARS_MAX:,} are taken"
-    return None if header_paths(schema) is not None else f"marks arguments with {MARK!r} that cannot be headers"
+    return None if find_header_paths(schema) is not None else f"marks arguments with {MARK!r} that cannot be headers"
 
 
-def _whole_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _complete_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """The definition with a schema, and without a description that is no text; schemas are mended when they are
     sent.
     """
@@ -338,11 +338,11 @@ def _whole_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return described if isinstance(tool.get("inputSchema"), dict) else {**described, "inputSchema": NO_ARGUMENTS}
 
 
-def answer_of(result: Mapping[str, Any]) -> McpAnswer:
+def parse_answer(result: Mapping[str, Any]) -> McpAnswer:
     """The text in the result of ``tools/call``, and the files among it."""
     content = result.get("content")
     files: list[AnsweredFile] = []
-    parts = [_part(one, files) for one in content[:1_000]] if isinstance(content, list) else []
+    parts = [_render_part(one, files) for one in content[:1_000]] if isinstance(content, list) else []
     text = "\n".join(part for part in parts if part)
     if not text and "structuredContent" in result:
         try:
@@ -354,7 +354,7 @@ def answer_of(result: Mapping[str, Any]) -> McpAnswer:
     return McpAnswer(text=text or "(an empty result)", is_error=result.get("isError") is True, files=tuple(files))
 
 
-def task_of(result: Mapping[str, Any], task_id: str | None = None) -> TaskView | None:
+def parse_task(result: Mapping[str, Any], task_id: str | None = None) -> TaskView | None:
     """The task in the result of ``tools/call``, ``None`` when it is none; or in that of ``tasks/get`` for ``task_id``.
     Raises ``McpError``.
     """
@@ -373,19 +373,19 @@ def task_of(result: Mapping[str, Any], task_id: str | None = None) -> TaskView |
         task_id=named,
         status=status,
         message=str(result.get("statusMessage") or "")[:500],
-        wished_s=_seconds(wished),
+        wished_s=_to_seconds(wished),
         result=found if isinstance(found, dict) else None,
         error=str(error.get("message"))[:500] if isinstance(error, dict) else "",
         asked=asked if isinstance(asked, dict) else {},
     )
 
 
-def _seconds(milliseconds: object) -> float:
+def _to_seconds(milliseconds: object) -> float:
     """Milliseconds as seconds; 0 for a value that makes no sense."""
     return milliseconds / 1000 if isinstance(milliseconds, int | float) and 0 < milliseconds < 3.6e6 else 0.0
 
 
-def _part(one: object, files: list[AnsweredFile]) -> str:
+def _render_part(one: object, files: list[AnsweredFile]) -> str:
     """The text of a part, or the mark of a file that is added to ``files``."""
     if not isinstance(one, dict):
         return ""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from hermes_worker.mcp import event_streams
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing
-from hermes_worker.mcp.http import ANY_ANSWER, OF_OPERATORS, Bearer, ServerHttp
-from hermes_worker.mcp.param_headers import param_headers
+from hermes_worker.mcp.http import ANY_ANSWER, OF_OPERATORS, ServerHttp, TokenBearer
+from hermes_worker.mcp.param_headers import build_param_headers
 from hermes_worker.mcp.protocol import (
     KEY_META,
     TASKS,
@@ -26,14 +25,15 @@ from hermes_worker.mcp.protocol import (
     OfferedTools,
     TaskView,
     UnknownOutcome,
-    answer_of,
-    input_wanted,
-    message,
-    offered_tools,
-    refusal_of,
-    stateless,
-    task_of,
+    build_request,
+    build_stateless_request,
+    format_refusal,
+    list_offered_tools,
+    parse_answer,
+    parse_input_wanted,
+    parse_task,
 )
+from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX, ResponseReader
 from hermes_worker.mcp.servers import STATELESS, WITH_EVENT_STREAM, WITH_SESSIONS, McpServer
 from hermes_worker.mcp.sessions import McpSession, SessionRequests, StreamPlace
 from hermes_worker.net.events import EventReader
@@ -71,72 +71,72 @@ class McpExchange(ServerHttp):
         """
         if self.server.is_process:  # its host has made its acquaintance
             told = params if key is None else {**params, "_meta": {KEY_META: key}}
-            return self._result({}, message(method, told))
+            return self._request_stateless({}, build_request(method, told))
         match self.server.protocol:
             case "2026-07-28":
-                headers, body = stateless(method, params, key=key, capabilities=capabilities)
+                headers, body = build_stateless_request(method, params, key=key, capabilities=capabilities)
                 if method == "tools/call" and (paths := self.server.headers.get(params["name"])):
                     headers |= _param_headers(paths, params["arguments"])
-                return self._result(headers, body)
+                return self._request_stateless(headers, body)
             case "2024-11-05":
-                return event_streams.request(self, method, params)
+                return event_streams.request_over_stream(self, method, params)
             case "2025-11-25":
-                return self._in_session(method, params)
+                return self._request_in_session(method, params)
             case never:
                 assert_never(never)
 
-    def _in_session(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
+    def _request_in_session(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
         requests = SessionRequests(self, self.session or McpSession(url=self.server.url))
         if self.session is not None:
             return requests.request(method, params)
         try:
             return requests.request(method, params)
         finally:
-            requests.end()
+            requests.end_session()
 
-    def go_on(self, again: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
+    def continue_call(self, again: Mapping[str, Any]) -> Mapping[str, Any] | InputWanted:
         """Continue a call that was left open when a person had to be asked; returns what ``request`` does. Raises
         ``McpError``.
         """
-        place = StreamPlace.of(again.get("requestState"))
-        session = None if place is None else McpSession.kept(place.session, self.server)
+        place = StreamPlace.from_text(again.get("requestState"))
+        session = None if place is None else McpSession.from_document(place.session, self.server)
         if place is None or session is None or session.session_id is None:
             raise UnknownOutcome("the call that asked a person is not open any more")
-        return SessionRequests(self, session).go_on(place, again.get("inputResponses"))
+        return SessionRequests(self, session).continue_call(place, again.get("inputResponses"))
 
-    def give_up(self, state: str | None) -> None:
+    def cancel_call(self, state: str | None) -> None:
         """Cancel a call that was left open, if there is one. Raises ``McpError``; may be repeated."""
-        place = StreamPlace.of(state)
-        session = None if place is None else McpSession.kept(place.session, self.server)
+        place = StreamPlace.from_text(state)
+        session = None if place is None else McpSession.from_document(place.session, self.server)
         if place is not None and session is not None and session.session_id is not None:
-            SessionRequests(self, session).give_up(place)
+            SessionRequests(self, session).cancel_call(place)
 
-    def _result(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
+    def _request_stateless(self, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
         """The result of a request that stands by itself."""
-        hearing = AnswerHearing()
-        with self.opened({"Accept": ANY_ANSWER, **headers}, body) as response, hearing.explained():
-            self.hear(response, hearing, EventReader(chars_max=ANSWER_BYTES_MAX))
-            return self.result(hearing, response.status)
+        hearing = ResponseReader()
+        with self.open_response({"Accept": ANY_ANSWER, **headers}, body) as response, hearing.explain_errors():
+            self.read_answer(response, hearing, EventReader(chars_max=ANSWER_BYTES_MAX))
+            return self.get_result(hearing, response.status)
 
 
 def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> Mapping[str, str]:
     try:
-        return param_headers(paths, arguments)
+        return build_param_headers(paths, arguments)
     except ValueError as error:
         raise McpRefusal(str(error)) from None
 
 
 def list_tools(
-    server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
+    server: McpServer, token: str | None, login: TokenBearer | None = None, policy: UrlPolicy = OF_OPERATORS
 ) -> OfferedTools:
     """The tools that the server offers. Raises ``McpError``."""
     ends_at = time.monotonic() + server.timeout_s
     asking = McpExchange(server=server, token=token, ends_at=ends_at, login=login, policy=policy)
-    return offered_tools(lambda params: _whole(asking.request("tools/list", params)))
+    return list_offered_tools(lambda params: _require_result(asking.request("tools/list", params)))
 
 
-def spoken(
-    server: McpServer, token: str | None, login: Bearer | None = None, policy: UrlPolicy = OF_OPERATORS
+def negotiate_protocol(
+    server: McpServer, token: str | None, login: TokenBearer | None = None, policy: UrlPolicy = OF_OPERATORS
 ) -> tuple[McpServer, OfferedTools]:
     """Find the revision that a server speaks: return the server with it, and its tools. Lists tools, and calls none.
     Raises ``McpError``.
@@ -178,44 +178,44 @@ def call_tool(
 
     def work() -> McpAnswer | TaskView | InputWanted:
         if again is not None and asking.server.keeps_sessions:
-            result = asking.go_on(again)
+            result = asking.continue_call(again)
         else:
             result = asking.request("tools/call", params, key, _TAKES_QUESTIONS)
         if isinstance(result, InputWanted):
             return result
-        wanted = input_wanted(result)
+        wanted = parse_input_wanted(result)
         if wanted is not None and not answers_questions:
-            raise UnknownOutcome(refusal_of(result))
-        return wanted or task_of(result) or answer_of(result)
+            raise UnknownOutcome(format_refusal(result))
+        return wanted or parse_task(result) or parse_answer(result)
 
-    return _interruptibly(work, cancelled)
+    return _run_interruptibly(work, cancelled)
 
 
 def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> TaskView:
     """The state of a task now. Raises ``McpError``; ``McpRefusal`` for a task that the server does not know."""
 
     def work() -> TaskView:
-        result = _whole(asking.request("tasks/get", {"taskId": task_id}, None, _TAKES_QUESTIONS))
-        found = task_of(result, task_id)
+        result = _require_result(asking.request("tasks/get", {"taskId": task_id}, None, _TAKES_QUESTIONS))
+        found = parse_task(result, task_id)
         assert found is not None
         return found
 
-    return _interruptibly(work, cancelled)
+    return _run_interruptibly(work, cancelled)
 
 
-def tell_task(asking: McpExchange, method: str, params: Mapping[str, Any]) -> None:
+def send_task_message(asking: McpExchange, method: str, params: Mapping[str, Any]) -> None:
     """Send ``tasks/update`` or ``tasks/cancel``; both may be repeated. Raises ``McpError``."""
     asking.request(method, params, None, _TAKES_QUESTIONS)
 
 
-def _whole(result: Mapping[str, Any] | InputWanted) -> Mapping[str, Any]:
+def _require_result(result: Mapping[str, Any] | InputWanted) -> Mapping[str, Any]:
     """The result of a request during which no person can be asked. Raises ``McpError`` for a question."""
     if isinstance(result, InputWanted):
         raise McpError("the server asked a person before it answered")
     return result
 
 
-def _interruptibly(work: Callable[[], _T], cancelled: _CallStopped) -> _T:
+def _run_interruptibly(work: Callable[[], _T], cancelled: _CallStopped) -> _T:
     outcome: list[_T | McpError] = []
 
     def run() -> None:

@@ -10,21 +10,21 @@ import hashlib
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.results import RESULTS_FOLDER
-from hermes_worker.core.media_kinds import PICTURES, suffix_of
+from hermes_worker.core.media_kinds import PICTURES, find_suffix
 from hermes_worker.mcp.protocol import AnsweredFile, McpAnswer
 from hermes_worker.workspaces.base import WorkspaceError
 
 
-def shown(answer: McpAnswer, context: ToolContext) -> ToolResult:
+def render_result(answer: McpAnswer, context: ToolContext) -> ToolResult:
     """Build the result of an answer and keep its files. Idempotent."""
     text = answer.text
     for file in answer.files:
-        text = text.replace(file.mark, _kept(file, context))
+        text = text.replace(file.mark, _keep_file(file, context))
     return ToolResult(text=text, is_error=answer.is_error)
 
 
-def _kept(file: AnsweredFile, context: ToolContext) -> str:
-    suffix = suffix_of(file.media_type) or ".bin"
+def _keep_file(file: AnsweredFile, context: ToolContext) -> str:
+    suffix = find_suffix(file.media_type) or ".bin"
     path = f"{RESULTS_FOLDER}/{hashlib.sha256(file.content).hexdigest()[:32]}{suffix}"
     said = f"{file.kind} {file.media_type}, {len(file.content):,} bytes"
     try:

@@ -21,7 +21,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.tool_schemas import NAME_CHARS_MAX, LeftOutTool
 from hermes_worker.mcp import FILE
-from hermes_worker.mcp.param_headers import header_paths
+from hermes_worker.mcp.param_headers import find_header_paths
 from hermes_worker.system.plainfiles import read_plain
 
 STATELESS: Final = "2026-07-28"
@@ -120,7 +120,7 @@ class _ServersFile(BaseModel):
     servers: Mapping[str, McpServer] = Field(default_factory=dict, max_length=50)
 
 
-def servers_of(home: Path) -> Mapping[str, McpServer]:
+def load_servers(home: Path) -> Mapping[str, McpServer]:
     """The servers by name; empty where there is no file. Raises ``ConfigurationError``."""
     path = home / FILE
     try:
@@ -142,7 +142,7 @@ def servers_of(home: Path) -> Mapping[str, McpServer]:
     return found
 
 
-def new_server(**facts: Any) -> McpServer:
+def make_server(**facts: Any) -> McpServer:
     """Make a server without any approved tool. Raises ``ConfigurationError``."""
     try:
         return McpServer(**facts)
@@ -173,16 +173,16 @@ def write_servers(home: Path, servers: Mapping[str, McpServer]) -> None:
     draft.replace(path)
 
 
-def approved(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> McpServer:
+def approve_tools(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> McpServer:
     """The server with all that it offers now as its approved tools. Raises ``ConfigurationError``."""
-    headers = {str(one["name"]): header_paths(one.get("inputSchema")) for one in offered}
+    headers = {str(one["name"]): find_header_paths(one.get("inputSchema")) for one in offered}
     found: dict[str, Any] = {
-        "tools": {str(one["name"]): digest(one) for one in offered},
+        "tools": {str(one["name"]): digest_definition(one) for one in offered},
         "headers": {} if server.is_process else {name: paths for name, paths in headers.items() if paths},
     }
     if not server.is_process:
         return server.model_copy(update=found)
-    kept = said_of(offered)
+    kept = extract_told_parts(offered)
     if len(canonical_json(kept)) > KEPT_CHARS_MAX:
         raise ConfigurationError(f"the definitions of its tools have more than {KEPT_CHARS_MAX:,} characters")
     return server.model_copy(update={**found, "definitions": tuple(kept)})
@@ -193,12 +193,12 @@ def is_allowed(command: Sequence[str], allowed: Collection[str]) -> bool:
     return tuple(command) in {tuple(shlex.split(one)) for one in allowed}
 
 
-def said_of(offered: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def extract_told_parts(offered: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The members of each definition that a model is told, and those that we conclude from."""
     return [{key: one[key] for key in _SAID if one.get(key) is not None} for one in offered]
 
 
-def digest(definition: Mapping[str, object]) -> str:
+def digest_definition(definition: Mapping[str, object]) -> str:
     """A digest of what a model is told about a tool, and of what we conclude about repeating it."""
     said = {key: definition.get(key) for key in _SAID}
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()[:32]
@@ -237,6 +237,6 @@ def credentials_variable(server: str) -> str:
     return f"HERMES_MCP_{server.upper().replace('-', '_')}_CREDENTIALS"
 
 
-def changed(server: McpServer, definitions: Sequence[Mapping[str, object]]) -> Sequence[str]:
+def find_unapproved(server: McpServer, definitions: Sequence[Mapping[str, object]]) -> Sequence[str]:
     """The names of offered tools that are not approved as they are now."""
-    return [str(one["name"]) for one in definitions if server.tools.get(str(one["name"])) != digest(one)]
+    return [str(one["name"]) for one in definitions if server.tools.get(str(one["name"])) != digest_definition(one)]

@@ -22,20 +22,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing
-from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, AnswerLost, NotReached, ServerHttp, before_the_call
+from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, AnswerLost, NotReached, ServerHttp, as_not_sent
 from hermes_worker.mcp.protocol import (
     ELICITATION,
-    AskedOfUs,
     InputWanted,
     McpError,
     McpRefusal,
+    ServerRequest,
     UnknownOutcome,
-    initialize_params,
-    message,
-    notification,
-    reply_to,
+    build_initialize_params,
+    build_notification,
+    build_reply,
+    build_request,
 )
+from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX, ResponseReader
 from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
 from hermes_worker.net.events import EventReader
 
@@ -65,7 +65,7 @@ class McpSession:
     """Whether the document has to be stored."""
 
     @classmethod
-    def kept(cls, document: object, server: McpServer) -> McpSession:
+    def from_document(cls, document: object, server: McpServer) -> McpSession:
         """Read a session from its document; an empty one where there is none, or one of another address."""
         found = cls(url=server.url)
         match document:
@@ -104,7 +104,7 @@ class StreamPlace:
         return canonical_json({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    def of(cls, text: object) -> StreamPlace | None:
+    def from_text(cls, text: object) -> StreamPlace | None:
         """Read a place; ``None`` for a text that is not of ``to_text``, as a server's own would be."""
         try:
             found = json.loads(text) if isinstance(text, str) else None
@@ -134,96 +134,96 @@ class SessionRequests:
         """The result of one request, or the question for a person before there is one. Raises ``McpError``."""
         is_kept = self._session.session_id is not None
         if not is_kept:
-            self._begin()
+            self._begin_session()
         number = secrets.randbelow(_NUMBERS)
-        body = message(method, params, number)
-        hearing = self._hearing(number)
-        status = self._posted(body, hearing, is_kept=is_kept)
+        body = build_request(method, params, number)
+        hearing = self._make_reader(number)
+        status = self._post_message(body, hearing, is_kept=is_kept)
         if status is None:  # it has forgotten the session, and did nothing
-            self._begin()
-            hearing = self._hearing(number)
-            status = self._posted(body, hearing)
-        return self._outcome(hearing, number, status or 0)
+            self._begin_session()
+            hearing = self._make_reader(number)
+            status = self._post_message(body, hearing)
+        return self._read_outcome(hearing, number, status or 0)
 
-    def go_on(self, place: StreamPlace, responses: object) -> Mapping[str, Any] | InputWanted:
+    def continue_call(self, place: StreamPlace, responses: object) -> Mapping[str, Any] | InputWanted:
         """Continue a call that asked a person: send the answer, and take up its stream. Returns what ``request`` does.
         Raises ``McpError``.
         """
-        self._answer(place, responses)
-        hearing = self._hearing(place.number, place.asked)
+        self._send_answer(place, responses)
+        hearing = self._make_reader(place.number, place.asked)
         self._reader.last_event_id = place.event_id
-        with hearing.explained(), suppress(AnswerLost, NotReached):
-            self._take_up_once(hearing, place.event_id)
-        return self._outcome(hearing, place.number, 200)
+        with hearing.explain_errors(), suppress(AnswerLost, NotReached):
+            self._resume_stream_once(hearing, place.event_id)
+        return self._read_outcome(hearing, place.number, 200)
 
-    def give_up(self, place: StreamPlace) -> None:
+    def cancel_call(self, place: StreamPlace) -> None:
         """Cancel a call whose question will not be answered. Raises ``McpError``; a server that has forgotten it is
         content.
         """
         cancelled = {"requestId": place.number, "reason": "nobody waits for it any more"}
         for body in (
-            reply_to(_asked_at(place), {"action": "cancel"}),
-            notification("notifications/cancelled", cancelled),
+            build_reply(_question_at(place), {"action": "cancel"}),
+            build_notification("notifications/cancelled", cancelled),
         ):
-            status = self._http.done(self._session.headers, body)
+            status = self._http.send(self._session.headers, body)
             if status >= 500:
-                raise self._http.refused(status, "")
+                raise self._http.error_for_status(status, "")
 
-    def end(self) -> None:
+    def end_session(self) -> None:
         """End a session that is not needed any more; the server forgets it by itself where it cannot be told."""
         if self._session.session_id is not None:
             with suppress(McpError):
-                self._http.done(self._session.headers, b"", method="DELETE")
+                self._http.send(self._session.headers, b"", method="DELETE")
 
     # --- a session begins --------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin_session(self) -> None:
         """Initialize a session. The call was not sent yet, so no failure here is an unknown outcome."""
         try:
             had = self._session.session_id
             has_ids = self._initialize({})
             if has_ids and self._session.session_id is not None and self._session.version in _WITH_QUESTIONS:
-                self.end()
+                self.end_session()
                 self._session.asks = self._initialize(_ASKS)
             self._session.is_new = self._session.session_id is not None or had is not None
-            self._http.done(self._session.headers, notification("notifications/initialized"))
+            self._http.send(self._session.headers, build_notification("notifications/initialized"))
         except UnknownOutcome as error:
-            raise before_the_call(error) from None
+            raise as_not_sent(error) from None
 
     def _initialize(self, capabilities: Mapping[str, Any]) -> bool:
         """Initialize the session; return whether the answer has event ids."""
         number = secrets.randbelow(_NUMBERS)
-        hearing, reader = AnswerHearing(number), EventReader(chars_max=ANSWER_BYTES_MAX)
-        body = message("initialize", initialize_params(WITH_SESSIONS, capabilities), number)
-        with self._http.opened({"Accept": ANY_ANSWER}, body) as response:
-            self._http.hear(response, hearing, reader)
-            result = self._http.result(hearing, response.status)
+        hearing, reader = ResponseReader(number), EventReader(chars_max=ANSWER_BYTES_MAX)
+        body = build_request("initialize", build_initialize_params(WITH_SESSIONS, capabilities), number)
+        with self._http.open_response({"Accept": ANY_ANSWER}, body) as response:
+            self._http.read_answer(response, hearing, reader)
+            result = self._http.get_result(hearing, response.status)
             session_id = response.headers.get("mcp-session-id")
-        self._session.version = header_text(result.get("protocolVersion")) or WITH_SESSIONS
-        self._session.session_id = header_text(session_id)
+        self._session.version = parse_header_text(result.get("protocolVersion")) or WITH_SESSIONS
+        self._session.session_id = parse_header_text(session_id)
         self._session.asks = False
         return reader.last_event_id is not None
 
     # --- an answer is heard ------------------------------------------------------------------------------------------
 
-    def _hearing(self, number: int, *answered: int | str) -> AnswerHearing:
-        return AnswerHearing(number, self._say, takes_questions=self._session.asks, answered=answered)
+    def _make_reader(self, number: int, *answered: int | str) -> ResponseReader:
+        return ResponseReader(number, self._send_reply, takes_questions=self._session.asks, answered=answered)
 
-    def _say(self, reply: bytes) -> None:
-        self._http.done(self._session.headers, reply)
+    def _send_reply(self, reply: bytes) -> None:
+        self._http.send(self._session.headers, reply)
 
-    def _posted(self, body: bytes, hearing: AnswerHearing, *, is_kept: bool = False) -> int | None:
+    def _post_message(self, body: bytes, hearing: ResponseReader, *, is_kept: bool = False) -> int | None:
         """Send a message and read the answer; return its status, or ``None`` where the server has forgotten the kept
         session.
         """
         status = 200
-        with hearing.explained():
+        with hearing.explain_errors():
             try:
-                with self._http.opened(self._session.headers, body) as response:
+                with self._http.open_response(self._session.headers, body) as response:
                     status = response.status
                     if status == 404 and is_kept:
                         return None
-                    self._http.hear(response, hearing, self._reader)
+                    self._http.read_answer(response, hearing, self._reader)
             except AnswerLost:
                 if self._event_id is None:
                     raise
@@ -235,18 +235,18 @@ class SessionRequests:
         last = self._reader.last_event_id
         return last if last is not None and _EVENT_ID.fullmatch(last) else None
 
-    def _outcome(self, hearing: AnswerHearing, number: int, status: int) -> Mapping[str, Any] | InputWanted:
-        with hearing.explained():
-            self._take_up(hearing)
+    def _read_outcome(self, hearing: ResponseReader, number: int, status: int) -> Mapping[str, Any] | InputWanted:
+        with hearing.explain_errors():
+            self._resume_stream(hearing)
         if hearing.question is None:
-            return self._http.result(hearing, status)
+            return self._http.get_result(hearing, status)
         asked, event_id = hearing.question
         session = self._session.document or {}
         place = StreamPlace(session=session, number=number, event_id=event_id, asked=asked.number)
         question = {"method": asked.method, "params": asked.params}
         return InputWanted(asked={_QUESTION: question}, server_state=place.to_text())
 
-    def _take_up(self, hearing: AnswerHearing) -> None:
+    def _resume_stream(self, hearing: ResponseReader) -> None:
         """Read the rest of a stream that ended early, if it can be read."""
         lost = 0
         while not hearing.is_over and (before := self._event_id) is not None:
@@ -254,21 +254,21 @@ class SessionRequests:
                 raise UnknownOutcome(f"the server's stream was taken up {lost} times and brought nothing")
             self._pause()
             with suppress(AnswerLost, NotReached):
-                self._take_up_once(hearing, before)
+                self._resume_stream_once(hearing, before)
             lost = lost + 1 if self._event_id == before else 0
 
-    def _take_up_once(self, hearing: AnswerHearing, event_id: str) -> None:
+    def _resume_stream_once(self, hearing: ResponseReader, event_id: str) -> None:
         """Take the stream up once. Raises ``UnknownOutcome``, ``NotReached``: the call itself was sent before, however
         this fails.
         """
         headers = {**self._session.headers, "Accept": EVENTS, "Last-Event-ID": event_id}
         try:
-            with self._http.opened(headers, method="GET") as response:
+            with self._http.open_response(headers, method="GET") as response:
                 if response.status >= 500:
                     return
                 if response.status != 200:
                     raise UnknownOutcome(f"the server's stream cannot be taken up again (HTTP {response.status})")
-                self._http.hear(response, hearing, self._reader)
+                self._http.read_answer(response, hearing, self._reader)
         except McpRefusal as error:
             raise UnknownOutcome(str(error)) from None
 
@@ -278,13 +278,13 @@ class SessionRequests:
             raise UnknownOutcome("the server took too long")
         time.sleep(wanted_s)
 
-    def _answer(self, place: StreamPlace, responses: object) -> None:
+    def _send_answer(self, place: StreamPlace, responses: object) -> None:
         """Send a person's answer until it arrives: a server ignores the second of two same answers."""
         said = responses.get(_QUESTION) if isinstance(responses, Mapping) else None
-        reply = reply_to(_asked_at(place), said if isinstance(said, Mapping) else {"action": "decline"})
+        reply = build_reply(_question_at(place), said if isinstance(said, Mapping) else {"action": "decline"})
         for _ in range(_LOST_MAX):
             try:
-                status = self._http.done(self._session.headers, reply)
+                status = self._http.send(self._session.headers, reply)
             except AnswerLost:
                 return  # its stream says whether the answer is there
             except NotReached:
@@ -299,10 +299,10 @@ class SessionRequests:
         raise UnknownOutcome("the answer could not be brought to the server")
 
 
-def _asked_at(place: StreamPlace) -> AskedOfUs:
-    return AskedOfUs(number=place.asked, method=ELICITATION, params=None)
+def _question_at(place: StreamPlace) -> ServerRequest:
+    return ServerRequest(number=place.asked, method=ELICITATION, params=None)
 
 
-def header_text(said: object) -> str | None:
+def parse_header_text(said: object) -> str | None:
     """A text that can be sent back in a header; ``None`` for any other."""
     return said if isinstance(said, str) and re.fullmatch(r"[!-~]{1,1000}", said) else None

@@ -6,8 +6,8 @@ gets another one.
 
 The server's own requests are refused, and the answer to its call says so. A form for a person (``elicitation/create``)
 becomes the answer to the call for now, as servers without sessions give it (SEP-2322). The call stays open in the
-process while no worker waits for it, and the worker that comes with the person's answer (``go_on``) waits for the next
-thing it says. A new request is the end of a call that was left open.
+process while no worker waits for it, and the worker that comes with the person's answer (``continue_call``) waits for
+the next thing it says. A new request is the end of a call that was left open.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from hermes_worker.hosting.program import ConfinedProgram, NotStarted, ProgramPl
 from hermes_worker.mcp.protocol import (
     ELICITATION,
     INPUT_REQUIRED,
-    AskedOfUs,
     McpError,
     OfferedTools,
-    answers,
-    asked_of_us,
-    initialize_params,
-    message,
-    notification,
-    offered_tools,
-    refusal_of,
-    refused_in,
-    reply_to,
-    with_refusal,
+    ServerRequest,
+    add_refusal,
+    build_initialize_params,
+    build_notification,
+    build_reply,
+    build_request,
+    format_refusal,
+    format_refused,
+    is_answer_to,
+    list_offered_tools,
+    parse_server_request,
 )
 from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
 from hermes_worker.net.wire import BODY_BYTES_MAX
 from hermes_worker.workspaces.base import WorkspaceError
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.network import RunOrigin
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
@@ -88,14 +88,14 @@ class StdioServer:
         """Start it in ``folder``, which is made and, at the end, removed; no message was sent yet. Raises
         ``NotStarted``.
         """
-        self._program = _started(server, token, folder, sandbox)
+        self._program = _start_program(server, token, folder, sandbox)
         self._number = 0
         self._asking = threading.Lock()
         self._writing = threading.Lock()
         self._answered = threading.Condition()
         self._waits_for: int | None = None
         self._answer: Mapping[str, Any] | None = None
-        self._questions: list[AskedOfUs] = []
+        self._questions: list[ServerRequest] = []
         """The questions of the open call for a person; the first one has been told."""
         self._question_state = ""
         self._refused: set[str] = set()
@@ -114,7 +114,7 @@ class StdioServer:
         return self._ended.is_set()
 
     @property
-    def said(self) -> str:
+    def error_output(self) -> str:
         """The end of its standard error."""
         return self._errors.strip()
 
@@ -128,15 +128,15 @@ class StdioServer:
         with self._writing:  # a descriptor that is closed while a thread uses its number may be another one's by then
             self._program.end()
 
-    def begin(self) -> OfferedTools:
+    def initialize(self) -> OfferedTools:
         """Initialize the session; return the usable tools that it offers, by name. Raises ``McpError``."""
         ends_at = time.monotonic() + _BEGIN_S
-        self._result("initialize", initialize_params(WITH_SESSIONS, _TAKES_QUESTIONS), ends_at)
-        self._write(notification("notifications/initialized"), ends_at)
-        return offered_tools(lambda params: self._result("tools/list", params, ends_at))
+        self._request_result("initialize", build_initialize_params(WITH_SESSIONS, _TAKES_QUESTIONS), ends_at)
+        self._write(build_notification("notifications/initialized"), ends_at)
+        return list_offered_tools(lambda params: self._request_result("tools/list", params, ends_at))
 
-    def _result(self, method: str, params: Mapping[str, Any], ends_at: float) -> Mapping[str, Any]:
-        answer = self.ask(method, params, ends_at)
+    def _request_result(self, method: str, params: Mapping[str, Any], ends_at: float) -> Mapping[str, Any]:
+        answer = self.request(method, params, ends_at)
         result = answer.get("result")
         if not isinstance(result, dict):
             error = answer.get("error")
@@ -144,7 +144,7 @@ class StdioServer:
             raise McpError(f"the server refused {method!r}: {said}")
         return result
 
-    def ask(self, method: str, params: Mapping[str, Any], ends_at: float) -> Mapping[str, Any]:
+    def request(self, method: str, params: Mapping[str, Any], ends_at: float) -> Mapping[str, Any]:
         """Return the answer to one request, ``result`` or ``error`` among its members, or a call's question for a
         person. Raises ``ServerEnded``, ``ServerSilent``.
         """
@@ -153,11 +153,11 @@ class StdioServer:
             self._number += 1
             with self._answered:
                 self._waits_for, self._answer, self._refused = self._number, None, set()
-            self._write(message(method, params, self._number), ends_at)
-            return self._awaited(ends_at)
+            self._write(build_request(method, params, self._number), ends_at)
+            return self._await_answer(ends_at)
 
-    def go_on(self, state: str, responses: object, ends_at: float) -> Mapping[str, Any]:
-        """Send the answer of a person to the open call, and return what the call says then, as ``ask`` does. Raises
+    def continue_call(self, state: str, responses: object, ends_at: float) -> Mapping[str, Any]:
+        """Send the answer of a person to the open call, and return what the call says then, as ``request`` does. Raises
         ``QuestionClosed``, ``ServerEnded``, ``ServerSilent``.
         """
         said = responses.get(_QUESTION) if isinstance(responses, dict) else None
@@ -165,14 +165,14 @@ class StdioServer:
             if self.has_ended or not self._questions or not state or state != self._question_state:
                 raise QuestionClosed("the call that asked is not open any more: its process ended, or was called anew")
             self._reply(self._questions.pop(0), said if isinstance(said, dict) else {"action": "decline"})
-            return self._awaited(ends_at)
+            return self._await_answer(ends_at)
 
-    def _awaited(self, ends_at: float) -> Mapping[str, Any]:
+    def _await_answer(self, ends_at: float) -> Mapping[str, Any]:
         with self._answered:
             while not self._has_news() and (left_s := ends_at - time.monotonic()) > 0:
                 self._answered.wait(min(left_s, _ALIVE_EVERY_S))
                 self.keep_alive()
-            answer, number, refused = self._answer, self._waits_for, refused_in(self._refused)
+            answer, number, refused = self._answer, self._waits_for, format_refused(self._refused)
             if answer is None and self._questions and not self.has_ended:
                 self._question_state = secrets.token_hex(8)
                 first = self._questions[0]
@@ -181,7 +181,7 @@ class StdioServer:
                 return {"result": wanted}
             self._waits_for, self._questions = None, []
         if answer is not None:
-            return _told(answer, refused)
+            return _add_refused(answer, refused)
         because = f"; {refused}" if refused else ""
         if self.has_ended:
             raise ServerEnded(f"the server's process ended before it answered{because}")
@@ -205,7 +205,7 @@ class StdioServer:
 
     def _cancel(self, number: int | None, reason: str) -> None:
         cancelled = {"requestId": number, "reason": reason}
-        self._write(notification("notifications/cancelled", cancelled), time.monotonic() + 1)
+        self._write(build_notification("notifications/cancelled", cancelled), time.monotonic() + 1)
 
     def _write(self, line: bytes, ends_at: float) -> None:
         data = line + b"\n"
@@ -216,7 +216,7 @@ class StdioServer:
                 if self.has_ended:
                     raise (ServerEnded if is_sent else ServerGone)("the server's process has ended")
                 try:
-                    if left_s > 0 and _ready([pipe], select.POLLOUT, min(left_s, 0.5)):
+                    if left_s > 0 and _poll_pipes([pipe], select.POLLOUT, min(left_s, 0.5)):
                         data = data[os.write(pipe, data) :]
                         is_sent = True
                         continue
@@ -241,7 +241,7 @@ class StdioServer:
         line = b""
         try:
             while not self.has_ended:
-                ready = _ready(pipes, select.POLLIN, 0.5)
+                ready = _poll_pipes(pipes, select.POLLIN, 0.5)
                 if errors in ready and errors is not None:
                     said = os.read(errors, _READ_BYTES)
                     self._errors = (self._errors + said.decode("utf-8", "replace"))[-_ERRORS_CHARS_MAX:]
@@ -254,7 +254,7 @@ class StdioServer:
                     break
                 *whole, line = (line + data).split(b"\n")
                 for one in whole:
-                    self._take(one)
+                    self._on_line(one)
                 if len(line) > LINE_BYTES_MAX:
                     self._errors = f"it wrote a line of more than {LINE_BYTES_MAX:,} bytes"
                     break
@@ -264,7 +264,7 @@ class StdioServer:
         finally:
             self._fail()
 
-    def _take(self, line: bytes) -> None:
+    def _on_line(self, line: bytes) -> None:
         if len(line) > LINE_BYTES_MAX:
             return
         try:
@@ -273,15 +273,15 @@ class StdioServer:
             return  # some print their news there
         if not isinstance(found, dict):
             return
-        if (asked := asked_of_us(found)) is not None:
-            self._asked(asked)
+        if (asked := parse_server_request(found)) is not None:
+            self._on_request(asked)
             return
         with self._answered:
-            if self._answer is None and answers(found, self._waits_for):
+            if self._answer is None and is_answer_to(found, self._waits_for):
                 self._answer = found
                 self._answered.notify_all()
 
-    def _asked(self, asked: AskedOfUs) -> None:
+    def _on_request(self, asked: ServerRequest) -> None:
         """Handle a request of the server: a person may be asked, a ``ping`` is answered, anything else is refused."""
         with self._answered:
             is_open = self._waits_for is not None and len(self._questions) < _QUESTIONS_MAX
@@ -293,24 +293,24 @@ class StdioServer:
                 self._refused.add(asked.method)
         self._reply(asked)
 
-    def _reply(self, asked: AskedOfUs, result: Mapping[str, Any] | None = None) -> None:
+    def _reply(self, asked: ServerRequest, result: Mapping[str, Any] | None = None) -> None:
         with suppress(McpError):
-            self._write(reply_to(asked, result), time.monotonic() + 1)
+            self._write(build_reply(asked, result), time.monotonic() + 1)
 
 
-def _told(answer: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
+def _add_refused(answer: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
     """An answer with the note what the server asked for and did not get: it may be the reason why it did not do
     more.
     """
     result, error = answer.get("result"), answer.get("error")
     if isinstance(result, dict) and result.get("resultType", "complete") != "complete":
-        return {"error": {"code": _UNKNOWN, "message": refusal_of(result)}}
+        return {"error": {"code": _UNKNOWN, "message": format_refusal(result)}}
     if refused and isinstance(error, dict):
         return {**answer, "error": {**error, "message": f"{str(error.get('message'))[:400]}; {refused}"}}
-    return {**answer, "result": with_refusal(result, refused)} if isinstance(result, dict) else answer
+    return {**answer, "result": add_refusal(result, refused)} if isinstance(result, dict) else answer
 
 
-def _ready(pipes: Sequence[int], event: int, wait_s: float) -> list[int]:
+def _poll_pipes(pipes: Sequence[int], event: int, wait_s: float) -> list[int]:
     """Those of ``pipes`` for which ``event`` holds, or that are over; ``select`` cannot look at numbers beyond
     1,023.
     """
@@ -320,17 +320,17 @@ def _ready(pipes: Sequence[int], event: int, wait_s: float) -> list[int]:
     return [pipe for pipe, _ in looks.poll(wait_s * 1_000)]
 
 
-def _started(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> ConfinedProgram:
+def _start_program(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> ConfinedProgram:
     for path in server.reads:
-        sandbox = sandbox.showing(path, writable=str(folder))
+        sandbox = sandbox.show_path(path, writable=str(folder))
     for path in server.writes:
-        sandbox = sandbox.showing(path, writable=path)
+        sandbox = sandbox.show_path(path, writable=path)
     try:
         folder.mkdir(parents=True, mode=0o700)
         home = str(folder.resolve())
-        confined = sandbox.confine(home, SERVER)
+        confined = sandbox.plan_confinement(home, SERVER)
         if confined is None:
-            raise NotStarted(f"a server is confined or not started, and {'; '.join(sandbox.standing().reasons)}")
+            raise NotStarted(f"a server is confined or not started, and {'; '.join(sandbox.find_backend().reasons)}")
     except (OSError, WorkspaceError) as error:
         raise NotStarted(str(error)) from error
     secret = {server.token_as: token} if server.token_as and token else {}
@@ -345,17 +345,17 @@ def _started(server: McpServer, token: str | None, folder: Path, sandbox: Sandbo
     return ConfinedProgram(plan, folder, confined)
 
 
-def offered_by(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> OfferedTools:
+def list_tools_of_process(server: McpServer, token: str | None, folder: Path, sandbox: Sandbox) -> OfferedTools:
     """Start a server, list its tools and end it. Raises ``NotStarted``, ``McpError``."""
     process = StdioServer(server, token, folder, sandbox)
     try:
-        return process.begin()
+        return process.initialize()
     except McpError as error:
-        raise McpError(f"{error}{heard(process)}") from None
+        raise McpError(f"{error}{format_error_output(process)}") from None
     finally:
         process.end()
 
 
-def heard(process: StdioServer) -> str:
+def format_error_output(process: StdioServer) -> str:
     """The error output of a process that failed, as the end of a sentence; empty when there is none."""
-    return f"; it said: {process.said[-300:]}" if process.said else ""
+    return f"; it said: {process.error_output[-300:]}" if process.error_output else ""

@@ -18,64 +18,64 @@ from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, IS_TASKS, RemoteTask
 from hermes_worker.core.run import WaitKind
-from hermes_worker.mcp.protocol import McpError, McpRefusal, TaskView, answer_of
-from hermes_worker.mcp.requests import McpExchange, look_at_task, tell_task
-from hermes_worker.mcp.results import shown
+from hermes_worker.mcp.protocol import McpError, McpRefusal, TaskView, parse_answer
+from hermes_worker.mcp.requests import McpExchange, look_at_task, send_task_message
+from hermes_worker.mcp.results import render_result
 
 _QUESTION_CHARS_MAX: Final = 4_000
 _CHOICES_MAX: Final = 20
 _UNKNOWN_TASK: Final = -32602
 
 
-def begun(source: str, tool: str, view: TaskView) -> ToolResult:
+def begin_task(source: str, tool: str, view: TaskView) -> ToolResult:
     """The result of a call that was answered with a task."""
     task = RemoteTask(source=source, task_id=view.task_id, tool=tool, begun_at=time.time(), wished_s=view.wished_s)
     return ToolResult(text="", task=task)
 
 
-def looked_at(asking: McpExchange, task: RemoteTask, context: ToolContext) -> ToolResult:
+def poll_task(asking: McpExchange, task: RemoteTask, context: ToolContext) -> ToolResult:
     """Look at a task once and return the result for its call. Raises nothing of ``McpError``."""
     try:
         if task.answer is not None and task.asked is not None:
-            tell_task(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": responses_of(task)})
+            send_task_message(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": build_responses(task)})
             task = replace(task, answer=None, asked=None)
         view = look_at_task(asking, task.task_id, context.cancelled)
     except McpError as error:
-        return _not_seen(task, error)
+        return _retry_look(task, error)
     task = replace(task, looks=task.looks + 1, failures=0, wished_s=view.wished_s or task.wished_s)
     match view.status:
         case "completed":
             try:
-                answer = answer_of(view.result or {})
+                answer = parse_answer(view.result or {})
             except McpError as error:
                 return error_result(f"the task has ended, and {error}")
-            return shown(answer, context)
+            return render_result(answer, context)
         case "failed":
             return error_result(f"the server says that the task failed: {view.error or view.message or 'no reason'}")
         case "cancelled":
             return error_result(f"the server says that the task was cancelled. {view.message}".strip())
         case "input_required":
-            return _asked(asking, task, view)
+            return _ask_person(asking, task, view)
         case _:
-            return _aged(task)
+            return _require_young(task)
 
 
-def cancel(asking: McpExchange, task: RemoteTask) -> None:
+def cancel_task(asking: McpExchange, task: RemoteTask) -> None:
     """Tell the server that the task's result is not wanted any more. Raises ``McpError``; a server that does not know
     it is content.
     """
     if not task.task_id:
         if asking.server.keeps_sessions:
-            asking.give_up(task.server_state)
+            asking.cancel_call(task.server_state)
         return  # any other one only asked something, and waits for nothing
     try:
-        tell_task(asking, "tasks/cancel", {"taskId": task.task_id})
+        send_task_message(asking, "tasks/cancel", {"taskId": task.task_id})
     except McpRefusal as error:
         if error.code is None:
             raise
 
 
-def _not_seen(task: RemoteTask, error: McpError) -> ToolResult:
+def _retry_look(task: RemoteTask, error: McpError) -> ToolResult:
     is_unknown_there = isinstance(error, McpRefusal) and error.code == _UNKNOWN_TASK
     if is_unknown_there or task.failures + 1 >= FAILURES_MAX:
         said = error_result(f"the task that the server began is lost: {error}. It may have acted all the same")
@@ -83,7 +83,7 @@ def _not_seen(task: RemoteTask, error: McpError) -> ToolResult:
     return ToolResult(text="", task=replace(task, failures=task.failures + 1))
 
 
-def _aged(task: RemoteTask) -> ToolResult:
+def _require_young(task: RemoteTask) -> ToolResult:
     if time.time() - task.begun_at > AGE_S_MAX:
         return replace(
             error_result("the task did not end within a week; nobody waits for it any more"), is_unknown=True
@@ -91,22 +91,22 @@ def _aged(task: RemoteTask) -> ToolResult:
     return ToolResult(text="", task=task)
 
 
-def _asked(asking: McpExchange, task: RemoteTask, view: TaskView) -> ToolResult:
+def _ask_person(asking: McpExchange, task: RemoteTask, view: TaskView) -> ToolResult:
     """The result with the first question that a person can answer; questions of other kinds are declined at once."""
     requests = {str(key)[:200]: one for key, one in list(view.asked.items())[:20]}
     for key, one in requests.items():
-        if (question := question_of(task, one)) is not None:
+        if (question := parse_question(task, one)) is not None:
             return ToolResult(text="", task=replace(task, asked={"key": key, "request": one}), question=question)
     if requests:
         declined = {key: {"action": "decline"} for key in requests}
         try:
-            tell_task(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": declined})
+            send_task_message(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": declined})
         except McpError as error:
-            return _not_seen(task, error)
-    return _aged(task)
+            return _retry_look(task, error)
+    return _require_young(task)
 
 
-def question_of(task: RemoteTask, request: object) -> Question | None:
+def parse_question(task: RemoteTask, request: object) -> Question | None:
     """The question for a person; ``None`` for a request that is no form."""
     match request:
         case {"method": "elicitation/create", "params": {"message": str(message)} as params}:
@@ -114,7 +114,7 @@ def question_of(task: RemoteTask, request: object) -> Question | None:
                 return None
         case _:
             return None
-    fields = _fields(params.get("requestedSchema"))
+    fields = _parse_fields(params.get("requestedSchema"))
     words = f"{task.tool} asks: {message[:_QUESTION_CHARS_MAX]}"
     if len(fields) > 1:
         named = ", ".join(f"{name} ({one.get('type', 'string')})" for name, one in list(fields.items())[:50])
@@ -131,23 +131,23 @@ def question_of(task: RemoteTask, request: object) -> Question | None:
     return Question(kind=WaitKind.INPUT, request=request_said, choices=choices)
 
 
-def _fields(schema: object) -> dict[str, Mapping[str, Any]]:
+def _parse_fields(schema: object) -> dict[str, Mapping[str, Any]]:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return {}
     return {str(name): one for name, one in properties.items() if isinstance(one, dict)}
 
 
-def responses_of(task: RemoteTask) -> Mapping[str, Any]:
+def build_responses(task: RemoteTask) -> Mapping[str, Any]:
     """A person's answer, in the shape of the form that was asked for."""
     assert task.asked is not None and task.answer is not None
     params = task.asked["request"].get("params") or {}
-    content = _content(_fields(params.get("requestedSchema")), task.answer)
+    content = _fill_form(_parse_fields(params.get("requestedSchema")), task.answer)
     response = {"action": "decline"} if content is None else {"action": "accept", "content": content}
     return {task.asked["key"]: response}
 
 
-def _content(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[str, Any] | None:
+def _fill_form(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[str, Any] | None:
     """The values of the fields; ``None`` when the answer fits nothing, so that the server is told nothing that was not
     said.
     """
@@ -155,7 +155,7 @@ def _content(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[st
         return {}
     if len(fields) == 1:
         [(name, schema)] = fields.items()
-        value = _value(schema, answer)
+        value = _parse_value(schema, answer)
         return None if value is None else {name: value}
     try:
         given = json.loads(answer)
@@ -164,7 +164,7 @@ def _content(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[st
     return {name: given[name] for name in fields if name in given} if isinstance(given, dict) else None
 
 
-def _value(schema: Mapping[str, Any], answer: str) -> Any:
+def _parse_value(schema: Mapping[str, Any], answer: str) -> Any:
     text = answer.strip()
     enum = schema.get("enum")
     if isinstance(enum, list) and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= len(enum):

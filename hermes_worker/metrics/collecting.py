@@ -18,17 +18,17 @@ from prometheus_client.registry import Collector
 
 from hermes_worker.core.budget import Dimension
 from hermes_worker.core.errors import FailureKind, UnavailableError
+from hermes_worker.core.fair_share import ShareSize
 from hermes_worker.core.key_states import KeyCondition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
-from hermes_worker.core.sharing import ShareSize
 from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
 from hermes_worker.metrics.labels import LabelValues
-from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, durations, log, snapshot
+from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, log, snapshot_counters, snapshot_durations
 from hermes_worker.store import statistics
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.fleet import FleetReading, read_fleet
-from hermes_worker.store.revisions import newest
+from hermes_worker.store.fleet import FleetReading, load_fleet
+from hermes_worker.store.revisions import find_newest
 
 _READ_EVERY_S = 5.0
 Sample = tuple[str, tuple[str, ...], float]
@@ -67,20 +67,20 @@ class ProcessCollector(Collector):
         self._gauges = gauges
 
     def collect(self) -> Iterable[Family]:
-        yield from _families([*self._samples()], MetricScope.PROCESS)
-        yield from _histograms(durations())
+        yield from _build_families([*self._samples()], MetricScope.PROCESS)
+        yield from _build_histograms(snapshot_durations())
 
     def describe(self) -> Iterable[Family]:
         """Empty, so that nothing is asked when the collector is registered."""
         return []
 
     def _samples(self) -> Iterator[Sample]:
-        yield "hermes_build_info", (version("hermes-worker"), newest(), self._role), 1.0
+        yield "hermes_build_info", (version("hermes-worker"), find_newest(), self._role), 1.0
         for failure in FailureKind:
             yield "hermes_process_events", ("model.failed", failure.value), 0
         for share in ShareSize:
             yield "hermes_process_events", ("places.given", share.value), 0
-        for name, number in snapshot().items():
+        for name, number in snapshot_counters().items():
             event, _, kind = (name, "", "") if name in EVENTS else name.rpartition(".")
             yield "hermes_process_events", (event, kind), number
         for name, read in self._gauges.items():
@@ -88,7 +88,7 @@ class ProcessCollector(Collector):
             yield metric, (label,) if label else (), read()
 
 
-def _histograms(timed: Mapping[str, Durations]) -> Iterator[Family]:
+def _build_histograms(timed: Mapping[str, Durations]) -> Iterator[Family]:
     families: dict[str, HistogramMetricFamily] = {}
     for name, found in sorted(timed.items()):
         timer, label = (name, "") if name in _TIMERS else (name.rpartition(".")[0], name.rpartition(".")[2])
@@ -109,7 +109,7 @@ def _histograms(timed: Mapping[str, Durations]) -> Iterator[Family]:
 
 
 @dataclass(slots=True)
-class _Look:
+class _LastReading:
     at: float
     state: FleetReading | None
 
@@ -121,41 +121,41 @@ class FleetCollector(Collector):
         self._database = database
         self._values = values
         self._lock = threading.Lock()
-        self._look = _Look(at=-_READ_EVERY_S, state=None)
+        self._look = _LastReading(at=-_READ_EVERY_S, state=None)
 
     def collect(self) -> Iterable[Family]:
-        state = self._state()
+        state = self._recent_reading()
         readable: Sample = ("hermes_fleet_readable", (), float(state is not None))
-        found = () if state is None else (*_at_least(self._values), *_of_fleet(state))
+        found = () if state is None else (*_zero_samples(self._values), *_fleet_samples(state))
         samples = [readable, *found]
-        yield from _families([self._bounded(sample) for sample in samples], MetricScope.FLEET)
+        yield from _build_families([self._bound_labels(sample) for sample in samples], MetricScope.FLEET)
 
     def describe(self) -> Iterable[Family]:
         """Empty, so that nothing is asked when the collector is registered."""
         return []
 
-    def _state(self) -> FleetReading | None:
+    def _recent_reading(self) -> FleetReading | None:
         with self._lock:
             if time.monotonic() - self._look.at >= _READ_EVERY_S:
-                self._look = _Look(at=time.monotonic(), state=self._read())
+                self._look = _LastReading(at=time.monotonic(), state=self._read())
             return self._look.state
 
     def _read(self) -> FleetReading | None:
         try:
-            return read_fleet(self._database)
+            return load_fleet(self._database)
         except UnavailableError as error:
             log.warning("database.unreachable", doing="metrics", error=str(error))
             return None
 
-    def _bounded(self, sample: Sample) -> Sample:
+    def _bound_labels(self, sample: Sample) -> Sample:
         name, values, number = sample
         labels = BY_NAME[name].labels
-        return name, tuple(map(self._values.bounded, labels, values)), number
+        return name, tuple(map(self._values.bound_value, labels, values)), number
 
 
-def _of_fleet(state: FleetReading) -> Iterator[Sample]:
+def _fleet_samples(state: FleetReading) -> Iterator[Sample]:
     for (measure, labels), amount in state.totals.items():
-        yield _counted(measure, labels, amount)
+        yield _sample_of_measure(measure, labels, amount)
     for queue in state.backlog:
         yield "hermes_queue_due", (queue.queue,), queue.due
         yield "hermes_queue_claimed", (queue.queue,), queue.claimed
@@ -189,7 +189,7 @@ _NO_JOBS = dict.fromkeys(("scheduled", "paused", "completed", "error"), 0)
 _NANO = 1e-9
 
 
-def _counted(measure: str, labels: tuple[str, ...], amount: int) -> Sample:
+def _sample_of_measure(measure: str, labels: tuple[str, ...], amount: int) -> Sample:
     if measure in _TOKENS:
         return "hermes_tokens", (*labels, _TOKENS[measure]), amount
     match measure:
@@ -209,7 +209,7 @@ _OUTCOMES = ("fired", "caught_up", "skipped_overlap", "missed", "blocked_budget"
 _DELIVERY_ENDS = ("delivered", "failed", "abandoned")
 
 
-def _at_least(values: LabelValues) -> Iterator[Sample]:
+def _zero_samples(values: LabelValues) -> Iterator[Sample]:
     """Zeros for counters that have counted nothing yet: ``rate`` does not see the first thing that a new one counts,
     and of these the first is what matters.
     """
@@ -223,11 +223,11 @@ def _at_least(values: LabelValues) -> Iterator[Sample]:
         yield "hermes_budget_denials", (dimension.value,), 0
     for outcome in _OUTCOMES:
         yield "hermes_firings", (outcome,), 0
-    for platform in values.known("platform"):
+    for platform in values.list_known("platform"):
         yield "hermes_deliveries_in_doubt", (platform,), 0
         for state in _DELIVERY_ENDS:
             yield "hermes_deliveries", (state, platform), 0
-    for model in values.known("model"):
+    for model in values.list_known("model"):
         yield "hermes_unpriced_model_calls", (model,), 0
         for outcome in ("refused", "unknown"):
             yield "hermes_model_attempts_failed", (model, outcome), 0
@@ -235,7 +235,7 @@ def _at_least(values: LabelValues) -> Iterator[Sample]:
             yield "hermes_cost_usd", (model, certainty), 0
 
 
-def _families(samples: list[Sample], scope: MetricScope) -> Iterator[Family]:
+def _build_families(samples: list[Sample], scope: MetricScope) -> Iterator[Family]:
     """One family for each metric that has samples. Samples that agree in all labels are added."""
     sums: dict[str, dict[tuple[str, ...], float]] = {}
     for name, values, number in samples:

@@ -39,7 +39,7 @@ def serve_metrics(settings: Settings, role: str, gauges: Gauges, *, fleet: Datab
         _served_by = os.getpid()
     try:
         server, _ = start_http_server(
-            port, addr=settings.metrics.host, registry=registry_of(settings, role, gauges, fleet)
+            port, addr=settings.metrics.host, registry=build_registry(settings, role, gauges, fleet)
         )
     except OSError as error:
         log.error("metrics.not_served", host=settings.metrics.host, port=port, error=str(error))
@@ -47,7 +47,7 @@ def serve_metrics(settings: Settings, role: str, gauges: Gauges, *, fleet: Datab
     log.info("metrics.served", host=settings.metrics.host, port=server.server_port)
 
 
-def registry_of(settings: Settings, role: str, gauges: Gauges, fleet: Database | None) -> CollectorRegistry:
+def build_registry(settings: Settings, role: str, gauges: Gauges, fleet: Database | None) -> CollectorRegistry:
     """The registry of this process."""
     registry = CollectorRegistry(auto_describe=False)
     ResourceCollector(registry=registry)
@@ -59,9 +59,9 @@ def registry_of(settings: Settings, role: str, gauges: Gauges, fleet: Database |
     return registry
 
 
-def connection_gauges(database: Database) -> Gauges:
+def build_connection_gauges(database: Database) -> Gauges:
     """Gauges of how many connections to ``database`` are open and in use."""
     return {
-        "hermes_process_database_connections.open": lambda: float(database.connections()[0]),
-        "hermes_process_database_connections.used": lambda: float(database.connections()[1]),
+        "hermes_process_database_connections.open": lambda: float(database.count_connections()[0]),
+        "hermes_process_database_connections.used": lambda: float(database.count_connections()[1]),
     }

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.families import is_host, traits_of
-from hermes_worker.core.traits import STANDARD, CacheLayout, ThinkingPolicy, Wire, WireNeeds
+from hermes_worker.core.model_capabilities import STANDARD, CacheLayout, ThinkingPolicy, Wire, WireNeeds
+from hermes_worker.core.model_families import find_traits, is_host
 from hermes_worker.extension import Extension, Installed, WireDeclaration
-from hermes_worker.models.row import CacheRule, ProviderRow, WireRow
-from hermes_worker.models.rows import ROWS, WIRE_ROWS
+from hermes_worker.models.provider_row import CacheRule, ProviderRow, WireRow
+from hermes_worker.models.provider_rows import ROWS, WIRE_ROWS
 
 __all__ = [
     "EXTENSION",
@@ -28,21 +28,21 @@ __all__ = [
     "ProviderRow",
     "Wire",
     "WireChoice",
-    "address_of",
     "cache_layout",
+    "find_issuer",
     "find_provider",
+    "find_thinker",
     "forces_completion_cap",
     "host_matches",
     "hostname",
     "is_local",
-    "issuer_at",
     "output_cap_parameter",
+    "provider_address",
     "provider_of_host",
     "provider_rows",
     "resolve_wire",
     "silence_s",
     "stated_window",
-    "thinker_of",
     "thinking_policy",
     "wire_needs",
     "wire_rows",
@@ -58,17 +58,17 @@ EXTENSION = Extension(
 
 
 @lru_cache(maxsize=4)
-def _rows_of(found: Installed) -> Mapping[str, ProviderRow]:
-    return MappingProxyType({row.name: row for row in installed.rows(ProviderRow, found.providers.values())})
+def _build_rows(found: Installed) -> Mapping[str, ProviderRow]:
+    return MappingProxyType({row.name: row for row in installed.require_rows(ProviderRow, found.providers.values())})
 
 
 @lru_cache(maxsize=4)
-def _by_any_name(found: Installed) -> Mapping[str, ProviderRow]:
-    return {name.lower(): row for row in _rows_of(found).values() for name in (row.name, *row.aliases)}
+def _index_rows_by_name(found: Installed) -> Mapping[str, ProviderRow]:
+    return {name.lower(): row for row in _build_rows(found).values() for name in (row.name, *row.aliases)}
 
 
 @lru_cache(maxsize=4)
-def _wires_of(found: Installed) -> Mapping[str, WireRow]:
+def _build_wires(found: Installed) -> Mapping[str, WireRow]:
     return MappingProxyType({name: _wire_row(wire) for name, wire in found.wires.items()})
 
 
@@ -78,27 +78,27 @@ def _wire_row(wire: WireDeclaration) -> WireRow:
 
 def provider_rows() -> Mapping[str, ProviderRow]:
     """The rows of all enabled extensions, by name."""
-    return _rows_of(installed.current())
+    return _build_rows(installed.get_installed())
 
 
 def wire_rows() -> Mapping[str, WireRow]:
     """Every wire that can be spoken, by name."""
-    return _wires_of(installed.current())
+    return _build_wires(installed.get_installed())
 
 
 def find_provider(name: str) -> ProviderRow | None:
     """The row with this name or alias, in any case; ``None`` when there is none."""
-    return _by_any_name(installed.current()).get(name.strip().lower())
+    return _index_rows_by_name(installed.get_installed()).get(name.strip().lower())
 
 
 def provider_of_host(base_url: str) -> ProviderRow | None:
     """The row whose host this is; ``None`` for a server of the user's own."""
-    path = _path(base_url)
-    fitting = [row for row in _rows_at(hostname(base_url)) if path.startswith(row.path)]
+    path = _normalize_path(base_url)
+    fitting = [row for row in _find_rows_of_host(hostname(base_url)) if path.startswith(row.path)]
     return max(fitting, key=lambda row: len(row.path), default=None)
 
 
-def address_of(row: ProviderRow, region: str = "") -> str:
+def provider_address(row: ProviderRow, region: str = "") -> str:
     """The address of a provider whose user gave none; empty where every user has one of their own.
 
     Raises ``ConfigurationError`` for a region that the provider does not have.
@@ -113,14 +113,14 @@ def address_of(row: ProviderRow, region: str = "") -> str:
     return row.regions[region]
 
 
-def _rows_at(host: str) -> tuple[ProviderRow, ...]:
+def _find_rows_of_host(host: str) -> tuple[ProviderRow, ...]:
     """The rows that name the host most narrowly; several where one host serves several providers."""
-    return _owners_of(host, installed.current()) if host else ()
+    return _owners_of(host, installed.get_installed()) if host else ()
 
 
 @lru_cache(maxsize=256)
 def _owners_of(host: str, found: Installed) -> tuple[ProviderRow, ...]:
-    fits = [(_narrowness(row, host), row) for row in _rows_of(found).values()]
+    fits = [(_narrowness(row, host), row) for row in _build_rows(found).values()]
     narrowest = max((fit for fit, _ in fits), default=0)
     return tuple(row for fit, row in fits if fit == narrowest) if narrowest else ()
 
@@ -132,12 +132,12 @@ def _narrowness(row: ProviderRow, host: str) -> int:
     return max((len(own) for own in row.hosts if is_host(host, own)), default=0)
 
 
-def _row_at(host: str) -> ProviderRow | None:
+def _find_row_of_host(host: str) -> ProviderRow | None:
     """The row of a bare host name, where the path of an address is not known."""
-    return next(iter(_rows_at(host.strip().lower().rstrip("."))), None)
+    return next(iter(_find_rows_of_host(host.strip().lower().rstrip("."))), None)
 
 
-def _path(base_url: str) -> str:
+def _normalize_path(base_url: str) -> str:
     try:
         return urlsplit(base_url).path
     except ValueError:
@@ -200,32 +200,32 @@ def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, m
     row = find_provider(provider) if provider and provider.strip() else home
     name = row.name if row else (provider or "").strip().lower()
     if api_mode is not None and api_mode in wire_rows():
-        return WireChoice(wire=_named(api_mode), provider=name, is_explicit=True)
-    wire = _wire_of(row, home, base_url, model)
-    return WireChoice(wire=_named(wire), provider=name, is_explicit=False)
+        return WireChoice(wire=_to_wire(api_mode), provider=name, is_explicit=True)
+    wire = _choose_wire(row, home, base_url, model)
+    return WireChoice(wire=_to_wire(wire), provider=name, is_explicit=False)
 
 
-def _wire_of(row: ProviderRow | None, home: ProviderRow | None, base_url: str, model: str) -> str:
+def _choose_wire(row: ProviderRow | None, home: ProviderRow | None, base_url: str, model: str) -> str:
     if row is not None and row.wire is not None:
         return row.wire
     if base_url.rstrip("/").endswith("/anthropic"):
         return Wire.ANTHROPIC_MESSAGES
-    slug = _slug(model)
+    slug = _model_slug(model)
     for rule in row.model_wires if row is not None else ():
         if re.match(rule.pattern, slug):
             return rule.wire
     if all(each.leaves_wire_to_model for each in (row, home) if each is not None):
-        chosen = (home.home_wire if home is not None else None) or traits_of(model).wire
+        chosen = (home.home_wire if home is not None else None) or find_traits(model).wire
         return chosen or Wire.CHAT_COMPLETIONS
     return Wire.CHAT_COMPLETIONS
 
 
-def _named(wire: str) -> str:
+def _to_wire(wire: str) -> str:
     """The member of ``Wire`` with this value where there is one; else the text itself."""
     return Wire(wire) if wire in set(Wire) else wire
 
 
-def _slug(model: str) -> str:
+def _model_slug(model: str) -> str:
     return model.strip().lower().rpartition("/")[2]
 
 
@@ -235,12 +235,12 @@ def _slug(model: str) -> str:
 def output_cap_parameter(base_url: str, model: str) -> str:
     """The name of the output limit in a chat completion."""
     home = provider_of_host(base_url)
-    return (home.output_cap if home is not None else None) or traits_of(model).output_cap or "max_tokens"
+    return (home.output_cap if home is not None else None) or find_traits(model).output_cap or "max_tokens"
 
 
 def forces_completion_cap(model: str) -> bool:
     """Whether the model's family rejects ``max_tokens`` wherever it is served."""
-    return traits_of(model).output_cap == "max_completion_tokens"
+    return find_traits(model).output_cap == "max_completion_tokens"
 
 
 LOCAL_SILENCE_S = 900.0
@@ -249,14 +249,14 @@ LOCAL_SILENCE_S = 900.0
 
 def silence_s(model: str) -> float:
     """How many seconds this model may think without sending a byte; 0 when nothing is known about it."""
-    return traits_of(model).silence_s or 0.0
+    return find_traits(model).silence_s or 0.0
 
 
 def stated_window(provider: str, model: str) -> int | None:
     """The context window in tokens that is known of the model before a server was asked; ``None`` when none is."""
     row = find_provider(provider)
-    served = row.windows.get(_slug(model)) if row is not None else None
-    return served or traits_of(model).window
+    served = row.windows.get(_model_slug(model)) if row is not None else None
+    return served or find_traits(model).window
 
 
 # ------------------------------------------------------------------------------------------------- rules by the place
@@ -266,14 +266,14 @@ def wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CHAT_CO
     """What the endpoint at ``host`` (a bare host name) needs in messages for ``model``. ``wire`` is the value of
     ``api_mode``.
     """
-    home, named, model_traits = _row_at(host), find_provider(provider), traits_of(model)
+    home, named, model_traits = _find_row_of_host(host), find_provider(provider), find_traits(model)
     rows = [row for row in (home, named) if row is not None]
     spoken = wire_rows().get(wire)
     echoes = any(row.echoes_reasoning for row in rows) or bool(model_traits.echoes_reasoning)
     is_chat = wire == Wire.CHAT_COMPLETIONS
     return (spoken.needs if spoken is not None else STANDARD) | WireNeeds(
         echoes_reasoning=echoes,
-        thinker=thinker_of(provider=provider, model=model, host=host) if echoes else "",
+        thinker=find_thinker(provider=provider, model=model, host=host) if echoes else "",
         keeps_thought_signatures=bool(model_traits.keeps_thought_signatures),
         insists_on_signature=is_chat and bool(model_traits.thinks_by_level),
         takes_short_ids_only=is_chat and bool(model_traits.takes_short_ids_only),
@@ -281,23 +281,23 @@ def wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CHAT_CO
     )
 
 
-def thinker_of(*, provider: str, model: str, host: str) -> str:
+def find_thinker(*, provider: str, model: str, host: str) -> str:
     """The name under which transcripts keep the reasoning of a reply: the model's family, or else the provider."""
-    row = _row_at(host) or find_provider(provider)
-    return traits_of(model).family or (row.name if row is not None else provider or host)
+    row = _find_row_of_host(host) or find_provider(provider)
+    return find_traits(model).family or (row.name if row is not None else provider or host)
 
 
 def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
     """What to do with thinking that is sent again over Anthropic's wire to ``host`` (a bare host name)."""
-    home = _row_at(host)
-    return traits_of(model).thinking or (home.thinking if home is not None else None) or ThinkingPolicy.STRIP
+    home = _find_row_of_host(host)
+    return find_traits(model).thinking or (home.thinking if home is not None else None) or ThinkingPolicy.STRIP
 
 
-def issuer_at(host: str) -> str:
+def find_issuer(host: str) -> str:
     """The issuer that signs or seals the reasoning of the endpoint at ``host`` (a bare host name). Stored with the
     transcript, so the names stay.
     """
-    return next((row.issuer for row in _rows_at(host.lower()) if row.issuer), f"other:{host.lower()}")
+    return next((row.issuer for row in _find_rows_of_host(host.lower()) if row.issuer), f"other:{host.lower()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,15 +313,15 @@ class CacheTarget:
 
 def cache_layout(target: CacheTarget) -> CacheLayout | None:
     """The cache marks for requests to ``target``; ``None`` when marks would be ignored or refused."""
-    family = traits_of(target.model).family
+    family = find_traits(target.model).family
     wire = Wire.ANTHROPIC_MESSAGES if target.is_anthropic_wire else None
-    home, named = _row_at(target.host), find_provider(target.provider)
+    home, named = _find_row_of_host(target.host), find_provider(target.provider)
     for row, is_home in ((home, True), (named, False)):
         for rule in row.cache_marks if row is not None else ():
-            if _applies(rule, family, wire) and (is_home or not rule.is_at_home_only):
+            if _rule_applies(rule, family, wire) and (is_home or not rule.is_at_home_only):
                 return rule.layout
     return CacheLayout.NATIVE if target.is_anthropic_wire and family == "claude" else None
 
 
-def _applies(rule: CacheRule, family: str | None, wire: str | None) -> bool:
+def _rule_applies(rule: CacheRule, family: str | None, wire: str | None) -> bool:
     return (not rule.families or family in rule.families) and rule.wire in (None, wire)

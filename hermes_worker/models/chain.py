@@ -11,9 +11,9 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
 from hermes_worker.models.base import Abort, Provider
 from hermes_worker.models.catalog import Wire, hostname, stated_window, wire_rows
-from hermes_worker.models.endpoint import Endpoint, checked
-from hermes_worker.models.factory import NO_EXTRAS, Extras, endpoint_of, provider_row, shared_provider
-from hermes_worker.models.login import Granting, LoggedIn
+from hermes_worker.models.endpoint import Endpoint, check_endpoint
+from hermes_worker.models.factory import NO_EXTRAS, ProviderExtras, find_provider_row, resolve_endpoint, shared_provider
+from hermes_worker.models.login import LoginProvider, TokenSource
 from hermes_worker.models.windows import ServedWindow, WindowAnswers
 
 
@@ -31,7 +31,7 @@ class ModelChoice:
     logins: tuple[Login, ...] = ()
     """Used before any key."""
     proxy_url: str | None = None
-    extras: Extras = NO_EXTRAS
+    extras: ProviderExtras = NO_EXTRAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,11 @@ _ROUTES_KEPT = 256
 """How many routes are kept: about as many as models that runs ask for."""
 
 
-class Chain:
+class ProviderChain:
     """The routes of an installation. Thread-safe: immutable, except for objects that are shared by design."""
 
     def __init__(
-        self, primary: ModelChoice, fallbacks: Sequence[ModelChoice] = (), *, grants: Granting | None = None
+        self, primary: ModelChoice, fallbacks: Sequence[ModelChoice] = (), *, grants: TokenSource | None = None
     ) -> None:
         """Fallbacks that are not set up (no key, no address) or repeat another place and model are left out: a chain is
         for the moment of need, and then an entry that cannot work is worse than none.
@@ -73,7 +73,7 @@ class Chain:
         self._grants = grants
         self._windows = WindowAnswers()
         self._primary = primary if grants else replace(primary, logins=())
-        self._fallbacks = _usable(primary, fallbacks)
+        self._fallbacks = _usable_choices(primary, fallbacks)
         self._routes: dict[tuple[str, int, str, int], ModelRoute] = {}
 
     def __len__(self) -> int:
@@ -86,11 +86,11 @@ class Chain:
 
     def credentials(self, model: str, position: int) -> Sequence[str]:
         """Names of the keys that may be used at ``position``, if there is a choice; else empty. Raises as ``route``."""
-        if not _has_pool(self._at(position)):
+        if not _has_pool(self._choice_at(position)):
             return ()
-        choice = self._choice(model, position)
+        choice = self._choice_for_model(model, position)
         _, endpoint = _endpoint_of(choice)
-        keys = (_credential(keyed) for keyed in _keyed(endpoint, choice))
+        keys = (_credential_name(keyed) for keyed in _endpoints_by_key(endpoint, choice))
         return (*(login.name for login in choice.logins), *keys)
 
     def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
@@ -104,22 +104,25 @@ class Chain:
         if route is None:
             route = self._new_route(model, position, credential)
             if route.renew is None:  # a login's remembers the token of one call
-                self._keep(wanted, route)
+                self._keep_route(wanted, route)
         return route
 
-    def _keep(self, wanted: tuple[str, int, str, int], route: ModelRoute) -> None:
+    def _keep_route(self, wanted: tuple[str, int, str, int], route: ModelRoute) -> None:
         if len(self._routes) >= _ROUTES_KEPT:
             self._routes.clear()  # rare, and cheaper than keeping an order
         self._routes[wanted] = route
 
     def _new_route(self, model: str, position: int, credential: str) -> ModelRoute:
-        choice = self._choice(model, position)
+        choice = self._choice_for_model(model, position)
         wire, endpoint = _endpoint_of(choice)
         login = _login_of(choice, credential)
         if login is None and credential:
-            endpoint = next((keyed for keyed in _keyed(endpoint, choice) if _credential(keyed) == credential), endpoint)
-        provider, renew = self._provider(wire, endpoint, login)
-        row = provider_row(choice)
+            endpoint = next(
+                (keyed for keyed in _endpoints_by_key(endpoint, choice) if _credential_name(keyed) == credential),
+                endpoint,
+            )
+        provider, renew = self._build_provider(wire, endpoint, login)
+        row = find_provider_row(choice)
         window = ServedWindow(
             endpoint=endpoint,
             model=choice.model,
@@ -134,46 +137,46 @@ class Chain:
             model=choice.model,
             host=hostname(endpoint.base_url),
             wire=wire,
-            credential=login.name if login else _credential(endpoint),
+            credential=login.name if login else _credential_name(endpoint),
             is_aggregator=row.is_aggregator,
             window=window if wire_rows()[wire].headers and not login else None,
             cuts_silently=row.cuts_silently,
             renew=renew,
         )
 
-    def _provider(
+    def _build_provider(
         self, wire: str, endpoint: Endpoint, login: Login | None
     ) -> tuple[Provider, Callable[[Abort], None] | None]:
         if login is None or self._grants is None:
             return shared_provider(wire, endpoint), None
-        provider = LoggedIn(wire, endpoint, login, self._grants)
+        provider = LoginProvider(wire, endpoint, login, self._grants)
         return provider, provider.renew
 
-    def _choice(self, model: str, position: int) -> ModelChoice:
-        choice = self._at(position)
+    def _choice_for_model(self, model: str, position: int) -> ModelChoice:
+        choice = self._choice_at(position)
         return replace(choice, model=model) if choice is self._primary and model else choice
 
-    def _at(self, position: int) -> ModelChoice:
+    def _choice_at(self, position: int) -> ModelChoice:
         return (self._primary, *self._fallbacks)[min(position, len(self._fallbacks))]
 
 
 def is_usable(choice: ModelChoice) -> bool:
     """Whether it is set up: it has a key if it needs one, an address, and a model."""
-    return _place(choice) is not None and bool(choice.model)
+    return _place_of_choice(choice) is not None and bool(choice.model)
 
 
-def _usable(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
+def _usable_choices(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
     kept: list[ModelChoice] = []
-    taken = {_place(primary)}
+    taken = {_place_of_choice(primary)}
     for choice in fallbacks:
-        place = _place(choice)
+        place = _place_of_choice(choice)
         if place is not None and choice.model and place not in taken:
             taken.add(place)
             kept.append(choice)
     return tuple(kept)
 
 
-def _place(choice: ModelChoice) -> tuple[str, str] | None:
+def _place_of_choice(choice: ModelChoice) -> tuple[str, str] | None:
     """Address and model; ``None`` for a choice that cannot be used."""
     try:
         return _endpoint_of(choice)[1].plain_url, choice.model
@@ -182,7 +185,7 @@ def _place(choice: ModelChoice) -> tuple[str, str] | None:
 
 
 def _endpoint_of(choice: ModelChoice) -> tuple[str, Endpoint]:
-    return endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins, extras=choice.extras)
+    return resolve_endpoint(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins, extras=choice.extras)
 
 
 def _has_pool(choice: ModelChoice) -> bool:
@@ -193,14 +196,14 @@ def _login_of(choice: ModelChoice, credential: str) -> Login | None:
     return next((login for login in choice.logins if credential in ("", login.name)), None)
 
 
-def _keyed(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
+def _endpoints_by_key(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
     """The endpoint, once with each of its keys."""
     if endpoint.api_key or not choice.logins:
         yield endpoint
-    yield from (checked(replace(endpoint, api_key=key)) for key in choice.more_keys)
+    yield from (check_endpoint(replace(endpoint, api_key=key)) for key in choice.more_keys)
 
 
-def _credential(endpoint: Endpoint) -> str:
+def _credential_name(endpoint: Endpoint) -> str:
     """A name for the endpoint's key: a hash, salted by the address and cut short, which identifies the key only to a
     process that has it.
     """

@@ -33,9 +33,9 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-from hermes_worker.models.wires.framing import Reframed
+from hermes_worker.models.wires.framing import ChunkReframer
 from hermes_worker.models.wires.pace import StreamPace
-from hermes_worker.net.urls import UrlPolicy, address_refusal
+from hermes_worker.net.urls import UrlPolicy, find_address_refusal
 
 KEEPALIVE_S = 30.0
 """How long an idle connection is kept, in seconds: well below the 60 s after which common load balancers drop one."""
@@ -127,7 +127,7 @@ _current = _CurrentLine()
 
 
 @contextlib.contextmanager
-def using(line: Line) -> Iterator[None]:
+def use_line(line: Line) -> Iterator[None]:
     """Requests made on this thread inside the block belong to ``line``."""
     _current.line = line
     try:
@@ -144,7 +144,7 @@ class _Stream(httpcore2.NetworkStream):
         self._lock = threading.Lock()
         self._is_closed = False
         self._pace = StreamPace()
-        self._reframed = Reframed()
+        self._reframed = ChunkReframer()
         self.read_timeout_max_s: float | None = None
         """A limit on top of the timeout each read asks for; it says that the reply is over."""
 
@@ -160,7 +160,7 @@ class _Stream(httpcore2.NetworkStream):
         if rest_s:
             time.sleep(rest_s)
         try:
-            self._limit(timeout if limit is None else limit)
+            self._set_timeout(timeout if limit is None else limit)
             started_s = time.monotonic()
             data = self._sock.recv(bytes_max)
             blocked_s = time.monotonic() - started_s
@@ -169,23 +169,23 @@ class _Stream(httpcore2.NetworkStream):
         except OSError as error:
             raise httpcore2.ReadError(str(error)) from error
         if rest_s and isinstance(self._sock, ssl.SSLSocket):
-            data = self._with_records_behind(data, bytes_max)
-        self._pace.saw(blocked_s=blocked_s, received=len(data), is_full=len(data) >= bytes_max)
+            data = self._read_pending_records(data, bytes_max)
+        self._pace.note_read(blocked_s=blocked_s, received=len(data), is_full=len(data) >= bytes_max)
         return data
 
-    def _with_records_behind(self, data: bytes, bytes_max: int) -> bytes:
+    def _read_pending_records(self, data: bytes, bytes_max: int) -> bytes:
         """Read the TLS records that have come already: a read under TLS brings one record at most, and servers send one
         for every event.
         """
         records, room = [data], bytes_max - len(data)
         with contextlib.suppress(OSError):  # nothing more for now; a broken connection breaks the next read too
-            self._limit(0.0)
+            self._set_timeout(0.0)
             while room > 0 and (record := self._sock.recv(room)):
                 records.append(record)
                 room -= len(record)
         return b"".join(records)
 
-    def _limit(self, timeout: float | None) -> None:
+    def _set_timeout(self, timeout: float | None) -> None:
         if self._sock.gettimeout() != timeout:  # setting it costs a system call
             self._sock.settimeout(timeout)
 
@@ -193,7 +193,7 @@ class _Stream(httpcore2.NetworkStream):
         self._pace.begin()  # a new request, hence a new response
         self._reframed.begin()
         try:
-            self._limit(timeout)
+            self._set_timeout(timeout)
             rest = memoryview(buffer)
             while rest:  # not sendall: its timeout is for everything, and a long prompt on a slow line takes long
                 rest = rest[self._sock.send(rest) :]
@@ -291,7 +291,7 @@ class _Lookup:
 
     def addresses(self, line: Line, deadline: float | None) -> list[_Address]:
         with contextlib.suppress(socket.gaierror, UnicodeError):  # not an address: a name, or nothing at all
-            return _resolved(self._host, self._port, socket.AI_NUMERICHOST)
+            return _resolve_host(self._host, self._port, socket.AI_NUMERICHOST)
         line.attach(self._is_done.set)
         threading.Thread(target=self._look_up, name="resolve", daemon=True).start()
         self._is_done.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -304,19 +304,19 @@ class _Lookup:
 
     def _look_up(self) -> None:
         try:
-            self._addresses = _resolved(self._host, self._port)
+            self._addresses = _resolve_host(self._host, self._port)
         except (OSError, UnicodeError) as error:  # UnicodeError: a label of the name is empty or too long
             self._error = error if isinstance(error, OSError) else OSError(f"{self._host!r} is not a host name")
         finally:
             self._is_done.set()
 
 
-def _resolved(host: str, port: int, flags: int = 0) -> list[_Address]:
+def _resolve_host(host: str, port: int, flags: int = 0) -> list[_Address]:
     """Every address of a host. A job may name the address of its model, so metadata services are refused here too.
     Raises ``OSError``."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     for entry in found:
-        if (refusal := address_refusal(str(entry[4][0]), _ANY_SERVER)) is not None:
+        if (refusal := find_address_refusal(str(entry[4][0]), _ANY_SERVER)) is not None:
             raise OSError(refusal)
     return [(family, kind, protocol, address) for family, kind, protocol, _, address in found]
 
@@ -357,7 +357,7 @@ def _connect(sock: socket.socket, address: object, line: Line, deadline: float |
 
 
 @dataclass(frozen=True, slots=True)
-class _Idle:
+class _IdleConnection:
     connection: httpcore2.ConnectionInterface
     stream: _Stream
     since_s: float
@@ -378,12 +378,12 @@ class CuttableTransport(httpx2.BaseTransport):
             keepalive_expiry=KEEPALIVE_S,
         )
         self._lock = threading.Lock()
-        self._idle: deque[_Idle] = deque()
+        self._idle: deque[_IdleConnection] = deque()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         line = _current.line or Line()
         core_request = _core_request(request)
-        with _as_httpx_errors():
+        with _translate_errors():
             connection = self._connection_for(core_request.url.origin, line)
             response = connection.handle_request(core_request)
         return httpx2.Response(
@@ -418,18 +418,18 @@ class CuttableTransport(httpx2.BaseTransport):
             connection.close()
             return
         stream.read_timeout_max_s = None
-        self._push_idle(_Idle(connection, stream, time.monotonic()))
+        self._push_idle(_IdleConnection(connection, stream, time.monotonic()))
 
-    def _pop_idle(self) -> _Idle | None:
+    def _pop_idle(self) -> _IdleConnection | None:
         with self._lock:
             return self._idle.pop() if self._idle else None
 
-    def _push_idle(self, entry: _Idle) -> None:
+    def _push_idle(self, entry: _IdleConnection) -> None:
         """Put a connection on the stack. The newest is used first, so idle ones drift to the left end, where they
         leave.
         """
         oldest_allowed_s = time.monotonic() - KEEPALIVE_S
-        surplus: list[_Idle] = []
+        surplus: list[_IdleConnection] = []
         with self._lock:
             self._idle.append(entry)
             while self._idle and (len(self._idle) > IDLE_MAX or self._idle[0].since_s < oldest_allowed_s):
@@ -446,7 +446,7 @@ class _Body(httpx2.SyncByteStream):
         self._give_back: Callable[[], None] | None = give_back
 
     def __iter__(self) -> Iterator[bytes]:
-        with _as_httpx_errors():
+        with _translate_errors():
             yield from cast(Iterable[bytes], self._response.stream)
 
     def close(self) -> None:
@@ -487,7 +487,7 @@ _HTTPX_ERRORS: dict[type[Exception], type[httpx2.TransportError]] = {
 
 
 @contextlib.contextmanager
-def _as_httpx_errors() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Raise httpx2's exceptions in place of httpcore2's, which the SDK does not know."""
     try:
         yield
@@ -496,7 +496,7 @@ def _as_httpx_errors() -> Iterator[None]:
         raise _HTTPX_ERRORS[known](str(error)) from error
 
 
-def timeouts(*, connect_s: float, read_s: float) -> httpx2.Timeout:
+def build_timeouts(*, connect_s: float, read_s: float) -> httpx2.Timeout:
     """The client's limits for a call that may be silent for ``read_s`` seconds."""
     return httpx2.Timeout(connect=connect_s, read=read_s, write=WRITE_TIMEOUT_S, pool=None)
 

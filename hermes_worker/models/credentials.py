@@ -32,7 +32,7 @@ _STATE_KEY = f"{KEY_PREFIX}credentials"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenKey:
     """The key to use now."""
 
     name: str
@@ -40,26 +40,26 @@ class Chosen:
     """Whether another key could be used now in its place."""
 
 
-class Pooling(Protocol):
+class KeyPool(Protocol):
     """The pool of keys, as the loop uses it."""
 
-    def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen: ...
+    def choose_key(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> ChosenKey: ...
 
-    def rest(self, name: str, seconds: float) -> None: ...
+    def rest_key(self, name: str, seconds: float) -> None: ...
 
-    def release(self, ticket: str) -> None: ...
+    def release_key(self, ticket: str) -> None: ...
 
 
 class FirstKey:
     """Always chooses the first key."""
 
-    def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen:
-        return Chosen(name=names[0], has_others=False)
+    def choose_key(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> ChosenKey:
+        return ChosenKey(name=names[0], has_others=False)
 
-    def rest(self, name: str, seconds: float) -> None:
+    def rest_key(self, name: str, seconds: float) -> None:
         return
 
-    def release(self, ticket: str) -> None:
+    def release_key(self, ticket: str) -> None:
         return
 
 
@@ -75,17 +75,17 @@ class CredentialPool:
         self._lock = threading.Lock()
         self._resting: dict[str, float] = {}
 
-    def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen:
+    def choose_key(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> ChosenKey:
         """Choose the key for a call of the turn ``ticket``: its own for as long as that can be used, else another, else
         the one that can be used the soonest. A child gets one that few others use, so that siblings spread.
         """
         strategy = "least_leased" if is_child else self._strategy.value
         told = self._run(self._choose, [ticket, strategy, random.random(), LEASE_S, _KEPT_S, *names])
         if told is None:
-            return self._without_redis(names)
-        return Chosen(name=str(told[0]), has_others=int(told[1]) > 0)
+            return self._choose_locally(names)
+        return ChosenKey(name=str(told[0]), has_others=int(told[1]) > 0)
 
-    def rest(self, name: str, seconds: float) -> None:
+    def rest_key(self, name: str, seconds: float) -> None:
         """Let no worker use the key for so many seconds. The longest of several rests counts."""
         with self._lock:
             if len(self._resting) > _RESTS_REMEMBERED:
@@ -95,15 +95,15 @@ class CredentialPool:
         count("model.key_rested")
         log.info("model.key_rested", credential=name, seconds=round(seconds))
 
-    def release(self, ticket: str) -> None:
+    def release_key(self, ticket: str) -> None:
         """Give back the key of a turn that is over. Idempotent."""
         self._run(self._release, [ticket])
 
-    def _without_redis(self, names: Sequence[str]) -> Chosen:
+    def _choose_locally(self, names: Sequence[str]) -> ChosenKey:
         now = time.monotonic()
         usable = [name for name in names if self._resting.get(name, 0.0) <= now]
         soonest = min(names, key=lambda name: self._resting.get(name, 0.0))
-        return Chosen(name=usable[0] if usable else soonest, has_others=len(usable) > 1)
+        return ChosenKey(name=usable[0] if usable else soonest, has_others=len(usable) > 1)
 
     def _run(self, script: Script, arguments: Sequence[Any]) -> Any:
         """Run the script and return its answer; ``None`` while Redis is away."""

@@ -22,7 +22,7 @@ WRITE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One server and one credential. ``checked`` before use; equal endpoints share one client per process."""
+    """One server and one credential. ``check_endpoint`` before use; equal endpoints share one client per process."""
 
     base_url: str
     """Up to and without ``/chat/completions``; a query string is sent with every request."""
@@ -71,7 +71,7 @@ class Endpoint:
 _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(?:%\w+)?")
 
 
-def checked(endpoint: Endpoint) -> Endpoint:
+def check_endpoint(endpoint: Endpoint) -> Endpoint:
     """Return the endpoint if it can be used. Raises ``ConfigurationError`` naming the setting to change."""
     parts = _split(endpoint.base_url)
     if parts.scheme not in ("http", "https") or not _HOST.fullmatch(parts.hostname or ""):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import httpx2
 
-from hermes_worker.core.errors import FailureKind, ModelCallError, without_numbers
-from hermes_worker.core.rate_limits import read_rate_limits
-from hermes_worker.core.recovery.classify import Classification, RequestSize, classify, raw_error
+from hermes_worker.core.errors import FailureKind, ModelCallError, strip_error_numbers
+from hermes_worker.core.rate_limits import parse_rate_limits
+from hermes_worker.core.recovery.classify import Classification, RequestSize, build_raw_error, classify
 from hermes_worker.core.recovery.error_patterns import NOTHING_SERVED
 from hermes_worker.models.catalog import find_provider
 from hermes_worker.models.wires.chat_reply import StreamedError
@@ -32,7 +32,7 @@ class CallPlace:
     """Texts that never appear in a message, such as the API key."""
 
 
-def translate(error: Exception, place: CallPlace, size: RequestSize | None = None) -> ModelCallError:
+def translate_error(error: Exception, place: CallPlace, size: RequestSize | None = None) -> ModelCallError:
     """Translate a failure into a ``ModelCallError``.
 
     The SDKs need not be told apart: all that are used here carry the response, its status and its body under the same
@@ -40,10 +40,10 @@ def translate(error: Exception, place: CallPlace, size: RequestSize | None = Non
     """
     response = _response_of(error)
     if response is not None and 300 <= response.status_code < 400:
-        return _redirected(response, place)
+        return _redirect_error(response, place)
     telling = error.__cause__ if isinstance(error.__cause__, httpx2.HTTPError) else error
     row = find_provider(place.provider) if place.provider else None
-    seen = raw_error(
+    seen = build_raw_error(
         telling,
         provider=place.provider,
         model=place.model,
@@ -55,10 +55,10 @@ def translate(error: Exception, place: CallPlace, size: RequestSize | None = Non
     status = getattr(error, "status_code", None)
     return ModelCallError(
         verdict.kind,
-        redact(_message(error, verdict, place), place.secrets),
+        redact(_format_message(error, verdict, place), place.secrets),
         status=status if isinstance(status, int) and status >= 400 else None,
         retry_after_s=verdict.retry_after_s,
-        limits=read_rate_limits(response.headers.raw) if response is not None else None,
+        limits=parse_rate_limits(response.headers.raw) if response is not None else None,
         classification=verdict,
     )
 
@@ -76,7 +76,7 @@ def _response_of(error: Exception) -> httpx2.Response | None:
     return response if isinstance(response, httpx2.Response) else None
 
 
-def _message(error: Exception, verdict: Classification, place: CallPlace) -> str:
+def _format_message(error: Exception, verdict: Classification, place: CallPlace) -> str:
     said = verdict.message or "it gave no reason"
     response = _response_of(error)
     match verdict.kind:
@@ -88,14 +88,14 @@ def _message(error: Exception, verdict: Classification, place: CallPlace) -> str
         case FailureKind.SSL_CERT_VERIFICATION:
             return f"The certificate of {place.base_url} could not be verified: {_root_cause(error)}"
         case _ if response is not None:
-            return f"HTTP {response.status_code} from {place.base_url}: {said}{_hint(response, verdict, place)}"
+            return f"HTTP {response.status_code} from {place.base_url}: {said}{_format_hint(response, verdict, place)}"
         case _ if isinstance(error, StreamedError):
-            return f"{place.base_url} broke its reply off with an error: {said}{_hint(None, verdict, place)}"
+            return f"{place.base_url} broke its reply off with an error: {said}{_format_hint(None, verdict, place)}"
         case _:
             return f"The call to {place.base_url} failed: {_root_cause(error)}"
 
 
-def _hint(response: httpx2.Response | None, verdict: Classification, place: CallPlace) -> str:
+def _format_hint(response: httpx2.Response | None, verdict: Classification, place: CallPlace) -> str:
     """The setting to look at, as a sentence, where one is to blame; else empty."""
     match verdict.kind:
         case FailureKind.UNKNOWN if response is not None and _is_wrong_address(response, verdict):
@@ -119,7 +119,7 @@ def _is_wrong_address(response: httpx2.Response, verdict: Classification) -> boo
     return response.status_code == 404 and says_nothing
 
 
-def _redirected(response: httpx2.Response, place: CallPlace) -> ModelCallError:
+def _redirect_error(response: httpx2.Response, place: CallPlace) -> ModelCallError:
     """The error for a redirect: following it could carry the key to another host, so the user is told instead."""
     target = response.headers.get("location", "another address")
     message = f"{place.base_url} redirects to {target}: set HERMES_BASE_URL (model.base_url) to the address meant."
@@ -134,7 +134,7 @@ def _root_cause(error: BaseException) -> str:
             break
         current = current.__cause__
         text = str(current) or text
-    return without_numbers(text) or type(current).__name__
+    return strip_error_numbers(text) or type(current).__name__
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:

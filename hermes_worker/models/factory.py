@@ -15,16 +15,16 @@ from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
     WireChoice,
-    address_of,
     find_provider,
     is_local,
+    provider_address,
     provider_of_host,
     provider_rows,
     resolve_wire,
     wire_rows,
 )
-from hermes_worker.models.endpoint import READ_TIMEOUT_S, Endpoint, checked
-from hermes_worker.models.loading import build
+from hermes_worker.models.endpoint import READ_TIMEOUT_S, Endpoint, check_endpoint
+from hermes_worker.models.lazy_wires import load_provider
 
 
 class WireSettings(Protocol):
@@ -43,7 +43,7 @@ class WireSettings(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
+class ProviderExtras:
     """Settings of one provider beyond its address and key."""
 
     region: str = ""
@@ -54,7 +54,7 @@ class Extras:
     """Fields of every request's JSON, likewise."""
 
 
-NO_EXTRAS = Extras()
+NO_EXTRAS = ProviderExtras()
 
 
 def build_provider(settings: WireSettings, *, proxy_url: str | None = None) -> Provider:
@@ -62,26 +62,26 @@ def build_provider(settings: WireSettings, *, proxy_url: str | None = None) -> P
 
     Connects to nothing. Raises ``ConfigurationError`` naming the setting to change.
     """
-    wire, endpoint = endpoint_of(settings, proxy_url=proxy_url)
+    wire, endpoint = resolve_endpoint(settings, proxy_url=proxy_url)
     return shared_provider(wire, endpoint)
 
 
 def shared_provider(wire: str, endpoint: Endpoint) -> Provider:
     """The one provider of this process for that endpoint."""
-    return _shared(wire, endpoint, os.getpid())
+    return _build_shared(wire, endpoint, os.getpid())
 
 
-def endpoint_of(
-    settings: WireSettings, *, proxy_url: str | None = None, needs_key: bool = True, extras: Extras = NO_EXTRAS
+def resolve_endpoint(
+    settings: WireSettings, *, proxy_url: str | None = None, needs_key: bool = True, extras: ProviderExtras = NO_EXTRAS
 ) -> tuple[str, Endpoint]:
     """The endpoint of model calls, and the name of the wire they are written for. ``needs_key`` is false for a provider
     with a login.
 
     Raises ``ConfigurationError`` naming the setting to change.
     """
-    row = provider_row(settings)
-    usual = address_of(row, extras.region)
-    wire = _supported(
+    row = find_provider_row(settings)
+    usual = provider_address(row, extras.region)
+    wire = _require_supported(
         resolve_wire(
             api_mode=_api_mode(settings),
             provider=settings.provider,
@@ -104,10 +104,10 @@ def endpoint_of(
         read_timeout_s=LOCAL_SILENCE_S if is_local(base_url) else READ_TIMEOUT_S,
         proxy_url=proxy_url,
     )
-    return wire, checked(endpoint)
+    return wire, check_endpoint(endpoint)
 
 
-def _service_tier(row: ProviderRow, extras: Extras) -> str:
+def _service_tier(row: ProviderRow, extras: ProviderExtras) -> str:
     tier = extras.service_tier
     if tier and tier not in row.service_tiers:
         known = f"choose one of {', '.join(row.service_tiers)}" if row.service_tiers else "none are known of it"
@@ -117,7 +117,7 @@ def _service_tier(row: ProviderRow, extras: Extras) -> str:
     return tier
 
 
-def provider_row(settings: WireSettings) -> ProviderRow:
+def find_provider_row(settings: WireSettings) -> ProviderRow:
     """The catalogue's row for these settings: by name, else by host, else the row for a server of the user's own."""
     if not settings.provider:
         return provider_of_host(settings.base_url or "") or provider_rows()["custom"]
@@ -131,11 +131,11 @@ def provider_row(settings: WireSettings) -> ProviderRow:
 
 
 @functools.lru_cache(maxsize=256)
-def _shared(wire: str, endpoint: Endpoint, pid: int) -> Provider:
+def _build_shared(wire: str, endpoint: Endpoint, pid: int) -> Provider:
     """Build the provider once per process: the process id is part of the key, because a forked child must not use its
     parent's sockets.
     """
-    return build(wire, endpoint)
+    return load_provider(wire, endpoint)
 
 
 def _api_mode(settings: WireSettings) -> str | None:
@@ -144,7 +144,7 @@ def _api_mode(settings: WireSettings) -> str | None:
     return settings.api_mode or None
 
 
-def _supported(choice: WireChoice) -> str:
+def _require_supported(choice: WireChoice) -> str:
     if choice.wire in wire_rows():
         return choice.wire
     raise ConfigurationError(

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from hermes_worker.broker.queue import broker_failed, refuses_us
+from hermes_worker.broker.queue import is_refusal, log_broker_failure
 from hermes_worker.observe import broker_outage, log
 
 AWAY_S = 5.0
@@ -40,19 +40,19 @@ class FleetState:
         if time.monotonic() < self._away_until:
             return None
         try:
-            answer = self._healed(script, keys, arguments)
+            answer = self._run_or_reset(script, keys, arguments)
         except (redis.RedisError, OSError) as error:
             self._away_until = time.monotonic() + AWAY_S
-            broker_failed(self._doing, error)
+            log_broker_failure(self._doing, error)
             return None
-        broker_outage.worked()
+        broker_outage.note_success()
         return answer
 
-    def _healed(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+    def _run_or_reset(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         try:
             return script(keys=keys, args=arguments)
         except redis.ResponseError as error:
-            if refuses_us(error) or isinstance(error, redis.exceptions.OutOfMemoryError):
+            if is_refusal(error) or isinstance(error, redis.exceptions.OutOfMemoryError):
                 raise
             self._client.delete(*keys)
             log.warning("broker.state_forgotten", key=keys[0], error=str(error)[:200])

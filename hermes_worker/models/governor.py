@@ -28,7 +28,8 @@ calls that waited come in a stream, not in a storm, even where no limit is known
 
 Limits come from the settings, or from the headers of responses. Where none is known and nothing is cooling, a process
 asks only now and then whether that is still so. All of this is a courtesy, never a matter of correctness: while Redis
-is away, or does not let our user do what the scripts do, each process keeps the limits by itself (``core/pacing.py``).
+is away, or does not let our user do what the scripts do, each process keeps the limits by itself
+(``core/local_rate_limits.py``).
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from typing import Any, Protocol
 import redis
 
 from hermes_worker.broker.queue import KEY_PREFIX
+from hermes_worker.core.local_rate_limits import Pace, Pacing
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.pacing import Pace, Pacing
 from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.models.fleet_state import FleetState, Script
 from hermes_worker.observe import count
@@ -81,7 +82,7 @@ _PLACES_REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPlace:
+class CredentialRef:
     """The credential at a provider that limits belong to. All that Redis keeps about it stands under ``key``: whatever
     tells places apart is a field here and a part of the key, and nowhere else.
     """
@@ -96,10 +97,10 @@ class KeyPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Permit:
+class CallPermit:
     """The answer to ``acquire``."""
 
-    place: KeyPlace
+    place: CredentialRef
     ticket: str
     tokens: int = 0
     """The estimated tokens that were charged."""
@@ -124,31 +125,31 @@ class ConfiguredLimits:
     in_flight_max: int | None = None
 
 
-class Governing(Protocol):
+class CallGovernor(Protocol):
     """The governor, as the loop uses it."""
 
-    def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit: ...
+    def acquire(self, place: CredentialRef, *, ticket: str, tokens: int, order: int | None = None) -> CallPermit: ...
 
-    def withdraw(self, permit: Permit) -> None: ...
+    def withdraw(self, permit: CallPermit) -> None: ...
 
-    def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None: ...
+    def settle(self, permit: CallPermit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None: ...
 
-    def cool_down(self, place: KeyPlace, seconds: float) -> None: ...
+    def cool_down(self, place: CredentialRef, seconds: float) -> None: ...
 
 
-class Ungoverned:
+class NoGovernor:
     """A governor that grants every permit at once."""
 
-    def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
-        return Permit(place=place, ticket=ticket)
+    def acquire(self, place: CredentialRef, *, ticket: str, tokens: int, order: int | None = None) -> CallPermit:
+        return CallPermit(place=place, ticket=ticket)
 
-    def withdraw(self, permit: Permit) -> None:
+    def withdraw(self, permit: CallPermit) -> None:
         return
 
-    def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
+    def settle(self, permit: CallPermit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
         return
 
-    def cool_down(self, place: KeyPlace, seconds: float) -> None:
+    def cool_down(self, place: CredentialRef, seconds: float) -> None:
         return
 
 
@@ -168,16 +169,16 @@ class Governor:
         self._cool_down = self._state.script(_COOL_DOWN)
         self._lock = threading.Lock()
         self._free_until: dict[str, float] = {}
-        self._alone = _Alone(self._limits, minute_s)
+        self._alone = _LocalGovernor(self._limits, minute_s)
 
-    def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
+    def acquire(self, place: CredentialRef, *, ticket: str, tokens: int, order: int | None = None) -> CallPermit:
         """Acquire a permit for one call of about ``tokens`` input tokens, or learn when to come again.
 
         Of the waiting calls the smallest ``order`` goes first: the number of the run that everything began with. A call
         without one comes after all that have one, in the order of their first asking. The same ``ticket`` is the same
         call. A call that was permitted is ended by ``settle``; one that waits and will not come again, by ``withdraw``.
         """
-        free = Permit(place=place, ticket=ticket)
+        free = CallPermit(place=place, ticket=ticket)
         if time.monotonic() < self._free_until.get(place.key, 0.0):
             return free
         limits = self._limits
@@ -198,9 +199,9 @@ class Governor:
             return self._alone.acquire(place, ticket, tokens)
         wait_ms, is_cooling, is_governed, ahead = (int(value) for value in told)
         if not is_governed:
-            self._believe_free(place)
+            self._remember_unlimited(place)
             return free
-        return Permit(
+        return CallPermit(
             place=place,
             ticket=ticket,
             tokens=tokens,
@@ -210,12 +211,12 @@ class Governor:
             is_governed=True,
         )
 
-    def withdraw(self, permit: Permit) -> None:
+    def withdraw(self, permit: CallPermit) -> None:
         """Give up a call that will not be made, so that no other waits behind it. Idempotent."""
         if permit.wait_s > 0 and not permit.is_local:
             self._run(self._withdraw, permit.place, [permit.ticket])
 
-    def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
+    def settle(self, permit: CallPermit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
         """End a call: ``usage`` if it had a reply, ``limits`` if the response named any.
 
         Settling a second time corrects the count of tokens twice, and nothing else.
@@ -240,26 +241,26 @@ class Governor:
         if limits is not None:
             self._free_until.pop(permit.place.key, None)
 
-    def cool_down(self, place: KeyPlace, seconds: float) -> None:
+    def cool_down(self, place: CredentialRef, seconds: float) -> None:
         """Hold back every call for so many seconds. The longest of several cool-downs counts."""
         self._alone.cool_down(place, seconds)
         self._run(self._cool_down, place, [max(0.0, seconds)])
         self._free_until.pop(place.key, None)
         count("model.cooled_down")
 
-    def _believe_free(self, place: KeyPlace) -> None:
+    def _remember_unlimited(self, place: CredentialRef) -> None:
         with self._lock:
             if len(self._free_until) > _PLACES_REMEMBERED:
                 self._free_until.clear()
             self._free_until[place.key] = time.monotonic() + LOOK_AGAIN_S
 
-    def _run(self, script: Script, place: KeyPlace, arguments: Sequence[Any]) -> Any:
+    def _run(self, script: Script, place: CredentialRef, arguments: Sequence[Any]) -> Any:
         """Run the script and return its answer; ``None`` while Redis is away."""
         keys = [f"{place.key}{part}" for part in ("", ":places", ":busy", ":due", ":tokens")]
         return self._state.run(script, keys, [*arguments, *_CONSTANTS])
 
 
-class _Alone:
+class _LocalGovernor:
     """Keeps the limits in this process while Redis is away, by the settings and by what it has seen itself."""
 
     def __init__(self, limits: ConfiguredLimits, minute_s: float) -> None:
@@ -269,10 +270,10 @@ class _Alone:
         self._places: dict[str, Pacing] = {}
         self._learned: dict[str, RateLimits] = {}
 
-    def acquire(self, place: KeyPlace, ticket: str, tokens: int) -> Permit:
+    def acquire(self, place: CredentialRef, ticket: str, tokens: int) -> CallPermit:
         with self._lock:
             pacing, now = self._pacing(place), time.monotonic()
-            wait_s = pacing.wait_s(
+            wait_s = pacing.request_leave_s(
                 now,
                 ticket=ticket,
                 tokens=tokens,
@@ -281,29 +282,29 @@ class _Alone:
                 call_s_max=CALL_S_MAX,
             )
             is_cooling = pacing.cool_until > now
-        return Permit(
+        return CallPermit(
             place=place, ticket=ticket, wait_s=wait_s, is_cooling=is_cooling, is_local=True, is_governed=wait_s == 0
         )
 
-    def settle(self, permit: Permit, learned: RateLimits) -> None:
+    def settle(self, permit: CallPermit, learned: RateLimits) -> None:
         with self._lock:
             if permit.is_local:
-                self._pacing(permit.place).end(permit.ticket)
+                self._pacing(permit.place).end_call(permit.ticket)
             if learned != RateLimits():
                 if len(self._learned) >= _PLACES_REMEMBERED:
                     self._learned.clear()
                 self._learned[permit.place.key] = learned
 
-    def cool_down(self, place: KeyPlace, seconds: float) -> None:
+    def cool_down(self, place: CredentialRef, seconds: float) -> None:
         with self._lock:
             self._pacing(place).cool_down(time.monotonic() + min(seconds, LEARNED_S))
 
-    def _pacing(self, place: KeyPlace) -> Pacing:
+    def _pacing(self, place: CredentialRef) -> Pacing:
         if len(self._places) >= _PLACES_REMEMBERED and place.key not in self._places:
             self._places.clear()
         return self._places.setdefault(place.key, Pacing())
 
-    def _pace(self, place: KeyPlace) -> Pace:
+    def _pace(self, place: CredentialRef) -> Pace:
         learned = self._learned.get(place.key, RateLimits())
         requests = self._limits.requests_per_min or learned.requests_per_min
         tokens = self._limits.tokens_per_min or learned.tokens_per_min

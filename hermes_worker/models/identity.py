@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from hermes_worker.models.catalog import address_of, find_provider
+from hermes_worker.models.catalog import find_provider, provider_address
 from hermes_worker.settings import ModelSettings
 
 STAND_IN = "scripted"
@@ -23,7 +23,7 @@ def endpoint_identity(settings: ModelSettings) -> str:
     if settings.is_scripted or (settings.provider == "custom" and settings.name == STAND_IN_MODEL):
         return STAND_IN
     address = settings.base_url or usual_address(settings)
-    return _bare(address) or settings.provider or "nowhere"
+    return _strip_address(address) or settings.provider or "nowhere"
 
 
 def usual_address(settings: ModelSettings) -> str:
@@ -32,15 +32,15 @@ def usual_address(settings: ModelSettings) -> str:
     Raises ``ConfigurationError`` for a region that the provider does not have.
     """
     row = find_provider(settings.provider) if settings.provider else None
-    return address_of(row, settings.options_of(row.name, *row.aliases).region) if row is not None else ""
+    return provider_address(row, settings.find_options(row.name, *row.aliases).region) if row is not None else ""
 
 
-def described(identity: str) -> str:
+def describe_endpoint(identity: str) -> str:
     """``identity`` as part of a sentence."""
     return "the scripted stand-in" if identity == STAND_IN else identity
 
 
-def _bare(address: str) -> str:
+def _strip_address(address: str) -> str:
     parts = urlsplit(address)
     if not parts.netloc:
         return address.rstrip("/")

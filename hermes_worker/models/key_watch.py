@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hermes_worker.core.errors import Classification, UnavailableError
-from hermes_worker.core.key_states import PARKED_S, Finding, finding
-from hermes_worker.models.governor import KeyPlace
+from hermes_worker.core.key_states import PARKED_S, Finding, decide_finding
+from hermes_worker.models.governor import CredentialRef
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.key_states import KeyRow, KeyStates, Probe
@@ -24,45 +24,45 @@ LOOK_EVERY_S = 1.0
 _NOTHING = Finding()
 
 
-class KeyGuarding(Protocol):
+class KeyStateLookup(Protocol):
     """The states of keys, as the loop uses them. No method raises for a database that is away."""
 
     @property
     def are_all_open(self) -> bool: ...
 
-    def closed(self, credential: str) -> KeyRow | None: ...
+    def find_closed(self, credential: str) -> KeyRow | None: ...
 
-    def probe(self, credential: str, owner: int) -> Probe | None: ...
+    def acquire_probe(self, credential: str, owner: int) -> Probe | None: ...
 
-    def give_back(self, probe: Probe, wait_s: float = 0.0) -> None: ...
+    def release_probe(self, probe: Probe, wait_s: float = 0.0) -> None: ...
 
-    def failed(
-        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    def report_failure(
+        self, place: CredentialRef, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
     ) -> bool: ...
 
-    def answered(self, place: KeyPlace, probe: Probe | None) -> None: ...
+    def report_answer(self, place: CredentialRef, probe: Probe | None) -> None: ...
 
 
-class AllOpen:
+class NoKeyStates:
     """Key states without any closed key."""
 
     are_all_open = True
 
-    def closed(self, credential: str) -> KeyRow | None:
+    def find_closed(self, credential: str) -> KeyRow | None:
         return None
 
-    def probe(self, credential: str, owner: int) -> Probe | None:
+    def acquire_probe(self, credential: str, owner: int) -> Probe | None:
         return None
 
-    def give_back(self, probe: Probe, wait_s: float = 0.0) -> None:
+    def release_probe(self, probe: Probe, wait_s: float = 0.0) -> None:
         return
 
-    def failed(
-        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    def report_failure(
+        self, place: CredentialRef, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
     ) -> bool:
         return False
 
-    def answered(self, place: KeyPlace, probe: Probe | None) -> None:
+    def report_answer(self, place: CredentialRef, probe: Probe | None) -> None:
         return
 
 
@@ -77,14 +77,14 @@ class KeyWatch:
 
     def start(self) -> None:
         """Begin to read the rows, in a thread of its own."""
-        threading.Thread(target=self._keep_looking, name="hermes_key_watch", daemon=True).start()
+        threading.Thread(target=self._poll_forever, name="hermes_key_watch", daemon=True).start()
 
     def stop(self) -> None:
         self._end.set()
 
-    def look(self) -> None:
+    def poll_once(self) -> None:
         """Read the current states. Raises ``UnavailableError``."""
-        found = {row.credential: row for row in self._states.all() if row.state.is_closed or row.state.evidence}
+        found = {row.credential: row for row in self._states.list_keys() if row.state.is_closed or row.state.evidence}
         with self._lock:
             self._known = found
 
@@ -93,12 +93,12 @@ class KeyWatch:
         """Whether nothing at all is held against any key."""
         return not self._known
 
-    def closed(self, credential: str) -> KeyRow | None:
+    def find_closed(self, credential: str) -> KeyRow | None:
         """The row of a key that may not be used; ``None`` for a key that may. Executes no statement."""
         row = self._known.get(credential)
         return row if row is not None and row.state.is_closed else None
 
-    def probe(self, credential: str, owner: int) -> Probe | None:
+    def acquire_probe(self, credential: str, owner: int) -> Probe | None:
         """Acquire the right to try a closed key, if it is time for that; ``None`` when it is not or another worker has
         it.
         """
@@ -111,49 +111,49 @@ class KeyWatch:
             log.info("provider.probed", fingerprint=credential)
         return probe
 
-    def give_back(self, probe: Probe, wait_s: float = 0.0) -> None:
+    def release_probe(self, probe: Probe, wait_s: float = 0.0) -> None:
         """Release a probe that was not used."""
         try:
-            self._learn(self._states.give_back(probe, wait_s=wait_s))
+            self._adopt_row(self._states.release_probe(probe, wait_s=wait_s))
         except UnavailableError:
             return  # it is free when its worker is gone, or in a while
 
-    def failed(
-        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    def report_failure(
+        self, place: CredentialRef, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
     ) -> bool:
         """Record how a call failed; return whether its key is closed now. ``is_renewable``: the key is an access token,
         of which a refusal says only that another one is due.
         """
-        found = finding(failure)
+        found = decide_finding(failure)
         if is_renewable and failure.status == 401:
             found = _NOTHING
         reason = redact(failure.message)
         key = (place.provider, place.credential)
-        was_closed = self.closed(place.credential) is not None
+        was_closed = self.find_closed(place.credential) is not None
         try:
             if probe is not None:
-                row = self._states.probe_failed(probe, found, reason=reason)
+                row = self._states.record_probe_failure(probe, found, reason=reason)
             elif was_closed or found.condition is None:
                 return was_closed and found.condition is not None
             else:
-                row = self._states.failed(key, found, run_id=run_id, reason=reason)
+                row = self._states.record_failure(key, found, run_id=run_id, reason=reason)
         except UnavailableError:
             return False
-        self._learn(row, was_closed=was_closed)
+        self._adopt_row(row, was_closed=was_closed)
         return row is not None and row.state.is_closed and found.condition is not None
 
-    def answered(self, place: KeyPlace, probe: Probe | None) -> None:
+    def report_answer(self, place: CredentialRef, probe: Probe | None) -> None:
         """Record that a call was answered. Writes nothing while nothing is held against its key."""
-        if probe is None and (place.credential not in self._known or self.closed(place.credential)):
+        if probe is None and (place.credential not in self._known or self.find_closed(place.credential)):
             return
-        was_closed = self.closed(place.credential) is not None
+        was_closed = self.find_closed(place.credential) is not None
         try:
-            row = self._states.probe_answered(probe) if probe else self._states.answered(place.credential)
+            row = self._states.record_probe_answer(probe) if probe else self._states.record_answer(place.credential)
         except UnavailableError:
             return
-        self._learn(row, was_closed=was_closed)
+        self._adopt_row(row, was_closed=was_closed)
 
-    def _learn(self, row: KeyRow | None, *, was_closed: bool = False) -> None:
+    def _adopt_row(self, row: KeyRow | None, *, was_closed: bool = False) -> None:
         """Take over a row that this process has just written, without waiting for the next read."""
         if row is None:
             return
@@ -172,10 +172,10 @@ class KeyWatch:
             count("provider.opened")
             log.info("provider.opened", **facts)
 
-    def _keep_looking(self) -> None:
+    def _poll_forever(self) -> None:
         while not self._end.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):
             try:
-                self.look()
+                self.poll_once()
             except UnavailableError:
                 continue  # the heartbeat says that the database is away
             except Exception:

@@ -12,18 +12,18 @@ from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.factory import shared_provider
 
 
-class Granting(Protocol):
-    """Supplies access tokens. Implemented by ``hermes_worker.models.logins.Grants``."""
+class TokenSource(Protocol):
+    """Supplies access tokens. Implemented by ``hermes_worker.models.logins.LoginTokens``."""
 
-    def grant(self, login: Login, abort: Abort) -> Grant: ...
+    def get_token(self, login: Login, abort: Abort) -> Grant: ...
 
-    def renew(self, login: Login, refused: int, abort: Abort) -> Grant: ...
+    def renew_token(self, login: Login, refused: int, abort: Abort) -> Grant: ...
 
 
-class LoggedIn:
+class LoginProvider:
     """``Provider`` for one route of one call: it remembers which token it used, so that a refusal is about that one."""
 
-    def __init__(self, wire: str, endpoint: Endpoint, login: Login, grants: Granting) -> None:
+    def __init__(self, wire: str, endpoint: Endpoint, login: Login, grants: TokenSource) -> None:
         self._wire = wire
         self._endpoint = endpoint
         self._login = login
@@ -32,11 +32,11 @@ class LoggedIn:
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
         """See ``Provider``. Renews the token first if its time is over."""
-        grant = self._grants.grant(self._login, abort)
+        grant = self._grants.get_token(self._login, abort)
         self._used = grant.version
         endpoint = replace(self._endpoint, api_key=grant.access_token, is_access_token=True)
         return shared_provider(self._wire, endpoint).ask(request, on_delta=on_delta, abort=abort)
 
     def renew(self, abort: Abort) -> None:
         """Get another token than the one that was refused. Raises ``ModelCallError`` when there is none."""
-        self._grants.renew(self._login, self._used, abort)
+        self._grants.renew_token(self._login, self._used, abort)

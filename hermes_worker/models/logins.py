@@ -28,26 +28,26 @@ import httpx2
 from hermes_worker.core.errors import FailureKind, ModelCallError, UnavailableError
 from hermes_worker.core.logins import (
     Answer,
-    Deferred,
+    ExchangeDeferred,
+    ExchangeUnclear,
     Grant,
-    Granted,
     Login,
     LoginRefused,
-    LoginStanding,
     LoginState,
-    Unclear,
-    answer_of,
+    LoginUsability,
+    TokensGranted,
+    build_renewal,
+    decide_usability,
     is_good,
-    renewal,
-    standing,
+    parse_answer,
 )
 from hermes_worker.core.recovery.classify import parse_retry_after
 from hermes_worker.models.base import Abort
-from hermes_worker.models.connections import CuttableTransport, Line, timeouts, using
+from hermes_worker.models.connections import CuttableTransport, Line, build_timeouts, use_line
 from hermes_worker.models.errors import redact
 from hermes_worker.observe import count, log
-from hermes_worker.settings.sealing import fernet
-from hermes_worker.store.access.logins import Outcome
+from hermes_worker.settings.sealing import build_fernet
+from hermes_worker.store.access.logins import ExchangeOutcome
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 
@@ -75,11 +75,11 @@ class LoginStore(Protocol):
 
     def claim(self, name: str, state: LoginState, claim: str, *, ttl_s: float) -> bool: ...
 
-    def commit(self, name: str, claim: str, outcome: Outcome) -> bool: ...
+    def commit(self, name: str, claim: str, outcome: ExchangeOutcome) -> bool: ...
 
     def release(self, name: str, claim: str) -> bool: ...
 
-    def bury(self, name: str, claim: str, reason: str) -> bool: ...
+    def revoke(self, name: str, claim: str, reason: str) -> bool: ...
 
 
 Exchange = Callable[[Login, str], Answer]
@@ -87,13 +87,13 @@ Exchange = Callable[[Login, str], Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldToken:
     grant: Grant
     until: float
     """When to read the row again, by the monotonic clock."""
 
 
-class Grants:
+class LoginTokens:
     """The access tokens of this process. Thread-safe.
 
     Methods raise ``ModelCallError`` when there is no token to be had: ``auth`` when a person has to sign in again, a
@@ -105,62 +105,64 @@ class Grants:
         self._store = store
         self._exchange = exchange
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldToken] = {}
         self._refused: dict[str, int] = {}
 
-    def grant(self, login: Login, abort: Abort) -> Grant:
+    def get_token(self, login: Login, abort: Abort) -> Grant:
         """Return a token to use now, renewing it if its time is over."""
         held = self._held.get(login.name)
         if held is not None and held.until > time.monotonic():
             return held.grant
-        return self._current(login, abort)
+        return self._current_token(login, abort)
 
-    def renew(self, login: Login, refused: int, abort: Abort) -> Grant:
+    def renew_token(self, login: Login, refused: int, abort: Abort) -> Grant:
         """Return a token newer than version ``refused``, which its provider did not take. A caller whose version was
         renewed meanwhile gets the newer one, and nothing is exchanged.
         """
         with self._lock:
             self._refused[login.name] = max(refused, self._refused.get(login.name, 0))
             self._held.pop(login.name, None)
-        return self._current(login, abort)
+        return self._current_token(login, abort)
 
-    def _current(self, login: Login, abort: Abort) -> Grant:
+    def _current_token(self, login: Login, abort: Abort) -> Grant:
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             state = self._store.find(login.name)
-            match standing(state, refused=self._refused.get(login.name, 0)):
-                case LoginStanding.USABLE:
-                    return self._opened(login, state)
-                case LoginStanding.DEAD:
+            match decide_usability(state, refused=self._refused.get(login.name, 0)):
+                case LoginUsability.USABLE:
+                    return self._open_token(login, state)
+                case LoginUsability.DEAD:
                     raise ModelCallError(FailureKind.AUTH, state.dead_reason or login.sign_in)
-                case LoginStanding.DUE:
+                case LoginUsability.DUE:
                     failure = self._try_to_renew(login, state, abort)
                     if failure is not None and is_good(state, refused=self._refused.get(login.name, 0)):
-                        return self._opened(login, state)
+                        return self._open_token(login, state)
                     if failure is not None:
                         raise failure
-                case LoginStanding.ABANDONED if _is_single_use(login, state):
+                case LoginUsability.ABANDONED if _is_single_use(login, state):
                     assert state.claim is not None
-                    self._store.bury(login.name, state.claim, _lost(login, "the worker that exchanged it vanished"))
+                    self._store.revoke(
+                        login.name, state.claim, _format_lost(login, "the worker that exchanged it vanished")
+                    )
                     log.error("login.died", login=login.name, reason="a worker vanished during the exchange")
-                case LoginStanding.ABANDONED:
+                case LoginUsability.ABANDONED:
                     if (failure := self._try_to_renew(login, state, abort)) is not None:
                         raise failure
-                case LoginStanding.BEING_RENEWED:
+                case LoginUsability.BEING_RENEWED:
                     if time.monotonic() > give_up_at:
                         raise ModelCallError(FailureKind.OVERLOADED, "another worker is renewing the access token")
                     _pause(abort)
                 case unexpected:
                     assert_never(unexpected)
 
-    def _opened(self, login: Login, state: LoginState) -> Grant:
+    def _open_token(self, login: Login, state: LoginState) -> Grant:
         tokens = _tokens_of(login, state)
         grant = Grant(access_token=tokens["access"], version=state.version)
         # At the end of its time it is kept for a moment all the same: another worker is renewing it, or none can.
         fresh_s = _LOOKED_UP_EVERY_S if state.fresh_s is None else max(1.0, min(state.fresh_s, _LOOKED_UP_EVERY_S))
         with self._lock:
             if grant.version > self._refused.get(login.name, 0):
-                self._held[login.name] = _Held(grant, time.monotonic() + fresh_s)
+                self._held[login.name] = _HeldToken(grant, time.monotonic() + fresh_s)
         return grant
 
     def _try_to_renew(self, login: Login, state: LoginState, abort: Abort) -> ModelCallError | None:
@@ -182,34 +184,34 @@ class Grants:
         return failures[0] if failures else None
 
     def _renew_claimed(self, login: Login, state: LoginState, claim: str, failures: list[ModelCallError]) -> None:
-        faults.point(FaultPoint.LOGIN_AFTER_CLAIM)
+        faults.pass_point(FaultPoint.LOGIN_AFTER_CLAIM)
         refresh_token = _refresh_token_of(login, state)
         answer = self._exchange(login, refresh_token)
-        faults.point(FaultPoint.LOGIN_AFTER_EXCHANGE)
-        write = _Writing(self._store, login.name, claim)
+        faults.pass_point(FaultPoint.LOGIN_AFTER_EXCHANGE)
+        write = _OutcomeWriter(self._store, login.name, claim)
         secrets = (refresh_token, login.refresh_token, login.client_secret)
         match answer:
-            case Granted():
+            case TokensGranted():
                 if write.commit(_outcome(login, answer, refresh_token)):
                     count("login.renewed")
                     log.info("login.renewed", login=login.name, lifetime_s=answer.lifetime_s)
             case LoginRefused():
                 said = redact(answer.said, secrets)
                 reason = f"{_host(login)} refused to renew the access token ({said}); {login.sign_in}"
-                write.bury(reason)
+                write.revoke(reason)
                 log.error("login.died", login=login.name, reason="the token server refused it")
-            case Unclear() if _is_single_use(login, state):
-                write.bury(_lost(login, redact(answer.said, secrets)))
+            case ExchangeUnclear() if _is_single_use(login, state):
+                write.revoke(_format_lost(login, redact(answer.said, secrets)))
                 log.error("login.died", login=login.name, reason="the outcome of the exchange is unknown")
-            case Deferred() | Unclear():
+            case ExchangeDeferred() | ExchangeUnclear():
                 write.release()
                 log.warning("login.deferred", login=login.name)
-                failures.append(_passing(login, answer, secrets))
+                failures.append(_passing_error(login, answer, secrets))
             case _:
                 assert_never(answer)
 
 
-class _Writing:
+class _OutcomeWriter:
     """Writes the outcome of an exchange, with patience for a database that is away: it exists nowhere else."""
 
     def __init__(self, store: LoginStore, name: str, claim: str) -> None:
@@ -217,16 +219,16 @@ class _Writing:
         self._name = name
         self._claim = claim
 
-    def commit(self, outcome: Outcome) -> bool:
-        return self._patiently(lambda: self._store.commit(self._name, self._claim, outcome))
+    def commit(self, outcome: ExchangeOutcome) -> bool:
+        return self._write_patiently(lambda: self._store.commit(self._name, self._claim, outcome))
 
     def release(self) -> bool:
-        return self._patiently(lambda: self._store.release(self._name, self._claim))
+        return self._write_patiently(lambda: self._store.release(self._name, self._claim))
 
-    def bury(self, reason: str) -> bool:
-        return self._patiently(lambda: self._store.bury(self._name, self._claim, reason))
+    def revoke(self, reason: str) -> bool:
+        return self._write_patiently(lambda: self._store.revoke(self._name, self._claim, reason))
 
-    def _patiently(self, write: Callable[[], bool]) -> bool:
+    def _write_patiently(self, write: Callable[[], bool]) -> bool:
         give_up_at = time.monotonic() + COMMIT_PATIENCE_S
         while True:
             try:
@@ -249,33 +251,35 @@ def _host(login: Login) -> str:
     return urlsplit(login.token_url).netloc
 
 
-def _lost(login: Login, why: str) -> str:
+def _format_lost(login: Login, why: str) -> str:
     return (
         f"nobody knows whether the refresh token was used up: {why}, and {_host(login)} may revoke the login when it "
         f"is sent once more; {login.sign_in}"
     )
 
 
-def _passing(login: Login, answer: Deferred | Unclear, secrets: tuple[str, ...]) -> ModelCallError:
+def _passing_error(
+    login: Login, answer: ExchangeDeferred | ExchangeUnclear, secrets: tuple[str, ...]
+) -> ModelCallError:
     message = f"The access token could not be renewed at {_host(login)}: {redact(answer.said, secrets)}"
-    retry_after_s = answer.retry_after_s if isinstance(answer, Deferred) else None
+    retry_after_s = answer.retry_after_s if isinstance(answer, ExchangeDeferred) else None
     return ModelCallError(FailureKind.OVERLOADED, message, retry_after_s=retry_after_s)
 
 
 # --- what is stored ---
 
 
-def _outcome(login: Login, granted: Granted, spent: str) -> Outcome:
+def _outcome(login: Login, granted: TokensGranted, spent: str) -> ExchangeOutcome:
     tokens = {"access": granted.access_token, "refresh": granted.refresh_token or spent}
-    sealed = _box(login).encrypt(json.dumps(tokens).encode()).decode()
-    return Outcome(sealed=sealed, lifetime_s=granted.lifetime_s)
+    sealed = _cipher(login).encrypt(json.dumps(tokens).encode()).decode()
+    return ExchangeOutcome(sealed=sealed, lifetime_s=granted.lifetime_s)
 
 
 def _tokens_of(login: Login, state: LoginState) -> dict[str, str]:
     from cryptography.fernet import InvalidToken
 
     try:
-        tokens: dict[str, str] = json.loads(_box(login).decrypt((state.sealed or "").encode()))
+        tokens: dict[str, str] = json.loads(_cipher(login).decrypt((state.sealed or "").encode()))
     except InvalidToken:
         raise ModelCallError(FailureKind.AUTH, f"the stored access token cannot be read; {login.sign_in}") from None
     return tokens
@@ -290,8 +294,8 @@ def _is_single_use(login: Login, state: LoginState) -> bool:
     return state.sealed is None or _refresh_token_of(login, state) != login.refresh_token
 
 
-def _box(login: Login) -> Fernet:
-    return fernet(login.refresh_token, b"hermes-worker login")
+def _cipher(login: Login) -> Fernet:
+    return build_fernet(login.refresh_token, b"hermes-worker login")
 
 
 # --- the exchange ---
@@ -308,26 +312,26 @@ def exchange_over(proxy_url: str | None = None) -> Exchange:
         too_late.daemon = True
         too_late.start()
         try:
-            return _answered(login, refresh_token, line, proxy_url)
+            return _ask_token_server(login, refresh_token, line, proxy_url)
         except _NEVER_SENT:
-            return Deferred(said="no connection")
+            return ExchangeDeferred(said="no connection")
         except httpx2.HTTPError as error:
-            return Unclear(said=f"no answer ({type(error).__name__})")
+            return ExchangeUnclear(said=f"no answer ({type(error).__name__})")
         finally:
             too_late.cancel()
 
     return exchange
 
 
-def _answered(login: Login, refresh_token: str, line: Line, proxy_url: str | None) -> Answer:
-    headers, body = renewal(login, refresh_token)
+def _ask_token_server(login: Login, refresh_token: str, line: Line, proxy_url: str | None) -> Answer:
+    headers, body = build_renewal(login, refresh_token)
     with (
-        using(line),
+        use_line(line),
         httpx2.Client(
             transport=CuttableTransport(proxy_url=proxy_url),
             trust_env=False,
             follow_redirects=False,
-            timeout=timeouts(connect_s=EXCHANGE_S, read_s=EXCHANGE_S),
+            timeout=build_timeouts(connect_s=EXCHANGE_S, read_s=EXCHANGE_S),
         ) as client,
         contextlib.closing(
             client.send(
@@ -340,6 +344,6 @@ def _answered(login: Login, refresh_token: str, line: Line, proxy_url: str | Non
         for piece in response.iter_bytes():
             said += piece
             if len(said) > _ANSWER_BYTES_MAX:
-                return Unclear(said="the answer is too long")
+                return ExchangeUnclear(said="the answer is too long")
         retry_after_s = parse_retry_after(response.headers.get("retry-after"), now_s=time.time())
-        return answer_of(response.status_code, said, retry_after_s)
+        return parse_answer(response.status_code, said, retry_after_s)

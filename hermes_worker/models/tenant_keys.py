@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.models.chain import ModelChoice, ModelRoute
-from hermes_worker.models.factory import provider_row
+from hermes_worker.models.factory import find_provider_row
 
 
 def with_own_keys(choice: ModelChoice, keys: Mapping[str, Sequence[str]]) -> ModelChoice | None:
     """The choice for a tenant that brings ``keys``, by providers of the catalogue: with its own keys, or unchanged
     where no key is needed. ``None`` where only a key of the installation would do, which is not the tenant's to use.
     """
-    own = keys.get(provider_row(choice).name, ())
+    own = keys.get(find_provider_row(choice).name, ())
     if own:
         return replace(choice, api_key=own[0], more_keys=tuple(own[1:]), logins=())
     return None if choice.api_key or choice.more_keys or choice.logins else choice

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.features.provider_keys.rows import HeldKey, KeysVersion
-from hermes_worker.models.credentials import Chosen, Pooling
+from hermes_worker.features.provider_keys.rows import DecryptedKey, KeysVersion
+from hermes_worker.models.credentials import ChosenKey, KeyPool
 from hermes_worker.observe import count, log
 
 LOOK_EVERY_S = 1.0
@@ -24,12 +24,12 @@ KeysOf = Mapping[str, Sequence[str]]
 """Keys of one tenant by their provider."""
 
 
-class KeySourcing(Protocol):
+class TenantKeySource(Protocol):
     """``features.provider_keys.rows.ProviderKeys``."""
 
-    def version(self) -> KeysVersion: ...
+    def load_version(self) -> KeysVersion: ...
 
-    def held(self) -> Sequence[HeldKey]: ...
+    def list_keys(self) -> Sequence[DecryptedKey]: ...
 
 
 class TenantKeyWatch(Generic[M]):
@@ -38,7 +38,7 @@ class TenantKeyWatch(Generic[M]):
     ``settled`` is what the settings say of tenants; for a tenant that has rows, the rows count alone.
     """
 
-    def __init__(self, source: KeySourcing, build: Callable[[str, KeysOf], M], settled: Mapping[str, M]) -> None:
+    def __init__(self, source: TenantKeySource, build: Callable[[str, KeysOf], M], settled: Mapping[str, M]) -> None:
         self._source = source
         self._build = build
         self._settled = settled
@@ -56,24 +56,24 @@ class TenantKeyWatch(Generic[M]):
         """What was built for a tenant; ``None`` for a tenant without keys of its own. Executes no statement."""
         return self._models.get(tenant)
 
-    def all(self) -> Sequence[M]:
+    def list_built(self) -> Sequence[M]:
         """What was built for every tenant that has keys."""
         return tuple(self._models.values())
 
     def start(self) -> None:
         """Begin to read the rows, in a thread of its own."""
-        threading.Thread(target=self._keep_looking, name="hermes_tenant_keys", daemon=True).start()
+        threading.Thread(target=self._poll_forever, name="hermes_tenant_keys", daemon=True).start()
 
     def stop(self) -> None:
         self._end.set()
 
-    def look(self) -> None:
+    def poll_once(self) -> None:
         """Read which keys were added and removed. Raises ``UnavailableError``."""
-        version = self._source.version()
+        version = self._source.load_version()
         if version == self._version:
             return
         found: dict[str, dict[str, list[str]]] = {}
-        for each in self._source.held():
+        for each in self._source.list_keys():
             of_tenant = found.setdefault(each.tenant, {})
             if each.key is not None:
                 of_tenant.setdefault(each.provider, []).append(each.key)
@@ -87,34 +87,34 @@ class TenantKeyWatch(Generic[M]):
             log.info("provider.keys_changed", tenants=len(made))
         self._keys, self._models, self._version = found, {**self._settled, **made}, version
 
-    def _keep_looking(self) -> None:
+    def _poll_forever(self) -> None:
         while not self._end.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):
             try:
-                self.look()
+                self.poll_once()
             except UnavailableError:
                 continue  # the heartbeat says that the database is away
             except Exception:
                 log.exception("thread.failed", doing="tenant key watch")
 
 
-class WhereNeeded:
+class PoolWhereNeeded:
     """A pool that is used only while some provider has several keys. Thread-safe."""
 
-    def __init__(self, pool: Pooling, other: Pooling, is_needed: Callable[[], bool]) -> None:
+    def __init__(self, pool: KeyPool, other: KeyPool, is_needed: Callable[[], bool]) -> None:
         """``other`` is used while there is nothing to choose from."""
         self._pool = pool
         self._other = other
         self._is_needed = is_needed
 
-    def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen:
-        return self._now.choose(names, ticket=ticket, is_child=is_child)
+    def choose_key(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> ChosenKey:
+        return self._current_pool.choose_key(names, ticket=ticket, is_child=is_child)
 
-    def rest(self, name: str, seconds: float) -> None:
-        self._now.rest(name, seconds)
+    def rest_key(self, name: str, seconds: float) -> None:
+        self._current_pool.rest_key(name, seconds)
 
-    def release(self, ticket: str) -> None:
-        self._now.release(ticket)
+    def release_key(self, ticket: str) -> None:
+        self._current_pool.release_key(ticket)
 
     @property
-    def _now(self) -> Pooling:
+    def _current_pool(self) -> KeyPool:
         return self._pool if self._is_needed() else self._other

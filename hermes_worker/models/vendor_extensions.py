@@ -5,9 +5,9 @@ They prove the door: nothing else in the product names them but ``installed.BUIL
 
 from __future__ import annotations
 
-from hermes_worker.core.traits import CacheLayout, Wire, WireNeeds
+from hermes_worker.core.model_capabilities import CacheLayout, Wire, WireNeeds
 from hermes_worker.extension import Extension
-from hermes_worker.models.row import CacheRule, ProviderRow, WireRow
+from hermes_worker.models.provider_row import CacheRule, ProviderRow, WireRow
 
 BEDROCK = Extension(
     name="bedrock",

@@ -20,11 +20,11 @@ import httpx2
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.recovery.retry import STANDARD_WINDOW
-from hermes_worker.core.recovery.served_windows import Place, places
-from hermes_worker.extension import load
+from hermes_worker.core.recovery.served_windows import WindowQuery, list_queries
+from hermes_worker.extension import load_reference
 from hermes_worker.models.base import Abort
 from hermes_worker.models.catalog import wire_rows
-from hermes_worker.models.connections import CuttableTransport, Line, using
+from hermes_worker.models.connections import CuttableTransport, Line, use_line
 from hermes_worker.models.endpoint import Endpoint
 
 TIME_MAX_S = 3.0
@@ -44,13 +44,13 @@ class WindowAnswers:
         self._answers: dict[tuple[str, str], tuple[float, int | None]] = {}
         self._being_asked: set[tuple[str, str]] = set()
 
-    def fresh(self, place: tuple[str, str]) -> tuple[bool, int | None]:
+    def find_fresh(self, place: tuple[str, str]) -> tuple[bool, int | None]:
         """Whether there is an answer that still counts, and the window if it told one."""
         with self._lock:
             until, window = self._answers.get(place, (0.0, None))
         return (True, window) if self._clock() < until else (False, None)
 
-    def keep(self, place: tuple[str, str], window: int | None) -> None:
+    def keep_answer(self, place: tuple[str, str], window: int | None) -> None:
         until = self._clock() + (KNOWN_S if window else UNKNOWN_S)
         with self._lock:
             if len(self._answers) >= _KEPT_MAX:
@@ -58,7 +58,7 @@ class WindowAnswers:
             self._answers[place] = (until, window)
 
     @contextlib.contextmanager
-    def asking(self, place: tuple[str, str]) -> Iterator[bool]:
+    def claim_question(self, place: tuple[str, str]) -> Iterator[bool]:
         """Mark the place as being asked while the block runs; yields whether no other thread is asking it."""
         with self._lock:
             is_first = place not in self._being_asked
@@ -85,86 +85,86 @@ class ServedWindow:
     """The window that catalogue rows give the model, in tokens. A server of the user's own may have given it less."""
 
     @property
-    def known(self) -> int | None:
+    def known_tokens(self) -> int | None:
         """The window that was learned before, or else one that a row states if it is smaller than usual, in tokens;
         asks no server. A larger window has to come from the server or from a setting: a conversation that fills it
         costs accordingly.
         """
-        return self.answers.fresh(self._place)[1] or self._smaller_than_usual
+        return self.answers.find_fresh(self._place)[1] or self._smaller_than_usual
 
     @property
     def _smaller_than_usual(self) -> int | None:
         is_smaller = self.stated is not None and self.stated < STANDARD_WINDOW
         return self.stated if is_smaller and not self.is_own_server else None
 
-    def learn(self, window: int) -> None:
+    def note_window(self, window: int) -> None:
         """Take over a window that the server stated elsewhere, such as in a refusal."""
-        self.answers.keep(self._place, window)
+        self.answers.keep_answer(self._place, window)
 
-    def ask(self, abort: Abort) -> int | None:
+    def request_window(self, abort: Abort) -> int | None:
         """Ask the server for the window in tokens; ``None`` when it does not tell. Takes ``TIME_MAX_S`` at most; never
         raises.
         """
-        is_fresh, window = self.answers.fresh(self._place)
+        is_fresh, window = self.answers.find_fresh(self._place)
         if is_fresh:
             return window
-        window = _WindowAsking(self, abort).window(places(is_own_server=self.is_own_server))
+        window = _WindowRequests(self, abort).find_window(list_queries(is_own_server=self.is_own_server))
         if not abort.is_set():
-            self.answers.keep(self._place, window)
+            self.answers.keep_answer(self._place, window)
         return window
 
-    def ask_auxiliary(self) -> None:
-        """Ask in a thread of its own, without waiting; ``known`` returns the answer once there is one."""
-        if not self.answers.fresh(self._place)[0]:
-            threading.Thread(target=self._ask_alone, name="window", daemon=True).start()
+    def request_in_background(self) -> None:
+        """Ask in a thread of its own, without waiting; ``known_tokens`` returns the answer once there is one."""
+        if not self.answers.find_fresh(self._place)[0]:
+            threading.Thread(target=self._request_unless_asked, name="window", daemon=True).start()
 
-    def _ask_alone(self) -> None:
-        with self.answers.asking(self._place) as is_first:
+    def _request_unless_asked(self) -> None:
+        with self.answers.claim_question(self._place) as is_first:
             if is_first:
-                self.ask(AbortSignal())
+                self.request_window(AbortSignal())
 
     @property
     def _place(self) -> tuple[str, str]:
         return self.endpoint.plain_url, self.model
 
 
-class _WindowAsking:
+class _WindowRequests:
     """One round of questions."""
 
     def __init__(self, served: ServedWindow, abort: Abort) -> None:
         self._endpoint = served.endpoint
         self._model = served.model
         self._version_path = wire_rows()[served.wire].version_path
-        self._headers = headers_of(served.wire, served.endpoint)
+        self._headers = request_headers(served.wire, served.endpoint)
         self._line = Line()
         self._until = time.monotonic() + TIME_MAX_S
         abort.on_abort(self._line.cut)
 
-    def window(self, asked: tuple[Place, ...]) -> int | None:
+    def find_window(self, asked: tuple[WindowQuery, ...]) -> int | None:
         transport = CuttableTransport(proxy_url=self._endpoint.proxy_url)
         timer = threading.Timer(TIME_MAX_S, self._line.cut)  # name resolution and a slow drip heed no other limit
         timer.daemon = True
         timer.start()
         try:
             with (
-                using(self._line),
+                use_line(self._line),
                 httpx2.Client(transport=transport, trust_env=False, follow_redirects=False) as client,
             ):
-                return self._first_told(client, asked)
+                return self._first_answer(client, asked)
         finally:
             timer.cancel()
 
-    def _first_told(self, client: httpx2.Client, asked: tuple[Place, ...]) -> int | None:
+    def _first_answer(self, client: httpx2.Client, asked: tuple[WindowQuery, ...]) -> int | None:
         for place in asked:
             if self._line.is_cut or time.monotonic() >= self._until:
                 return None
             with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError):
-                window = place.read(self._answer(client, place), self._model)
+                window = place.read(self._request_document(client, place), self._model)
                 if window is not None:
                     return window
         return None
 
-    def _answer(self, client: httpx2.Client, place: Place) -> object:
+    def _request_document(self, client: httpx2.Client, place: WindowQuery) -> object:
         body = canonical_json({"model": self._model, "name": self._model}).encode() if place.names_model else None
         rest_s = max(0.1, self._until - time.monotonic())
         with client.stream(
@@ -177,16 +177,16 @@ class _WindowAsking:
         ) as response:
             if response.status_code != 200:
                 return None
-            return json.loads(_limited(response))
+            return json.loads(_read_limited(response))
 
-    def _url(self, place: Place) -> str:
+    def _url(self, place: WindowQuery) -> str:
         base = self._endpoint.plain_url
         if place.is_of_api:
             return f"{base.removesuffix(self._version_path)}{self._version_path}{place.path}"
         return f"{base.removesuffix('/v1').removesuffix('/anthropic')}{place.path}"
 
 
-def _limited(response: httpx2.Response) -> bytes:
+def _read_limited(response: httpx2.Response) -> bytes:
     received = bytearray()
     for chunk in response.iter_bytes():
         received += chunk
@@ -195,7 +195,7 @@ def _limited(response: httpx2.Response) -> bytes:
     return bytes(received)
 
 
-def headers_of(wire: str, endpoint: Endpoint) -> dict[str, str]:
+def request_headers(wire: str, endpoint: Endpoint) -> dict[str, str]:
     """The headers of calls over ``wire``, the credential among them. Imports the wire's implementation."""
-    headers: Mapping[str, object] = load(wire_rows()[wire].headers)(endpoint)
+    headers: Mapping[str, object] = load_reference(wire_rows()[wire].headers)(endpoint)
     return {name: value for name, value in headers.items() if isinstance(value, str)}

@@ -39,9 +39,9 @@ class EventReader:
         self._data: list[str] = []
         self._data_chars = 0
         self._name = ""
-        self.begin()
+        self.begin_connection()
 
-    def begin(self) -> None:
+    def begin_connection(self) -> None:
         """Prepare for another connection that brings the rest of the stream: an unfinished event comes again."""
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._line: list[str] = []
@@ -49,7 +49,7 @@ class EventReader:
         self._is_after_return = False
         self._forget_event()
 
-    def take(self, piece: bytes) -> list[ServerEvent]:
+    def feed(self, piece: bytes) -> list[ServerEvent]:
         """The events that ``piece`` completes. Raises ``EventTooLong``."""
         text = self._decoder.decode(piece)
         if not text:
@@ -65,11 +65,11 @@ class EventReader:
             lines[0] = "".join((*self._line, lines[0]))
             self._line, self._line_chars = [], 0
         # Comments are left out here, for a server may send millions of them.
-        found = [event for line in lines if line[:1] != ":" and (event := self._taken(line)) is not None]
-        self._hold(rest)
+        found = [event for line in lines if line[:1] != ":" and (event := self._feed_line(line)) is not None]
+        self._keep_piece(rest)
         return found
 
-    def _hold(self, text: str) -> None:
+    def _keep_piece(self, text: str) -> None:
         """Keep a piece of a line. Pieces are joined when the line is whole, or one that comes byte by byte would be
         copied as often.
         """
@@ -78,9 +78,9 @@ class EventReader:
         if self._line_chars > self._chars_max:
             raise EventTooLong
 
-    def _taken(self, line: str) -> ServerEvent | None:
+    def _feed_line(self, line: str) -> ServerEvent | None:
         if not line:
-            return self._ended()
+            return self._end_event()
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         match name:
@@ -97,7 +97,7 @@ class EventReader:
                 self.retry_s = int(value) / 1_000
         return None
 
-    def _ended(self) -> ServerEvent | None:
+    def _end_event(self) -> ServerEvent | None:
         data, name, own_id = "\n".join(self._data), self._name or "message", self._id
         self._forget_event()
         if own_id is not None:

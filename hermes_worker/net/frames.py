@@ -21,7 +21,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.net.events import EventReader, EventTooLong
 from hermes_worker.net.http import HttpResponse, NoAnswer
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, parse_http_url
-from hermes_worker.net.wire import CONNECT_S, connected
+from hermes_worker.net.wire import CONNECT_S, open_connection
 
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
@@ -86,17 +86,19 @@ def open_frames(url: str, headers: Mapping[str, str], policy: UrlPolicy) -> Fram
     target = parse_http_url(f"{_SCHEMES[scheme]}://{rest}", policy)
     if scheme in ("ws", "wss"):
         return _Websocket(url, target, headers, policy)
-    sock = connected(target, policy)
+    sock = open_connection(target, policy)
     for name, value in _KEPT_ALIVE.items():
         sock.setsockopt(*name, value)
-    return _Lines(sock, target.host) if scheme in _PORTS else _Streamed(sock, url, target.host, headers)
+    return (
+        _LineConnection(sock, target.host) if scheme in _PORTS else _StreamConnection(sock, url, target.host, headers)
+    )
 
 
-def _over(host: str, why: str, *, code: int | None = None, response: HttpResponse | None = None) -> FramesEnded:
+def _frames_ended(host: str, why: str, *, code: int | None = None, response: HttpResponse | None = None) -> FramesEnded:
     return FramesEnded(f"the connection to {host} ended: {why}", code=code, response=response)
 
 
-def _without_body(status: int, headers: Iterable[tuple[str, str]]) -> HttpResponse:
+def _response_without_body(status: int, headers: Iterable[tuple[str, str]]) -> HttpResponse:
     return HttpResponse(status=status, headers={name.lower(): value for name, value in headers})
 
 
@@ -113,7 +115,7 @@ class _Websocket:
         self._closed = ConnectionClosed
         self._host = target.host
         is_tls = target.scheme == "https"
-        sock = connected(target, policy, is_tls=False)
+        sock = open_connection(target, policy, is_tls=False)
         try:
             opening = connect(
                 url,
@@ -129,7 +131,7 @@ class _Websocket:
             self._socket: Connection = ExitStack().enter_context(opening)
         except InvalidStatus as error:
             sock.close()
-            answer = _without_body(error.response.status_code, error.response.headers.raw_items())
+            answer = _response_without_body(error.response.status_code, error.response.headers.raw_items())
             reason = f"no websocket at {target.host}: HTTP {answer.status}"
             raise FramesEnded(reason, was_sent=False, response=answer) from None
         except (*self._errors, TimeoutError) as error:
@@ -143,23 +145,23 @@ class _Websocket:
         except TimeoutError:
             return None
         except self._errors as error:
-            raise self._ended(error) from None
+            raise self._translate_error(error) from None
         return bytes(frame).decode("utf-8", "replace")
 
     def send(self, frame: str) -> None:
         try:
             self._socket.send(frame)
         except self._errors as error:
-            raise self._ended(error) from None
+            raise self._translate_error(error) from None
 
     def close(self) -> None:
         self._socket.close(_GOING)
 
-    def _ended(self, error: Exception) -> FramesEnded:
+    def _translate_error(self, error: Exception) -> FramesEnded:
         said = error.rcvd if isinstance(error, self._closed) else None
         if said is None:
-            return _over(self._host, type(error).__name__)
-        return _over(self._host, f"it was closed with {said.code} {said.reason}", code=said.code)
+            return _frames_ended(self._host, type(error).__name__)
+        return _frames_ended(self._host, f"it was closed with {said.code} {said.reason}", code=said.code)
 
 
 class _SocketReader(ABC):
@@ -177,17 +179,17 @@ class _SocketReader(ABC):
         if self._frames:
             return self._frames.popleft()
         if self._is_over:
-            raise _over(self._host, "it is complete")
+            raise _frames_ended(self._host, "it is complete")
         self._sock.settimeout(max(0.001, timeout_s))
         try:
             found = self._sock.recv(_READ_BYTES)
         except (TimeoutError, ssl.SSLWantReadError):
             return None
         except OSError as error:
-            raise _over(self._host, type(error).__name__) from None
+            raise _frames_ended(self._host, type(error).__name__) from None
         if not found:
-            raise _over(self._host, "it was closed")
-        self._read(found)
+            raise _frames_ended(self._host, "it was closed")
+        self._feed(found)
         return self._frames.popleft() if self._frames else None
 
     def send(self, frame: str) -> None:
@@ -198,34 +200,34 @@ class _SocketReader(ABC):
             self._sock.settimeout(CONNECT_S)
             self._sock.sendall(content)
         except OSError as error:
-            raise _over(self._host, type(error).__name__) from None
+            raise _frames_ended(self._host, type(error).__name__) from None
 
     def close(self) -> None:
         self._sock.close()
 
     @abstractmethod
-    def _read(self, found: bytes) -> None:
+    def _feed(self, found: bytes) -> None:
         """Take what came, and put what is whole among the frames."""
 
-    def _lines(self, found: bytes) -> list[str]:
+    def _split_lines(self, found: bytes) -> list[str]:
         """Whole lines, without their ends."""
         *lines, self._rest = (self._rest + found).split(b"\n")
         if len(self._rest) > FRAME_BYTES_MAX:
-            raise _over(self._host, "a line is too long")
+            raise _frames_ended(self._host, "a line is too long")
         return [line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines]
 
 
-class _Lines(_SocketReader):
+class _LineConnection(_SocketReader):
     """Text lines over TCP or TLS (IRC). A frame is a line; an end of line in what is sent would begin another one."""
 
     def send(self, frame: str) -> None:
         super().send(" ".join(frame.splitlines()) + "\r\n")
 
-    def _read(self, found: bytes) -> None:
-        self._frames += [line for line in self._lines(found) if line]
+    def _feed(self, found: bytes) -> None:
+        self._frames += [line for line in self._split_lines(found) if line]
 
 
-class _Streamed(_SocketReader):
+class _StreamConnection(_SocketReader):
     """A response that does not end: server-sent events (a frame is an event's data) or lines of JSON."""
 
     def __init__(self, sock: socket.socket, url: str, host: str, headers: Mapping[str, str]) -> None:
@@ -241,15 +243,15 @@ class _Streamed(_SocketReader):
     def send(self, frame: str) -> None:
         """Do nothing: a response has no way back."""
 
-    def _read(self, found: bytes) -> None:
+    def _feed(self, found: bytes) -> None:
         try:
             self._http.receive_data(found)
             while not self._is_over and (event := self._http.next_event()) is not h11.NEED_DATA:
-                self._hear(event)
+                self._on_http_event(event)
         except h11.RemoteProtocolError:
-            raise _over(self._host, "it speaks no HTTP") from None
+            raise _frames_ended(self._host, "it speaks no HTTP") from None
 
-    def _hear(self, event: object) -> None:
+    def _on_http_event(self, event: object) -> None:
         match event:
             case h11.Response(status_code=200, headers=headers):
                 kinds = [value for name, value in headers if name == b"content-type"]
@@ -257,19 +259,19 @@ class _Streamed(_SocketReader):
                     self._events = EventReader(chars_max=FRAME_BYTES_MAX)
             case h11.Response(status_code=status, headers=headers):
                 named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-                raise _over(self._host, f"HTTP {status}", response=_without_body(status, named))
+                raise _frames_ended(self._host, f"HTTP {status}", response=_response_without_body(status, named))
             case h11.Data(data=data):
-                self._frames += self._heard_in(bytes(data))
+                self._frames += self._find_frames(bytes(data))
             case h11.InformationalResponse():
                 return
             case _:
                 self._is_over = True
 
-    def _heard_in(self, data: bytes) -> list[str]:
+    def _find_frames(self, data: bytes) -> list[str]:
         """The frames in a piece of the body: the ``data`` of each event, or lines that are not empty."""
         if self._events is None:
-            return [line for line in self._lines(data) if line.strip()]
+            return [line for line in self._split_lines(data) if line.strip()]
         try:
-            return [event.data for event in self._events.take(data)]
+            return [event.data for event in self._events.feed(data)]
         except EventTooLong:
-            raise _over(self._host, "an event is too long") from None
+            raise _frames_ended(self._host, "an event is too long") from None

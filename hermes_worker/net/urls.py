@@ -171,15 +171,15 @@ def check_url(url: str, addresses: Iterable[str], policy: UrlPolicy | None = Non
 
 def parse_http_url(url: str, policy: UrlPolicy | None = None) -> HttpUrl:
     """Parse a URL and decide what can be decided before the name is resolved. Raises ``UnsafeUrl``."""
-    parts = _split(url)
+    parts = _split_url(url)
     scheme = parts.scheme.lower()
     if scheme not in DEFAULT_PORTS:
         raise UnsafeUrl(f"Only http and https URLs can be fetched, not {scheme[:20]!r}.")
     if parts.username is not None or parts.password is not None:
         raise UnsafeUrl("A URL must not contain a user name or a password; send credentials in a header.")
-    host = _normal_host(parts.hostname)
+    host = _normalize_host(parts.hostname)
     _check_name(host, policy or UrlPolicy())
-    return HttpUrl(url=url, scheme=scheme, host=host, port=_port(parts, scheme))
+    return HttpUrl(url=url, scheme=scheme, host=host, port=_find_port(parts, scheme))
 
 
 def check_addresses(target: HttpUrl, addresses: Iterable[str], policy: UrlPolicy) -> tuple[str, ...]:
@@ -188,13 +188,13 @@ def check_addresses(target: HttpUrl, addresses: Iterable[str], policy: UrlPolicy
     if not found:
         raise UnsafeUrl(f"The host {target.host!r} does not resolve.")
     for address in found:
-        refusal = address_refusal(address, policy)
+        refusal = find_address_refusal(address, policy)
         if refusal is not None:
             raise UnsafeUrl(f"The host {target.host!r} is refused: {refusal}.")
     return found
 
 
-def address_refusal(address: str, policy: UrlPolicy) -> str | None:
+def find_address_refusal(address: str, policy: UrlPolicy) -> str | None:
     """Why an address must not be connected to; ``None`` when it may."""
     try:
         parsed = ip_address(address.partition("%")[0])
@@ -209,7 +209,7 @@ def address_refusal(address: str, policy: UrlPolicy) -> str | None:
     return None if is_public else f"{address} is not a public address"
 
 
-def sensitive_parameter(url: str) -> str | None:
+def find_sensitive_parameter(url: str) -> str | None:
     """The name of the first query parameter that looks like a credential, as in signed links: such a URL is not handed
     to third parties."""
     for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True, max_num_fields=200):
@@ -218,7 +218,7 @@ def sensitive_parameter(url: str) -> str | None:
     return None
 
 
-def _split(url: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     if len(url) > URL_CHARS_MAX:
         raise UnsafeUrl(f"A URL has at most {URL_CHARS_MAX} characters.")
     # urlsplit drops tabs and newlines and reads a backslash as part of the host: parsers disagree, so we do not guess.
@@ -230,12 +230,12 @@ def _split(url: str) -> SplitResult:
         raise UnsafeUrl("The URL cannot be read; check brackets and port.") from None
 
 
-def _normal_host(hostname: str | None) -> str:
+def _normalize_host(hostname: str | None) -> str:
     host = (hostname or "").rstrip(".")
     if not host:
         raise UnsafeUrl("The URL has no host.")
     if ":" in host:
-        if "%" in host or _as_address(host) is None:
+        if "%" in host or _parse_address(host) is None:
             raise UnsafeUrl(f"{host[:60]!r} is not an address.")
         return host
     try:
@@ -245,7 +245,7 @@ def _normal_host(hostname: str | None) -> str:
 
 
 def _check_name(host: str, policy: UrlPolicy) -> None:
-    if _NUMERIC_HOST.fullmatch(host) and _as_address(host) is None:
+    if _NUMERIC_HOST.fullmatch(host) and _parse_address(host) is None:
         raise UnsafeUrl(f"The host {host[:60]!r} is an address in disguise; write it as four decimal numbers.")
     if not re.fullmatch(r"[a-z0-9._:-]+", host):
         raise UnsafeUrl(f"The host name {host[:60]!r} is not valid.")
@@ -253,11 +253,11 @@ def _check_name(host: str, policy: UrlPolicy) -> None:
         if host == blocked or host.endswith(f".{blocked}"):
             raise UnsafeUrl(f"The host {host!r} is blocked.")
     # An address needs no resolving, so who only reads a URL (a job's, a target's) refuses it as early as a name.
-    if _as_address(host) is not None and (refusal := address_refusal(host, _LENIENT)) is not None:
+    if _parse_address(host) is not None and (refusal := find_address_refusal(host, _LENIENT)) is not None:
         raise UnsafeUrl(f"The host {host!r} is refused: {refusal}.")
 
 
-def _port(parts: SplitResult, scheme: str) -> int:
+def _find_port(parts: SplitResult, scheme: str) -> int:
     try:
         port = parts.port if parts.port is not None else DEFAULT_PORTS[scheme]
     except ValueError:
@@ -267,7 +267,7 @@ def _port(parts: SplitResult, scheme: str) -> int:
     return port
 
 
-def _as_address(text: str) -> IPv4Address | IPv6Address | None:
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(text)
     except ValueError:

@@ -24,7 +24,7 @@ BODY_BYTES_MAX = 4_000_000
 _PIECE_BYTES = 65_536
 
 
-def sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequest], HttpResponse]:
+def make_sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequest], HttpResponse]:
     """Build a function that makes one request under ``policy``. It raises ``NoAnswer`` and ``UnsafeUrl``."""
     return lambda request: send(request, policy, total_s=total_s)
 
@@ -34,12 +34,12 @@ def send(
 ) -> HttpResponse:
     """Make one request; what goes beyond ``body_bytes_max`` is not read. Raises ``NoAnswer`` when there is no response,
     ``UnsafeUrl`` when it must not be made."""
-    with opened(request, policy, total_s=total_s) as response:
+    with open_response(request, policy, total_s=total_s) as response:
         return HttpResponse(status=response.status, headers=response.headers, body=response.read(body_bytes_max))
 
 
 @contextmanager
-def opened(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Iterator[OpenResponse]:
+def open_response(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Iterator[OpenResponse]:
     """Make one request, and read a part of its body within the block and within ``total_s``. The connection ends with
     the block. Raises as ``send``.
     """
@@ -55,7 +55,7 @@ def opened(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S)
             reason = f"no connection to {target.host}: {type(error).__name__}"
             raise NoAnswer(reason, was_sent=False) from None
         cut.start()
-        yield _asked(connection, request)
+        yield _send_request(connection, request)
     finally:
         cut.cancel()
         connection.close()
@@ -70,7 +70,7 @@ class OpenResponse:
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.getheaders()}
 
-    def pieces(self) -> Iterator[bytes]:
+    def iterate_body(self) -> Iterator[bytes]:
         """The body as it comes, to its end. Raises ``NoAnswer``."""
         while piece := self._piece(_PIECE_BYTES):
             yield piece
@@ -83,34 +83,34 @@ class OpenResponse:
         return bytes(body)
 
     def _piece(self, most: int) -> bytes:
-        with _answering(self._connection):
+        with _translate_errors(self._connection):
             return self._response.read1(most)
 
 
-def connected(target: HttpUrl, policy: UrlPolicy, *, is_tls: bool | None = None) -> socket.socket:
+def open_connection(target: HttpUrl, policy: UrlPolicy, *, is_tls: bool | None = None) -> socket.socket:
     """A socket to one of the judged addresses of ``target``; with TLS where its scheme says so, unless ``is_tls`` is
     false. Raises ``NoAnswer``, ``UnsafeUrl``."""
     judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
     try:
-        return _opened(judged, is_tls=target.scheme == "https" if is_tls is None else is_tls)
+        return _connect_any(judged, is_tls=target.scheme == "https" if is_tls is None else is_tls)
     except OSError as error:
         raise NoAnswer(f"no connection to {target.host}: {type(error).__name__}", was_sent=False) from None
 
 
-def _opened(judged: SafeUrl, *, is_tls: bool) -> socket.socket:
+def _connect_any(judged: SafeUrl, *, is_tls: bool) -> socket.socket:
     """Connect to the first address that answers. Raises ``OSError``."""
     last: OSError = OSError("no address")
     for address in judged.addresses:
         try:
             plain = socket.create_connection((address, judged.target.port), timeout=CONNECT_S)
             plain.settimeout(TOTAL_S)
-            return _secured(plain, judged.target.host) if is_tls else plain
+            return _wrap_tls(plain, judged.target.host) if is_tls else plain
         except OSError as error:
             last = error
     raise last
 
 
-def _secured(plain: socket.socket, host: str) -> socket.socket:
+def _wrap_tls(plain: socket.socket, host: str) -> socket.socket:
     try:
         return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
     except BaseException:
@@ -118,16 +118,16 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
         raise
 
 
-def _asked(connection: _PinnedConnection, request: HttpRequest) -> OpenResponse:
+def _send_request(connection: _PinnedConnection, request: HttpRequest) -> OpenResponse:
     parts = urlsplit(request.url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    with _answering(connection):
+    with _translate_errors(connection):
         connection.request(request.method, path, body=request.body or None, headers=dict(request.headers))
         return OpenResponse(connection, connection.getresponse())
 
 
 @contextmanager
-def _answering(connection: _PinnedConnection) -> Iterator[None]:
+def _translate_errors(connection: _PinnedConnection) -> Iterator[None]:
     """Turn errors of the block into ``NoAnswer``."""
     try:
         yield
@@ -159,7 +159,7 @@ class _PinnedConnection(http.client.HTTPConnection):
         self.default_port = 443 if judged.target.scheme == "https" else 80
 
     def connect(self) -> None:
-        self.sock = self._opened = _opened(self._judged, is_tls=self._judged.target.scheme == "https")
+        self.sock = self._opened = _connect_any(self._judged, is_tls=self._judged.target.scheme == "https")
 
     def cut(self) -> None:
         """End every wait for the server. ``self.sock`` is gone by then if the answer ends with the connection."""

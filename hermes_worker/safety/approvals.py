@@ -1,9 +1,9 @@
 """Which shell commands need a person's permission, and which are never run.
 
-``assess`` reads the command as a shell would (``safety.shell``) and applies rules to what it would *run*: a word in
-quotes, a commit message or a search pattern is an argument. Three kinds of rule: commands that are always refused, for
-every asker and in every mode (hardline); commands that the operator forbade (deny globs); and dangerous commands, which
-are asked about once, remembered for the session, or allowed for good, under the key of their pattern.
+``assess_command`` reads the command as a shell would (``safety.shell``) and applies rules to what it would *run*: a
+word in quotes, a commit message or a search pattern is an argument. Three kinds of rule: commands that are always
+refused, for every asker and in every mode (hardline); commands that the operator forbade (deny globs); and dangerous
+commands, which are asked about once, remembered for the session, or allowed for good, under the key of their pattern.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from typing import Final
 
 from hermes_worker.core.consent import describe_dangers
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.safety.commands import Unreadable, unmarked
-from hermes_worker.safety.dangers import NAME_BY_EXPANSION, guesses_password, never, read_command, reasons
+from hermes_worker.safety.commands import Unreadable, strip_marks
+from hermes_worker.safety.dangers import (
+    NAME_BY_EXPANSION,
+    find_reasons,
+    guesses_password,
+    read_command,
+    reason_never_run,
+)
 
 
-class Mode(StrEnum):
+class ApprovalMode(StrEnum):
     MANUAL = "manual"
     """A person decides."""
     SMART = "smart"
@@ -30,7 +36,7 @@ class Mode(StrEnum):
     """No question is asked; hardline and deny rules hold all the same."""
 
 
-class Unattended(StrEnum):
+class UnattendedMode(StrEnum):
     """The answer to a question in runs that no person watches."""
 
     ASK = "ask"
@@ -39,32 +45,32 @@ class Unattended(StrEnum):
     APPROVE = "approve"
 
 
-class Choice(StrEnum):
+class ApprovalChoice(StrEnum):
     ONCE = "once"
     SESSION = "session"
     ALWAYS = "always"
     DENY = "deny"
 
 
-_ALIASES: Final = {"approve": Choice.ONCE, "approved": Choice.ONCE, "allow": Choice.ONCE}
-CHOICE_WORDS: Final = (*Choice, *_ALIASES)
-"""The words that ``choice_of`` takes, in any case."""
+_ALIASES: Final = {"approve": ApprovalChoice.ONCE, "approved": ApprovalChoice.ONCE, "allow": ApprovalChoice.ONCE}
+CHOICE_WORDS: Final = (*ApprovalChoice, *_ALIASES)
+"""The words that ``parse_choice`` takes, in any case."""
 
 
-def choice_of(text: str) -> Choice:
+def parse_choice(text: str) -> ApprovalChoice:
     """Parse the choice of a person. Raises ``ValueError``."""
     word = text.strip().lower()
-    return _ALIASES.get(word) or Choice(word)
+    return _ALIASES.get(word) or ApprovalChoice(word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalPolicy:
-    mode: Mode = Mode.MANUAL
+    mode: ApprovalMode = ApprovalMode.MANUAL
     deny: tuple[str, ...] = ()
     """Globs over the whole command, in any case."""
     allowed: frozenset[str] = frozenset()
     """Pattern keys that were allowed, for the session or for good."""
-    unattended: Unattended = Unattended.ASK
+    unattended: UnattendedMode = UnattendedMode.ASK
     has_sudo_password: bool = False
     """Whether a password for sudo is configured, so that reading one from standard input is no guessing."""
 
@@ -89,7 +95,7 @@ class Ask:
     """Every danger of the command that was not allowed before; the choice counts for all of them."""
     remark: str = ""
     """A remark for the person beside the dangers."""
-    choices: tuple[Choice, ...] = tuple(Choice)
+    choices: tuple[ApprovalChoice, ...] = tuple(ApprovalChoice)
 
     @property
     def description(self) -> str:
@@ -120,30 +126,30 @@ VERDICT_RULES: Final = (
 )
 
 
-def verdict_question(command: str, description: str) -> str:
+def render_verdict_question(command: str, description: str) -> str:
     """The question to the model that judges a command: without comments, which could argue for it."""
-    return canonical_json({"command": without_comments(command), "matched": description})
+    return canonical_json({"command": strip_comments(command), "matched": description})
 
 
-def verdict_of(text: str) -> Verdict:
+def parse_verdict(text: str) -> Verdict:
     """Parse a verdict: one word, in any case and with punctuation; anything else means that a person is to decide."""
     word = text.strip().strip(".!*`'\"").lower()
     return Verdict(word) if word in {verdict.value for verdict in Verdict} else Verdict.ESCALATE
 
 
-def under_verdict(asked: Ask, verdict: Verdict) -> Allow | Ask:
+def apply_verdict(asked: Ask, verdict: Verdict) -> Allow | Ask:
     """The decision about a question once a model gave its verdict."""
     match verdict:
         case Verdict.APPROVE:
             return _ALLOW
         case Verdict.DENY:
             remark = "the reviewing model advises against it"
-            return replace(asked, remark=remark, choices=(Choice.ONCE, Choice.DENY))
+            return replace(asked, remark=remark, choices=(ApprovalChoice.ONCE, ApprovalChoice.DENY))
         case Verdict.ESCALATE:
             return asked
 
 
-def without_comments(command: str) -> str:
+def strip_comments(command: str) -> str:
     """``command`` without the shell's comments. Takes linear time."""
     kept: list[str] = []
     quote, is_escaped, is_comment, before = "", False, False, "\n"
@@ -170,40 +176,40 @@ def without_comments(command: str) -> str:
 COMMAND_CHARS_MAX: Final = 128_000
 
 
-def assess(command: str, policy: ApprovalPolicy) -> Decision:
+def assess_command(command: str, policy: ApprovalPolicy) -> Decision:
     """Decide what to do about ``command``. Pure; takes time linear in its length."""
-    blocked = _forbidden(command, policy)
+    blocked = _check_deny_globs(command, policy)
     if blocked is not None:
         return blocked
-    if policy.mode is Mode.OFF:
+    if policy.mode is ApprovalMode.OFF:
         return _ALLOW
-    found = tuple(key for key in dangers(command) if key not in policy.allowed or _is_once_only(key))
-    if not found or policy.unattended is Unattended.APPROVE:
+    found = tuple(key for key in find_dangers(command) if key not in policy.allowed or _is_once_only(key))
+    if not found or policy.unattended is UnattendedMode.APPROVE:
         return _ALLOW
-    if policy.unattended is Unattended.DENY:
+    if policy.unattended is UnattendedMode.DENY:
         return Deny(
             reason=f"Blocked: this command was flagged as dangerous ({'; '.join(found)}) and nobody is there to "
             "approve it. Do not try it again; find another way, or leave it out and say so."
         )
     # What is chosen for longer counts for every danger, so it is offered only where each of them may be kept.
-    choices = (Choice.ONCE, Choice.DENY) if any(map(_is_once_only, found)) else tuple(Choice)
+    choices = (ApprovalChoice.ONCE, ApprovalChoice.DENY) if any(map(_is_once_only, found)) else tuple(ApprovalChoice)
     return Ask(pattern_keys=found, choices=choices)
 
 
 def is_hardline(command: str) -> bool:
     """Whether ``command`` is never run."""
-    return isinstance(_forbidden(command, ApprovalPolicy(mode=Mode.OFF, has_sudo_password=True)), Deny)
+    return isinstance(_check_deny_globs(command, ApprovalPolicy(mode=ApprovalMode.OFF, has_sudo_password=True)), Deny)
 
 
-def dangers(command: str) -> Iterator[str]:
+def find_dangers(command: str) -> Iterator[str]:
     """The keys of the dangerous patterns that ``command`` matches, each once; the key for unreadable parts comes
     last.
     """
     seen: dict[str, None] = {}
     doubts: dict[str, None] = {}
-    for text in _variants(command):
+    for text in _command_variants(command):
         reading = read_command(text)
-        seen.update(dict.fromkeys(reasons(reading.commands)))
+        seen.update(dict.fromkeys(find_reasons(reading.commands)))
         doubts.update(dict.fromkeys(f"{_DOUBT}{doubt}" for doubt in reading.doubts))
     yield from sorted(seen, key=_is_once_only)
     yield from doubts
@@ -217,15 +223,15 @@ def _is_once_only(key: str) -> bool:
     return key == NAME_BY_EXPANSION or key.startswith(_DOUBT)
 
 
-def _forbidden(command: str, policy: ApprovalPolicy) -> Deny | None:
+def _check_deny_globs(command: str, policy: ApprovalPolicy) -> Deny | None:
     if len(command) > COMMAND_CHARS_MAX:
         return Deny(reason=f"Blocked: a command of more than {COMMAND_CHARS_MAX} characters cannot be checked.")
     try:
-        for text in _variants(command):
+        for text in _command_variants(command):
             for part in read_command(text).commands:
-                found = never(part)
+                found = reason_never_run(part)
                 if found is not None:
-                    return _hardline(found)
+                    return _deny_hardline(found)
                 if not policy.has_sudo_password and guesses_password(part):
                     return Deny(reason="Blocked: passwords for sudo must not be guessed or piped into it.")
     except Unreadable as error:
@@ -237,15 +243,15 @@ def _forbidden(command: str, policy: ApprovalPolicy) -> Deny | None:
     return None
 
 
-def _hardline(what: str) -> Deny:
+def _deny_hardline(what: str) -> Deny:
     return Deny(
         reason=f"Blocked: {what}. Commands of this kind are never run here, whoever asks and whatever is approved. "
         "Do not try it again in another form."
     )
 
 
-def _variants(command: str) -> tuple[str, ...]:
+def _command_variants(command: str) -> tuple[str, ...]:
     """The command as the shell gets it, and as it may be meant to look: full-width letters made plain."""
-    plain = unmarked(command)
+    plain = strip_marks(command)
     folded = unicodedata.normalize("NFKC", plain)
     return (plain,) if folded == plain else (plain, folded)

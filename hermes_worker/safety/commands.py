@@ -1,7 +1,7 @@
 """The commands of a command line, as values: the reader makes them (``safety.shell``), the table judges them.
 
 Words stand as the program gets them, with quotes undone. An unknown part of a word stands in it as one of the marks
-below, which no text can contain by itself (``unmarked``).
+below, which no text can contain by itself (``strip_marks``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Unreadable(ValueError):
     """The line is longer, deeper or has more commands than a guard reads."""
 
 
-def unmarked(text: str) -> str:
+def strip_marks(text: str) -> str:
     """``text`` without characters that stand for marks."""
     return text.translate(_UNMARK)
 
@@ -50,7 +50,7 @@ def has_expansion(word: str) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class Command:
+class ShellCommand:
     """One simple command, or a compound one: then without words, with the redirections of the whole."""
 
     words: list[str] = field(default_factory=list)
@@ -63,13 +63,13 @@ class Command:
     """Sources of input redirections; ``&3`` for another descriptor, ``PROCESS`` for what other commands write."""
     documents: list[str] = field(default_factory=list)
     """Bodies of here-documents and here-strings."""
-    nested: list[Command] = field(default_factory=list)
+    nested: list[ShellCommand] = field(default_factory=list)
     """The commands that its substitutions run."""
-    before: Command | None = None
+    before: ShellCommand | None = None
     """The command whose output is piped into this one."""
-    group: Command | None = None
+    group: ShellCommand | None = None
     """The compound command it stands in, whose input is its input."""
-    members: list[Command] = field(default_factory=list)
+    members: list[ShellCommand] = field(default_factory=list)
     """The commands inside a compound command."""
     function: str = ""
     """The function whose body it stands in."""
@@ -83,16 +83,16 @@ class Command:
     @property
     def name(self) -> str:
         """The program without its folder, in lower case."""
-        return program(self.words[0]) if self.words else ""
+        return program_name(self.words[0]) if self.words else ""
 
     @property
     def args(self) -> list[str]:
         return self.words[1:]
 
     @property
-    def input(self) -> Command | None:
+    def input(self) -> ShellCommand | None:
         """The command that says where standard input comes from: this one or one around it; ``None``: inherited."""
-        command: Command | None = self
+        command: ShellCommand | None = self
         while command is not None:
             if command.before is not None or command.documents or command.reads_from:
                 return command
@@ -100,7 +100,7 @@ class Command:
         return None
 
     @property
-    def upstream(self) -> Iterator[Command]:
+    def upstream(self) -> Iterator[ShellCommand]:
         """The commands that write what it reads from a pipe, nearest first."""
         fed = self.input
         command = fed.before if fed is not None else None
@@ -111,25 +111,25 @@ class Command:
             left -= 1 + len(command.members)
             command = command.before
 
-    def wrapped_in(self, name: str) -> list[str] | None:
+    def find_wrapper(self, name: str) -> list[str] | None:
         return next((wrapper for wrapper in self.wrappers if wrapper[0] == name), None)
 
 
-def program(word: str) -> str:
+def program_name(word: str) -> str:
     """A program without its folder, in lower case."""
     return word.rpartition("/")[2].lower()
 
 
-def name_set(text: str) -> frozenset[str]:
+def parse_name_set(text: str) -> frozenset[str]:
     """A set of names, written as a text."""
     return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ShellReading:
     """A command line as read."""
 
-    commands: Sequence[Command]
+    commands: Sequence[ShellCommand]
     """Everything it would run, in the order of the text."""
     doubts: Sequence[str]
     """The parts that could not be read for certain; each once."""
@@ -138,7 +138,7 @@ class Reading:
 # --- options and operands --------------------------------------------------------------------------------------------
 
 
-def short_flags(args: Sequence[str]) -> set[str]:
+def find_short_flags(args: Sequence[str]) -> set[str]:
     """The letters of all options in one-dash form, wherever they stand before ``--``."""
     letters: set[str] = set()
     for arg in args:
@@ -149,7 +149,7 @@ def short_flags(args: Sequence[str]) -> set[str]:
     return letters
 
 
-def operands(args: Sequence[str]) -> list[str]:
+def find_operands(args: Sequence[str]) -> list[str]:
     """The arguments that are no options."""
     found: list[str] = []
     only_operands = False
@@ -183,7 +183,7 @@ def has_option(args: Sequence[str], *options: str) -> bool:
     return False
 
 
-def values_of(args: Sequence[str], *options: str) -> Iterator[str]:
+def find_option_values(args: Sequence[str], *options: str) -> Iterator[str]:
     """The values given to ``options``: ``-o x``, ``-ox``, ``--output x``, ``--output=x``."""
     for position, arg in enumerate(args):
         if arg == "--":

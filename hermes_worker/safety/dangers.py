@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hermes_worker.safety import danger_rows
-from hermes_worker.safety.carriers import ASSIGNMENT, SHELLS, WRAPPERS, carried, is_interpreter, shell_payloads
+from hermes_worker.safety.carried_commands import (
+    ASSIGNMENT,
+    SHELLS,
+    WRAPPERS,
+    add_carried,
+    find_shell_payloads,
+    is_interpreter,
+)
 from hermes_worker.safety.commands import (
     ANY,
     ANY_CHAR,
@@ -21,28 +28,28 @@ from hermes_worker.safety.commands import (
     EXPANSION,
     PROCESS,
     SPLIT,
-    Command,
-    Reading,
+    ShellCommand,
+    ShellReading,
+    find_operands,
+    find_option_values,
+    find_short_flags,
     has_expansion,
     has_option,
-    name_set,
-    operands,
-    program,
-    short_flags,
-    values_of,
+    parse_name_set,
+    program_name,
 )
-from hermes_worker.safety.shell import read
+from hermes_worker.safety.shell import read_commands
 
-Rule = Callable[[Command], str | None]
-FullRule = Callable[[Command], Iterator[str]]
+Rule = Callable[[ShellCommand], str | None]
+FullRule = Callable[[ShellCommand], Iterator[str]]
 """A rule that may find several dangers in one command, and names each."""
 
 NAME_BY_EXPANSION: Final = "a command whose name is made by an expansion"
 
 
-def read_command(text: str) -> Reading:
+def read_command(text: str) -> ShellReading:
     """Everything ``text`` would run, with what its commands carry. Raises ``Unreadable``."""
-    return carried(read(text), read, is_interesting)
+    return add_carried(read_commands(text), read_commands, is_interesting)
 
 
 CODE_FLAG: Final = "script via an interpreter's code flag"
@@ -61,7 +68,7 @@ def is_interesting(name: str) -> bool:
 _PATTERN_TEXT: Final = str.maketrans({ANY: "*", ANY_CHAR: "?", ANY_OF: "["})
 
 
-def path_of(word: str) -> str:
+def normalize_path(word: str) -> str:
     """A path in one spelling: no doubled slashes, no ``.`` and ``..``; a trailing ``/*`` is left out."""
     plain = word.translate(_PATTERN_TEXT)
     end = len(plain)
@@ -123,26 +130,26 @@ _ALL_ARE_TARGETS: Final = frozenset(
 )
 
 
-def _of(command: Command) -> list[str]:
+def _target_values(command: ShellCommand) -> list[str]:
     return [arg.removeprefix("of=") for arg in command.args if arg.startswith("of=")]
 
 
-def written(command: Command) -> Iterator[str]:
+def find_written_paths(command: ShellCommand) -> Iterator[str]:
     """The files and folders a command writes to, as far as its form says."""
     yield from command.writes_to
     name, args = command.name, command.args
     if name in _TARGET_OPTIONS:
-        yield from values_of(args, *_TARGET_OPTIONS[name])
+        yield from find_option_values(args, *_TARGET_OPTIONS[name])
     if name in _LAST_IS_TARGET:
-        plain = operands(args)
+        plain = find_operands(args)
         yield from plain[-1:] if len(plain) > 1 else ()
     elif name in _ALL_ARE_TARGETS:
-        yield from operands(args)
+        yield from find_operands(args)
     elif name == "dd":
-        yield from _of(command)
+        yield from _target_values(command)
 
 
-def edited(command: Command) -> Iterator[str]:
+def find_edited_paths(command: ShellCommand) -> Iterator[str]:
     """The files a command edits in place."""
     args = command.args
     is_sed = command.name in ("sed", "gsed") and (
@@ -150,7 +157,7 @@ def edited(command: Command) -> Iterator[str]:
     )
     is_script = re.fullmatch(r"(?:perl|ruby)[\d.]*", command.name) and any(re.match(r"-\w*i", arg) for arg in args)
     if is_sed or is_script:
-        yield from operands(args)
+        yield from find_operands(args)
 
 
 # --- what is never run -----------------------------------------------------------------------------------------------
@@ -159,15 +166,15 @@ _POWER: Final = frozenset({"shutdown", "reboot", "halt", "poweroff"})
 _POWER_UNITS: Final = frozenset({"poweroff", "reboot", "halt", "kexec", "soft-reboot"})
 
 
-def _is_recursive(command: Command) -> bool:
-    return bool(short_flags(command.args) & {"r", "R"}) or has_option(command.args, "--recursive")
+def _is_recursive(command: ShellCommand) -> bool:
+    return bool(find_short_flags(command.args) & {"r", "R"}) or has_option(command.args, "--recursive")
 
 
-def _deletes_system(command: Command) -> str | None:
+def _deletes_system(command: ShellCommand) -> str | None:
     if command.name != "rm" or not _is_recursive(command):
         return None
-    for target in operands(command.args):
-        path = path_of(target)
+    for target in find_operands(command.args):
+        path = normalize_path(target)
         if path == "/":
             return "recursive delete of the root folder"
         if path in _SYSTEM_FOLDERS:
@@ -177,21 +184,21 @@ def _deletes_system(command: Command) -> str | None:
     return None
 
 
-def _formats(command: Command) -> str | None:
+def _formats(command: ShellCommand) -> str | None:
     return "making a file system (mkfs)" if re.match(r"mkfs(?:\.|$)", command.name) else None
 
 
-def _writes_device(command: Command) -> str | None:
-    targets = [path_of(target) for target in written(command)]
+def _writes_device(command: ShellCommand) -> str | None:
+    targets = [normalize_path(target) for target in find_written_paths(command)]
     if not any(_RAW_DEVICE.match(target) for target in targets):
         return None
     if command.name == "dd":
         return "dd to a raw device"
-    is_redirection = any(_RAW_DEVICE.match(path_of(target)) for target in command.writes_to)
+    is_redirection = any(_RAW_DEVICE.match(normalize_path(target)) for target in command.writes_to)
     return "redirection to a raw device" if is_redirection else "writing to a raw device"
 
 
-def _kills_all(command: Command) -> str | None:
+def _kills_all(command: ShellCommand) -> str | None:
     if command.name != "kill":
         return None
     args = command.args
@@ -200,22 +207,22 @@ def _kills_all(command: Command) -> str | None:
     return "killing every process" if signal_first and "-1" in args[1:] else None
 
 
-def _powers_off(command: Command) -> str | None:
+def _powers_off(command: ShellCommand) -> str | None:
     if command.name in _POWER:
         return "shutting the machine down"
-    plain = operands(command.args)
+    plain = find_operands(command.args)
     if command.name in ("init", "telinit") and plain[:1] and plain[0] in ("0", "6"):
         return "changing the run level to stop the machine"
     if command.name == "systemctl" and plain[:1]:
         units = {unit.removesuffix(".target") for unit in plain[1:]}
         if plain[0] in _POWER_UNITS or (plain[0] in ("start", "isolate") and units & _POWER_UNITS):
             return "shutting the machine down"
-    if any(path_of(target) == "/proc/sysrq-trigger" for target in written(command)):
+    if any(normalize_path(target) == "/proc/sysrq-trigger" for target in find_written_paths(command)):
         return "shutting the machine down"
     return None
 
 
-def _forks_without_end(command: Command) -> str | None:
+def _forks_without_end(command: ShellCommand) -> str | None:
     """A function that starts itself twice: in a pipeline, or in the background."""
     if not command.function or not command.words or command.words[0] != command.function:
         return None
@@ -233,17 +240,17 @@ NEVER: Final[tuple[Rule, ...]] = (
 )
 
 
-def never(command: Command) -> str | None:
+def reason_never_run(command: ShellCommand) -> str | None:
     """The reason why ``command`` is never run, or ``None``. To be asked of certain commands only."""
     return next((reason for rule in NEVER if (reason := rule(command)) is not None), None) if command.is_sure else None
 
 
-def guesses_password(command: Command) -> bool:
+def guesses_password(command: ShellCommand) -> bool:
     """Whether a password is fed to sudo."""
-    sudo = command.wrapped_in("sudo")
+    sudo = command.find_wrapper("sudo")
     if sudo is None and command.name == "sudo":
         sudo = command.words
-    takes_stdin = sudo is not None and ("S" in short_flags(sudo[1:]) or has_option(sudo[1:], "--stdin"))
+    takes_stdin = sudo is not None and ("S" in find_short_flags(sudo[1:]) or has_option(sudo[1:], "--stdin"))
     return takes_stdin and command.input is not None
 
 
@@ -252,9 +259,9 @@ def guesses_password(command: Command) -> bool:
 _VERIFICATION: Final = re.compile(r"(?:/private)?(?:/tmp|/var/tmp)/hermes-verify-[\w.-]+")
 
 
-def _delete(command: Command) -> Iterator[str]:
+def _danger_of_delete(command: ShellCommand) -> Iterator[str]:
     if command.name == "rm":
-        yield from _rm(command)
+        yield from _danger_of_rm(command)
     if command.name == "find" and "-delete" in command.args:
         yield "find -delete"
     if command.name in ("del", "erase", "rd", "rmdir") and any(
@@ -263,11 +270,11 @@ def _delete(command: Command) -> Iterator[str]:
         yield "Windows recursive delete"
 
 
-def _rm(command: Command) -> Iterator[str]:
-    targets = operands(command.args)
-    if command.wrapped_in("find") is not None:
+def _danger_of_rm(command: ShellCommand) -> Iterator[str]:
+    targets = find_operands(command.args)
+    if command.find_wrapper("find") is not None:
         yield "find -exec rm"
-    if command.wrapped_in("xargs") is not None:
+    if command.find_wrapper("xargs") is not None:
         yield "xargs with rm"
     if _is_recursive(command):
         yield "recursive delete"
@@ -284,7 +291,7 @@ _POWERSHELL: Final = frozenset({"powershell", "powershell.exe", "pwsh", "pwsh.ex
 _POWERSHELL_DELETE: Final = re.compile(r"(?i)\b(?:remove-item|ri|rm|rmdir|del|erase|rd)\b")
 
 
-def _powershell(command: Command) -> str | None:
+def _danger_of_powershell(command: ShellCommand) -> str | None:
     if command.name == "remove-item":
         return "PowerShell delete"
     if command.name not in _POWERSHELL:
@@ -298,27 +305,27 @@ _MODE_FOR_ALL: Final = re.compile(r"[0-7]?[0-7][0-7][2367]")
 _LETTERS_FOR_ALL: Final = re.compile(r"(?:^|,)[ugo]*[oa][ugo]*[+=][rxXst]*w")
 
 
-def _permissions(command: Command) -> Iterator[str]:
+def _danger_of_permissions(command: ShellCommand) -> Iterator[str]:
     if command.name not in ("chmod", "chown", "chgrp"):
         return
-    plain = operands(command.args)
+    plain = find_operands(command.args)
     if command.name == "chmod" and plain and (_MODE_FOR_ALL.fullmatch(plain[0]) or _LETTERS_FOR_ALL.search(plain[0])):
         yield "permission for everybody to write"
     if not _is_recursive(command):
         return
     if command.name == "chown" and re.match(r"root(?:$|[:.])", next(iter(plain), "")):
         yield "recursive change of owner to root"
-    if {path_of(target) for target in plain[1:]} & (_SYSTEM_FOLDERS | {"/", "~"}):
+    if {normalize_path(target) for target in plain[1:]} & (_SYSTEM_FOLDERS | {"/", "~"}):
         yield "recursive change of a system folder's permissions"
 
 
-def _disk(command: Command) -> str | None:
+def _danger_of_disk(command: ShellCommand) -> str | None:
     return "disk copy" if command.name == "dd" and any(arg.startswith("if=") for arg in command.args) else None
 
 
-def _overwrites(command: Command) -> Iterator[str]:
-    targets = [path_of(target) for target in written(command)]
-    for target in [*targets, *(path_of(target) for target in edited(command))]:
+def _danger_of_overwrite(command: ShellCommand) -> Iterator[str]:
+    targets = [normalize_path(target) for target in find_written_paths(command)]
+    for target in [*targets, *(normalize_path(target) for target in find_edited_paths(command))]:
         if _SYSTEM_FILE.fullmatch(target):
             yield "overwriting a system file"
         elif _CREDENTIALS.fullmatch(target):
@@ -329,12 +336,12 @@ def _overwrites(command: Command) -> Iterator[str]:
             yield "overwriting a project's .env or config.yaml"
 
 
-def _network(command: Command) -> str | None:
+def _danger_of_network(command: ShellCommand) -> str | None:
     files = [*command.writes_to, *command.reads_from]
     if any(file.startswith(("/dev/tcp/", "/dev/udp/")) for file in files):
         return "a connection to the network by redirection"
     if command.name in ("nc", "ncat", "netcat") and (
-        short_flags(command.args) & {"e", "c"} or has_option(command.args, "--exec", "--sh-exec", "--lua-exec")
+        find_short_flags(command.args) & {"e", "c"} or has_option(command.args, "--exec", "--sh-exec", "--lua-exec")
     ):
         return "a program that the network talks to"
     if command.name == "socat" and any(re.match(r"(?i)exec:|system:|shell:", arg) for arg in command.args):
@@ -348,7 +355,7 @@ _FETCHERS: Final = frozenset({"curl", "wget", "fetch", "aria2c", "http", "https"
 _SOURCES: Final = frozenset({"source", "."})
 
 
-def _all_within(command: Command) -> Iterator[Command]:
+def _commands_within(command: ShellCommand) -> Iterator[ShellCommand]:
     """The commands whose output makes words of ``command``, or that it reads."""
     seen = [*command.nested]
     fed = command.input
@@ -357,15 +364,15 @@ def _all_within(command: Command) -> Iterator[Command]:
     for inner in seen:
         yield inner
         yield from inner.upstream
-        yield from _all_within(inner) if inner.nested else ()
+        yield from _commands_within(inner) if inner.nested else ()
 
 
-def _fetches(commands: Iterator[Command]) -> bool:
-    return any(program(word) in _FETCHERS for command in commands for word in command.words[:1])
+def _fetches(commands: Iterator[ShellCommand]) -> bool:
+    return any(program_name(word) in _FETCHERS for command in commands for word in command.words[:1])
 
 
-def _decodes(command: Command) -> bool:
-    flags = short_flags(command.args)
+def _decodes(command: ShellCommand) -> bool:
+    flags = find_short_flags(command.args)
     match command.name:
         case "base64" | "base32" | "gbase64":
             return bool(flags & {"d", "D"}) or has_option(command.args, "--decode")
@@ -390,7 +397,7 @@ _VALUE_LETTERS: Final = (
 _VALUE_OPTIONS: Final = frozenset({"--require", "--import", "--loader", "--rcfile", "--init-file", "--conditions"})
 
 
-def _program_args(command: Command) -> list[str]:
+def _program_args(command: ShellCommand) -> list[str]:
     """The arguments without values of options, so that the first operand is the script."""
     letters = next(letters for name, letters in _VALUE_LETTERS if name.fullmatch(command.name))
     kept: list[str] = []
@@ -405,7 +412,7 @@ def _program_args(command: Command) -> list[str]:
     return kept
 
 
-def _reads_program(command: Command) -> bool:
+def _reads_program(command: ShellCommand) -> bool:
     """Whether a shell or an interpreter takes its program from standard input, or from what another command writes."""
     args = _program_args(command)
     for arg in args:
@@ -418,7 +425,7 @@ def _reads_program(command: Command) -> bool:
     return True
 
 
-def _remote(command: Command) -> str | None:
+def _danger_of_remote(command: ShellCommand) -> str | None:
     is_runner = command.name in SHELLS or is_interpreter(command.name)
     if is_runner and _reads_program(command):
         upstream = list(command.upstream)
@@ -428,29 +435,30 @@ def _remote(command: Command) -> str | None:
             return "decoded content piped to a shell"
     starts_with_expansion = bool(command.words) and command.words[0].startswith((SPLIT, EXPANSION))
     is_runner = is_runner or command.name == "eval" or command.name in _SOURCES or starts_with_expansion
-    if is_runner and _fetches(_all_within(command)):
+    if is_runner and _fetches(_commands_within(command)):
         return "execution of downloaded content"
     return None
 
 
-def _shell_payload(command: Command) -> str | None:
+def _danger_of_shell_payload(command: ShellCommand) -> str | None:
     if command.name not in SHELLS:
         return None
-    if next(shell_payloads(command.args), None) is not None:
+    if next(find_shell_payloads(command.args), None) is not None:
         return "shell command via -c"
     return "here-document to a shell" if command.documents else None
 
 
-def _fed_program(command: Command) -> str | None:
+def _danger_of_fed_program(command: ShellCommand) -> str | None:
     """The danger of program text that does not come from a file."""
     name = command.name
     if name in _SOURCES:
-        scripts = operands(command.args)[:1]
+        scripts = find_operands(command.args)[:1]
         is_made = any(script.startswith(PROCESS) or script == "/dev/stdin" for script in scripts)
         return "a script made by other commands" if is_made else None
     if name == "make" or name == "gmake":
         is_made = any(
-            file == "-" or file.startswith(PROCESS) for file in values_of(command.args, "-f", "--file", "--makefile")
+            file == "-" or file.startswith(PROCESS)
+            for file in find_option_values(command.args, "-f", "--file", "--makefile")
         )
         return "a script made by other commands" if is_made or has_option(command.args, "--eval") else None
     if name not in SHELLS and not is_interpreter(name):
@@ -459,14 +467,14 @@ def _fed_program(command: Command) -> str | None:
         return None
     if any(PROCESS in arg for arg in command.args):
         return "a script made by other commands"
-    if command.wrapped_in("xargs") is not None:
+    if command.find_wrapper("xargs") is not None:
         return "commands from the input"
     if command.input is None:
         return "program text fed to an interpreter" if command.function else None
     return None if _only_reads_files(command) else "program text fed to an interpreter"
 
 
-def _only_reads_files(command: Command) -> bool:
+def _only_reads_files(command: ShellCommand) -> bool:
     """Whether standard input is a file, or ``cat`` of files: as if the file had been named."""
     fed = command.input
     if fed is None or fed.documents:
@@ -475,7 +483,7 @@ def _only_reads_files(command: Command) -> bool:
         return all(not has_expansion(file) and not file.startswith("&") for file in fed.reads_from)
     upstream = list(command.upstream)
     return all(
-        other.name == "cat" and operands(other.args) and not any(has_expansion(word) for word in other.words)
+        other.name == "cat" and find_operands(other.args) and not any(has_expansion(word) for word in other.words)
         for other in upstream
     )
 
@@ -494,7 +502,7 @@ _CODE_FLAGS: Final = (
 )
 
 
-def _one_liner(command: Command) -> str | None:
+def _danger_of_one_liner(command: ShellCommand) -> str | None:
     for name, letters, words in _CODE_FLAGS:
         if name.fullmatch(command.name) and _has_code_flag(command, letters, words):
             return CODE_FLAG
@@ -503,7 +511,7 @@ def _one_liner(command: Command) -> str | None:
     return None
 
 
-def _has_code_flag(command: Command, letters: str, words: Sequence[str]) -> bool:
+def _has_code_flag(command: ShellCommand, letters: str, words: Sequence[str]) -> bool:
     args = _program_args(command)
     for position, arg in enumerate(args):
         if arg in words or any(arg.startswith(f"{word}=") for word in words):
@@ -625,13 +633,13 @@ def runs_only_harmless(text: str) -> bool:
     return not reading.doubts and names <= _HARMLESS and not any(command.writes_to for command in reading.commands)
 
 
-def _reader_executes(command: Command) -> str | None:
+def _reader_executes(command: ShellCommand) -> str | None:
     name, args = command.name, command.args
-    for value in values_of(args, *_EXEC_OPTIONS.get(name, ())):
+    for value in find_option_values(args, *_EXEC_OPTIONS.get(name, ())):
         is_plain = bool(_SSH_RUNS.search(value)) is False if name == "ssh" else runs_only_harmless(value)
         if not is_plain or (name == "rg" and value):
             return "a reading tool told to execute a program"
-    texts = [*args, *_texts_read(command)] if name in _AWKS or name in ("sed", "gsed") else []
+    texts = [*args, *_input_texts(command)] if name in _AWKS or name in ("sed", "gsed") else []
     if name in _AWKS and any(len(text) > _SCRIPT_CHARS_MAX or _AWK_PIPE.search(text) for text in texts):
         return "a reading tool told to execute a program"
     if name in ("sed", "gsed") and any(
@@ -639,7 +647,7 @@ def _reader_executes(command: Command) -> str | None:
     ):
         return "a reading tool told to execute a program"
     for programs, pattern in _ESCAPES:
-        if name in programs and any(pattern.search(text) for text in [*args, *_texts_read(command)]):
+        if name in programs and any(pattern.search(text) for text in [*args, *_input_texts(command)]):
             return "a shell started from inside a program"
     return None
 
@@ -648,31 +656,31 @@ _SCRIPT_CHARS_MAX: Final = 8_192
 
 
 def _sed_scripts(args: Sequence[str]) -> list[str]:
-    given = list(values_of(args, "-e", "--expression"))
-    return given or operands(args)[:1]
+    given = list(find_option_values(args, "-e", "--expression"))
+    return given or find_operands(args)[:1]
 
 
-def _texts_read(command: Command) -> list[str]:
+def _input_texts(command: ShellCommand) -> list[str]:
     """The texts that a command reads from its standard input, as far as the line shows them."""
     fed = command.input
     documents = fed.documents if fed is not None else []
-    return [*documents, *(" ".join(other.args) for other in command.upstream), *_documents_of(command.upstream)]
+    return [*documents, *(" ".join(other.args) for other in command.upstream), *_documents_in(command.upstream)]
 
 
-def _documents_of(commands: Iterator[Command]) -> Iterator[str]:
+def _documents_in(commands: Iterator[ShellCommand]) -> Iterator[str]:
     for command in commands:
         yield from command.documents
 
 
-def _made_text(command: Command) -> str | None:
+def _danger_of_made_text(command: ShellCommand) -> str | None:
     """The danger of commands that are not known before they run."""
     words = command.words
     if words and (has_expansion(words[0]) or (command.wrappers and "{}" in words[0])):
         is_of_eval = command.group is not None and command.group.name == "eval"
-        return None if is_of_eval or _remote(command) else NAME_BY_EXPANSION
+        return None if is_of_eval or _danger_of_remote(command) else NAME_BY_EXPANSION
     if command.name == "eval" and any(has_expansion(word) for word in words):
         return "a text that is made and then run (eval)"
-    if command.wrapped_in("xargs") is not None and command.name in WRAPPERS:
+    if command.find_wrapper("xargs") is not None and command.name in WRAPPERS:
         return "commands from the input"
     if command.name == "parallel" and not _parallel_command(command.args):
         return "commands from the input"
@@ -685,7 +693,7 @@ def _parallel_command(args: Sequence[str]) -> bool:
 
 # --- variables -------------------------------------------------------------------------------------------------------
 
-_RUN_VARIABLES: Final = name_set(
+_RUN_VARIABLES: Final = parse_name_set(
     """
     GIT_SSH_COMMAND GIT_SSH GIT_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF GIT_ASKPASS GIT_SEQUENCE_EDITOR GIT_PROXY_COMMAND
     GIT_CONFIG_PARAMETERS EDITOR VISUAL PAGER MANPAGER LESSOPEN LESSCLOSE BROWSER BASH_ENV ENV PROMPT_COMMAND PS4
@@ -715,7 +723,7 @@ _ARITHMETIC_BUILTINS: Final = frozenset(
 )
 
 
-def _variables(command: Command) -> str | None:
+def _danger_of_variables(command: ShellCommand) -> str | None:
     set_here = [*command.assignments, *(word for wrapper in command.wrappers for word in wrapper[1:])]
     if command.name in ("export", "declare", "typeset", "local", "readonly"):
         set_here += command.args
@@ -781,22 +789,22 @@ _REDIS: Final = frozenset({"flushall", "flushdb", "shutdown", "debug", "replicao
 _REDIS_LINE: Final = re.compile(r"(?im)^\s*(?:flushall|flushdb|shutdown)\b")
 
 
-def _sql(command: Command) -> Iterator[str]:
+def _danger_of_sql(command: ShellCommand) -> Iterator[str]:
     name = command.name
     if name in ("mongo", "mongosh"):
-        if any(_MONGO.search(text) for text in [*command.args, *_texts_read(command)]):
+        if any(_MONGO.search(text) for text in [*command.args, *_input_texts(command)]):
             yield "dropping a database"
     elif name in ("redis-cli", "valkey-cli", "keydb-cli"):
         is_word = any(arg.lower() in _REDIS for arg in command.args)
-        if is_word or any(_REDIS_LINE.search(text) for text in _texts_read(command)):
+        if is_word or any(_REDIS_LINE.search(text) for text in _input_texts(command)):
             yield "dropping a database"
     elif name in _SQL_CLIENTS:
-        yield from _sql_text("\n".join([" ".join(command.words), *_texts_read(command), *_own_documents(command)]))
+        yield from _sql_text("\n".join([" ".join(command.words), *_input_texts(command), *_own_input_texts(command)]))
     elif name in ("drop", "delete", "truncate"):
         yield from _sql_text(" ".join(command.words))
 
 
-def _own_documents(command: Command) -> list[str]:
+def _own_input_texts(command: ShellCommand) -> list[str]:
     return [document for other in (command, *command.upstream) for document in other.documents]
 
 
@@ -812,7 +820,7 @@ def _sql_text(text: str) -> Iterator[str]:
         yield "SQL TRUNCATE"
 
 
-_NO_CLIENTS: Final = name_set(
+_NO_CLIENTS: Final = parse_name_set(
     """
     echo printf cat grep egrep fgrep rg ag git gh glab sed awk gawk mawk tee head tail sort jq logger man less cut
     tr wc test [ [[
@@ -820,7 +828,7 @@ _NO_CLIENTS: Final = name_set(
 )
 
 
-def _statement(command: Command) -> str | None:
+def _danger_of_statement(command: ShellCommand) -> str | None:
     """The danger of dropping a database through an unknown client."""
     if command.name in _NO_CLIENTS or not command.words:
         return None
@@ -831,8 +839,8 @@ def _statement(command: Command) -> str | None:
 # --- services, the agent, containers, clouds, git --------------------------------------------------------------------
 
 
-def _services(command: Command) -> str | None:
-    flags = short_flags(command.args)
+def _danger_of_services(command: ShellCommand) -> str | None:
+    flags = find_short_flags(command.args)
     match command.name:
         case "service" | "rc-service" if {"stop", "restart", "reload", "force-reload"} & set(command.args[1:]):
             return "stopping or restarting a system service"
@@ -842,7 +850,7 @@ def _services(command: Command) -> str | None:
             return "killing processes by name with SIGKILL"
         case "kill":
             finders = [*command.nested]
-            if command.wrapped_in("xargs"):
+            if command.find_wrapper("xargs"):
                 finders += command.upstream
             return "killing processes found by name" if any(c.name in ("pgrep", "pidof") for c in finders) else None
         case _:
@@ -850,21 +858,21 @@ def _services(command: Command) -> str | None:
 
 
 def _is_sigkill(args: Sequence[str]) -> bool:
-    given = [*values_of(args, "-s", "--signal"), *(arg[1:] for arg in args if arg.startswith("-"))]
+    given = [*find_option_values(args, "-s", "--signal"), *(arg[1:] for arg in args if arg.startswith("-"))]
     return any(value.upper().removeprefix("SIG") in ("KILL", "9") for value in given)
 
 
 _AGENT: Final = re.compile(r"hermes(?:-worker|-agent|-gateway)?")
 
 
-def _self_protection(command: Command) -> str | None:
-    plain = operands(command.args)
+def _danger_to_worker(command: ShellCommand) -> str | None:
+    plain = find_operands(command.args)
     if _AGENT.fullmatch(command.name):
         if plain[:1] == ["update"]:
             return "updating the agent from within"
         if plain[:1] == ["gateway"] and plain[1:2] and plain[1] in ("stop", "restart"):
             return "stopping or restarting the agent"
-        is_detached = command.is_detached or command.wrapped_in("nohup") or command.wrapped_in("setsid")
+        is_detached = command.is_detached or command.find_wrapper("nohup") or command.find_wrapper("setsid")
         if plain[:1] == ["gateway"] and is_detached:
             return "starting the agent outside its supervisor"
     if command.name in ("pkill", "killall") and any("hermes" in word.lower() for word in plain):
@@ -874,23 +882,23 @@ def _self_protection(command: Command) -> str | None:
     return None
 
 
-def _containers(command: Command) -> str | None:
+def _danger_of_containers(command: ShellCommand) -> str | None:
     if command.name not in ("docker", "podman", "nerdctl", "docker-compose", "podman-compose"):
         return None
-    plain = operands(command.args)
+    plain = find_operands(command.args)
     is_compose = command.name.endswith("-compose") or plain[:1] == ["compose"]
     if is_compose and {"restart", "stop", "kill", "down", "rm"} & set(plain[:4]):
         return "stopping or restarting containers"
     verb = plain[1:2] if plain[:1] == ["container"] else plain[:1]
     if verb and verb[0] in ("restart", "stop", "kill"):
         return "stopping or restarting containers"
-    mounts = values_of(command.args, "-v", "--volume", "--mount")
+    mounts = find_option_values(command.args, "-v", "--volume", "--mount")
     if any(re.match(r"/:|.*(?:source|src)=/(?:,|$)", mount) for mount in mounts):
         return "a container with all rights"
     return None
 
 
-_CLOUDS: Final = name_set(
+_CLOUDS: Final = parse_name_set(
     """
     gcloud az doctl heroku fly flyctl ibmcloud oci linode-cli hcloud scw exo netlify railway supabase aliyun tccli
     openstack ovh vultr-cli
@@ -904,14 +912,14 @@ _AWS_VERBS: Final = re.compile(
 )
 
 
-def _clouds(command: Command) -> str | None:
-    plain = operands(command.args)[:8]
+def _danger_of_clouds(command: ShellCommand) -> str | None:
+    plain = find_operands(command.args)[:8]
     is_cloud = command.name in _CLOUDS and any(_CLOUD_VERBS.fullmatch(word) for word in plain)
     is_aws = command.name == "aws" and any(_AWS_VERBS.fullmatch(word) for word in plain)
     is_api = (
         command.name in ("gh", "glab")
         and plain[:1] == ["api"]
-        and any(value.upper() == "DELETE" for value in values_of(command.args, "-X", "--method"))
+        and any(value.upper() == "DELETE" for value in find_option_values(command.args, "-X", "--method"))
     )
     return "deleting from a cloud" if is_cloud or is_aws or is_api else None
 
@@ -941,12 +949,12 @@ def _git_settings(args: Sequence[str]) -> tuple[list[str], list[str]]:
     return given, list(args[at:])
 
 
-def _git_runs(setting: str) -> bool:
+def _git_setting_runs(setting: str) -> bool:
     key, _, value = setting.partition("=")
     if not _GIT_RUNS.fullmatch(key):
         return False
     if key.lower().startswith("alias.") and not value.startswith("!"):
-        return next(iter(danger_rows.reasons("git", value.split())), None) is not None
+        return next(iter(danger_rows.find_row_reasons("git", value.split())), None) is not None
     is_path = key.lower() in ("core.hookspath", "init.templatedir", "core.fsmonitor") or key.lower().startswith(
         ("include", "protocol")
     )
@@ -959,13 +967,13 @@ def _git_runs(setting: str) -> bool:
     )
 
 
-def _git(command: Command) -> Iterator[str]:
+def _danger_of_git(command: ShellCommand) -> Iterator[str]:
     if command.name != "git":
         return
     given, args = _git_settings(command.args)
-    yield from danger_rows.reasons("git", args)
+    yield from danger_rows.find_row_reasons("git", args)
     verb, rest = "".join(args[:1]), args[1:]
-    flags = short_flags(rest)
+    flags = find_short_flags(rest)
     if verb == "push" and any(arg.startswith("+") for arg in rest):
         yield "git push with force"
     if verb == "push" and any(arg.startswith(":") for arg in rest):
@@ -976,24 +984,24 @@ def _git(command: Command) -> Iterator[str]:
         and ("f" in flags or has_option(rest, "--force"))
     ):
         yield "git branch deletion with force"
-    plain = operands(rest)
+    plain = find_operands(rest)
     if verb == "config" and plain[1:]:
         given.append(f"{plain[-2]}={plain[-1]}")
     elif verb == "clone":
-        given += values_of(rest, "-c", "--config")
-    if any(map(_git_runs, given)) or any(word.startswith("ext::") for word in plain):
+        given += find_option_values(rest, "-c", "--config")
+    if any(map(_git_setting_runs, given)) or any(word.startswith("ext::") for word in plain):
         yield "a command that git runs"
 
 
-def _sudo(command: Command) -> str | None:
-    sudo = command.wrapped_in("sudo")
+def _danger_of_sudo(command: ShellCommand) -> str | None:
+    sudo = command.find_wrapper("sudo")
     options = sudo[1:] if sudo else command.args if command.name == "sudo" else []
-    risky = short_flags(options) & {"S", "A", "s", "l", "i"}
+    risky = find_short_flags(options) & {"S", "A", "s", "l", "i"}
     is_risky = risky or {"--stdin", "--askpass", "--shell", "--list", "--login"} & set(options)
     return "sudo with a stdin, askpass, shell or list flag" if is_risky else None
 
 
-def _rows(command: Command) -> Iterator[str]:
+def _dangers_by_rows(command: ShellCommand) -> Iterator[str]:
     if command.name == "git":
         return  # its options come before its verb
     name, args = command.name, command.args
@@ -1001,29 +1009,36 @@ def _rows(command: Command) -> Iterator[str]:
         # ``python -m twine upload`` and ``python manage.py flush`` are called by their own names as well.
         words = [arg for arg in _program_args(command) if arg != "-m"]
         at = next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))
-        name, args = program("".join(words[at : at + 1])), words[at + 1 :]
-    yield from danger_rows.reasons(name, args)
+        name, args = program_name("".join(words[at : at + 1])), words[at + 1 :]
+    yield from danger_rows.find_row_reasons(name, args)
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _powershell,
-    _remote,
-    _shell_payload,
-    _fed_program,
-    _one_liner,
+    _danger_of_powershell,
+    _danger_of_remote,
+    _danger_of_shell_payload,
+    _danger_of_fed_program,
+    _danger_of_one_liner,
     _reader_executes,
-    _disk,
-    _statement,
-    _network,
-    _self_protection,
-    _services,
-    _containers,
-    _clouds,
-    _sudo,
-    _variables,
-    _made_text,
+    _danger_of_disk,
+    _danger_of_statement,
+    _danger_of_network,
+    _danger_to_worker,
+    _danger_of_services,
+    _danger_of_containers,
+    _danger_of_clouds,
+    _danger_of_sudo,
+    _danger_of_variables,
+    _danger_of_made_text,
 )
-FULL_RULES: Final[tuple[FullRule, ...]] = (_delete, _permissions, _sql, _overwrites, _rows, _git)
+FULL_RULES: Final[tuple[FullRule, ...]] = (
+    _danger_of_delete,
+    _danger_of_permissions,
+    _danger_of_sql,
+    _danger_of_overwrite,
+    _dangers_by_rows,
+    _danger_of_git,
+)
 _RULED: Final = (
     _POWER
     | _POWERSHELL
@@ -1031,7 +1046,7 @@ _RULED: Final = (
     | _CLOUDS
     | frozenset(_TARGET_OPTIONS)
     | frozenset(_EXEC_OPTIONS)
-    | name_set(
+    | parse_name_set(
         """
     rm find mkfs dd kill init telinit systemctl chmod chown chgrp tee truncate sed gsed awk gawk mawk eval source .
     make mongo mongosh redis-cli valkey-cli service rc-service pkill killall hermes hermes-worker docker podman
@@ -1043,7 +1058,7 @@ _RULED: Final = (
 """Programs that a rule above names; an unknown program may run one of them."""
 
 
-def reasons(commands: Sequence[Command]) -> Iterator[str]:
+def find_reasons(commands: Sequence[ShellCommand]) -> Iterator[str]:
     """The reasons why any of ``commands`` is dangerous; a reason may come more than once."""
     for command in commands:
         for full_rule in FULL_RULES:
@@ -1052,11 +1067,11 @@ def reasons(commands: Sequence[Command]) -> Iterator[str]:
             found = rule(command)
             if found is not None:
                 yield found
-    yield from _made_executable(commands)
-    yield from _runs_what_it_wrote(commands)
+    yield from _danger_of_made_executable(commands)
+    yield from _danger_of_running_written(commands)
 
 
-def _made_executable(commands: Sequence[Command]) -> Iterator[str]:
+def _danger_of_made_executable(commands: Sequence[ShellCommand]) -> Iterator[str]:
     """The danger of ``chmod +x`` of something that the same line then runs."""
     made: set[str] = set()
     for command in commands:
@@ -1066,39 +1081,42 @@ def _made_executable(commands: Sequence[Command]) -> Iterator[str]:
         if command.name == "chmod" and any(
             re.fullmatch(r"[ugoa]*\+[rws]*x\w*|[0-7]?7[0-7]{2}", arg) for arg in command.args
         ):
-            made |= {word.removeprefix("./") for word in operands(command.args)[1:]}
+            made |= {word.removeprefix("./") for word in find_operands(command.args)[1:]}
 
 
-def _runs_what_it_wrote(commands: Sequence[Command]) -> Iterator[str]:
+def _danger_of_running_written(commands: Sequence[ShellCommand]) -> Iterator[str]:
     """The danger of a file that the line writes and then runs."""
     made: set[str] = set()
     for command in commands:
-        if made and any(_file(script) in made for script in _scripts(command)):
+        if made and any(_file_path(script) in made for script in _script_files(command)):
             yield "running a file that the same line writes"
             return
-        made |= {_file(target) for target in written(command) if target}
+        made |= {_file_path(target) for target in find_written_paths(command) if target}
         made -= {"/dev/null", "/dev/stdout", "/dev/stderr"}
 
 
-def _file(word: str) -> str:
+def _file_path(word: str) -> str:
     return posixpath.normpath(word) if word else word
 
 
-def _scripts(command: Command) -> Iterator[str]:
+def _script_files(command: ShellCommand) -> Iterator[str]:
     """The files a command runs as programs."""
     words = command.words
     if words and "/" in words[0]:
         yield words[0]
     name = command.name
     if name in SHELLS or is_interpreter(name):
-        scripts = operands(_program_args(command))[:1]
+        scripts = find_operands(_program_args(command))[:1]
         yield from scripts
         fed = command.input
         yield from fed.reads_from if fed is not None and not scripts else ()
         yield from (
-            word for other in command.upstream if other.name == "cat" and not scripts for word in operands(other.args)
+            word
+            for other in command.upstream
+            if other.name == "cat" and not scripts
+            for word in find_operands(other.args)
         )
     elif name in _SOURCES:
-        yield from operands(command.args)[:1]
+        yield from find_operands(command.args)[:1]
     elif name in _AWKS or name in ("make", "gmake", "psql", "sed", "xargs", "parallel"):
-        yield from values_of(command.args, "-f", "--file")
+        yield from find_option_values(command.args, "-f", "--file")

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from hermes_worker.safety.commands import Command, Unreadable, has_expansion, has_option, operands, short_flags
-from hermes_worker.safety.dangers import edited, read_command
+from hermes_worker.safety.commands import (
+    ShellCommand,
+    Unreadable,
+    find_operands,
+    find_short_flags,
+    has_expansion,
+    has_option,
+)
+from hermes_worker.safety.dangers import find_edited_paths, read_command
 
 _PROGRAMS: Final = frozenset(
     {
@@ -37,7 +44,7 @@ def is_destructive(text: str) -> bool:
     return any(_destroys(command) for command in reading.commands)
 
 
-def _destroys(command: Command) -> bool:
+def _destroys(command: ShellCommand) -> bool:
     if any(not target.startswith(("&", *_NOWHERE)) for target in command.writes_to):
         return True
     name, args = command.name, command.args
@@ -46,9 +53,9 @@ def _destroys(command: Command) -> bool:
     if name in _PROGRAMS or has_expansion(command.words[0]):
         return True
     if name == "git":
-        return any(word in _GIT for word in operands(args)[:3])
+        return any(word in _GIT for word in find_operands(args)[:3])
     if name == "find":
         return "-delete" in args
     if name in ("gzip", "bzip2", "xz", "zstd"):
-        return not (short_flags(args) & {"c", "l", "t", "k"} or has_option(args, "--stdout", "--list", "--keep"))
-    return any(True for _ in edited(command))
+        return not (find_short_flags(args) & {"c", "l", "t", "k"} or has_option(args, "--stdout", "--list", "--keep"))
+    return any(True for _ in find_edited_paths(command))

@@ -7,8 +7,8 @@ match and about invisible characters:
 * *marked*: it is shown, and what it looks like is named beside it (``safety.untrusted`` puts it into its wrapper);
 * *stripped*: the characters are taken out, and the rest is judged.
 
-``judge`` is the one function that reads the table. Pure: no clock, nothing is written. Judging is a tripwire and no
-wall: what an agent can do is for its tools and its sandbox to decide.
+``judge_text`` is the one function that reads the table. Pure: no clock, nothing is written. Judging is a tripwire and
+no wall: what an agent can do is for its tools and its sandbox to decide.
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from hermes_worker.safety.threats import JOB_SCANS, JobScan, Scope, job_threats, matching, strip_invisible
+from hermes_worker.safety.threats import (
+    JOB_SCANS,
+    JobScan,
+    ThreatScope,
+    find_job_threats,
+    find_matching_ids,
+    strip_invisible,
+)
 
 
-class Origin(StrEnum):
+class TextOrigin(StrEnum):
     """Every way by which text of others gets in."""
 
     MEMORY_WRITE = "memory_write"
@@ -63,10 +70,10 @@ class Treatment(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class OriginPolicy:
     """The treatment of text of one origin."""
 
-    patterns: Scope | JobScan
+    patterns: ThreatScope | JobScan
     """The patterns that it is judged with."""
     threat: Treatment
     """The treatment when one matches."""
@@ -80,22 +87,38 @@ _KEPT = Treatment.BLOCKED
 _SHOWN = Treatment.MARKED
 _CLEANED = Treatment.STRIPPED
 
-POLICIES: Mapping[Origin, Policy] = MappingProxyType(
+POLICIES: Mapping[TextOrigin, OriginPolicy] = MappingProxyType(
     {
-        Origin.MEMORY_WRITE: Policy(patterns=Scope.STRICT, threat=_KEPT, invisible=_KEPT, thing="entry"),
-        Origin.MEMORY: Policy(patterns=Scope.STRICT, threat=_KEPT, invisible=_KEPT, thing="entry"),
-        Origin.RECALLED_MEMORY: Policy(patterns=Scope.CONTEXT, threat=_KEPT, invisible=_CLEANED, thing="memory"),
-        Origin.SKILL_WRITE: Policy(patterns=Scope.STRICT, threat=_KEPT, invisible=_KEPT, thing="skill"),
-        Origin.SKILL: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_CLEANED, thing="skill"),
-        Origin.CONTEXT_FILE: Policy(patterns=Scope.CONTEXT, threat=_KEPT, invisible=_KEPT, thing="file"),
-        Origin.CONTEXT_SOURCE: Policy(patterns=Scope.CONTEXT, threat=_KEPT, invisible=_KEPT, thing="text"),
-        Origin.TOOL_RESULT: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="result"),
-        Origin.FOLDER_NOTE: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="file"),
-        Origin.WEBHOOK: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="event"),
-        Origin.SCRIPT: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="output"),
-        Origin.JOB_ANSWER: Policy(patterns=Scope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="answer"),
-        Origin.JOB_WRITE: Policy(patterns=JobScan.WRITTEN, threat=_KEPT, invisible=_KEPT, thing="prompt"),
-        Origin.JOB_PROMPT: Policy(patterns=JobScan.ASSEMBLED, threat=_KEPT, invisible=_CLEANED, thing="prompt"),
+        TextOrigin.MEMORY_WRITE: OriginPolicy(
+            patterns=ThreatScope.STRICT, threat=_KEPT, invisible=_KEPT, thing="entry"
+        ),
+        TextOrigin.MEMORY: OriginPolicy(patterns=ThreatScope.STRICT, threat=_KEPT, invisible=_KEPT, thing="entry"),
+        TextOrigin.RECALLED_MEMORY: OriginPolicy(
+            patterns=ThreatScope.CONTEXT, threat=_KEPT, invisible=_CLEANED, thing="memory"
+        ),
+        TextOrigin.SKILL_WRITE: OriginPolicy(patterns=ThreatScope.STRICT, threat=_KEPT, invisible=_KEPT, thing="skill"),
+        TextOrigin.SKILL: OriginPolicy(patterns=ThreatScope.CONTEXT, threat=_SHOWN, invisible=_CLEANED, thing="skill"),
+        TextOrigin.CONTEXT_FILE: OriginPolicy(
+            patterns=ThreatScope.CONTEXT, threat=_KEPT, invisible=_KEPT, thing="file"
+        ),
+        TextOrigin.CONTEXT_SOURCE: OriginPolicy(
+            patterns=ThreatScope.CONTEXT, threat=_KEPT, invisible=_KEPT, thing="text"
+        ),
+        TextOrigin.TOOL_RESULT: OriginPolicy(
+            patterns=ThreatScope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="result"
+        ),
+        TextOrigin.FOLDER_NOTE: OriginPolicy(
+            patterns=ThreatScope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="file"
+        ),
+        TextOrigin.WEBHOOK: OriginPolicy(patterns=ThreatScope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="event"),
+        TextOrigin.SCRIPT: OriginPolicy(patterns=ThreatScope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="output"),
+        TextOrigin.JOB_ANSWER: OriginPolicy(
+            patterns=ThreatScope.CONTEXT, threat=_SHOWN, invisible=_SHOWN, thing="answer"
+        ),
+        TextOrigin.JOB_WRITE: OriginPolicy(patterns=JobScan.WRITTEN, threat=_KEPT, invisible=_KEPT, thing="prompt"),
+        TextOrigin.JOB_PROMPT: OriginPolicy(
+            patterns=JobScan.ASSEMBLED, threat=_KEPT, invisible=_CLEANED, thing="prompt"
+        ),
     }
 )
 
@@ -116,7 +139,7 @@ class Judgement:
     """Whether it must neither be kept nor be shown."""
 
 
-def judge(text: str, origin: Origin) -> Judgement:
+def judge_text(text: str, origin: TextOrigin) -> Judgement:
     """Decide what becomes of ``text``, which came in by ``origin``.
 
     >>> judge("The tests run with make.", Origin.MEMORY_WRITE).is_blocked
@@ -124,7 +147,7 @@ def judge(text: str, origin: Origin) -> Judgement:
     """
     policy = POLICIES[origin]
     read, labels = strip_invisible(text.removeprefix("\ufeff"))
-    threats = _matching(read, policy.patterns)
+    threats = _find_threats(read, policy.patterns)
     match policy.invisible:
         case Treatment.BLOCKED:
             threats = (*(f"invisible_unicode_{label}" for label in labels), *threats)
@@ -136,16 +159,20 @@ def judge(text: str, origin: Origin) -> Judgement:
             text = read
     removed = labels if policy.invisible is Treatment.STRIPPED else ()
     if threats and policy.threat is Treatment.BLOCKED:
-        return Judgement(text=_left_out(policy, threats), threats=threats, removed=removed, is_blocked=True)
+        return Judgement(text=_render_left_out(policy, threats), threats=threats, removed=removed, is_blocked=True)
     return Judgement(text=text, threats=threats, removed=removed)
 
 
 _ORDINARY_INVISIBLE = frozenset({"U+200B", "U+200C", "U+200D", "U+2060", "U+FEFF"})
 
 
-def _matching(text: str, patterns: Scope | JobScan) -> tuple[str, ...]:
-    return matching(text, patterns) if isinstance(patterns, Scope) else job_threats(text, JOB_SCANS[patterns])
+def _find_threats(text: str, patterns: ThreatScope | JobScan) -> tuple[str, ...]:
+    return (
+        find_matching_ids(text, patterns)
+        if isinstance(patterns, ThreatScope)
+        else find_job_threats(text, JOB_SCANS[patterns])
+    )
 
 
-def _left_out(policy: Policy, threats: tuple[str, ...]) -> str:
+def _render_left_out(policy: OriginPolicy, threats: tuple[str, ...]) -> str:
     return f"[BLOCKED: this {policy.thing} was left out because it looks like an attack ({', '.join(threats)})]"

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hermes_worker.core.unseen import is_part_of_emoji
+from hermes_worker.core.invisible_characters import is_part_of_emoji
 from hermes_worker.safety.redaction.vendors import holds_vendor_key
 
 WINDOW_CHARS = 65_536
@@ -26,7 +26,7 @@ WINDOW_CHARS = 65_536
 OVERLAP_CHARS = 4_096
 
 
-class Scope(StrEnum):
+class ThreatScope(StrEnum):
     """The kinds of scanned text."""
 
     ALL = "all"
@@ -38,9 +38,9 @@ class Scope(StrEnum):
 
 
 _INCLUDED = {
-    Scope.ALL: (Scope.ALL,),
-    Scope.CONTEXT: (Scope.ALL, Scope.CONTEXT),
-    Scope.STRICT: (Scope.ALL, Scope.CONTEXT, Scope.STRICT),
+    ThreatScope.ALL: (ThreatScope.ALL,),
+    ThreatScope.CONTEXT: (ThreatScope.ALL, ThreatScope.CONTEXT),
+    ThreatScope.STRICT: (ThreatScope.ALL, ThreatScope.CONTEXT, ThreatScope.STRICT),
 }
 
 
@@ -49,11 +49,11 @@ class ThreatPattern:
     """``expression`` is matched against NFKC-folded lower-case text. Repetitions are bounded."""
 
     id: str
-    scope: Scope
+    scope: ThreatScope
     expression: re.Pattern[str]
 
 
-def _pattern(identifier: str, scope: Scope, expression: str) -> ThreatPattern:
+def _build_pattern(identifier: str, scope: ThreatScope, expression: str) -> ThreatPattern:
     # <some> stands for up to eight words between the telling ones, <line> for the rest of a command line.
     expanded = expression.replace("<some>", r"(?:\w+\s+){0,8}").replace("<line>", r"[^\n]{0,1024}")
     return ThreatPattern(identifier, scope, re.compile(expanded.replace("<secret>", _SECRET_VARIABLE)))
@@ -64,86 +64,106 @@ _SECRET_VARIABLE = r"\$\{?\w*(?:key|token|secret|password|credential)s?\b"
 HARDCODED_SECRET = "hardcoded_secret"
 
 PATTERNS: tuple[ThreatPattern, ...] = (
-    _pattern("prompt_injection", Scope.ALL, r"\bignore\s+<some>(?:previous|prior|above|all)\s+<some>instructions\b"),
-    _pattern(
+    _build_pattern(
+        "prompt_injection", ThreatScope.ALL, r"\bignore\s+<some>(?:previous|prior|above|all)\s+<some>instructions\b"
+    ),
+    _build_pattern(
         "sys_prompt_override",
-        Scope.ALL,
+        ThreatScope.ALL,
         # "The system prompt may override the default" is a verb, and ordinary prose.
         r"\bsystem\s+prompt\s+(?:override\b|(?:\w+\s+){1,2}override\b(?!\s+(?:the|this|that|it|them|any|all|your|an?)\b))",
     ),
-    _pattern(
+    _build_pattern(
         "disregard_rules",
-        Scope.ALL,
+        ThreatScope.ALL,
         r"\bdisregard\s+<some>(?:your|any|all)\s+<some>(?:rules|instructions|guidelines)\b",
     ),
-    _pattern(
+    _build_pattern(
         "bypass_restrictions",
-        Scope.ALL,
+        ThreatScope.ALL,
         r"\bact\s+as\s+(?:though|if)\s+<some>you\s+<some>(?:have\s+no|don['’]?t\s+have)\s+<some>(?:rules|limits|restrictions)\b",
     ),
-    _pattern(
+    _build_pattern(
         "html_comment_injection",
-        Scope.ALL,
+        ThreatScope.ALL,
         r"<!--[^>]{0,512}(?<![a-z])(?:ignore|override|system|secret|hidden)(?![a-z])[^>]{0,512}-->",
     ),
-    _pattern("hidden_div", Scope.ALL, r"<\s*div\s[^>]{0,512}display\s*:\s*none"),
-    _pattern(
-        "translate_execute", Scope.ALL, r"\btranslate\s[^\n]{0,512}\sinto\s+[\w\s-]{1,60}\sand\s+(?:execute|eval|run)\b"
+    _build_pattern("hidden_div", ThreatScope.ALL, r"<\s*div\s[^>]{0,512}display\s*:\s*none"),
+    _build_pattern(
+        "translate_execute",
+        ThreatScope.ALL,
+        r"\btranslate\s[^\n]{0,512}\sinto\s+[\w\s-]{1,60}\sand\s+(?:execute|eval|run)\b",
     ),
-    _pattern("deception_hide", Scope.ALL, r"\bdo\s+not\s+<some>tell\s+<some>the\s+user\b"),
-    _pattern("exfil_curl", Scope.ALL, r"\bcurl\s<line><secret>"),
-    _pattern("exfil_wget", Scope.ALL, r"\bwget\s<line><secret>"),
-    _pattern("read_secrets", Scope.ALL, r"\bcat\s<line>(?:\.env\b|credentials|\.netrc|\.pgpass|\.npmrc|\.pypirc)"),
-    _pattern("role_hijack", Scope.CONTEXT, r"\byou\s+are\s+<some>now\s+(?:an?|the)\s"),
-    _pattern("role_pretend", Scope.CONTEXT, r"\bpretend\s+<some>(?:you\s+are|to\s+be)\s"),
-    _pattern("leak_system_prompt", Scope.CONTEXT, r"\boutput\s+<some>(?:system|initial)\s+prompt\b"),
-    _pattern(
+    _build_pattern("deception_hide", ThreatScope.ALL, r"\bdo\s+not\s+<some>tell\s+<some>the\s+user\b"),
+    _build_pattern("exfil_curl", ThreatScope.ALL, r"\bcurl\s<line><secret>"),
+    _build_pattern("exfil_wget", ThreatScope.ALL, r"\bwget\s<line><secret>"),
+    _build_pattern(
+        "read_secrets", ThreatScope.ALL, r"\bcat\s<line>(?:\.env\b|credentials|\.netrc|\.pgpass|\.npmrc|\.pypirc)"
+    ),
+    _build_pattern("role_hijack", ThreatScope.CONTEXT, r"\byou\s+are\s+<some>now\s+(?:an?|the)\s"),
+    _build_pattern("role_pretend", ThreatScope.CONTEXT, r"\bpretend\s+<some>(?:you\s+are|to\s+be)\s"),
+    _build_pattern("leak_system_prompt", ThreatScope.CONTEXT, r"\boutput\s+<some>(?:system|initial)\s+prompt\b"),
+    _build_pattern(
         "remove_filters",
-        Scope.CONTEXT,
+        ThreatScope.CONTEXT,
         r"\b(?:answer|reply|respond)\s+without\s+<some>(?:filters|limitations|restrictions|safety)\b",
     ),
-    _pattern("fake_update", Scope.CONTEXT, r"\byou\s+have\s+been\s+<some>(?:patched|updated|upgraded)\s+to\b"),
-    _pattern("identity_override", Scope.CONTEXT, r"\bname\s+yourself\s+\w"),
-    _pattern("c2_node_registration", Scope.CONTEXT, r"\bregister\s+(?:as\s+)?(?:a\s+)?node\b"),
-    _pattern("c2_heartbeat", Scope.CONTEXT, r"\b(?:heartbeat|beacon|check(?:\s+|-)?in)\s+(?:to|with)\s"),
-    _pattern("c2_task_pull", Scope.CONTEXT, r"\bpull\s+(?:down\s+)?(?:new\s+)?task(?:s|ing)?\b"),
-    _pattern("c2_network_connect", Scope.CONTEXT, r"\bconnect\s+to\s+the\s+network\b"),
-    _pattern("forced_action", Scope.CONTEXT, r"\byou\s+must\s+(?:\w+\s+){0,3}(?:register|connect|report|beacon)\b"),
-    _pattern("anti_forensic_oneliner", Scope.CONTEXT, r"\bonly\s+use\s+one(?:\s+|-)?liners?\b"),
-    _pattern(
-        "anti_forensic_disk", Scope.CONTEXT, r"\bnever\s+<some>(?:create|write)\s+<some>(?:script|file)\s+<some>disk\b"
+    _build_pattern(
+        "fake_update", ThreatScope.CONTEXT, r"\byou\s+have\s+been\s+<some>(?:patched|updated|upgraded)\s+to\b"
     ),
-    _pattern("env_var_unset_agent", Scope.CONTEXT, r"\bunset\s+\w*(?:hermes|agent|claude|codex|openai|anthropic)\w*"),
-    _pattern("known_c2_framework", Scope.CONTEXT, r"\b(?:cobalt\s*strike|metasploit|sliver|havoc|mythic|brainworm)\b"),
-    _pattern("c2_explicit", Scope.CONTEXT, r"\bc2\s+(?:server|channel|beacon|infrastructure)\b"),
-    _pattern("c2_explicit_long", Scope.CONTEXT, r"\bcommand\s+and\s+control\b"),
-    _pattern("send_to_url", Scope.STRICT, r"\b(?:send|post|upload|transmit)\s<line>\s(?:to|at)\s+https?://"),
-    _pattern(
+    _build_pattern("identity_override", ThreatScope.CONTEXT, r"\bname\s+yourself\s+\w"),
+    _build_pattern("c2_node_registration", ThreatScope.CONTEXT, r"\bregister\s+(?:as\s+)?(?:a\s+)?node\b"),
+    _build_pattern("c2_heartbeat", ThreatScope.CONTEXT, r"\b(?:heartbeat|beacon|check(?:\s+|-)?in)\s+(?:to|with)\s"),
+    _build_pattern("c2_task_pull", ThreatScope.CONTEXT, r"\bpull\s+(?:down\s+)?(?:new\s+)?task(?:s|ing)?\b"),
+    _build_pattern("c2_network_connect", ThreatScope.CONTEXT, r"\bconnect\s+to\s+the\s+network\b"),
+    _build_pattern(
+        "forced_action", ThreatScope.CONTEXT, r"\byou\s+must\s+(?:\w+\s+){0,3}(?:register|connect|report|beacon)\b"
+    ),
+    _build_pattern("anti_forensic_oneliner", ThreatScope.CONTEXT, r"\bonly\s+use\s+one(?:\s+|-)?liners?\b"),
+    _build_pattern(
+        "anti_forensic_disk",
+        ThreatScope.CONTEXT,
+        r"\bnever\s+<some>(?:create|write)\s+<some>(?:script|file)\s+<some>disk\b",
+    ),
+    _build_pattern(
+        "env_var_unset_agent", ThreatScope.CONTEXT, r"\bunset\s+\w*(?:hermes|agent|claude|codex|openai|anthropic)\w*"
+    ),
+    _build_pattern(
+        "known_c2_framework", ThreatScope.CONTEXT, r"\b(?:cobalt\s*strike|metasploit|sliver|havoc|mythic|brainworm)\b"
+    ),
+    _build_pattern("c2_explicit", ThreatScope.CONTEXT, r"\bc2\s+(?:server|channel|beacon|infrastructure)\b"),
+    _build_pattern("c2_explicit_long", ThreatScope.CONTEXT, r"\bcommand\s+and\s+control\b"),
+    _build_pattern(
+        "send_to_url", ThreatScope.STRICT, r"\b(?:send|post|upload|transmit)\s<line>\s(?:to|at)\s+https?://"
+    ),
+    _build_pattern(
         "context_exfil",
-        Scope.STRICT,
+        ThreatScope.STRICT,
         r"\b(?:include|output|print|share)\s+<some>(?:conversation|chat\s+history|previous\s+messages|(?:full|entire)\s+context)\b",
     ),
-    _pattern("ssh_backdoor", Scope.STRICT, r"authorized_keys"),
-    _pattern("ssh_access", Scope.STRICT, r"(?:\$home|~)/\.ssh\b"),
-    _pattern("hermes_env", Scope.STRICT, r"(?:\$home|~)/\.hermes/\.env\b"),
-    _pattern(
+    _build_pattern("ssh_backdoor", ThreatScope.STRICT, r"authorized_keys"),
+    _build_pattern("ssh_access", ThreatScope.STRICT, r"(?:\$home|~)/\.ssh\b"),
+    _build_pattern("hermes_env", ThreatScope.STRICT, r"(?:\$home|~)/\.hermes/\.env\b"),
+    _build_pattern(
         "agent_config_mod",
-        Scope.STRICT,
+        ThreatScope.STRICT,
         r"\b(?:update|modify|edit|write|change|append|add\s+to)\s<line>(?:agents\.md|claude\.md|\.cursorrules|\.clinerules)",
     ),
-    _pattern(
+    _build_pattern(
         "hermes_config_mod",
-        Scope.STRICT,
+        ThreatScope.STRICT,
         r"\b(?:update|modify|edit|write|change|append|add\s+to)\s<line>\.hermes/(?:config\.yaml|soul\.md)",
     ),
-    _pattern(
-        HARDCODED_SECRET, Scope.STRICT, r"(?:api[_-]?key|token|secret|password)\s*[=:]\s*[\"'][a-z0-9+/=_-]{20,256}"
+    _build_pattern(
+        HARDCODED_SECRET,
+        ThreatScope.STRICT,
+        r"(?:api[_-]?key|token|secret|password)\s*[=:]\s*[\"'][a-z0-9+/=_-]{20,256}",
     ),
 )
 
 SKILL_PATTERNS: tuple[ThreatPattern, ...] = (
-    _pattern("sudo_usage", Scope.STRICT, r"(?:^|[\n;&|(`])[ \t$]{0,8}sudo\s+[\w./-]"),
-    _pattern("private_key", Scope.STRICT, r"-----begin (?:[a-z0-9]+ ){0,4}private key(?: block)?-----"),
+    _build_pattern("sudo_usage", ThreatScope.STRICT, r"(?:^|[\n;&|(`])[ \t$]{0,8}sudo\s+[\w./-]"),
+    _build_pattern("private_key", ThreatScope.STRICT, r"-----begin (?:[a-z0-9]+ ){0,4}private key(?: block)?-----"),
 )
 """Patterns for skills of others, used before such a skill is taken: its scripts run as the user who takes it."""
 
@@ -164,29 +184,31 @@ _JOB_SECRET = r"\$\{?\w*(?:key|token|secret|password|credential|api)\w*\}?"
 
 JOB_PATTERNS: tuple[ThreatPattern, ...] = (
     *(pattern for pattern in PATTERNS if pattern.id in JOB_DIRECTIVE_IDS),
-    _pattern(
+    _build_pattern(
         "read_secrets",
-        Scope.STRICT,
+        ThreatScope.STRICT,
         r"\bcat\s<line>(?:\.env\b|credentials|\.netrc|\.pgpass|\bid_(?:rsa|ed25519|ecdsa)\b)",
     ),
-    _pattern("ssh_backdoor", Scope.STRICT, r"authorized_keys"),
-    _pattern("sudoers_mod", Scope.STRICT, r"/etc/sudoers|\bvisudo\b"),
-    _pattern(
+    _build_pattern("ssh_backdoor", ThreatScope.STRICT, r"authorized_keys"),
+    _build_pattern("sudoers_mod", ThreatScope.STRICT, r"/etc/sudoers|\bvisudo\b"),
+    _build_pattern(
         "destructive_root_rm",
-        Scope.STRICT,
+        ThreatScope.STRICT,
         r"\brm\s+(?=(?:-\S{1,40}\s+){0,5}-[\w-]{0,10}r)(?:-\S{1,40}\s+){1,6}[\"']?/",
     ),
-    _pattern("exfil_curl_url", Scope.STRICT, rf"\bcurl\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),
-    _pattern("exfil_wget_url", Scope.STRICT, rf"\bwget\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),
-    _pattern(
+    _build_pattern("exfil_curl_url", ThreatScope.STRICT, rf"\bcurl\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),
+    _build_pattern("exfil_wget_url", ThreatScope.STRICT, rf"\bwget\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),
+    _build_pattern(
         "exfil_curl_data",
-        Scope.STRICT,
+        ThreatScope.STRICT,
         rf"\bcurl\s<line>(?<=\s)(?:--data(?:-raw|-binary|-urlencode)?|-d|--form|-f)[\s=@\"']<line>{_JOB_SECRET}",
     ),
-    _pattern("exfil_wget_post", Scope.STRICT, rf"\bwget\s<line>--post-(?:data|file)[\s=]<line>{_JOB_SECRET}"),
-    _pattern(
+    _build_pattern(
+        "exfil_wget_post", ThreatScope.STRICT, rf"\bwget\s<line>--post-(?:data|file)[\s=]<line>{_JOB_SECRET}"
+    ),
+    _build_pattern(
         "exfil_curl_auth_header",
-        Scope.STRICT,
+        ThreatScope.STRICT,
         rf"\bcurl\s<line>(?:-h|--header)[\s=]*[\"']authorization:\s*(?:bearer|token|basic)\s+{_JOB_SECRET}[\"']",
     ),
 )
@@ -235,31 +257,33 @@ class AssembledScan:
     """The reason why the prompt must not be sent at all; ``None`` when it may be."""
 
 
-def scan(text: str, scope: Scope) -> tuple[str, ...]:
+def scan_text(text: str, scope: ThreatScope) -> tuple[str, ...]:
     """Ids of everything suspicious in ``text``, each once, invisible characters first
     (``invisible_unicode_U+200B``)."""
     invisible = [f"invisible_unicode_{label}" for label in strip_invisible(text)[1]]
-    return (*invisible, *matching(text, scope))
+    return (*invisible, *find_matching_ids(text, scope))
 
 
-def matching(text: str, scope: Scope) -> tuple[str, ...]:
+def find_matching_ids(text: str, scope: ThreatScope) -> tuple[str, ...]:
     """Ids of the patterns of ``scope``, and of the scopes inside it, that match ``text``. Text that is about to be kept
     must hold no key of a vendor either, under any name.
     """
-    found = tuple(_matching_ids(_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])))
-    if scope is Scope.STRICT and HARDCODED_SECRET not in found and holds_vendor_key(text):
+    found = tuple(
+        _matching_ids(_possible_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope]))
+    )
+    if scope is ThreatScope.STRICT and HARDCODED_SECRET not in found and holds_vendor_key(text):
         return (*found, HARDCODED_SECRET)
     return found
 
 
-def skill_threats(text: str) -> tuple[str, ...]:
+def find_skill_threats(text: str) -> tuple[str, ...]:
     """Ids of ``SKILL_PATTERNS`` that match ``text``."""
-    return tuple(_matching_ids(_readings(text), SKILL_PATTERNS))
+    return tuple(_matching_ids(_possible_readings(text), SKILL_PATTERNS))
 
 
-def job_threats(text: str, patterns: Iterable[ThreatPattern]) -> tuple[str, ...]:
+def find_job_threats(text: str, patterns: Iterable[ThreatPattern]) -> tuple[str, ...]:
     """Ids of ``patterns`` that match the text of a job. The call of the bundled GitHub skill does not count."""
-    readings = (_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, reading) for reading in _readings(text))
+    readings = (_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, reading) for reading in _possible_readings(text))
     return tuple(_matching_ids(readings, patterns))
 
 
@@ -294,13 +318,13 @@ def strip_invisible(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _first_finding(text: str, patterns: Iterable[ThreatPattern]) -> ThreatFinding | None:
-    for identifier in job_threats(text, patterns):
+    for identifier in find_job_threats(text, patterns):
         message = f"Blocked: the prompt matches the threat pattern {identifier!r}; take that instruction out."
         return ThreatFinding(id=identifier, message=message)
     return None
 
 
-def _fold(text: str) -> str:
+def _fold_text(text: str) -> str:
     """Full-width and other compatibility letters become plain ones. Look-alikes of other scripts stay."""
     return unicodedata.normalize("NFKC", text).lower()
 
@@ -313,17 +337,17 @@ _JSON_ESCAPE = re.compile(
 _SIGNS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 
-def _readings(text: str) -> Iterator[str]:
+def _possible_readings(text: str) -> Iterator[str]:
     r"""``text`` as it stands, and as a reader of JSON sees it: a word behind the ``\n`` of a tool's result begins a
     line there.
     """
-    yield _fold(text)
-    read = _JSON_ESCAPE.sub(_unescaped, text) if "\\" in text else text
+    yield _fold_text(text)
+    read = _JSON_ESCAPE.sub(_unescape, text) if "\\" in text else text
     if read != text:
-        yield _fold(strip_invisible(read)[0])
+        yield _fold_text(strip_invisible(read)[0])
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     if escape["sign"]:
         return _SIGNS.get(escape["sign"], escape["sign"])
     if escape["code"]:
@@ -332,13 +356,13 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _matching_ids(readings: Iterable[str], patterns: Iterable[ThreatPattern]) -> Iterator[str]:
-    windows = [window for reading in readings for window in _windows(reading)]
+    windows = [window for reading in readings for window in _split_windows(reading)]
     for pattern in patterns:
         if any(pattern.expression.search(window) is not None for window in windows):
             yield pattern.id
 
 
-def _windows(text: str) -> Iterator[str]:
+def _split_windows(text: str) -> Iterator[str]:
     yield text[:WINDOW_CHARS]
     for start in range(WINDOW_CHARS - OVERLAP_CHARS, len(text) - OVERLAP_CHARS, WINDOW_CHARS - OVERLAP_CHARS):
         yield text[start : start + WINDOW_CHARS]

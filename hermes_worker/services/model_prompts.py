@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.core.compactions import visible
+from hermes_worker.core.compactions import select_visible
 from hermes_worker.core.errors import HermesError
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.runs.prompts import PromptMaterial, read_prompt_material
+from hermes_worker.store.runs.prompts import PromptMaterial, load_prompt_material
 
 
 class ReplyNotFound(HermesError):
@@ -36,10 +36,10 @@ class ModelPrompt:
     messages: Sequence[Mapping[str, Any]]
 
 
-def prompt_of(database: Database, run_id: str, reply: int | None = None) -> ModelPrompt:
+def load_prompt(database: Database, run_id: str, reply: int | None = None) -> ModelPrompt:
     """Load the prompt of one reply; ``None`` means the newest: of a run that has not ended, the one that is due. Raises
     ``ReplyNotFound``, ``RunNotFound``, ``UnavailableError``."""
-    parts = read_prompt_material(database, run_id)
+    parts = load_prompt_material(database, run_id)
     count = len(parts.replies)
     newest = count + 1 if parts.is_open or not count else count
     number = newest if reply is None else reply
@@ -50,28 +50,28 @@ def prompt_of(database: Database, run_id: str, reply: int | None = None) -> Mode
         reply=number,
         replies=count,
         system=redact(parts.system_prompt),
-        tools=_hidden(json.loads(parts.tools)),
-        messages=[_hidden(json.loads(body)) for body in shown_rows(parts, number)],
+        tools=_redact_json(json.loads(parts.tools)),
+        messages=[_redact_json(json.loads(body)) for body in list_prompt_rows(parts, number)],
     )
 
 
-def shown_rows(parts: PromptMaterial, reply: int) -> Sequence[str]:
+def list_prompt_rows(parts: PromptMaterial, reply: int) -> Sequence[str]:
     """List the messages of a prompt. What hooks added to a turn is stored in the reply to it, so that reply is read for
     it and left out."""
     if reply > len(parts.replies):
-        return [row.body for row in visible(parts.rows)]
+        return [row.body for row in select_visible(parts.rows)]
     at = parts.replies[reply - 1]
-    rows = visible([row for row in parts.rows if row.seq <= at])
+    rows = select_visible([row for row in parts.rows if row.seq <= at])
     return [row.body for row in rows if row.seq < at]
 
 
-def _hidden(value: Any) -> Any:
+def _redact_json(value: Any) -> Any:
     """Redact every text in a JSON value."""
     match value:
         case str():
             return redact(value)
         case dict():
-            return {name: _hidden(each) for name, each in value.items()}
+            return {name: _redact_json(each) for name, each in value.items()}
         case list():
-            return [_hidden(each) for each in value]
+            return [_redact_json(each) for each in value]
     return value

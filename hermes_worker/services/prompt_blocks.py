@@ -9,7 +9,7 @@ one line. Nothing else has to be changed: the prompt has a gap at each place, an
 * It may make one or two quick statements, on the connection that it is given. It uses no network, reads no file and
   does not commit. What takes time comes in through a context source (``agent.prompt.sources``).
 * Its text stands in the prompt as it is. A reader of texts that others wrote judges them first:
-  ``safety.origins.judge``.
+  ``safety.origins.judge_text``.
 * Its text is stored as bytes with the session (invariant I7): what changes later is seen by the next session.
 * An exception of a reader refuses the submission: raise ``UnavailableError`` for a database that is away, and nothing
   else.
@@ -26,14 +26,14 @@ from typing import Protocol
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.prompt_places import PromptPlace
-from hermes_worker.features.memory.rows import is_guest, standing
+from hermes_worker.features.memory.rows import is_guest, load_entries
 from hermes_worker.features.memory.rules import (
     MEMORY_TOOL,
     MemoryEntry,
     MemoryPolicy,
     MemoryTarget,
     MemoryWriter,
-    memory_block,
+    render_memory_block,
 )
 
 USUAL_PROFILE = "default"
@@ -41,7 +41,7 @@ _Standing = Mapping[MemoryTarget, Sequence[MemoryEntry]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ReadCache:
     """What one transaction has read already."""
 
     memories: dict[tuple[str, str], _Standing] = field(default_factory=dict)
@@ -50,29 +50,29 @@ class _Read:
     """By tenant and principal."""
 
 
-_read: ContextVar[_Read | None] = ContextVar("hermes_read_for_prompts", default=None)
+_read: ContextVar[_ReadCache | None] = ContextVar("hermes_read_for_prompts", default=None)
 
 
 @contextmanager
-def reading_once() -> Iterator[None]:
+def share_reads() -> Iterator[None]:
     """Let one transaction that opens many sessions read the memories of a tenant, and whether a principal is a guest,
     once for all of them."""
-    token = _read.set(_Read())
+    token = _read.set(_ReadCache())
     try:
         yield
     finally:
         _read.reset(token)
 
 
-def _standing(connection: Connection, tenant: str, profile: str) -> _Standing:
-    known = (_read.get() or _Read()).memories
+def _read_memories(connection: Connection, tenant: str, profile: str) -> _Standing:
+    known = (_read.get() or _ReadCache()).memories
     if (tenant, profile) not in known:
-        known[tenant, profile] = standing(connection, tenant, profile)
+        known[tenant, profile] = load_entries(connection, tenant, profile)
     return known[tenant, profile]
 
 
 def _is_guest(connection: Connection, tenant: str, principal: str | None) -> bool:
-    known = (_read.get() or _Read()).guests
+    known = (_read.get() or _ReadCache()).guests
     if (tenant, principal) not in known:
         known[tenant, principal] = is_guest(connection, tenant, principal)
     return known[tenant, principal]
@@ -121,9 +121,9 @@ def _memories(connection: Connection, facts: BlockFacts) -> Mapping[PromptPlace,
         return {}
     if MemoryWriter.GUEST not in policy.writers and _is_guest(connection, facts.tenant, facts.principal):
         return {}
-    entries = _standing(connection, facts.tenant, policy.profile)
+    entries = _read_memories(connection, facts.tenant, policy.profile)
     return {
-        place: memory_block([entry.content for entry in entries[target]], target, policy.rules(target))
+        place: render_memory_block([entry.content for entry in entries[target]], target, policy.build_rules(target))
         for place, target in _MEMORIES.items()
         if target in policy.targets
     }
@@ -133,7 +133,7 @@ READERS: tuple[BlockReader, ...] = (_skills, _memories)
 """In any order: the places say where a text stands. Two readers do not fill one place."""
 
 
-def blocks_of(facts: BlockFacts) -> Callable[[Connection], Mapping[PromptPlace, str]] | None:
+def build_block_reader(facts: BlockFacts) -> Callable[[Connection], Mapping[PromptPlace, str]] | None:
     """Build ``store.runs.runs.NewRun.blocks``; ``None`` while there are no readers."""
     if not READERS:
         return None

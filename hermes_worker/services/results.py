@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic reads that of ``typing`` fro
 
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.pricing import CostStatus
-from hermes_worker.core.trajectory import trajectory
+from hermes_worker.core.trajectory import build_trajectory
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.views import Views
 
@@ -61,16 +61,16 @@ class TurnResult(TypedDict):
     pending_steer: NotRequired[str]
 
 
-def turn_result(views: Views, run_id: str, source: str = "api") -> TurnResult:
+def build_turn_result(views: Views, run_id: str, source: str = "api") -> TurnResult:
     """Build the result of a run under Hermes Agent's names; ``source`` is the caller's, whose names of sessions are
     used. Raises ``RunNotFound``."""
-    view = views.run(run_id)
-    rows = views.transcript(run_id)
+    view = views.load_run(run_id)
+    rows = views.load_transcript(run_id)
     usage = view.usage
     prompt_tokens = usage.input + usage.cache_read + usage.cache_write
     result: TurnResult = {
         "final_response": view.output,
-        "last_reasoning": _last_reasoning(rows),
+        "last_reasoning": _find_last_reasoning(rows),
         "messages": [json.loads(row.body) for row in rows],
         "api_calls": view.iteration,
         "completed": view.is_completed,
@@ -98,17 +98,17 @@ def turn_result(views: Views, run_id: str, source: str = "api") -> TurnResult:
         "cost_status": view.cost_status.value if view.cost_status else None,
         "doubtful_cost_usd": float(view.doubtful_cost_usd),
         "cost_source": _COST_SOURCES[view.cost_status] if view.cost_status else None,
-        "session_id": view.session.known_to(source),
+        "session_id": view.session.choose_reference(source),
     }
     if view.pending_steer:
         result["pending_steer"] = view.pending_steer
     return result
 
 
-def training_sample(views: Views, run_id: str) -> dict[str, Any]:
+def build_training_sample(views: Views, run_id: str) -> dict[str, Any]:
     """Build a line of ``trajectory_samples.jsonl``, without what looks like a credential. Raises ``RunNotFound``."""
-    view = views.run(run_id)
-    turns = trajectory(views.transcript(run_id), json.loads(views.tools(run_id)))
+    view = views.load_run(run_id)
+    turns = build_trajectory(views.load_transcript(run_id), json.loads(views.load_tools(run_id)))
     ended_at = datetime.fromtimestamp(view.finished_at or view.updated_at, UTC)
     return {
         "conversations": [{**turn, "value": redact(turn["value"])} for turn in turns],
@@ -118,7 +118,7 @@ def training_sample(views: Views, run_id: str) -> dict[str, Any]:
     }
 
 
-def _last_reasoning(rows: list[Message]) -> str | None:
+def _find_last_reasoning(rows: list[Message]) -> str | None:
     """Find the newest thinking of this turn, that is behind the user's last message; ``None`` for none."""
     for row in reversed(rows):
         if row.role is Role.USER:

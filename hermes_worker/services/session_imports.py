@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from hermes_worker.core.principals import Principal
-from hermes_worker.core.session_imports import ImportedSession, InvalidImport, imported_session
-from hermes_worker.core.titles import numbered_title
-from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
+from hermes_worker.core.session_imports import ImportedSession, InvalidImport, parse_session
+from hermes_worker.core.titles import number_title
+from hermes_worker.services.submission import InvalidSubmission, Submission, prepare_run
 from hermes_worker.store.sessions import SessionOrigin, Sessions, SessionView, TitleTaken
 from hermes_worker.wiring import Client
 
@@ -17,12 +17,12 @@ _TITLES_TRIED = 20
 def import_session(client: Client, principal: Principal, document: object, *, source: str = "api") -> SessionView:
     """Import ``document`` as a session. A title that another session has gets a number. Raises ``InvalidImport``, and
     ``SessionExists`` where a session has its name: importing twice makes one session."""
-    found = imported_session(document, now=time.time())
+    found = parse_session(document, now=time.time())
     first = Submission(
         input="-", session_id=found.name, history=found.rows, model=found.model, principal=principal, source=source
     )
     try:
-        new = prepared(client, first)
+        new = prepare_run(client, first)
     except InvalidSubmission as error:
         raise InvalidImport(str(error)) from None
     is_whole = len(new.spec.history) == len(found.rows)
@@ -44,4 +44,4 @@ def import_session(client: Client, principal: Principal, document: object, *, so
 def _titles(found: ImportedSession) -> list[str | None]:
     if found.title is None:
         return [None]
-    return [found.title, *(numbered_title(found.title, number) for number in range(2, _TITLES_TRIED))]
+    return [found.title, *(number_title(found.title, number) for number in range(2, _TITLES_TRIED))]

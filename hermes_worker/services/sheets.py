@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hermes_worker.core.run import CallStatus
-from hermes_worker.core.standing import Standing
+from hermes_worker.core.status_reason import StatusReason
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.families import ChildView, Families, RefusalView
-from hermes_worker.store.runs.listing import Listing, Notes
-from hermes_worker.store.runs.standings import Standings
+from hermes_worker.store.runs.listing import Listing, RunNotes
+from hermes_worker.store.runs.status_reasons import Standings
 from hermes_worker.store.runs.trees import TreeBudget, Trees
 from hermes_worker.store.runs.views import CallView, RunView, Views
 from hermes_worker.store.runs.waits import AnswerView, Waits, WaitView
@@ -28,14 +28,14 @@ class RunSheet:
     calls_by_status: Mapping[str, int]
     doubtful: Sequence[CallView]
     """Calls whose worker vanished and whose effect is unknown."""
-    notes: Notes
+    notes: RunNotes
     answers: Sequence[AnswerView]
     waits: Sequence[WaitView]
     """The questions and approvals that it waits for now."""
     children: Sequence[ChildView]
     refusals: Sequence[RefusalView]
     budget: TreeBudget
-    standing: Standing | None
+    standing: StatusReason | None
     """Why it is where it is; ``None`` for a run that has ended."""
 
     @property
@@ -43,22 +43,22 @@ class RunSheet:
         return sum(self.calls_by_status.values())
 
 
-def sheet_of(database: Database, run_id: str) -> RunSheet:
+def load_sheet(database: Database, run_id: str) -> RunSheet:
     """Load the sheet of a run. Commands in it are redacted. Raises ``RunNotFound``, ``UnavailableError``."""
     views, families = Views(database), Families(database)
-    view = views.run(run_id)
-    calls = views.calls(run_id, limit=CALLS_MAX)
+    view = views.load_run(run_id)
+    calls = views.list_calls(run_id, limit=CALLS_MAX)
     return RunSheet(
         view=view,
         calls_by_status=dict(Counter(call.status.value for call in calls)),
         doubtful=[call for call in calls if call.status is CallStatus.UNKNOWN],
-        notes=Listing(database).notes(run_id),
-        answers=Waits(database).answers(run_id),
-        waits=[_asked(wait) for wait in Waits(database).open(run_id=run_id)],
-        children=families.children(run_id),
-        refusals=families.refusals(run_id),
-        budget=Trees(database).budget(run_id),
-        standing=None if view.status.is_terminal else Standings(database).of(run_id),
+        notes=Listing(database).load_notes(run_id),
+        answers=Waits(database).list_answers(run_id),
+        waits=[_redact_wait(wait) for wait in Waits(database).list_open(run_id=run_id)],
+        children=families.list_children(run_id),
+        refusals=families.list_refusals(run_id),
+        budget=Trees(database).load_budget(run_id),
+        standing=None if view.status.is_terminal else Standings(database).find_standing(run_id),
     )
 
 
@@ -66,30 +66,32 @@ def sheet_of(database: Database, run_id: str) -> RunSheet:
 class RunNews:
     """What a follower of a run learns beside its events."""
 
-    standing: Standing | None
+    standing: StatusReason | None
     """Why it is where it is; ``None`` for a run that has ended."""
     children: Sequence[ChildView]
     refusals: Sequence[RefusalView]
     """Of runs below it, the oldest first."""
 
 
-def news_of(database: Database, run_id: str) -> RunNews:
+def load_news(database: Database, run_id: str) -> RunNews:
     """Load the news of a run. Raises ``RunNotFound``, ``UnavailableError``."""
     families = Families(database)
     return RunNews(
-        standing=None if Views(database).run(run_id).status.is_terminal else Standings(database).of(run_id),
-        children=families.children(run_id),
-        refusals=families.refusals(run_id),
+        standing=None
+        if Views(database).load_run(run_id).status.is_terminal
+        else Standings(database).find_standing(run_id),
+        children=families.list_children(run_id),
+        refusals=families.list_refusals(run_id),
     )
 
 
-def _asked(wait: WaitView) -> WaitView:
+def _redact_wait(wait: WaitView) -> WaitView:
     """Write a wait as its event shows it, without the definitions of all tools."""
     command = wait.request.get("command")
     request = {**wait.request, "command": redact(command)} if isinstance(command, str) else wait.request
     return replace(wait, request=request, tools="")
 
 
-def shown_to_others(view: RunView) -> RunView:
+def redact_run(view: RunView) -> RunView:
     """Redact a run for the holder of a key: without the address of the model, and with secrets hidden."""
     return replace(view, endpoint=None, error=redact(view.error) if view.error else view.error)

@@ -19,35 +19,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hermes_worker import __version__
 from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import PromptBlock
-from hermes_worker.agent.sourced import client_definition, with_deferred
+from hermes_worker.agent.source_tools import defer_definitions, render_client_definition
 from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
 from hermes_worker.channels.targets import (
     NO_RULES,
     TargetError,
+    format_reference,
     normalize_deliver,
     parse_targets,
     require_open_to,
-    text_of,
 )
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.client_tools import ClientTool
-from hermes_worker.core.deferred import BRIDGE
+from hermes_worker.core.deferred_tools import BRIDGE
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.gateway import CHAT_SOURCE
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.overrides import OverrideLevel
-from hermes_worker.core.pricing import own_price
+from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
-from hermes_worker.core.sources import kind_of
+from hermes_worker.core.priority import LATEST_S, Priority
+from hermes_worker.core.sources import parse_source_kind
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.core.tool_schemas import why_unusable_name
-from hermes_worker.core.urgency import LATEST_S, Priority
-from hermes_worker.features.artifacts.rules import PATTERNS_MAX, wrong_pattern
+from hermes_worker.core.tool_schemas import explain_unusable_name
+from hermes_worker.features.artifacts.rules import PATTERNS_MAX, explain_wrong_pattern
 from hermes_worker.features.configurations.rows import Configurations
 from hermes_worker.features.mcp_servers.rules import is_row_source
 from hermes_worker.features.skills.rules import SkillError
-from hermes_worker.features.skills.service import NO_SKILLS, OfferedSkills, offered
+from hermes_worker.features.skills.service import NO_SKILLS, OfferedSkills, find_offered_skills
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import holds_state, workspaces_dir
@@ -55,19 +55,26 @@ from hermes_worker.models.catalog import find_provider, provider_of_host
 from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
 from hermes_worker.models.prices import is_priced
 from hermes_worker.observe import count, log
-from hermes_worker.services.prompt_blocks import BlockFacts, blocks_of
-from hermes_worker.services.prompting import new_prompt
+from hermes_worker.services.prompt_blocks import BlockFacts, build_block_reader
+from hermes_worker.services.prompting import build_prompt
 from hermes_worker.settings import MemorySettings, ModelSettings, Settings
-from hermes_worker.settings.kinds import named_model
-from hermes_worker.settings.overriding import bounded_overrides, checked_overrides
-from hermes_worker.settings.shaping import configuration_of
-from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
+from hermes_worker.settings.configuration_id import name_configuration
+from hermes_worker.settings.kinds import parse_named_model
+from hermes_worker.settings.overriding import bound_overrides, check_overrides
+from hermes_worker.store.runs.runs import (
+    Created,
+    Multitask,
+    NewRun,
+    SessionNotFound,
+    compute_fingerprint,
+    create_run_id,
+)
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
-from hermes_worker.tracing.recording import submitted
-from hermes_worker.wiring import Client, memory_policy_of
-from hermes_worker.workspaces.ref import CONTAINED_DIRECTORY, WorkspaceKind, WorkspaceRef, session_workspace
+from hermes_worker.tracing.recording import record_submission
+from hermes_worker.wiring import Client, build_memory_policy
+from hermes_worker.workspaces.ref import CONTAINED_DIRECTORY, WorkspaceKind, WorkspaceRef, make_session_ref
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -80,15 +87,15 @@ __all__ = [
     "InvalidSubmission",
     "Submission",
     "accept",
-    "address_of",
     "announce",
-    "chosen_settings",
-    "deliver_list",
-    "new_run",
-    "offered_skills",
-    "prepared",
+    "build_run",
+    "choose_settings",
+    "find_provider_address",
+    "find_run_skills",
+    "list_sourced_tools",
+    "list_targets",
+    "prepare_run",
     "resolve_model",
-    "sourced_tools",
     "submit",
 ]
 
@@ -236,19 +243,19 @@ def accept(
 ) -> Created:
     """Commit a run without announcing it; ``also`` writes in the same transaction. Raises as ``submit``."""
     try:
-        created = client.runs.create(prepared(client, submission), also)
+        created = client.runs.create(prepare_run(client, submission), also)
     except SessionNotFound as error:
         raise InvalidSubmission("session_id", str(error)) from None
     if not created.was_replayed:
         count("run.submitted")
-        submitted(created.run_id, submission.source)
+        record_submission(created.run_id, submission.source)
         log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=submission.source)
     return created
 
 
 def announce(client: Client, created: Created) -> None:
     """Announce an accepted run to the workers, best effort. Safe to repeat."""
-    faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
+    faults.pass_point(FaultPoint.SUBMIT_AFTER_COMMIT)
     if created.interrupted is None:
         client.publisher.send(created.hints)
         return
@@ -261,42 +268,44 @@ def announce(client: Client, created: Created) -> None:
     for run_id, more in below.items():
         stopped.append(run_id)
         hints += more
-    client.publisher.tell_stopped(stopped, hints)
+    client.publisher.publish_stops(stopped, hints)
 
 
-def prepared(client: Client, submission: Submission) -> NewRun:
+def prepare_run(client: Client, submission: Submission) -> NewRun:
     """Build what is to be written, with the tools and skills that exist now. Raises ``InvalidSubmission``,
     ``UnavailableError``."""
-    return new_run(
+    return build_run(
         client.settings,
         submission,
-        chosen=chosen_settings(client, submission),
-        sourced=sourced_tools(client.tool_sources, submission.principal.tenant, has_rows=client.settings.mcp.has_rows),
-        skills=offered_skills(client.skills, submission),
+        chosen=choose_settings(client, submission),
+        sourced=list_sourced_tools(
+            client.tool_sources, submission.principal.tenant, has_rows=client.settings.mcp.has_rows
+        ),
+        skills=find_run_skills(client.skills, submission),
     )
 
 
-def chosen_settings(client: Client, submission: Submission) -> ChosenSettings:
+def choose_settings(client: Client, submission: Submission) -> ChosenSettings:
     """Find the settings with which the run is accepted now. Raises ``InvalidSubmission`` for overrides that a run may
     not have, ``UnavailableError``."""
     tenant, asked = submission.principal.tenant, submission.settings
-    session = _said_for_session(client, submission)
+    session = _load_session_overrides(client, submission)
     try:
-        said = checked_overrides(asked, OverrideLevel.RUN, place="settings")
-        above = client.live_settings.chosen(tenant, session)
+        said = check_overrides(asked, OverrideLevel.RUN, place="settings")
+        above = client.live_settings.choose_settings(tenant, session)
         if not said:
             return above
-        bounded_overrides(above.settings, said, place="settings")
+        bound_overrides(above.settings, said, place="settings")
     except ConfigurationError as error:
         raise InvalidSubmission("settings", str(error)) from None
-    return client.live_settings.chosen(tenant, session, said)
+    return client.live_settings.choose_settings(tenant, session, said)
 
 
-def _said_for_session(client: Client, submission: Submission) -> Mapping[str, str]:
+def _load_session_overrides(client: Client, submission: Submission) -> Mapping[str, str]:
     if submission.session_id is None:
         return {}
     rows = Configurations(client.database)
-    return rows.of_session(submission.principal.tenant, submission.source, submission.session_id)
+    return rows.load_overrides(submission.principal.tenant, submission.source, submission.session_id)
 
 
 def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
@@ -312,29 +321,29 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
     return model, provider
 
 
-def usable_model(client: Client, submission: Submission) -> str:
+def find_usable_model(client: Client, submission: Submission) -> str:
     """Find the model that a run would use. Raises ``InvalidSubmission`` as ``accept`` does, ``UnavailableError``."""
-    settings = _accepted_with(client.settings, submission, chosen_settings(client, submission))
-    return _asked(settings, submission)[0]
+    settings = _choose_accepted_settings(client.settings, submission, choose_settings(client, submission))
+    return _find_model(settings, submission)[0]
 
 
-def offered_models(client: Client, submission: Submission) -> Sequence[str]:
+def list_offered_models(client: Client, submission: Submission) -> Sequence[str]:
     """List the models that the settings of such a run name: the default one, and fallbacks of the same provider. Others
-    may be named. Raises as ``usable_model``."""
-    settings = chosen_settings(client, submission).settings.model
+    may be named. Raises as ``find_usable_model``."""
+    settings = choose_settings(client, submission).settings.model
     usual, provider = resolve_model(settings, None)
-    others = (other for other in map(named_model, settings.fallbacks) if other.address is None)
+    others = (other for other in map(parse_named_model, settings.fallbacks) if other.address is None)
     return tuple(dict.fromkeys((usual, *(other.model for other in others if other.provider == provider))))
 
 
-def _usual_name(provider: str) -> str:
+def _find_prompt_name(provider: str) -> str:
     """Find the name of a provider in prompts, by whichever of its names it was configured: two installations with the
     same provider have the same prompts."""
     row = find_provider(provider)
     return provider if row is None else row.name
 
 
-def address_of(settings: ModelSettings) -> str | None:
+def find_provider_address(settings: ModelSettings) -> str | None:
     """Find the address of the configured provider; ``None`` for one without a common address."""
     return (settings.base_url or usual_address(settings)).rstrip("/") or None
 
@@ -357,9 +366,9 @@ def _require_valid(submission: Submission) -> None:
 def warm_up() -> None:
     """Import what judges schemas, for a process that takes submissions all day, so that no caller waits for it.
     Idempotent."""
-    from hermes_worker.agent.output import checked_schema
+    from hermes_worker.agent.output import check_schema
 
-    checked_schema({"type": "object"})
+    check_schema({"type": "object"})
 
 
 def _require_usable_schema(submission: Submission) -> None:
@@ -368,11 +377,11 @@ def _require_usable_schema(submission: Submission) -> None:
     if submission.multitask is Multitask.STEER:
         raise InvalidSubmission("output_schema", "what is said to a run at work has no answer of its own")
     # Here and not above: it takes long to import, and few runs have a schema.
-    from hermes_worker.agent.output import checked_schema
-    from hermes_worker.agent.tools.judging_time import UnusableSchema
+    from hermes_worker.agent.output import check_schema
+    from hermes_worker.agent.tools.schema_time_limit import UnusableSchema
 
     try:
-        checked_schema(submission.output_schema)
+        check_schema(submission.output_schema)
     except UnusableSchema as error:
         raise InvalidSubmission("output_schema", f"the schema {error}") from None
 
@@ -390,7 +399,7 @@ def _require_valid_artifacts(patterns: Sequence[str]) -> None:
     if len(patterns) > PATTERNS_MAX:
         raise InvalidSubmission("artifacts", f"a run declares at most {PATTERNS_MAX} patterns of artifacts")
     for pattern in patterns:
-        if (wrong := wrong_pattern(pattern)) is not None:
+        if (wrong := explain_wrong_pattern(pattern)) is not None:
             raise InvalidSubmission("artifacts", f"the pattern {pattern[:80]!r} of artifacts {wrong}")
 
 
@@ -412,27 +421,27 @@ def _require_valid_times(submission: Submission) -> None:
         raise InvalidSubmission("deadline", "the deadline has passed before the run can begin")
 
 
-def sourced_tools(rows: ToolSources, tenant: str, *, has_rows: bool) -> Sequence[str]:
+def list_sourced_tools(rows: ToolSources, tenant: str, *, has_rows: bool) -> Sequence[str]:
     """List the tool definitions that tool sources offer to a tenant, as workers stored them, those of its own MCP
     servers last, where it may have such: of two tools with one name the first is offered. Raises ``UnavailableError``.
     """
     if not has_rows and not has_tool_sources():
         return ()
-    found = [row for row in rows.rows(tenant) if has_rows or not is_row_source(row.source)]
+    found = [row for row in rows.list_sources(tenant) if has_rows or not is_row_source(row.source)]
     found.sort(key=lambda row: is_row_source(row.source))
     return [definition for row in found for definition in row.definitions]
 
 
-def offered_skills(shelf: SkillShelf, submission: Submission) -> OfferedSkills:
+def find_run_skills(shelf: SkillShelf, submission: Submission) -> OfferedSkills:
     """Find the skills that a run which is submitted now may see, and the texts of those that it is to follow. Raises
     ``InvalidSubmission``, ``UnavailableError``."""
     try:
-        return offered(shelf, submission.principal.tenant, submission.skills)
+        return find_offered_skills(shelf, submission.principal.tenant, submission.skills)
     except SkillError as error:
         raise InvalidSubmission("skills", str(error)) from None
 
 
-def new_run(
+def build_run(
     settings: Settings,
     submission: Submission,
     *,
@@ -442,14 +451,14 @@ def new_run(
     skills: OfferedSkills = NO_SKILLS,
 ) -> NewRun:
     """Build what the store needs to write the run. ``context`` are the blocks of extensions' context sources; ``None``
-    asks them now, which takes time: not to be done inside a transaction. ``sourced`` and ``skills`` come from
-    ``sourced_tools`` and ``offered_skills``; ``chosen`` stands in for ``settings``. Raises ``InvalidSubmission``."""
-    settings = _accepted_with(settings, submission, chosen)
-    run_id, kind = new_run_id(), kind_of(submission.source)
-    model, provider, endpoint = _asked(settings, submission)
-    toolsets = tuple(submission.toolsets or settings.agent.toolsets or usual_toolsets(kind))
-    names, tools = _tools(toolsets, _left_out(settings.memory, kind), sourced, settings.model.window)
-    tools = _with_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names | names)
+    asks them now, which takes time, so never inside a transaction. ``sourced``: see ``list_sourced_tools``; ``skills``:
+    see ``find_run_skills``. ``chosen`` stands in for ``settings``. Raises ``InvalidSubmission``."""
+    settings = _choose_accepted_settings(settings, submission, chosen)
+    run_id, kind = create_run_id(), parse_source_kind(submission.source)
+    model, provider, endpoint = _find_model(settings, submission)
+    toolsets = tuple(submission.toolsets or settings.agent.toolsets or choose_default_toolsets(kind))
+    names, tools = _tools(toolsets, _list_excluded_toolsets(settings.memory, kind), sourced, settings.model.window)
+    tools = _add_client_tools(settings, tools, submission.client_tools, catalog_with(sourced).names | names)
     workspace = _workspace(settings, submission, run_id)
     facts = BlockFacts(
         tenant=submission.principal.tenant,
@@ -458,19 +467,19 @@ def new_run(
         tools=names,
         toolsets=toolsets,
         model=model,
-        skills_index=skills.index(names),
-        memory=memory_policy_of(settings),
+        skills_index=skills.build_index(names),
+        memory=build_memory_policy(settings),
     )
-    said, called = submission.instructions or "", _usual_name(provider)
-    prompt = new_prompt(facts, workspace, home=settings.home, provider=called, instructions=said, context=context)
+    said, called = submission.instructions or "", _find_prompt_name(provider)
+    prompt = build_prompt(facts, workspace, home=settings.home, provider=called, instructions=said, context=context)
     return NewRun(
         tenant=submission.principal.tenant,
         principal=submission.principal.name,
         spec=replace(
             _spec(settings, submission, model, toolsets),
             endpoint=endpoint,
-            input=skills.before(submission.input),
-            **_recorded(chosen),  # type: ignore[arg-type]
+            input=skills.prepend_texts(submission.input),
+            **_build_settings_record(chosen),  # type: ignore[arg-type]
         ),
         skills=skills.set_hash,
         run_id=run_id,
@@ -479,14 +488,14 @@ def new_run(
         system_prompt=prompt.text,
         gaps=prompt.gaps,
         prepares=bool(names) and settings.agent.context_files and _may_hold_files(submission, workspace),
-        blocks=blocks_of(facts),
+        blocks=build_block_reader(facts),
         tools=tools,
         workspace=workspace.to_json(),
         idempotency_key=submission.idempotency_key,
         multitask=submission.multitask,
-        fingerprint=_fingerprint(submission),
+        fingerprint=_make_fingerprint(submission),
         proof=submission.proof,
-        deliver=deliver_list(submission.deliver, submission.principal.tenant, settings.gateway.rules),
+        deliver=list_targets(submission.deliver, submission.principal.tenant, settings.gateway.rules),
         not_before=submission.not_before,
         delay_s=submission.delay_s,
         deadline=submission.deadline,
@@ -494,14 +503,14 @@ def new_run(
     )
 
 
-def _recorded(chosen: ChosenSettings | None) -> dict[str, Mapping[str, str]]:
+def _build_settings_record(chosen: ChosenSettings | None) -> dict[str, Mapping[str, str]]:
     """Build what the run records of the settings that it was accepted with."""
     if chosen is None:
         return {}
     return {"layers": chosen.layers, "overrides": chosen.overrides, "overridden_by": chosen.origins}
 
 
-def _accepted_with(settings: Settings, submission: Submission, chosen: ChosenSettings | None) -> Settings:
+def _choose_accepted_settings(settings: Settings, submission: Submission, chosen: ChosenSettings | None) -> Settings:
     """Check the submission, and choose its settings. Raises ``InvalidSubmission``."""
     _require_valid(submission)
     if chosen is None:
@@ -510,10 +519,10 @@ def _accepted_with(settings: Settings, submission: Submission, chosen: ChosenSet
     return chosen.settings
 
 
-def _asked(settings: Settings, submission: Submission) -> tuple[str, str, str | None]:
+def _find_model(settings: Settings, submission: Submission) -> tuple[str, str, str | None]:
     """Find the model, its provider, and the name of the provider's endpoint. Raises ``InvalidSubmission``."""
     model, provider = resolve_model(settings.model, submission.model)
-    endpoint = _endpoint(settings, submission)
+    endpoint = _find_endpoint(settings, submission)
     _require_served(model, endpoint)
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
@@ -545,19 +554,19 @@ def _may_hold_files(submission: Submission, workspace: WorkspaceRef) -> bool:
     return submission.directory is not None or workspace.kind not in set(WorkspaceKind)
 
 
-def _left_out(memory: MemorySettings, kind: str) -> tuple[str, ...]:
+def _list_excluded_toolsets(memory: MemorySettings, kind: str) -> tuple[str, ...]:
     """List toolsets that a run from this source never has, whatever it names."""
     is_used = (memory.is_enabled or memory.knows_user) and (kind != "cron" or "cron" in memory.writers)
     return (*(_UNATTENDED_WITHOUT if kind == "cron" else ()), *(() if is_used else ("memory",)))
 
 
-def usual_toolsets(kind: str) -> tuple[str, ...]:
+def choose_default_toolsets(kind: str) -> tuple[str, ...]:
     """Choose the default toolsets: a person who types a task, in a chat as well, can answer questions; a client of the
     API asks for such tools by name."""
     return ("hermes-cli",) if kind in ("cli", CHAT_SOURCE) else ("hermes-api-server",)
 
 
-def deliver_list(
+def list_targets(
     deliver: str | Sequence[str] | None, tenant: str = DEFAULT_TENANT, rules: ChatRules = NO_RULES
 ) -> list[str]:
     """List the targets, one by one, as they are written. ``rules`` say which chats are the tenant's. Raises
@@ -567,7 +576,7 @@ def deliver_list(
     try:
         references = parse_targets(normalize_deliver(deliver))
         require_open_to(tenant, references, rules)
-        return [text_of(reference) for reference in references]
+        return [format_reference(reference) for reference in references]
     except TargetError as error:
         raise InvalidSubmission("deliver", str(error)) from error
 
@@ -601,11 +610,11 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         files=submission.files,
         artifacts=tuple(settings.artifacts.patterns if submission.artifacts is None else submission.artifacts),
         program=__version__,
-        configuration=configuration_of(settings),
+        configuration=name_configuration(settings),
     )
 
 
-def _endpoint(settings: Settings, submission: Submission) -> str | None:
+def _find_endpoint(settings: Settings, submission: Submission) -> str | None:
     """Find the endpoint that will serve the run; ``None`` for a process without a model of its own: the workers are
     configured elsewhere."""
     if submission.endpoint is not None:
@@ -627,9 +636,9 @@ def _require_served(model: str, endpoint: str | None) -> None:
 def _require_known_prices(settings: Settings, model: str, provider: str) -> None:
     """Check that all prices are known: a limit in money can only be kept where the price of every provider is known
     that may be asked. Raises ``InvalidSubmission``."""
-    own = dict(own_price(text) for text in settings.model.prices)
+    own = dict(parse_own_price(text) for text in settings.model.prices)
     asked = [(provider, model)]
-    asked += [(name.provider, name.model) for name in map(named_model, settings.model.fallbacks)]
+    asked += [(name.provider, name.model) for name in map(parse_named_model, settings.model.fallbacks)]
     if settings.delegation.model:
         asked.append((provider, settings.delegation.model))
     for name, other in asked:
@@ -670,20 +679,20 @@ _LATER_FIELDS = (
 """Fields that were added later: a submission that names none of them has the fingerprint that it had before."""
 
 
-def _fingerprint(submission: Submission) -> str:
+def _make_fingerprint(submission: Submission) -> str:
     """Make the fingerprint of what was asked for, not of what the settings made of it: a retry after a change of
     settings is a retry. Empty without a key and a proof."""
     if submission.idempotency_key is None and submission.proof is None:
         return ""
     if submission.request is not None:
-        return fingerprint(submission.request)
+        return compute_fingerprint(submission.request)
     asked_for = asdict(submission)
     for name in _LATER_FIELDS:
         if asked_for[name] in (None, "", [], (), {}):
             del asked_for[name]  # a key from before there was this still fits its request
     for name in ("idempotency_key", "endpoint", "request", "proof", "principal"):
         del asked_for[name]
-    return fingerprint(asked_for)
+    return compute_fingerprint(asked_for)
 
 
 def _tools(
@@ -696,7 +705,7 @@ def _tools(
     except ConfigurationError as error:
         raise InvalidSubmission("toolsets", str(error)) from error
     definitions = dict(zip(names, catalog.tool_definitions(names), strict=True))
-    stored = with_deferred(definitions, catalog.may_wait(names), window)
+    stored = defer_definitions(definitions, catalog.deferrable_names(names), window)
     led_to = BRIDGE if len(stored) > len(names) else frozenset()
     return frozenset(names) | led_to, f"[{','.join(stored)}]"
 
@@ -705,17 +714,18 @@ def _ssh_workspace(settings: Settings, tenant: str, run_id: str) -> WorkspaceRef
     """Choose the SSH workspace. Other tenants work on our own machines: nothing would keep them apart on a host that
     has one account."""
     if tenant != DEFAULT_TENANT:
-        return session_workspace(str(workspaces_dir(settings.home, tenant)), run_id)
-    return session_workspace(settings.terminal.ssh_directory, run_id, kind=WorkspaceKind.SSH)
+        return make_session_ref(str(workspaces_dir(settings.home, tenant)), run_id)
+    return make_session_ref(settings.terminal.ssh_directory, run_id, kind=WorkspaceKind.SSH)
 
 
-def _with_client_tools(settings: Settings, tools: str, brought: Sequence[ClientTool], taken: Collection[str]) -> str:
+def _add_client_tools(settings: Settings, tools: str, brought: Sequence[ClientTool], taken: Collection[str]) -> str:
     """Add the definitions of the client's tools behind those of a session, by name. Raises ``InvalidSubmission``."""
     if not brought:
         return tools
     _require_valid_client_tools(brought, taken)
     of_client = [
-        client_definition(tool, settings.agent.client_tools_s) for tool in sorted(brought, key=lambda tool: tool.name)
+        render_client_definition(tool, settings.agent.client_tools_s)
+        for tool in sorted(brought, key=lambda tool: tool.name)
     ]
     own = [tools[1:-1]] if tools != "[]" else []
     return f"[{','.join((*own, *of_client))}]"
@@ -724,14 +734,14 @@ def _with_client_tools(settings: Settings, tools: str, brought: Sequence[ClientT
 def _require_valid_client_tools(brought: Sequence[ClientTool], taken: Collection[str]) -> None:
     # Here and not above: it takes long to import, and few runs have such tools.
     from hermes_worker.agent.output import SCHEMA_CHARS_MAX, require_usable_parameters
-    from hermes_worker.agent.tools.judging_time import UnusableSchema
+    from hermes_worker.agent.tools.schema_time_limit import UnusableSchema
 
     if len(brought) > CLIENT_TOOLS_MAX:
         raise InvalidSubmission("tools", f"a session has at most {CLIENT_TOOLS_MAX} tools of its client")
     left = SCHEMA_CHARS_MAX
     seen: set[str] = set()
     for tool in brought:
-        if problem := why_unusable_name(tool.name):
+        if problem := explain_unusable_name(tool.name):
             raise InvalidSubmission("tools", f"the tool {tool.name[:80]!r} {problem}")
         if tool.name in taken or tool.name in seen:
             whose = "two of them are called so" if tool.name in seen else "the agent has a tool of that name"
@@ -756,8 +766,8 @@ def _workspace(settings: Settings, submission: Submission, run_id: str) -> Works
         if settings.terminal.workspace == WorkspaceKind.SSH:
             return _ssh_workspace(settings, tenant, run_id)
         if settings.terminal.workspace in (WorkspaceKind.DOCKER, WorkspaceKind.KUBERNETES):
-            return session_workspace(CONTAINED_DIRECTORY, run_id, kind=settings.terminal.workspace)
-        return session_workspace(str(own), run_id, kind=settings.terminal.workspace)
+            return make_session_ref(CONTAINED_DIRECTORY, run_id, kind=settings.terminal.workspace)
+        return make_session_ref(str(own), run_id, kind=settings.terminal.workspace)
     path = Path(submission.directory)
     if not path.is_absolute() or not path.is_dir():
         raise InvalidSubmission("directory", f"{submission.directory!r} is not an absolute path of a directory")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hermes_worker.agent.tools.catalog import catalog_with
-from hermes_worker.services.submission import sourced_tools, usual_toolsets
+from hermes_worker.services.submission import choose_default_toolsets, list_sourced_tools
 from hermes_worker.wiring import Client
 
 
@@ -20,10 +20,10 @@ class ToolsetView:
     """Whether a run of the API that names no toolsets has all of it."""
 
 
-def toolsets_for(client: Client, tenant: str) -> list[ToolsetView]:
+def list_tenant_toolsets(client: Client, tenant: str) -> list[ToolsetView]:
     """List the toolsets that a tenant's runs can name, by name. Raises ``UnavailableError``."""
-    catalog = catalog_with(sourced_tools(client.tool_sources, tenant, has_rows=client.settings.mcp.has_rows))
-    usual = set(catalog.resolve(client.settings.agent.toolsets or usual_toolsets("api")))
+    catalog = catalog_with(list_sourced_tools(client.tool_sources, tenant, has_rows=client.settings.mcp.has_rows))
+    usual = set(catalog.resolve(client.settings.agent.toolsets or choose_default_toolsets("api")))
     return [
         ToolsetView(name=name, tools=tools, is_usual=usual.issuperset(tools))
         for name, tools in catalog.toolsets.items()

@@ -33,12 +33,11 @@ import yaml
 
 from hermes_worker import installed
 from hermes_worker.core.budget import BudgetMode
-from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, RULE_PATTERN, ChatRules, usual_variable
+from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, RULE_PATTERN, ChatRules, strip_account_suffix
 from hermes_worker.core.chat_commands import COMMAND_RULE
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import TURNS_MAX
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings.handover import STARTED_UMASK, Handover, taken
 from hermes_worker.settings.kinds import (
     APPROVALS_MODE,
     ARTIFACT_PATTERNS,
@@ -65,24 +64,31 @@ from hermes_worker.settings.kinds import (
     UMASK,
     VARIABLES,
     WEB_URL,
-    Kind,
     ProviderOptions,
     Secret,
+    SettingKind,
     TenantKey,
-    choice,
     command_lines,
+    convert_socket_url,
     integer,
-    matching,
-    names,
+    list_of_names,
     number,
+    one_of,
     optional_integer,
     optional_number,
-    socket_url,
+    text_matching,
 )
-from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, READ_BY_LIBRARIES, ProcessRole, owners, withheld_from
-from hermes_worker.settings.secret_files import named_files, read_files
-from hermes_worker.settings.sentinels import sentinels_of
-from hermes_worker.settings.servers import servers_url_of
+from hermes_worker.settings.role_secrets import (
+    PROVIDER_SECRETS,
+    READ_BY_LIBRARIES,
+    ProcessRole,
+    find_owners,
+    list_withheld,
+)
+from hermes_worker.settings.secret_files import find_named_files, read_files
+from hermes_worker.settings.secret_transfer import STARTED_UMASK, Handover, take_handover
+from hermes_worker.settings.sentinels import parse_sentinels
+from hermes_worker.settings.servers import parse_servers_url
 from hermes_worker.system.plainfiles import read_plain
 
 __all__ = [
@@ -108,17 +114,17 @@ __all__ = [
     "SettingLayer",
     "SettingOrigin",
     "SettingRow",
+    "SettingWithSource",
     "Settings",
     "TerminalSettings",
-    "ToldSetting",
-    "as_environ",
-    "config_values",
-    "describe",
-    "handed_to",
+    "build_handover",
+    "describe_settings",
     "is_loopback",
     "is_supervised",
-    "load",
-    "told_settings",
+    "list_with_sources",
+    "load_settings",
+    "parse_config_text",
+    "render_environ",
 ]
 
 # --- declaring settings ----------------------------------------------------------------------------------------------
@@ -129,10 +135,10 @@ class _Declaration(NamedTuple):
     """Name in config.yaml and in messages: ``lease.ttl_s``."""
     variables: tuple[str, ...]
     """Environment variables, the one we document first."""
-    kind: Kind[Any]
+    kind: SettingKind[Any]
 
 
-def _setting(key: str, variables: str, kind: Kind[Any], default: Any = None, *, is_shown: bool = True) -> Any:
+def _setting(key: str, variables: str, kind: SettingKind[Any], default: Any = None, *, is_shown: bool = True) -> Any:
     """A field; ``variables`` are separated by spaces. Typed ``Any`` as ``dataclasses.field`` is."""
     declaration = _Declaration(key, tuple(variables.split()), kind)
     return field(default=default, repr=is_shown, metadata={"setting": declaration})
@@ -175,7 +181,7 @@ class EncryptionSettings:
     first place: texts are written in clear. HERMES_ENCRYPTION_KEYS_FILE names a file, which may be changed at any time.
     Not set: nothing is encrypted. See docs/encryption.md."""
     keys_command: str | None = _setting(
-        "encryption.keys_command", "HERMES_ENCRYPTION_KEYS_COMMAND", matching(r"[^\x00-\x1f]{1,2000}", "a command")
+        "encryption.keys_command", "HERMES_ENCRYPTION_KEYS_COMMAND", text_matching(r"[^\x00-\x1f]{1,2000}", "a command")
     )
     """A command that prints the keys instead, run by every process at its start and once a minute, without a shell and
     without the secrets of the environment."""
@@ -193,12 +199,12 @@ class BrokerSettings:
     @property
     def celery_url(self) -> str | None:
         """``url`` as kombu writes it: sockets are ``redis+socket://...?virtual_host=n``."""
-        return socket_url(self.url, "redis+socket", "virtual_host") if self.url else None
+        return convert_socket_url(self.url, "redis+socket", "virtual_host") if self.url else None
 
     @property
     def client_url(self) -> str | None:
         """``url`` as redis-py writes it: sockets are ``unix://...?db=n``."""
-        return socket_url(self.url, "unix", "db") if self.url else None
+        return convert_socket_url(self.url, "unix", "db") if self.url else None
 
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
@@ -209,11 +215,13 @@ class ModelSettings:
     """Which model answers, and where."""
 
     name: str | None = _setting(
-        "model.default", "HERMES_MODEL", matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
+        "model.default", "HERMES_MODEL", text_matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
     )
     """Model of runs that name none, as the provider calls it. Not set: the provider's usual one."""
     provider: str | None = _setting(
-        "model.provider", "HERMES_PROVIDER", matching(r"[a-z][\w.-]{0,63}", "the name of a provider", fold=str.lower)
+        "model.provider",
+        "HERMES_PROVIDER",
+        text_matching(r"[a-z][\w.-]{0,63}", "the name of a provider", fold=str.lower),
     )
     """Who serves the model: a name from the catalogue, `custom` for a server of your own, `scripted` for none. Not set:
     the provider of the base URL, or of the first key found."""
@@ -233,7 +241,7 @@ class ModelSettings:
     key_strategy: str = _setting(
         "model.key_strategy",
         "HERMES_KEY_STRATEGY",
-        choice(*(strategy.value for strategy in Strategy)),
+        one_of(*(strategy.value for strategy in Strategy)),
         Strategy.FILL_FIRST.value,
     )
     """Which of several keys a run takes."""
@@ -243,7 +251,7 @@ class ModelSettings:
     token_url: str | None = _setting("model.token_url", "HERMES_TOKEN_URL", WEB_URL)
     """Where refresh tokens are exchanged (OAuth 2.0); https, or an address of this machine."""
     client_id: str | None = _setting(
-        "model.client_id", "HERMES_OAUTH_CLIENT_ID", matching(r"[\x21-\x7e]{1,500}", "text without spaces")
+        "model.client_id", "HERMES_OAUTH_CLIENT_ID", text_matching(r"[\x21-\x7e]{1,500}", "text without spaces")
     )
     """The client that logged in, as the token server knows it."""
     client_secret: Secret | None = _setting(  # noqa: RUF009 - a field
@@ -253,7 +261,7 @@ class ModelSettings:
     api_mode: str | None = _setting(
         "model.api_mode",
         "HERMES_API_MODE",
-        matching(r"[a-z0-9][a-z0-9_-]{0,63}", "the name of a wire", fold=str.lower),
+        text_matching(r"[a-z0-9][a-z0-9_-]{0,63}", "the name of a wire", fold=str.lower),
     )
     """How requests are written: `chat_completions`, `codex_responses`, `anthropic_messages`, `bedrock_converse`,
     `gemini_generate`, or a wire that an enabled extension brings. Not set: what the provider and the model speak."""
@@ -261,7 +269,7 @@ class ModelSettings:
     """Tokens that fit into the model's context window. Not set: 200,000 is assumed until a server reports fewer."""
     output_tokens_max: int | None = _setting("model.max_tokens", "HERMES_MAX_TOKENS", optional_integer(1, 10_000_000))
     """Output tokens of one reply. Not set: what the provider allows."""
-    reasoning_effort: str | None = _setting("agent.reasoning_effort", "HERMES_REASONING_EFFORT", choice(*_EFFORTS))
+    reasoning_effort: str | None = _setting("agent.reasoning_effort", "HERMES_REASONING_EFFORT", one_of(*_EFFORTS))
     """How much the model thinks; `none` for not at all. Not set: the usual value of the wire."""
     attempts_max: int = _setting("agent.api_max_retries", "HERMES_API_MAX_RETRIES", integer(1, 100), 3)
     """Attempts with one provider before the next one is tried."""
@@ -301,7 +309,7 @@ class ModelSettings:
     compactor: str = _setting(
         "compression.compactor",
         "HERMES_COMPACTOR",
-        matching(r"[a-z0-9][a-z0-9_-]{0,63}", "the name of a compactor"),
+        text_matching(r"[a-z0-9][a-z0-9_-]{0,63}", "the name of a compactor"),
         "summary",
     )
     """How a long conversation is made shorter: `summary`, or a compactor that an enabled extension brings."""
@@ -358,7 +366,7 @@ class ModelSettings:
     """Every variable of the environment or ``.env`` called ``..._API_KEY``, with or without a number behind it, for
     providers beyond those three; and those of ``PROVIDER_SECRETS``."""
 
-    def options_of(self, *names: str) -> ProviderOptions:
+    def find_options(self, *names: str) -> ProviderOptions:
         """What is said to the provider that goes by these names."""
         return next((options for name, options in self.providers if name in names), NO_OPTIONS)
 
@@ -397,7 +405,7 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = _setting(
         "server.cors_origins",
         "HERMES_SERVER_CORS_ORIGINS API_SERVER_CORS_ORIGINS",
-        names(r"https?://[a-z0-9.-]{1,253}(:\d{1,5})?", "origins such as https://chat.example.org"),
+        list_of_names(r"https?://[a-z0-9.-]{1,253}(:\d{1,5})?", "origins such as https://chat.example.org"),
         (),
     )
     """Origins of web pages that may talk to the API, with a key. Not set: no page may."""
@@ -406,7 +414,7 @@ class ServerSettings:
     page_hosts: tuple[str, ...] = _setting(
         "server.page_hosts",
         "HERMES_SERVER_PAGE_HOSTS",
-        names(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "host names such as hermes.example.org"),
+        list_of_names(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "host names such as hermes.example.org"),
         (),
     )
     """Host names under which browsers may open the page, without a port. `localhost`, addresses and `server.host` are
@@ -484,7 +492,7 @@ class AgentSettings:
     """Whether secrets are hidden in what tools return, before it is stored or shown to a model. Logs and error messages
     never contain them, whatever is set here."""
     toolsets: tuple[str, ...] = _setting(
-        "agent.toolsets", "HERMES_TOOLSETS", names(r"[\w.:-]{1,64}", "toolset names"), ()
+        "agent.toolsets", "HERMES_TOOLSETS", list_of_names(r"[\w.:-]{1,64}", "toolset names"), ()
     )
     """Toolsets of runs that name none. Empty: the usual ones."""
     context_files: bool = _setting("agent.context_files", "HERMES_CONTEXT_FILES", SWITCH, True)
@@ -514,7 +522,7 @@ class DelegationSettings:
     iterations_max: int = _setting("delegation.max_iterations", "HERMES_CHILD_MAX_ITERATIONS", integer(1, 100_000), 50)
     """Model calls of a child, unless `delegation.budget` is `shared`."""
     budget: str = _setting(
-        "delegation.budget", "HERMES_BUDGET_MODE", choice(*(mode.value for mode in BudgetMode)), BudgetMode.SHARED.value
+        "delegation.budget", "HERMES_BUDGET_MODE", one_of(*(mode.value for mode in BudgetMode)), BudgetMode.SHARED.value
     )
     """`shared`: a run and all it delegates draw from its own model calls. `independent`: every child has its own.
     `mixed`: both caps hold."""
@@ -528,14 +536,14 @@ class DelegationSettings:
     )
     """Seconds a child may take before it expires and its parent gets what it has; at least 30, 0 for no limit."""
     model: str | None = _setting(
-        "delegation.model", "HERMES_DELEGATION_MODEL", matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
+        "delegation.model", "HERMES_DELEGATION_MODEL", text_matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
     )
     """Model of the children. Not set: the parent's."""
 
 
 _PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
-_IMAGE_NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", "the name of an image")
-_OBJECT_NAME = matching(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", "the name of an object of Kubernetes")
+_IMAGE_NAME = text_matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", "the name of an image")
+_OBJECT_NAME = text_matching(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", "the name of an object of Kubernetes")
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds who it is (kubernetes.io/docs/tasks/run-application/access-api-from-pod)."""
 
@@ -551,12 +559,15 @@ class TerminalSettings:
     env_passthrough: tuple[str, ...] = _setting(
         "terminal.env_passthrough",
         "HERMES_ENV_PASSTHROUGH TERMINAL_ENV_PASSTHROUGH",
-        names(r"(?!HERMES_|API_SERVER_KEY$)[A-Za-z_][A-Za-z0-9_]*", "variable names, none of them HERMES_..."),
+        list_of_names(r"(?!HERMES_|API_SERVER_KEY$)[A-Za-z_][A-Za-z0-9_]*", "variable names, none of them HERMES_..."),
         (),
     )
     """Variables of the worker that commands may see beside the harmless ones (PATH, HOME, LANG ...)."""
     workspace: str = _setting(
-        "terminal.workspace", "HERMES_WORKSPACE", matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a kind of workspace"), "local"
+        "terminal.workspace",
+        "HERMES_WORKSPACE",
+        text_matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a kind of workspace"),
+        "local",
     )
     """Kind of the workspaces that new sessions get: `local`, a directory of this machine, `ssh`, a directory of another
     one, `docker`, a container, `kubernetes`, a pod, or a kind that an enabled extension brings."""
@@ -565,7 +576,7 @@ class TerminalSettings:
     ssh_user: str = _setting(
         "terminal.ssh_user",
         "HERMES_SSH_USER TERMINAL_SSH_USER",
-        matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}", "a user name"),
+        text_matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}", "a user name"),
         "hermes",
     )
     """User to be there."""
@@ -582,7 +593,7 @@ class TerminalSettings:
     ssh_directory: str = _setting(
         "terminal.ssh_directory",
         "HERMES_SSH_DIRECTORY",
-        matching(r"/[A-Za-z0-9_.][A-Za-z0-9_./-]{0,200}", "an absolute directory"),
+        text_matching(r"/[A-Za-z0-9_.][A-Za-z0-9_./-]{0,200}", "an absolute directory"),
         "/var/tmp/hermes-workspaces",
     )
     """Directory there, in which each session gets one of its own."""
@@ -602,21 +613,23 @@ class TerminalSettings:
     docker_user: str = _setting(
         "terminal.docker_user",
         "HERMES_DOCKER_USER",
-        matching(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}", "two numbers such as 10001:10001, none of them 0"),
+        text_matching(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}", "two numbers such as 10001:10001, none of them 0"),
         "10001:10001",
     )
     """Numbers of the user and the group in containers and pods."""
     docker_network: str = _setting(
         "terminal.docker_network",
         "HERMES_DOCKER_NETWORK",
-        matching(r"(?!host$|container$)[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", "a network of the engine's, but not `host`"),
+        text_matching(
+            r"(?!host$|container$)[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", "a network of the engine's, but not `host`"
+        ),
         "none",
     )
     """Network of the engine's that containers are in; `none` for no network."""
     docker_proxy: str | None = _setting("terminal.docker_proxy", "HERMES_DOCKER_PROXY", WEB_URL)
     """URL of a proxy in that network, the only way out of it: commands are told of it, and count as `proxy`."""
     docker_runtime: str | None = _setting(
-        "terminal.docker_runtime", "HERMES_DOCKER_RUNTIME", matching(r"[A-Za-z0-9_./-]{1,100}", "a runtime's name")
+        "terminal.docker_runtime", "HERMES_DOCKER_RUNTIME", text_matching(r"[A-Za-z0-9_./-]{1,100}", "a runtime's name")
     )
     """Runtime of the engine's for containers, such as `runsc`. Not set: its usual one."""
     docker_cpus: float = _setting("terminal.docker_cpus", "HERMES_DOCKER_CPUS", number(0.1, 1024, "processors"), 2.0)
@@ -644,7 +657,7 @@ class TerminalSettings:
     kubernetes_runtime: str | None = _setting("terminal.kubernetes_runtime", "HERMES_KUBERNETES_RUNTIME", _OBJECT_NAME)
     """Runtime class of the pods, such as `gvisor`. Not set: the cluster's usual one."""
     kubernetes_network: str = _setting(
-        "terminal.kubernetes_network", "HERMES_KUBERNETES_NETWORK", choice("open", "proxy", "none"), "none"
+        "terminal.kubernetes_network", "HERMES_KUBERNETES_NETWORK", one_of("open", "proxy", "none"), "none"
     )
     """What the network policies of the cluster let pods reach. For `none` a policy is made that lets nothing through;
     the others say what policies of yours do."""
@@ -665,30 +678,30 @@ class TerminalSettings:
         "terminal.remote_idle_s", "HERMES_REMOTE_IDLE_S", number(60, 31_536_000, "seconds"), 3600.0
     )
     """Seconds without a call after which the container or pod of a workspace is removed. Files on a volume stay."""
-    sandbox: str | None = _setting("terminal.sandbox", "HERMES_SANDBOX", choice("require", "auto", "off"))
+    sandbox: str | None = _setting("terminal.sandbox", "HERMES_SANDBOX", one_of("require", "auto", "off"))
     """How commands are confined: `require` refuses them where neither bubblewrap nor Landlock works, `auto` takes the
     best that works, `off` confines none. Not set: `auto`, and `require` when the API listens beyond this machine."""
     profile: str = _setting(
-        "terminal.profile", "HERMES_SANDBOX_PROFILE", choice("workstation", "tenant"), "workstation"
+        "terminal.profile", "HERMES_SANDBOX_PROFILE", one_of("workstation", "tenant"), "workstation"
     )
     """What a confined command sees beside its workspace: `workstation` all files, read-only, without credential stores
     and the home of Hermes worker; `tenant` only system directories."""
-    network: str = _setting("terminal.network", "HERMES_SANDBOX_NETWORK", choice("open", "proxy", "none"), "open")
+    network: str = _setting("terminal.network", "HERMES_SANDBOX_NETWORK", one_of("open", "proxy", "none"), "open")
     """Network of confined commands that people at this machine ask for: `open`, `proxy` (http and https to public
     addresses, through a proxy of the worker) or `none`."""
     network_api: str | None = _setting(
-        "terminal.network_api", "HERMES_SANDBOX_NETWORK_API", choice("open", "proxy", "none")
+        "terminal.network_api", "HERMES_SANDBOX_NETWORK_API", one_of("open", "proxy", "none")
     )
     """The same for callers of the API. Not set: as `terminal.network`, and at most `proxy` when the API listens beyond
     this machine."""
     network_unattended: str | None = _setting(
-        "terminal.network_unattended", "HERMES_SANDBOX_NETWORK_UNATTENDED", choice("open", "proxy", "none")
+        "terminal.network_unattended", "HERMES_SANDBOX_NETWORK_UNATTENDED", one_of("open", "proxy", "none")
     )
     """The same for webhooks, scheduled jobs and their scripts. Not set: `proxy`, or `none` if `terminal.network` is."""
     network_hosts: tuple[str, ...] = _setting(
         "terminal.network_hosts",
         "HERMES_SANDBOX_NETWORK_HOSTS",
-        names(
+        list_of_names(
             r"(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,250}[A-Za-z0-9])?",
             "host names, or *.suffix for what is under one",
         ),
@@ -696,7 +709,7 @@ class TerminalSettings:
     )
     """Hosts that the proxy connects to, such as `example.org,*.example.net`. Empty: every public host."""
     network_ports: tuple[str, ...] = _setting(
-        "terminal.network_ports", "HERMES_SANDBOX_NETWORK_PORTS", names(_PORT, "port numbers"), ()
+        "terminal.network_ports", "HERMES_SANDBOX_NETWORK_PORTS", list_of_names(_PORT, "port numbers"), ()
     )
     """Ports that the proxy connects to beside 80 and 443. Those of mail, ssh and databases stay refused."""
     processes_max: int | None = _setting(
@@ -784,7 +797,7 @@ class DeliverySettings:
     """Where answers are sent. Credentials and home channels are read from the variables of their platforms."""
 
     alert_targets: tuple[str, ...] = _setting(
-        "alerts.targets", "HERMES_ALERT_TARGETS", names(r"[^\s,]{1,300}", "targets such as telegram:-100"), ()
+        "alerts.targets", "HERMES_ALERT_TARGETS", list_of_names(r"[^\s,]{1,300}", "targets such as telegram:-100"), ()
     )
     """Where operators are told what is wrong: a provider's key is closed, a run was quarantined, a target is dead, work
     waits too long. Not set: nowhere."""
@@ -797,7 +810,10 @@ class DeliverySettings:
     )
     """Whether `webhook:` and `apprise:` targets may name addresses of the local network or of this machine."""
     media_dirs: tuple[str, ...] = _setting(
-        "delivery.media_dirs", "HERMES_MEDIA_ALLOW_DIRS", names(r"/[^\x00-\x1f]{1,500}", "absolute directories"), ()
+        "delivery.media_dirs",
+        "HERMES_MEDIA_ALLOW_DIRS",
+        list_of_names(r"/[^\x00-\x1f]{1,500}", "absolute directories"),
+        (),
     )
     """Directories whose files an answer may take along (`MEDIA:path`), beside the workspace of its session."""
     media_strict: bool = _setting("delivery.media_strict", "HERMES_MEDIA_DELIVERY_STRICT", SWITCH, True)
@@ -805,7 +821,9 @@ class DeliverySettings:
     channels: tuple[str, ...] = _setting(
         "delivery.channels",
         "HERMES_DELIVERY_CHANNELS",
-        names(r"[a-z_]{2,20}:[^=,\x00-\x1f]{1,100}=[^=,\s]{1,200}", "chats by name, such as slack:#ops=C0123ABCD"),
+        list_of_names(
+            r"[a-z_]{2,20}:[^=,\x00-\x1f]{1,100}=[^=,\s]{1,200}", "chats by name, such as slack:#ops=C0123ABCD"
+        ),
         (),
     )
     """Names for chats: with `slack:#ops=C0123ABCD`, `slack:#ops` is a target."""
@@ -826,19 +844,22 @@ class GatewaySettings:
     allowed_users: tuple[str, ...] = _setting(
         "chats.allowed_users",
         "HERMES_GATEWAY_ALLOWED_USERS GATEWAY_ALLOWED_USERS",
-        names(r"[^\s,]{1,200}", "ids of people, or * for everybody"),
+        list_of_names(r"[^\s,]{1,200}", "ids of people, or * for everybody"),
         (),
     )
     """People who may write on every platform: ids, numbers and addresses, and user names as `@name`. They are owners;
     `*` makes everybody a member."""
     guests: tuple[str, ...] = _setting(
-        "chats.guests", "HERMES_GATEWAY_GUESTS", names(r"[^\s,]{1,200}", "ids of people, or * for everybody"), ()
+        "chats.guests",
+        "HERMES_GATEWAY_GUESTS",
+        list_of_names(r"[^\s,]{1,200}", "ids of people, or * for everybody"),
+        (),
     )
     """People who may talk on every platform, and for whom nothing is done that has an effect; `*` for everybody."""
-    groups: str = _setting("chats.groups", "HERMES_GATEWAY_GROUPS", choice("known", "guests", "off"), "known")
+    groups: str = _setting("chats.groups", "HERMES_GATEWAY_GROUPS", one_of("known", "guests", "off"), "known")
     """Who may speak in groups: those who may elsewhere, everybody else as a guest, or nobody."""
     reset_mode: str = _setting(
-        "chats.reset_mode", "HERMES_GATEWAY_RESET_MODE", choice("none", "idle", "daily", "both"), "none"
+        "chats.reset_mode", "HERMES_GATEWAY_RESET_MODE", one_of("none", "idle", "daily", "both"), "none"
     )
     """When a chat begins a new session by itself: never, after silence, at an hour of each day, or both."""
     reset_at_hour: int = _setting("chats.reset_at_hour", "HERMES_GATEWAY_RESET_AT_HOUR", integer(0, 23), 4)
@@ -852,15 +873,15 @@ class GatewaySettings:
     reset_modes: tuple[str, ...] = _setting(
         "chats.reset_modes",
         "HERMES_GATEWAY_RESET_MODES",
-        names(r"[a-z_]{1,30}=(none|idle|daily|both)", "`WHERE=MODE`"),
+        list_of_names(r"[a-z_]{1,30}=(none|idle|daily|both)", "`WHERE=MODE`"),
         (),
     )
     """Other modes for a platform or a type of chat (`dm`, `group`, `channel`, `thread`): `telegram=daily,group=idle`.
     That of the platform comes first."""
-    strangers: str = _setting("chats.strangers", "HERMES_GATEWAY_STRANGERS", choice("pair", "ignore"), "pair")
+    strangers: str = _setting("chats.strangers", "HERMES_GATEWAY_STRANGERS", one_of("pair", "ignore"), "pair")
     """What somebody else who writes directly gets: a pairing code, or nothing."""
     busy_mode: str = _setting(
-        "chats.busy_input_mode", "HERMES_GATEWAY_BUSY_INPUT_MODE", choice("interrupt", "queue", "steer"), "interrupt"
+        "chats.busy_input_mode", "HERMES_GATEWAY_BUSY_INPUT_MODE", one_of("interrupt", "queue", "steer"), "interrupt"
     )
     """What a message does while the agent works on another: stop it, wait for it, or be said to it."""
     burst_s: float = _setting("chats.burst_s", "HERMES_GATEWAY_BURST_S", number(0.0, 60.0, "seconds"), 3.0)
@@ -879,14 +900,14 @@ class GatewaySettings:
     transcription_model: str = _setting(
         "chats.transcription_model",
         "HERMES_TRANSCRIPTION_MODEL",
-        matching(r"[\w.:/@+-]{1,200}", "a model"),
+        text_matching(r"[\w.:/@+-]{1,200}", "a model"),
         "whisper-1",
     )
     """Model of that service."""
     commands: tuple[str, ...] = _setting(
         "chats.commands",
         "HERMES_GATEWAY_COMMANDS",
-        names(
+        list_of_names(
             COMMAND_RULE,
             "`COMMAND=ROLE`, the least role that may use it, such as `jobs=member` or `model=nobody`, behind"
             " `ACCOUNT/CHAT/` for a chat; or `ACCOUNT/@PERSON/COMMAND=yes` or `=no`",
@@ -896,7 +917,7 @@ class GatewaySettings:
     """Who may use a command, where that is not as docs/gateway.md says: `jobs=member,undo=owner,usage=nobody`; in a
     chat or all of an account: `telegram:default/-100123/undo=owner,telegram:ops/*/new=member`; and for a person,
     whatever their role: `telegram:default/@4242/stop=no`."""
-    reply_to: str = _setting("chats.reply_to_mode", "HERMES_GATEWAY_REPLY_TO", choice("off", "first", "all"), "first")
+    reply_to: str = _setting("chats.reply_to_mode", "HERMES_GATEWAY_REPLY_TO", one_of("off", "first", "all"), "first")
     """Which parts of an answer are replies to the message that was asked, where the platform has replies."""
     redacts_ids: bool = _setting("chats.redact_pii", "HERMES_GATEWAY_REDACT_PII", SWITCH, False)
     """Whether agents are shown ids of people and chats as hashes, on platforms where no message needs the real ones."""
@@ -905,24 +926,24 @@ class GatewaySettings:
     types: bool = _setting("chats.typing_indicator", "HERMES_GATEWAY_TYPING", SWITCH, False)
     """Whether a chat is shown that the agent writes, until the answer comes, where the platform can do that."""
     tool_progress: str = _setting(
-        "chats.tool_progress", "HERMES_GATEWAY_TOOL_PROGRESS", choice("off", "short", "full"), "off"
+        "chats.tool_progress", "HERMES_GATEWAY_TOOL_PROGRESS", one_of("off", "short", "full"), "off"
     )
     """What an answer that is shown while it is written shows of tools: nothing, which are at work and how many were, or
     the last twelve calls and how they ended."""
     tool_progress_modes: tuple[str, ...] = _setting(
         "chats.tool_progress_modes",
         "HERMES_GATEWAY_TOOL_PROGRESS_MODES",
-        names(r"[a-z_]{1,30}=(off|short|full)", "`PLATFORM=MODE`"),
+        list_of_names(r"[a-z_]{1,30}=(off|short|full)", "`PLATFORM=MODE`"),
         (),
     )
     """Other modes for a platform: `telegram=full,slack=off`."""
     accounts: tuple[str, ...] = _setting(
-        "chats.accounts", "HERMES_GATEWAY_ACCOUNTS", names(ACCOUNT_PATTERN, "accounts, as `telegram:ops`"), ()
+        "chats.accounts", "HERMES_GATEWAY_ACCOUNTS", list_of_names(ACCOUNT_PATTERN, "accounts, as `telegram:ops`"), ()
     )
     """More accounts than one of a platform. The variables of `telegram:ops` end with its name:
     `TELEGRAM_BOT_TOKEN__OPS`."""
     chats: tuple[str, ...] = _setting(
-        "chats.rules", "HERMES_GATEWAY_CHATS", names(RULE_PATTERN, "`ACCOUNT/CHAT=TENANT`"), ()
+        "chats.rules", "HERMES_GATEWAY_CHATS", list_of_names(RULE_PATTERN, "`ACCOUNT/CHAT=TENANT`"), ()
     )
     """Whose chats are: `telegram:ops/*=acme,telegram:default/-100123=globex`, with `TENANT/PROFILE` for sessions of
     their own. Others are the default tenant's."""
@@ -985,7 +1006,7 @@ class MemorySettings:
     writers: tuple[str, ...] = _setting(
         "memory.writers",
         "HERMES_MEMORY_WRITERS",
-        names("person|guest|child|webhook|cron", "`person`, `guest`, `child`, `webhook` and `cron`"),
+        list_of_names("person|guest|child|webhook|cron", "`person`, `guest`, `child`, `webhook` and `cron`"),
         ("person",),
     )
     """Whose runs may change what is remembered: of a `person`, of a `guest` (a key without the scope `memory`), those
@@ -993,7 +1014,7 @@ class MemorySettings:
     profile: str = _setting(
         "memory.profile",
         "HERMES_MEMORY_PROFILE",
-        matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}", "a name of at most 60 letters, digits, '_', '.' and '-'"),
+        text_matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}", "a name of at most 60 letters, digits, '_', '.' and '-'"),
         "default",
     )
     """Which of a tenant's memories runs of this fleet have."""
@@ -1024,21 +1045,24 @@ class ArtifactSettings:
 class SkillSettings:
     """Instructions that agents load when a task needs them."""
 
-    writes: str = _setting("skills.writes", "HERMES_SKILL_WRITES", choice("allow", "ask", "off"), "allow")
+    writes: str = _setting("skills.writes", "HERMES_SKILL_WRITES", one_of("allow", "ask", "off"), "allow")
     """Whether agents may make and change skills: `allow`, `ask` (a person allows each change) or `off`."""
     writers: tuple[str, ...] = _setting(
         "skills.writers",
         "HERMES_SKILL_WRITERS",
-        names("person|guest|child|webhook|cron", "`person`, `guest`, `child`, `webhook` and `cron`"),
+        list_of_names("person|guest|child|webhook|cron", "`person`, `guest`, `child`, `webhook` and `cron`"),
         ("person",),
     )
     """Whose runs may, with the words of `memory.writers`."""
     external_dirs: tuple[str, ...] = _setting(
-        "skills.external_dirs", "HERMES_SKILL_DIRS", names(r"[/~][^\x00-\x1f]{0,500}", "absolute directories"), ()
+        "skills.external_dirs",
+        "HERMES_SKILL_DIRS",
+        list_of_names(r"[/~][^\x00-\x1f]{0,500}", "absolute directories"),
+        (),
     )
     """Further directories of skills, beside `HOME/skills`; a name in the home stands before theirs."""
     disabled: tuple[str, ...] = _setting(
-        "skills.disabled", "HERMES_SKILLS_DISABLED", names(r"[A-Za-z0-9_][\w.:-]{0,129}", "names of skills"), ()
+        "skills.disabled", "HERMES_SKILLS_DISABLED", list_of_names(r"[A-Za-z0-9_][\w.:-]{0,129}", "names of skills"), ()
     )
     """Skills that no agent is shown."""
     creation_nudge_interval: int = _setting(
@@ -1077,22 +1101,25 @@ class ApprovalSettings:
         "approvals.timeout", "HERMES_APPROVALS_TIMEOUT_S", optional_number(1, 31 * 86_400, "seconds"), 60.0
     )
     """Seconds after which a question without an answer counts as refused; 0 for never."""
-    cli: str = _setting("approvals.cli_mode", "HERMES_APPROVALS_CLI", choice(*_OUTCOMES), "ask")
+    cli: str = _setting("approvals.cli_mode", "HERMES_APPROVALS_CLI", one_of(*_OUTCOMES), "ask")
     """What happens to a dangerous command in a run from the command line."""
-    api: str = _setting("approvals.api_mode", "HERMES_APPROVALS_API", choice(*_OUTCOMES), "ask")
+    api: str = _setting("approvals.api_mode", "HERMES_APPROVALS_API", one_of(*_OUTCOMES), "ask")
     """The same for runs submitted over the API."""
-    cron: str = _setting("approvals.cron_mode", "HERMES_APPROVALS_CRON", choice(*_OUTCOMES), "deny")
+    cron: str = _setting("approvals.cron_mode", "HERMES_APPROVALS_CRON", one_of(*_OUTCOMES), "deny")
     """The same for scheduled runs, which nobody watches."""
-    webhook: str = _setting("approvals.webhook_mode", "HERMES_APPROVALS_WEBHOOK", choice(*_OUTCOMES), "deny")
+    webhook: str = _setting("approvals.webhook_mode", "HERMES_APPROVALS_WEBHOOK", one_of(*_OUTCOMES), "deny")
     """The same for runs that a webhook started."""
-    delegation: str = _setting("approvals.delegation_mode", "HERMES_APPROVALS_DELEGATION", choice(*_OUTCOMES), "deny")
+    delegation: str = _setting("approvals.delegation_mode", "HERMES_APPROVALS_DELEGATION", one_of(*_OUTCOMES), "deny")
     """The same for child runs, whatever the source of their root."""
     deny: tuple[str, ...] = _setting(
-        "approvals.deny", "HERMES_APPROVALS_DENY", names(r"[^\x00-\x1f]{1,500}", "command patterns with * and ?"), ()
+        "approvals.deny",
+        "HERMES_APPROVALS_DENY",
+        list_of_names(r"[^\x00-\x1f]{1,500}", "command patterns with * and ?"),
+        (),
     )
     """Commands that are never run, as patterns over the whole command."""
     allowed: tuple[str, ...] = _setting(
-        "command_allowlist", "HERMES_COMMAND_ALLOWLIST", names(r"[^\x00-\x1f]{1,200}", "kinds of commands"), ()
+        "command_allowlist", "HERMES_COMMAND_ALLOWLIST", list_of_names(r"[^\x00-\x1f]{1,200}", "kinds of commands"), ()
     )
     """Kinds of dangerous commands that are not asked about, by the description a question shows."""
 
@@ -1148,7 +1175,7 @@ class WorkerSettings:
     remote_control: str = _setting(
         "worker.remote_control",
         "HERMES_REMOTE_CONTROL",
-        choice(*(level.value for level in RemoteControl)),
+        one_of(*(level.value for level in RemoteControl)),
         RemoteControl.READ.value,
     )
     """`read` answers the commands of Celery's remote control that read, `all` also those that change a fleet
@@ -1166,7 +1193,7 @@ class FlowerSettings:
     """Address to listen on."""
     port: int = _setting("flower.port", "HERMES_FLOWER_PORT", integer(0, 65_535), 5555)
     """TCP port to listen on; 0 takes a free one."""
-    user: str = _setting("flower.user", "HERMES_FLOWER_USER", matching(r"[\w.@-]{1,64}", "a name"), "hermes")
+    user: str = _setting("flower.user", "HERMES_FLOWER_USER", text_matching(r"[\w.@-]{1,64}", "a name"), "hermes")
     """Who logs in (HTTP basic authentication)."""
     password: Secret | None = _setting("flower.password", "HERMES_FLOWER_PASSWORD", SECRET)  # noqa: RUF009 - a field
     """The password of that user. Without one Flower does not start."""
@@ -1177,7 +1204,7 @@ class ExtensionSettings:
     """What others wrote and the operator wants."""
 
     enabled: tuple[str, ...] = _setting(
-        "extensions.enabled", "HERMES_EXTENSIONS", names(r"[a-z0-9][a-z0-9_-]{0,63}", "names of extensions"), ()
+        "extensions.enabled", "HERMES_EXTENSIONS", list_of_names(r"[a-z0-9][a-z0-9_-]{0,63}", "names of extensions"), ()
     )
     """Extensions to use, of installed packages and of `plugins/` in the home: their code runs with all rights of the
     processes. `hermes-worker extensions list` shows which there are."""
@@ -1191,11 +1218,11 @@ class LogSettings:
     """What the process says about itself."""
 
     level: str = _setting(
-        "logging.level", "HERMES_LOG_LEVEL", choice("DEBUG", "INFO", "WARNING", "ERROR", fold=str.upper), "INFO"
+        "logging.level", "HERMES_LOG_LEVEL", one_of("DEBUG", "INFO", "WARNING", "ERROR", fold=str.upper), "INFO"
     )
     """Least severe lines to write."""
     format: str = _setting(
-        "logging.format", "HERMES_LOG_FORMAT", choice(*(form.value for form in LogFormat)), LogFormat.CONSOLE.value
+        "logging.format", "HERMES_LOG_FORMAT", one_of(*(form.value for form in LogFormat)), LogFormat.CONSOLE.value
     )
     """`console` for people, `json` for log collectors."""
 
@@ -1285,16 +1312,16 @@ class Settings:
     @property
     def secrets(self) -> tuple[Secret, ...]:
         """What must never be seen in a log: keys, and the passwords inside URLs."""
-        passwords = [servers_url_of(url).password for url in (self.database.url, self.broker.url) if url]
-        if sentinels := sentinels_of(self.broker.url or ""):
+        passwords = [parse_servers_url(url).password for url in (self.database.url, self.broker.url) if url]
+        if sentinels := parse_sentinels(self.broker.url or ""):
             passwords.append(sentinels.own.get("password"))
         model = self.model
         logins = (*model.refresh_tokens, model.client_secret, *(each.key for each in model.tenant_keys))
         served = (self.server.key, *self.server.previous_keys, self.flower.password, self.gateway.transcription_key)
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
         texts = (key for key in self.encryption.keys if key.reveal() != NO_TEXT_KEY)
-        declared = installed.current().secret_variables
-        others = (value.strip() for name, value in self.environ.items() if usual_variable(name) in declared)
+        declared = installed.get_installed().secret_variables
+        others = (value.strip() for name, value in self.environ.items() if strip_account_suffix(name) in declared)
         return (
             *(key for key in keys if key),
             *texts,
@@ -1336,14 +1363,14 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
 )
 
 
-def _declared(group: type) -> Iterator[tuple[Field[Any], _Declaration]]:
+def _iterate_declared(group: type) -> Iterator[tuple[Field[Any], _Declaration]]:
     for item in fields(group):
         if declaration := item.metadata.get("setting"):
             yield item, declaration
 
 
 _DECLARATIONS: tuple[_Declaration, ...] = tuple(
-    declaration for group in (Settings, *_GROUPS.values()) for _, declaration in _declared(group)
+    declaration for group in (Settings, *_GROUPS.values()) for _, declaration in _iterate_declared(group)
 )
 _DECLARATION_OF = MappingProxyType({declaration.key: declaration for declaration in _DECLARATIONS})
 _VARIABLES = frozenset(variable for declaration in _DECLARATIONS for variable in declaration.variables)
@@ -1353,11 +1380,11 @@ _SECRET_VARIABLES = frozenset(name for known in _DECLARATIONS if known.kind.is_s
 # --- keys of the original -------------------------------------------------------------------------------------------
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_REFERENCE_TOP_LEVEL = _words(
+_REFERENCE_TOP_LEVEL = _split_words(
     "_config_version always_log_local auxiliary bedrock browser checkpoints code_execution"
     " compression computer_use context context_file_max_chars credential_pool_strategies curator custom_providers"
     " dashboard delegation desktop discord display fallback_model file_read_max_chars"
@@ -1372,7 +1399,7 @@ _REFERENCE_TOP_LEVEL = _words(
     " whatsapp x_search"
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
-_REFERENCE_KEYS = _words(
+_REFERENCE_KEYS = _split_words(
     "memory.provider memory.flush_min_turns"
     " browser.allow_private_urls browser.auto_local_for_private_urls browser.camofox browser.cdp_url"
     " browser.cloud_provider browser.command_timeout browser.dialog_policy browser.dialog_timeout_s browser.engine"
@@ -1471,11 +1498,11 @@ class _Sources:
         if (said := self._fleet.get(declaration.key)) is not None:
             return _FoundValue(said, f"{declaration.key} in the configuration of the fleet", SettingLayer.FLEET)
         if self._config.get(declaration.key) not in (None, ""):
-            raw = self._expanded(declaration.key, self._config[declaration.key])
+            raw = self._expand_variables(declaration.key, self._config[declaration.key])
             return _FoundValue(raw, f"{declaration.key} in config.yaml", SettingLayer.FILE)
         return None
 
-    def variable(self, name: str) -> _FoundValue | None:
+    def find_variable(self, name: str) -> _FoundValue | None:
         for place, variables in (("the environment", self._environ), (".env", self._dotenv)):
             if variables.get(name, "").strip():
                 return _FoundValue(variables[name].strip(), f"{name} in {place}")
@@ -1484,13 +1511,15 @@ class _Sources:
     def variable_names(self) -> frozenset[str]:
         return frozenset(self._environ) | frozenset(self._dotenv)
 
-    def _expanded(self, key: str, raw: object) -> object:
+    def _expand_variables(self, key: str, raw: object) -> object:
         if isinstance(raw, list):
-            return [self._expanded(key, item) for item in raw]
-        return _VARIABLE.sub(lambda match: self._value_of(key, match[1]), raw) if isinstance(raw, str) else raw
+            return [self._expand_variables(key, item) for item in raw]
+        return (
+            _VARIABLE.sub(lambda match: self._find_variable_value(key, match[1]), raw) if isinstance(raw, str) else raw
+        )
 
-    def _value_of(self, key: str, name: str) -> str:
-        found = self.variable(name)
+    def _find_variable_value(self, key: str, name: str) -> str:
+        found = self.find_variable(name)
         if found is None:
             raise ConfigurationError(f"{key} in config.yaml refers to ${{{name}}}, which is not set.")
         return str(found.raw)
@@ -1499,7 +1528,7 @@ class _Sources:
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def load(
+def load_settings(
     environ: Mapping[str, str] | None = None,
     *,
     home: Path | None = None,
@@ -1514,30 +1543,30 @@ def load(
     (``server.port``) to what the command line said; ``None`` means it said nothing. Raises ``ConfigurationError``:
     one sentence that names the key, where its value came from and what is allowed.
     """
-    handed = _handed_to_us() if environ is None else Handover()
+    handed = _receive_handover() if environ is None else Handover()
     environ = {**(os.environ if environ is None else environ), **handed.variables}
     _require_known_keys(overrides)
-    home = _home(home or overrides.get("home"), environ)
+    home = _find_home(home or overrides.get("home"), environ)
     own = {} if handed.is_complete else _read_dotenv(home / ".env")
-    environ, dotenv, files = _with_secret_files(environ, own, is_handed=handed.is_complete)
+    environ, dotenv, files = _read_secret_files(environ, own, is_handed=handed.is_complete)
     config, notes = ({}, []) if handed.is_complete else _read_config(home / "config.yaml", config_text)
     sources = _Sources(overrides, environ, dotenv, config, handed.withheld, fleet)
     settings = Settings(
         home=home,
-        **{name: group(**_values(group, sources)) for name, group in _GROUPS.items() if group not in _MADE_APART},
-        model=_model(sources),
-        terminal=_terminal(sources),
-        faults=_value(sources, _DECLARATION_OF["faults"], ""),
+        **{name: group(**_read_values(group, sources)) for name, group in _GROUPS.items() if group not in _MADE_APART},
+        model=_build_model(sources),
+        terminal=_build_terminal(sources),
+        faults=_read_value(sources, _DECLARATION_OF["faults"], ""),
         notes=() if handed.is_complete else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
         environ=MappingProxyType({**dotenv, **environ}),
         secret_files=MappingProxyType(files),
-        origins=MappingProxyType(_origins(handed, sources)),
+        origins=MappingProxyType(_find_origins(handed, sources)),
     )
     _check_together(settings, handed.withheld)
     return settings
 
 
-def _origins(handed: Handover, sources: _Sources) -> dict[str, SettingOrigin]:
+def _find_origins(handed: Handover, sources: _Sources) -> dict[str, SettingOrigin]:
     """Who was handed everything was handed this as well: all of it stands in the environment."""
     if not handed.is_complete:
         return dict(sources.origins())
@@ -1549,9 +1578,9 @@ _handed = Handover()
 """What was handed to this process, once it was looked for."""
 
 
-def _handed_to_us() -> Handover:
+def _receive_handover() -> Handover:
     global _handed
-    if found := taken(os.environ):
+    if found := take_handover(os.environ):
         _handed = found
         for name in READ_BY_LIBRARIES & found.variables.keys():
             os.environ[name] = found.variables[name]
@@ -1563,13 +1592,13 @@ def is_supervised() -> bool:
     return _handed.is_complete
 
 
-def _with_secret_files(
+def _read_secret_files(
     environ: Mapping[str, str], dotenv: Mapping[str, str], *, is_handed: bool
 ) -> tuple[Mapping[str, str], Mapping[str, str], dict[str, str]]:
     """Both with what the files of secrets say, and which files those are. Who was handed its secrets does not read
     them; it has to know what no command may see."""
     if is_handed:
-        return environ, dotenv, named_files(environ, _may_come_by_file)
+        return environ, dotenv, find_named_files(environ, _may_come_by_file)
     below = read_files(dotenv, _may_come_by_file, place=".env")
     above = read_files(environ, _may_come_by_file, place="the environment")
     return above.variables, below.variables, {**below.files, **above.files}
@@ -1580,12 +1609,12 @@ def _may_come_by_file(variable: str) -> bool:
     ``_FILE``, and what a library reads by itself it would not find."""
     if variable in READ_BY_LIBRARIES:
         return False
-    return variable in _SECRET_VARIABLES or bool(_owners(variable, ""))
+    return variable in _SECRET_VARIABLES or bool(_find_owners(variable, ""))
 
 
-def _terminal(sources: _Sources) -> TerminalSettings:
-    given = TerminalSettings(**_values(TerminalSettings, sources))
-    if given.umask is None and (found := sources.variable(STARTED_UMASK)):
+def _build_terminal(sources: _Sources) -> TerminalSettings:
+    given = TerminalSettings(**_read_values(TerminalSettings, sources))
+    if given.umask is None and (found := sources.find_variable(STARTED_UMASK)):
         return replace(given, umask=UMASK.parse(found.raw))
     return given
 
@@ -1593,29 +1622,31 @@ def _terminal(sources: _Sources) -> TerminalSettings:
 def _require_known_keys(overrides: Mapping[str, object]) -> None:
     for key in overrides:
         if key not in _DECLARATION_OF:
-            raise ConfigurationError(f"{key!r} is not a setting{_suggestion(key, _DECLARATION_OF)}.")
+            raise ConfigurationError(f"{key!r} is not a setting{_format_suggestion(key, _DECLARATION_OF)}.")
 
 
-def _home(given: object, environ: Mapping[str, str]) -> Path:
+def _find_home(given: object, environ: Mapping[str, str]) -> Path:
     declaration = _DECLARATION_OF["home"]
     if given is not None:
-        return Path(_parsed(declaration, _FoundValue(given, "the command line")))
+        return Path(_parse_value(declaration, _FoundValue(given, "the command line")))
     if variable := environ.get("HERMES_HOME", "").strip():
-        return Path(_parsed(declaration, _FoundValue(variable, "HERMES_HOME in the environment")))
+        return Path(_parse_value(declaration, _FoundValue(variable, "HERMES_HOME in the environment")))
     user_home = environ.get("HOME", "").strip()
     return (Path(user_home) if user_home else Path.home()) / ".hermes-worker"
 
 
-def _values(group: type, sources: _Sources) -> dict[str, Any]:
-    return {item.name: _value(sources, declaration, item.default) for item, declaration in _declared(group)}
+def _read_values(group: type, sources: _Sources) -> dict[str, Any]:
+    return {
+        item.name: _read_value(sources, declaration, item.default) for item, declaration in _iterate_declared(group)
+    }
 
 
-def _value(sources: _Sources, declaration: _Declaration, default: object) -> Any:
+def _read_value(sources: _Sources, declaration: _Declaration, default: object) -> Any:
     found = sources.find(declaration)
-    return default if found is None else _parsed(declaration, found)
+    return default if found is None else _parse_value(declaration, found)
 
 
-def _parsed(declaration: _Declaration, found: _FoundValue) -> Any:
+def _parse_value(declaration: _Declaration, found: _FoundValue) -> Any:
     kind = declaration.kind
     try:
         return kind.parse(found.raw)
@@ -1626,7 +1657,7 @@ def _parsed(declaration: _Declaration, found: _FoundValue) -> Any:
     raise ConfigurationError(f"{declaration.key} must be {kind.allowed}, but {found.source} {said}.")
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def _format_suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -1687,31 +1718,31 @@ _VENDORS = (
 """In the order in which their keys are looked for when nothing else says whom to ask."""
 
 
-def _model(sources: _Sources) -> ModelSettings:
-    given = ModelSettings(**_values(ModelSettings, sources), vendor_keys=_vendor_keys(sources))
+def _build_model(sources: _Sources) -> ModelSettings:
+    given = ModelSettings(**_read_values(ModelSettings, sources), vendor_keys=_find_vendor_keys(sources))
     if given.provider == "scripted" or "model.api_key" in sources.withheld:
         return given
     if given.api_key is not None:
-        return given if given.provider or given.base_url else replace(given, provider=_provider_of(given.api_key))
+        return given if given.provider or given.base_url else replace(given, provider=_guess_provider(given.api_key))
     if given.provider or given.base_url:
-        return _with_key_of(_vendor_of(given), given, sources)
+        return _add_vendor_key(_find_vendor(given), given, sources)
     for vendor in _VENDORS:
         if vendor.key_variable in given.vendor_keys:
-            return _with_key_of(vendor, given, sources)
+            return _add_vendor_key(vendor, given, sources)
     for vendor in _VENDORS:
-        if base_url := _checked_variable(sources, vendor.url_variable, WEB_URL):
+        if base_url := _check_variable(sources, vendor.url_variable, WEB_URL):
             return replace(given, base_url=base_url)
     return replace(given, provider="scripted")
 
 
-def _vendor_keys(sources: _Sources) -> Mapping[str, Secret]:
+def _find_vendor_keys(sources: _Sources) -> Mapping[str, Secret]:
     """Keys by variable. Of other people's variables that happen to end so, a wrong value is nobody's business."""
     ours = {vendor.key_variable for vendor in _VENDORS}
     keys = {}
     for name in sorted(sources.variable_names() - _VARIABLES):
         is_known = _KEY_VARIABLE.fullmatch(name) or name in PROVIDER_SECRETS
-        if name in ours or (is_known and _is_key(sources.variable(name))):
-            keys[name] = _checked_variable(sources, name, SECRET)
+        if name in ours or (is_known and _is_key(sources.find_variable(name))):
+            keys[name] = _check_variable(sources, name, SECRET)
     return MappingProxyType({name: key for name, key in keys.items() if key is not None})
 
 
@@ -1725,7 +1756,7 @@ def _is_key(found: _FoundValue | None) -> bool:
         return False
 
 
-def _vendor_of(model: ModelSettings) -> _Vendor | None:
+def _find_vendor(model: ModelSettings) -> _Vendor | None:
     """Whose key may be sent: the named provider's, or that of the owner of the address."""
     if model.provider:
         return next((vendor for vendor in _VENDORS if vendor.provider == model.provider), None)
@@ -1733,11 +1764,11 @@ def _vendor_of(model: ModelSettings) -> _Vendor | None:
     return next((v for v in _VENDORS if host == v.host or host.endswith(f".{v.host}")), None)
 
 
-def _with_key_of(vendor: _Vendor | None, model: ModelSettings, sources: _Sources) -> ModelSettings:
+def _add_vendor_key(vendor: _Vendor | None, model: ModelSettings, sources: _Sources) -> ModelSettings:
     if vendor is None:
         return model
     key = model.vendor_keys.get(vendor.key_variable)
-    base_url = model.base_url or _checked_variable(sources, vendor.url_variable, WEB_URL)
+    base_url = model.base_url or _check_variable(sources, vendor.url_variable, WEB_URL)
     if key is None and base_url is None and not model.refresh_tokens and not model.is_asked_elsewhere:
         raise ConfigurationError(
             f"model.api_key must be set because model.provider is {model.provider!r}: set {vendor.key_variable}."
@@ -1745,16 +1776,16 @@ def _with_key_of(vendor: _Vendor | None, model: ModelSettings, sources: _Sources
     return replace(model, provider=vendor.provider, api_key=key, base_url=base_url)
 
 
-def _provider_of(key: Secret) -> str:
+def _guess_provider(key: Secret) -> str:
     """Whose key this is, by the prefixes that Anthropic and OpenRouter use; OpenAI's when it has neither."""
     text = key.reveal()
     return "anthropic" if text.startswith("sk-ant-") else "openrouter" if text.startswith("sk-or-") else "openai"
 
 
-def _checked_variable(sources: _Sources, name: str, kind: Kind[Any]) -> Any:
+def _check_variable(sources: _Sources, name: str, kind: SettingKind[Any]) -> Any:
     """The value of a variable that is no setting of ours; ``None`` when it is not set."""
-    found = sources.variable(name)
-    return None if found is None else _parsed(_Declaration(name, (name,), kind), found)
+    found = sources.find_variable(name)
+    return None if found is None else _parse_value(_Declaration(name, (name,), kind), found)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -1838,14 +1869,14 @@ def _read_config(path: Path | str, text: str | None = None) -> tuple[dict[str, o
         raise ConfigurationError(f"{path} must be a mapping of setting groups, such as 'model:'.")
     config: dict[str, object] = {}
     unused = []
-    for key, value in _flattened(document):
+    for key, value in _flatten_keys(document):
         if key in _CONFIG_KEYS:
             config[key] = value
         elif key in _REFERENCE_TOP_LEVEL or key in _REFERENCE_KEYS:
             unused.append(key)
         else:
             known = (*_CONFIG_KEYS, *_REFERENCE_KEYS, *_REFERENCE_TOP_LEVEL, *_CONFIG_GROUPS)
-            raise ConfigurationError(f"{key!r} in {path} is not a setting{_suggestion(key, known)}.")
+            raise ConfigurationError(f"{key!r} in {path} is not a setting{_format_suggestion(key, known)}.")
     notes = [f"Hermes worker does not use these keys of {path}: {', '.join(unused)}."] if unused else []
     return config, notes
 
@@ -1855,24 +1886,24 @@ _CONFIG_KEYS = tuple(key for key in _DECLARATION_OF if key != "home")
 _CONFIG_GROUPS = frozenset(key.partition(".")[0] for key in _DECLARATION_OF if "." in key)
 
 
-def _flattened(document: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+def _flatten_keys(document: Mapping[object, object]) -> Iterator[tuple[str, object]]:
     """Dotted keys of the groups we have; other keys as they are."""
     for name, value in document.items():
         if name not in _CONFIG_GROUPS:
             yield str(name), value
         elif isinstance(value, dict):
-            yield from _below(str(name), value)
+            yield from _flatten_below(str(name), value)
         elif name == "model" and isinstance(value, str):
             yield "model.default", value
         elif value is not None:
             raise ConfigurationError(f"{name} in config.yaml must be a mapping of settings.")
 
 
-def _below(group: str, values: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+def _flatten_below(group: str, values: Mapping[object, object]) -> Iterator[tuple[str, object]]:
     for name, value in values.items():
         key = f"{group}.{name}"
         if isinstance(value, dict) and any(known.startswith(f"{key}.") for known in _CONFIG_KEYS):
-            yield from _below(key, value)
+            yield from _flatten_below(key, value)
         else:
             yield key, value
 
@@ -1880,16 +1911,16 @@ def _below(group: str, values: Mapping[object, object]) -> Iterator[tuple[str, o
 # --- handing on ------------------------------------------------------------------------------------------------------
 
 
-def as_environ(settings: Settings) -> dict[str, str]:
-    """An environment for child processes, in which ``load`` gives these very settings.
+def render_environ(settings: Settings) -> dict[str, str]:
+    """An environment for child processes, in which ``load_settings`` gives these very settings.
 
     It is the environment this process was started with, with every setting spelled out, so that a child started
     later does not pick up an edit of ``config.yaml`` that its siblings do not have. Holds secrets: what is handed to
-    another process goes through ``handed_to``.
+    another process goes through ``build_handover``.
     """
     environ = {name: value for name, value in settings.environ.items() if name not in _VARIABLES}
     for group in (settings, *(getattr(settings, name) for name in _GROUPS)):
-        for item, declaration in _declared(type(group)):
+        for item, declaration in _iterate_declared(type(group)):
             value = getattr(group, item.name)
             # A limit that is ``None`` was taken off and must not come back as the default.
             is_given = value is not None or item.default not in (None, MISSING)
@@ -1898,14 +1929,15 @@ def as_environ(settings: Settings) -> dict[str, str]:
     return environ
 
 
-def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], Handover]:
+def build_handover(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], Handover]:
     """The environment of a child process that has these roles, without any secret, and what it gets by descriptor:
-    the secrets of its roles. Its ``load`` reads no file and gives ``settings``, but for the secrets of others."""
+    the secrets of its roles. Its ``load_settings`` reads no file and gives ``settings``, but for the secrets of
+    others."""
     environ = {}
     secrets = {}
-    for name, value in as_environ(settings).items():
-        whose = None if _is_harmless_setting(name) else _owners(name, value)
-        if whose is not None and not _is_brought(settings, name):
+    for name, value in render_environ(settings).items():
+        whose = None if _is_harmless_setting(name) else _find_owners(name, value)
+        if whose is not None and not _is_needed_by_api(settings, name):
             whose -= {ProcessRole.API}
         if whose is None:
             environ[name] = value
@@ -1913,21 +1945,21 @@ def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], 
             secrets[name] = value
     environ |= settings.secret_files
     return environ, Handover(
-        variables=secrets, is_complete=True, withheld=withheld_from(roles), origins=dict(settings.origins)
+        variables=secrets, is_complete=True, withheld=list_withheld(roles), origins=dict(settings.origins)
     )
 
 
-def _owners(variable: str, value: str) -> frozenset[ProcessRole] | None:
+def _find_owners(variable: str, value: str) -> frozenset[ProcessRole] | None:
     """As ``owners``; of a secret that an extension declares, the roles that it names."""
-    roles = installed.current().secret_variables.get(usual_variable(variable))
-    return owners(variable, value) if roles is None else frozenset(ProcessRole(role) for role in roles)
+    roles = installed.get_installed().secret_variables.get(strip_account_suffix(variable))
+    return find_owners(variable, value) if roles is None else frozenset(ProcessRole(role) for role in roles)
 
 
-def _is_brought(settings: Settings, variable: str) -> bool:
+def _is_needed_by_api(settings: Settings, variable: str) -> bool:
     """Whether the API needs this secret if it knows requests of a platform by it: where the platform brings any. What
     answers are sent with may be the same secret, and says nothing of that."""
-    usual = usual_variable(variable)
-    needs = installed.current().webhook_needs.get(usual, ())
+    usual = strip_account_suffix(variable)
+    needs = installed.get_installed().webhook_needs.get(usual, ())
     ending = variable.removeprefix(usual)
     return not needs or (
         settings.gateway.is_enabled
@@ -1945,7 +1977,7 @@ def _is_for_commands(settings: Settings, variable: str, roles: Iterable[ProcessR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldSetting:
+class SettingWithSource:
     """What a setting says, and who said so."""
 
     key: str
@@ -1960,18 +1992,18 @@ class ToldSetting:
     doc: str
 
 
-def told_settings(settings: Settings) -> Iterator[ToldSetting]:
+def list_with_sources(settings: Settings) -> Iterator[SettingWithSource]:
     """What every setting of a process says, in the order of the groups, and where that comes from. No secret is told.
     One that is for other processes only counts as set where it was given."""
     docs = _field_docs()
     for name, group in (("", Settings), *_GROUPS.items()):
         values = getattr(settings, name) if name else settings
-        for item, declaration in _declared(group):
+        for item, declaration in _iterate_declared(group):
             value = getattr(values, item.name)
             text = "" if value is None else declaration.kind.render(value)
             default = "" if item.default in (None, MISSING) else declaration.kind.render(item.default)
-            origin = settings.origins.get(declaration.key) or _unsaid(text, default)
-            yield ToldSetting(
+            origin = settings.origins.get(declaration.key) or _origin_of_default(text, default)
+            yield SettingWithSource(
                 key=declaration.key,
                 variable=declaration.variables[0],
                 value=None if declaration.kind.is_secret or not text else text,
@@ -1983,22 +2015,22 @@ def told_settings(settings: Settings) -> Iterator[ToldSetting]:
             )
 
 
-def _unsaid(text: str, default: str) -> SettingOrigin:
+def _origin_of_default(text: str, default: str) -> SettingOrigin:
     if text == default:
         return SettingOrigin(SettingLayer.DEFAULT, "default")
     return SettingOrigin(SettingLayer.DERIVED, "other settings")
 
 
-def config_values(text: str, *, place: str) -> dict[str, object]:
+def parse_config_text(text: str, *, place: str) -> dict[str, object]:
     """What a text that is written as ``config.yaml`` says of our settings, by key, as YAML reads it. Raises
     ``ConfigurationError``, in words that call it ``place``."""
     return _read_config(place, text)[0]
 
 
-def setting_of(key: str) -> tuple[str, Kind[Any]]:
+def find_setting(key: str) -> tuple[str, SettingKind[Any]]:
     """The variable of a setting and what it may hold. Raises ``ConfigurationError`` for what is none."""
     if key not in _CONFIG_KEYS:
-        raise ConfigurationError(f"{key!r} is not a setting{_suggestion(key, _CONFIG_KEYS)}.")
+        raise ConfigurationError(f"{key!r} is not a setting{_format_suggestion(key, _CONFIG_KEYS)}.")
     declaration = _DECLARATION_OF[key]
     return declaration.variables[0], declaration.kind
 
@@ -2016,11 +2048,11 @@ class SettingRow(NamedTuple):
     doc: str
 
 
-def describe() -> Iterator[SettingRow]:
+def describe_settings() -> Iterator[SettingRow]:
     """Every setting, in the order of the groups."""
     docs = _field_docs()
     for group in (Settings, *_GROUPS.values()):
-        for item, declaration in _declared(group):
+        for item, declaration in _iterate_declared(group):
             has_default = item.default not in (None, MISSING)
             kind = declaration.kind
             yield SettingRow(

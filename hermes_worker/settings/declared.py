@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import Extension, SettingDeclaration, SettingType, SettingValue
-from hermes_worker.settings.kinds import SWITCH, Kind, choice, matching, number
+from hermes_worker.settings.kinds import SWITCH, SettingKind, number, one_of, text_matching
 
 _LARGEST = float(sys.maxsize)
 
@@ -23,33 +23,33 @@ class DeclaredRow(NamedTuple):
     summary: str
 
 
-def values_of(declared: Iterable[SettingDeclaration], environ: Mapping[str, str]) -> Mapping[str, SettingValue]:
+def read_values(declared: Iterable[SettingDeclaration], environ: Mapping[str, str]) -> Mapping[str, SettingValue]:
     """What the variables hold, or their defaults, by variable. An empty variable counts as not set.
 
     Raises ``ConfigurationError``: one sentence that names the variable and what it may hold.
     """
-    found = ((item.variable, _value(item, environ.get(item.variable, ""))) for item in declared)
+    found = ((item.variable, _parse_value(item, environ.get(item.variable, ""))) for item in declared)
     return {variable: value for variable, value in found if value is not None}
 
 
 def describe_declared(extensions: Iterable[Extension], environ: Mapping[str, str]) -> Iterator[DeclaredRow]:
-    """The settings of extensions with what they hold here. Raises as ``values_of``."""
+    """The settings of extensions with what they hold here. Raises as ``read_values``."""
     for one in extensions:
-        held = values_of(one.settings, environ)
+        held = read_values(one.settings, environ)
         for item in one.settings:
-            yield DeclaredRow(one.name, item.variable, _shown(item, held.get(item.variable)), item.summary)
+            yield DeclaredRow(one.name, item.variable, _format_value(item, held.get(item.variable)), item.summary)
 
 
-def _shown(item: SettingDeclaration, value: SettingValue | None) -> str:
+def _format_value(item: SettingDeclaration, value: SettingValue | None) -> str:
     if value is None:
         return "missing" if item.is_required else "not set"
-    return "set" if item.is_secret else _kind(item).render(value)
+    return "set" if item.is_secret else _find_kind(item).render(value)
 
 
-def _value(item: SettingDeclaration, text: str) -> SettingValue | None:
+def _parse_value(item: SettingDeclaration, text: str) -> SettingValue | None:
     if not text.strip():
         return item.default
-    kind = _kind(item)
+    kind = _find_kind(item)
     try:
         value: SettingValue = kind.parse(text)
     except (ValueError, TypeError):
@@ -60,31 +60,31 @@ def _value(item: SettingDeclaration, text: str) -> SettingValue | None:
     return value
 
 
-def _kind(item: SettingDeclaration) -> Kind[Any]:
+def _find_kind(item: SettingDeclaration) -> SettingKind[Any]:
     low = -_LARGEST if item.minimum is None else item.minimum
     high = _LARGEST if item.maximum is None else item.maximum
     match item.holds:
         case SettingType.SWITCH:
             return SWITCH
         case SettingType.NUMBER:
-            return _worded(number(low, high, "units"), item, "a number")
+            return _describe_kind(number(low, high, "units"), item, "a number")
         case SettingType.INTEGER:
-            return _worded(_whole(low, high), item, "a whole number")
+            return _describe_kind(_whole_number(low, high), item, "a whole number")
         case _:
-            return choice(*item.choices) if item.choices else matching(r"(?s).+", "text")
+            return one_of(*item.choices) if item.choices else text_matching(r"(?s).+", "text")
 
 
-def _whole(low: float, high: float) -> Kind[int]:
-    return Kind("", lambda raw: _between(int(str(raw).strip()), low, high))
+def _whole_number(low: float, high: float) -> SettingKind[int]:
+    return SettingKind("", lambda raw: _require_between(int(str(raw).strip()), low, high))
 
 
-def _between(value: int, low: float, high: float) -> int:
+def _require_between(value: int, low: float, high: float) -> int:
     if not low <= value <= high:
         raise ValueError
     return value
 
 
-def _worded(kind: Kind[Any], item: SettingDeclaration, what: str) -> Kind[Any]:
+def _describe_kind(kind: SettingKind[Any], item: SettingDeclaration, what: str) -> SettingKind[Any]:
     bounds = (("from", item.minimum), ("to", item.maximum))
     limits = "".join(f" {word} {bound:g}" for word, bound in bounds if bound is not None)
-    return Kind(f"{what}{limits}", kind.parse, kind.render)
+    return SettingKind(f"{what}{limits}", kind.parse, kind.render)

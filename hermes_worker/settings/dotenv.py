@@ -14,14 +14,14 @@ def write_secret(home: Path, variable: str, value: str) -> Path:
     ``ConfigurationError``."""
     path = home / ".env"
     try:
-        text = with_variable(path.read_text(encoding="utf-8") if path.exists() else "", variable, value)
+        text = set_variable(path.read_text(encoding="utf-8") if path.exists() else "", variable, value)
         replace_text(path, text, mode=0o600)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be written: {type(error).__name__}") from None
     return path
 
 
-def with_variable(before: str, variable: str, value: str) -> str:
+def set_variable(before: str, variable: str, value: str) -> str:
     """The text of a ``.env`` with one variable set. Raises ``ConfigurationError`` for what cannot stand there."""
     if "'" in value or not value.isprintable():
         raise ConfigurationError(f"{variable} cannot stand in a .env file")

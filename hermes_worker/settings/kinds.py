@@ -19,12 +19,12 @@ from types import MappingProxyType
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from hermes_worker.core.pricing import own_price
-from hermes_worker.core.principals import InvalidName, checked_tenant
-from hermes_worker.features.artifacts.rules import PATTERNS_MAX, wrong_pattern
-from hermes_worker.features.retention.rules import InvalidRule, rules_of
-from hermes_worker.settings.sentinels import sentinels_of
-from hermes_worker.settings.servers import servers_url_of
+from hermes_worker.core.pricing import parse_own_price
+from hermes_worker.core.principals import InvalidName, require_tenant_name
+from hermes_worker.features.artifacts.rules import PATTERNS_MAX, explain_wrong_pattern
+from hermes_worker.features.retention.rules import InvalidRule, parse_rules
+from hermes_worker.settings.sentinels import parse_sentinels
+from hermes_worker.settings.servers import parse_servers_url
 from hermes_worker.system.faults import parse_faults
 
 __all__ = [
@@ -47,21 +47,21 @@ __all__ = [
     "TEXT_KEYS",
     "UMASK",
     "WEB_URL",
-    "Kind",
     "NamedModel",
     "ProviderOptions",
     "Secret",
+    "SettingKind",
     "TenantKey",
-    "choice",
     "command_lines",
+    "convert_socket_url",
     "integer",
-    "matching",
-    "named_model",
-    "names",
+    "list_of_names",
     "number",
+    "one_of",
     "optional_integer",
     "optional_number",
-    "socket_url",
+    "parse_named_model",
+    "text_matching",
 ]
 
 _T = TypeVar("_T")
@@ -107,7 +107,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[_T]):
+class SettingKind(Generic[_T]):
     """What values a setting takes."""
 
     allowed: str
@@ -158,12 +158,12 @@ def _as_switch(raw: object) -> bool:
     return word
 
 
-SWITCH: Kind[bool] = Kind("true or false", _as_switch, lambda value: "true" if value else "false")
+SWITCH: SettingKind[bool] = SettingKind("true or false", _as_switch, lambda value: "true" if value else "false")
 
 # --- plain values ----------------------------------------------------------------------------------------------------
 
 
-def matching(pattern: str, allowed: str, *, fold: Callable[[str], str] = str) -> Kind[str]:
+def text_matching(pattern: str, allowed: str, *, fold: Callable[[str], str] = str) -> SettingKind[str]:
     """Text of one form; ``fold`` brings different spellings together."""
     compiled = re.compile(pattern)
 
@@ -173,49 +173,51 @@ def matching(pattern: str, allowed: str, *, fold: Callable[[str], str] = str) ->
             raise ValueError
         return text
 
-    return Kind(allowed, parse)
+    return SettingKind(allowed, parse)
 
 
-def choice(*values: str, fold: Callable[[str], str] = str.lower) -> Kind[str]:
+def one_of(*values: str, fold: Callable[[str], str] = str.lower) -> SettingKind[str]:
     """One of a closed list, in any case."""
-    return matching("|".join(map(re.escape, values)), f"one of {', '.join(values)}", fold=fold)
+    return text_matching("|".join(map(re.escape, values)), f"one of {', '.join(values)}", fold=fold)
 
 
-def number(minimum: float, maximum: float, unit: str) -> Kind[float]:
+def number(minimum: float, maximum: float, unit: str) -> SettingKind[float]:
     def parse(raw: object) -> float:
         value = float(_as_text(raw))
         if not (math.isfinite(value) and minimum <= value <= maximum):
             raise ValueError
         return value
 
-    return Kind(f"a number of {unit} from {_plain(minimum)} to {_plain(maximum)}", parse, _plain)
+    return SettingKind(
+        f"a number of {unit} from {_render_number(minimum)} to {_render_number(maximum)}", parse, _render_number
+    )
 
 
-def optional_number(minimum: float, maximum: float, unit: str) -> Kind[float | None]:
+def optional_number(minimum: float, maximum: float, unit: str) -> SettingKind[float | None]:
     """A number, or 0 that becomes ``None``: no limit."""
     limited = number(minimum, maximum, unit)
 
     def parse(raw: object) -> float | None:
         return None if float(_as_text(raw)) == 0 else limited.parse(raw)
 
-    return Kind(f"{limited.allowed}, or 0 for no limit", parse, lambda value: _plain(value or 0))
+    return SettingKind(f"{limited.allowed}, or 0 for no limit", parse, lambda value: _render_number(value or 0))
 
 
-def _plain(value: float) -> str:
+def _render_number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 
-def integer(minimum: int, maximum: int) -> Kind[int]:
+def integer(minimum: int, maximum: int) -> SettingKind[int]:
     def parse(raw: object) -> int:
         value = int(_as_text(raw))
         if not minimum <= value <= maximum:
             raise ValueError
         return value
 
-    return Kind(f"a whole number from {minimum} to {maximum}", parse)
+    return SettingKind(f"a whole number from {minimum} to {maximum}", parse)
 
 
-def names(pattern: str, what: str) -> Kind[tuple[str, ...]]:
+def list_of_names(pattern: str, what: str) -> SettingKind[tuple[str, ...]]:
     """A list of names: a YAML or JSON list, or text with commas. Keeps the first of equal names."""
     compiled = re.compile(pattern)
 
@@ -225,12 +227,12 @@ def names(pattern: str, what: str) -> Kind[tuple[str, ...]]:
             raise ValueError
         return tuple(dict.fromkeys(found))
 
-    return Kind(f"a list of {what}, in YAML or separated by commas", parse, ",".join)
+    return SettingKind(f"a list of {what}, in YAML or separated by commas", parse, ",".join)
 
 
-def command_lines() -> Kind[tuple[str, ...]]:
+def command_lines() -> SettingKind[tuple[str, ...]]:
     """A list of commands with their arguments, quoted as for a shell."""
-    listed = names(r"[^,\x00-\x1f]{1,1000}", "commands")
+    listed = list_of_names(r"[^,\x00-\x1f]{1,1000}", "commands")
 
     def parse(raw: object) -> tuple[str, ...]:
         found = listed.parse(raw)
@@ -238,17 +240,17 @@ def command_lines() -> Kind[tuple[str, ...]]:
             raise ValueError
         return found
 
-    return Kind(f"{listed.allowed}, each quoted as for a shell", parse, listed.render)
+    return SettingKind(f"{listed.allowed}, each quoted as for a shell", parse, listed.render)
 
 
-def optional_integer(minimum: int, maximum: int) -> Kind[int | None]:
+def optional_integer(minimum: int, maximum: int) -> SettingKind[int | None]:
     """A whole number, or 0 that becomes ``None``: not set."""
     limited = integer(minimum, maximum)
 
     def parse(raw: object) -> int | None:
         return None if _as_text(raw) == "0" else limited.parse(raw)
 
-    return Kind(f"{limited.allowed}, or 0", parse, lambda value: str(value or 0))
+    return SettingKind(f"{limited.allowed}, or 0", parse, lambda value: str(value or 0))
 
 
 _FALLBACK = re.compile(r"([a-z][\w.-]{0,63}):([\w.:/@+-]{1,200})")
@@ -266,7 +268,7 @@ class NamedModel(NamedTuple):
     """Whose value is the key, in place of the provider's usual variables."""
 
 
-def named_model(text: str) -> NamedModel:
+def parse_named_model(text: str) -> NamedModel:
     """Raises ``ValueError`` for what is none."""
     rest, *key = _BEFORE_KEY.split(text, maxsplit=1)
     named, *address = _BEFORE_ADDRESS.split(rest, maxsplit=1)
@@ -278,16 +280,16 @@ def named_model(text: str) -> NamedModel:
 
 def _parse_fallbacks(raw: object) -> tuple[str, ...]:
     """``provider:model`` with or without ``@address`` and ``$KEY_VARIABLE``, or the mappings of the original."""
-    found = tuple(_fallback(item) for item in ([raw] if isinstance(raw, dict) else _as_list(raw)))
+    found = tuple(_parse_fallback(item) for item in ([raw] if isinstance(raw, dict) else _as_list(raw)))
     for text in found:
-        named_model(text)
+        parse_named_model(text)
     return tuple(dict.fromkeys(found))
 
 
 def _parse_retention_rules(raw: object) -> tuple[str, ...]:
     written = tuple(_as_text(item) for item in _as_list(raw))
     try:
-        rules_of(written)
+        parse_rules(written)
     except InvalidRule as error:
         raise ValueError from error
     return written
@@ -295,7 +297,7 @@ def _parse_retention_rules(raw: object) -> tuple[str, ...]:
 
 def _parse_artifact_patterns(raw: object) -> tuple[str, ...]:
     found = tuple(_as_text(item) for item in _as_list(raw))
-    if len(found) > PATTERNS_MAX or any(wrong_pattern(pattern) for pattern in found):
+    if len(found) > PATTERNS_MAX or any(explain_wrong_pattern(pattern) for pattern in found):
         raise ValueError
     return found
 
@@ -303,23 +305,23 @@ def _parse_artifact_patterns(raw: object) -> tuple[str, ...]:
 def _parse_prices(raw: object) -> tuple[str, ...]:
     found = tuple(_as_text(item) for item in _as_list(raw))
     for text in found:
-        own_price(text)
+        parse_own_price(text)
     return found
 
 
 def _parse_model_shares(raw: object) -> tuple[tuple[str, float], ...]:
     pairs = raw.items() if isinstance(raw, dict) else (_as_text(item).partition("=")[::2] for item in _as_list(raw))
-    return tuple(_model_share(_as_text(pattern), share) for pattern, share in pairs)
+    return tuple(_parse_model_share(_as_text(pattern), share) for pattern, share in pairs)
 
 
-def _model_share(pattern: str, raw: object) -> tuple[str, float]:
+def _parse_model_share(pattern: str, raw: object) -> tuple[str, float]:
     share = float(str(raw))
     if not re.fullmatch(r"[A-Za-z0-9_.:/@+*?-]{1,200}", pattern) or not 0.1 <= share <= 0.95:
         raise ValueError
     return pattern, share
 
 
-def _fallback(item: object) -> str:
+def _parse_fallback(item: object) -> str:
     if not isinstance(item, dict):
         return _as_text(item)
     if set(item) - {"base_url", "key_env"} != {"provider", "model"}:
@@ -357,19 +359,23 @@ def _parse_provider_options(raw: object) -> tuple[tuple[str, ProviderOptions], .
     document = json.loads(_as_text(raw)) if isinstance(raw, str) else raw
     if not isinstance(document, Mapping) or len(json.dumps(document)) > _OPTIONS_CHARS_MAX:
         raise ValueError
-    return tuple((_matching(_PROVIDER_NAME, name), _options(said)) for name, said in sorted(document.items()))
+    return tuple(
+        (_require_match(_PROVIDER_NAME, name), _parse_options(said)) for name, said in sorted(document.items())
+    )
 
 
-def _options(said: object) -> ProviderOptions:
+def _parse_options(said: object) -> ProviderOptions:
     if not isinstance(said, Mapping) or set(said) - {item.name for item in fields(ProviderOptions)}:
         raise ValueError
     headers, body = said.get("headers") or {}, said.get("body") or {}
     if not isinstance(headers, Mapping) or not isinstance(body, Mapping):
         raise ValueError
     return ProviderOptions(
-        region=_matching(_PLAIN_WORD, said["region"]) if said.get("region") else "",
-        service_tier=_matching(_PLAIN_WORD, said["service_tier"]) if said.get("service_tier") else "",
-        headers=MappingProxyType({_header_name(name): _header_value(value) for name, value in headers.items()}),
+        region=_require_match(_PLAIN_WORD, said["region"]) if said.get("region") else "",
+        service_tier=_require_match(_PLAIN_WORD, said["service_tier"]) if said.get("service_tier") else "",
+        headers=MappingProxyType(
+            {_parse_header_name(name): _parse_header_value(value) for name, value in headers.items()}
+        ),
         body=MappingProxyType({_as_text(name): value for name, value in body.items()}),
     )
 
@@ -379,10 +385,12 @@ def _parse_variables(raw: object) -> tuple[tuple[str, str], ...]:
     document = json.loads(_as_text(raw)) if isinstance(raw, str) else raw
     if not isinstance(document, Mapping) or len(json.dumps(document)) > _OPTIONS_CHARS_MAX:
         raise ValueError
-    return tuple((_matching(_VARIABLE_NAME, name), _scalar(value)) for name, value in sorted(document.items()))
+    return tuple(
+        (_require_match(_VARIABLE_NAME, name), _parse_scalar(value)) for name, value in sorted(document.items())
+    )
 
 
-def _scalar(value: object) -> str:
+def _parse_scalar(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
@@ -390,21 +398,21 @@ def _scalar(value: object) -> str:
     raise ValueError
 
 
-def _matching(pattern: re.Pattern[str], raw: object) -> str:
+def _require_match(pattern: re.Pattern[str], raw: object) -> str:
     text = _as_text(raw)
     if not pattern.fullmatch(text):
         raise ValueError
     return text
 
 
-def _header_name(raw: object) -> str:
-    name = _matching(_HEADER_NAME, raw)
+def _parse_header_name(raw: object) -> str:
+    name = _require_match(_HEADER_NAME, raw)
     if name.lower() in _HEADERS_OF_OURS:
         raise ValueError
     return name
 
 
-def _header_value(raw: object) -> str:
+def _parse_header_value(raw: object) -> str:
     text = _as_text(raw)
     if not text.isascii() or not text.isprintable():
         raise ValueError
@@ -461,49 +469,51 @@ def _parse_approvals_mode(raw: object) -> str:
     return text
 
 
-FALLBACKS: Kind[tuple[str, ...]] = Kind(
+FALLBACKS: SettingKind[tuple[str, ...]] = SettingKind(
     "a list of provider:model, provider:model@address or either with $NAME_OF_AN_API_KEY behind it, or of mappings with"
     " provider, model, base_url and key_env",
     _parse_fallbacks,
     ",".join,
     is_quotable=False,  # an address may hold a password, which is what is wrong with it
 )
-PROVIDER_OPTIONS: Kind[tuple[tuple[str, ProviderOptions], ...]] = Kind(
+PROVIDER_OPTIONS: SettingKind[tuple[tuple[str, ProviderOptions], ...]] = SettingKind(
     "a mapping from names of providers to region, service_tier, headers (no credentials) and body",
     _parse_provider_options,
     _render_provider_options,
     is_quotable=False,  # what it holds was meant for somebody else
 )
-VARIABLES: Kind[tuple[tuple[str, str], ...]] = Kind(
+VARIABLES: SettingKind[tuple[tuple[str, str], ...]] = SettingKind(
     "a mapping from names of variables to texts, numbers or switches",
     _parse_variables,
     lambda value: json.dumps(dict(value)) if value else "",
     is_quotable=False,
 )
-PRICES: Kind[tuple[str, ...]] = Kind(
+PRICES: SettingKind[tuple[str, ...]] = SettingKind(
     "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",
     _parse_prices,
     ",".join,
 )
-MODEL_SHARES: Kind[tuple[tuple[str, float], ...]] = Kind(
+MODEL_SHARES: SettingKind[tuple[tuple[str, float], ...]] = SettingKind(
     "a list of model=share, such as gpt-5.4*=0.85, with shares from 0.1 to 0.95",
     _parse_model_shares,
     lambda value: ",".join(f"{pattern}={share:g}" for pattern, share in value),
 )
-RETENTION_RULES: Kind[tuple[str, ...]] = Kind(
+RETENTION_RULES: SettingKind[tuple[str, ...]] = SettingKind(
     "a list of kind=rule, such as runs=365d/100000 or transcripts=never", _parse_retention_rules, ",".join
 )
-ARTIFACT_PATTERNS: Kind[tuple[str, ...]] = Kind(
+ARTIFACT_PATTERNS: SettingKind[tuple[str, ...]] = SettingKind(
     f"a list of at most {PATTERNS_MAX} patterns of paths below the workspace, such as *.csv or reports/**",
     _parse_artifact_patterns,
     ",".join,
 )
-APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
-DIRECTORY = Kind("a directory", _parse_directory)
-FILE = Kind("a file", _parse_directory)
-UMASK: Kind[int] = Kind("three octal digits in quotes, such as '022'", _parse_umask, lambda value: f"{value:03o}")
-FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)
-HOST = matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host name or IP address")
+APPROVALS_MODE = SettingKind("manual, smart or off", _parse_approvals_mode)
+DIRECTORY = SettingKind("a directory", _parse_directory)
+FILE = SettingKind("a file", _parse_directory)
+UMASK: SettingKind[int] = SettingKind(
+    "three octal digits in quotes, such as '022'", _parse_umask, lambda value: f"{value:03o}"
+)
+FAULT_PLAN = SettingKind("a fault plan", _parse_fault_plan)
+HOST = text_matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host name or IP address")
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
@@ -527,8 +537,10 @@ def _parse_server_key(raw: object) -> Secret:
     return secret
 
 
-SECRET = Kind("printable ASCII text without spaces", _parse_secret, Secret.reveal, is_quotable=False, is_secret=True)
-SECRETS: Kind[tuple[Secret, ...]] = Kind(
+SECRET = SettingKind(
+    "printable ASCII text without spaces", _parse_secret, Secret.reveal, is_quotable=False, is_secret=True
+)
+SECRETS: SettingKind[tuple[Secret, ...]] = SettingKind(
     "a list of keys without spaces, in YAML or separated by commas",
     lambda raw: tuple(dict.fromkeys(_parse_secret(item) for item in _as_list(raw))),
     lambda keys: ",".join(key.reveal() for key in keys),
@@ -555,14 +567,14 @@ def _parse_tenant_keys(raw: object) -> tuple[TenantKey, ...]:
         if not (separator and slash and provider.strip()):
             raise ValueError
         try:
-            owner = checked_tenant(tenant)
+            owner = require_tenant_name(tenant)
         except InvalidName:
             raise ValueError from None
         found.append(TenantKey(tenant=owner, provider=provider.strip(), key=_parse_secret(key.strip())))
     return tuple(dict.fromkeys(found))
 
 
-TENANT_KEYS: Kind[tuple[TenantKey, ...]] = Kind(
+TENANT_KEYS: SettingKind[tuple[TenantKey, ...]] = SettingKind(
     "a list of TENANT/PROVIDER=KEY, in YAML or separated by commas",
     _parse_tenant_keys,
     lambda keys: ",".join(f"{each.tenant}/{each.provider}={each.key.reveal()}" for each in keys),
@@ -584,7 +596,7 @@ def _parse_text_keys(raw: object) -> tuple[Secret, ...]:
     return keys
 
 
-TEXT_KEYS: Kind[tuple[Secret, ...]] = Kind(
+TEXT_KEYS: SettingKind[tuple[Secret, ...]] = SettingKind(
     f"keys of at least {_TEXT_KEY_CHARS_MIN} printable ASCII characters, or the word {NO_TEXT_KEY}, separated by "
     "commas or line ends",
     _parse_text_keys,
@@ -592,7 +604,7 @@ TEXT_KEYS: Kind[tuple[Secret, ...]] = Kind(
     is_quotable=False,
     is_secret=True,
 )
-SERVER_KEY = Kind(
+SERVER_KEY = SettingKind(
     f"at least {_SERVER_KEY_CHARS_MIN} printable ASCII characters without spaces",
     _parse_server_key,
     Secret.reveal,
@@ -620,7 +632,7 @@ def _parse_database_url(raw: object) -> str:
     scheme, separator, rest = text.partition("://")
     if separator and scheme in ("postgresql", "postgresql+psycopg"):
         # SQLAlchemy would take plain ``postgresql`` for psycopg2, which we do not install.
-        return f"postgresql+psycopg://{_of_the_primary(rest)}"
+        return f"postgresql+psycopg://{_target_primary(rest)}"
     path, query_mark, query = rest.removeprefix("/").partition("?")
     if scheme != "sqlite" or not rest.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
         raise ValueError
@@ -628,10 +640,10 @@ def _parse_database_url(raw: object) -> str:
     return f"sqlite:///{Path(path).absolute()}{query_mark}{query}"
 
 
-def _of_the_primary(rest: str) -> str:
+def _target_primary(rest: str) -> str:
     """What follows ``://``. Of several servers the one is meant that takes writes, unless the URL says otherwise: they
     are ``a:5432,b:5432`` as libpq writes them, or ``?host=a:5432&host=b:5432`` as SQLAlchemy does."""
-    url = servers_url_of(f"//{rest}")
+    url = parse_servers_url(f"//{rest}")
     for server in url.servers:
         _require_port(urlsplit(f"//{server}").port)
     several = [f"host={server}" for server in url.servers if len(url.servers) > 1]
@@ -646,7 +658,7 @@ def _of_the_primary(rest: str) -> str:
 
 def _parse_broker_url(raw: object) -> str:
     text = _as_word(raw)
-    if sentinels_of(text) is not None:
+    if parse_sentinels(text) is not None:
         return text
     parts = urlsplit(text)
     is_socket = parts.scheme in _SOCKET_SCHEMES
@@ -670,7 +682,7 @@ def _database_number(path: str, query: str) -> int:
     return int(text.strip("/"))
 
 
-def socket_url(url: str, scheme: str, database_option: str) -> str:
+def convert_socket_url(url: str, scheme: str, database_option: str) -> str:
     """A broker URL in the spelling of one client library, if it names a socket; other URLs unchanged.
 
     redis-py: ``unix://[user:password@]/path?db=0``. kombu: ``redis+socket://[user:password@]/path?virtual_host=0``.
@@ -694,15 +706,15 @@ def _parse_container_engine(raw: object) -> str:
     return text.rstrip("/")
 
 
-CONTAINER_ENGINE = Kind("unix:///PATH or tcp://HOST:PORT", _parse_container_engine)
-WEB_URL = Kind("an http:// or https:// URL without user name or password", _parse_web_url, is_quotable=False)
-DATABASE_URL = Kind(
+CONTAINER_ENGINE = SettingKind("unix:///PATH or tcp://HOST:PORT", _parse_container_engine)
+WEB_URL = SettingKind("an http:// or https:// URL without user name or password", _parse_web_url, is_quotable=False)
+DATABASE_URL = SettingKind(
     "a postgresql+psycopg://, postgresql:// or sqlite:/// URL (a file, not :memory:)",
     _parse_database_url,
     is_quotable=False,
     is_secret=True,
 )
-BROKER_URL = Kind(
+BROKER_URL = SettingKind(
     "a redis://, rediss://, redis+socket:// or unix:// URL with a numbered database, or a redis+sentinel:// or "
     "rediss+sentinel:// URL with the name of a service",
     _parse_broker_url,

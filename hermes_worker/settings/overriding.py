@@ -14,22 +14,22 @@ from functools import lru_cache
 from typing import Any
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, widens
-from hermes_worker.settings import Settings, config_values, setting_of
-from hermes_worker.settings.kinds import Kind
+from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, is_wider
+from hermes_worker.settings import Settings, find_setting, parse_config_text
+from hermes_worker.settings.kinds import SettingKind
 
 __all__ = [
     "Overrides",
-    "bounded_overrides",
-    "callers_overrides",
-    "checked_overrides",
-    "configuration_values",
-    "file_values",
-    "fleet_values",
-    "overridden",
+    "bound_overrides",
+    "check_overrides",
+    "drop_excessive",
+    "filter_for_callers",
+    "has_value",
+    "override_settings",
+    "parse_configuration",
+    "parse_file_values",
+    "parse_fleet_values",
     "require_overridable",
-    "says",
-    "still_bounded",
 ]
 
 Overrides = Mapping[str, str]
@@ -49,47 +49,47 @@ _NEVER_IN_ROWS = (
 """What is needed to reach the rows, or would let whoever writes rows run code or see secrets."""
 
 
-def fleet_values(text: str, *, place: str) -> dict[str, str]:
+def parse_fleet_values(text: str, *, place: str) -> dict[str, str]:
     """What the configuration of a fleet says, written as ``config.yaml``, by key. Secrets, variables (``${NAME}``) and
     what is needed to reach the rows have no place in it. Raises ``ConfigurationError``."""
     if len(text) > TEXT_CHARS_MAX:
         raise ConfigurationError(f"{place} has more than {TEXT_CHARS_MAX:,} characters.")
     values = {}
-    for key, raw in config_values(text, place=place).items():
-        _, kind = setting_of(key)
+    for key, raw in parse_config_text(text, place=place).items():
+        _, kind = find_setting(key)
         if kind.is_secret or key.startswith(_NEVER_IN_ROWS):
             raise ConfigurationError(f"{key} has no place in {place}: give it to the processes themselves.")
         if raw not in (None, ""):
-            values[key] = _rendered(key, kind, raw, place)
+            values[key] = _render_value(key, kind, raw, place)
     return values
 
 
-def configuration_values(text: str, tenant: str | None) -> dict[str, str]:
+def parse_configuration(text: str, tenant: str | None) -> dict[str, str]:
     """What a configuration of the fleet (``None``), or of a tenant, says. Raises ``ConfigurationError``."""
     if tenant is None:
-        return fleet_values(text, place="the configuration of the fleet")
+        return parse_fleet_values(text, place="the configuration of the fleet")
     place = f"the configuration of the tenant {tenant!r}"
-    return checked_overrides(config_values(text, place=place), OverrideLevel.TENANT, place=place)
+    return check_overrides(parse_config_text(text, place=place), OverrideLevel.TENANT, place=place)
 
 
-def file_values(text: str, *, place: str) -> dict[str, str | None]:
+def parse_file_values(text: str, *, place: str) -> dict[str, str | None]:
     """What ``config.yaml`` says by now of settings that may be overridden, by key; ``None`` for a value with a
     variable, which is read at a start. Raises ``ConfigurationError`` where a setting has a value that it does not
     take, whichever it is."""
     found: dict[str, str | None] = {}
-    for key, raw in config_values(text, place=place).items():
+    for key, raw in parse_config_text(text, place=place).items():
         if raw in (None, ""):
             continue
-        value = None if "${" in str(raw) else _rendered(key, setting_of(key)[1], raw, place)
+        value = None if "${" in str(raw) else _render_value(key, find_setting(key)[1], raw, place)
         if key in OVERRIDABLE:
             found[key] = value
     return found
 
 
-def checked_overrides(said: Mapping[str, object], level: OverrideLevel, *, place: str) -> dict[str, str]:
+def check_overrides(said: Mapping[str, object], level: OverrideLevel, *, place: str) -> dict[str, str]:
     """``said``, each a value that its setting takes and that may be said there. Raises ``ConfigurationError``."""
     require_overridable(said, level)
-    return {key: _rendered(key, setting_of(key)[1], raw, place) for key, raw in said.items()}
+    return {key: _render_value(key, find_setting(key)[1], raw, place) for key, raw in said.items()}
 
 
 def require_overridable(keys: Iterable[str], level: OverrideLevel) -> None:
@@ -97,14 +97,16 @@ def require_overridable(keys: Iterable[str], level: OverrideLevel) -> None:
     for key in keys:
         which = OVERRIDABLE.get(key)
         if which is None or level not in which.levels:
-            raise ConfigurationError(f"{key[:100]!r} cannot be overridden for a {level.value}{_meant(key, level)}.")
+            raise ConfigurationError(
+                f"{key[:100]!r} cannot be overridden for a {level.value}{_format_suggestion(key, level)}."
+            )
 
 
-def bounded_overrides(settings: Settings, said: Overrides, *, place: str) -> Overrides:
+def bound_overrides(settings: Settings, said: Overrides, *, place: str) -> Overrides:
     """``said`` of callers, none of which allows more than ``settings``. Raises ``ConfigurationError``."""
-    for key, above, wanted in _pairs(settings, said):
-        if widens(OVERRIDABLE[key], above, wanted):
-            kind = setting_of(key)[1]
+    for key, above, wanted in _compare_values(settings, said):
+        if is_wider(OVERRIDABLE[key], above, wanted):
+            kind = find_setting(key)[1]
             limit = "no limit" if above is None else kind.render(above)
             raise ConfigurationError(
                 f"{key} in {place} says {said[key]!r} and may not allow more than what stands above: {limit!r}."
@@ -112,52 +114,52 @@ def bounded_overrides(settings: Settings, said: Overrides, *, place: str) -> Ove
     return said
 
 
-def still_bounded(settings: Settings, said: Overrides) -> dict[str, str]:
+def drop_excessive(settings: Settings, said: Overrides) -> dict[str, str]:
     """``said`` without what allows more than ``settings``: what stands above may have changed since it was said."""
-    pairs = _pairs(settings, said)
-    return {key: said[key] for key, above, wanted in pairs if not widens(OVERRIDABLE[key], above, wanted)}
+    pairs = _compare_values(settings, said)
+    return {key: said[key] for key, above, wanted in pairs if not is_wider(OVERRIDABLE[key], above, wanted)}
 
 
-def callers_overrides(said: Overrides) -> dict[str, str]:
+def filter_for_callers(said: Overrides) -> dict[str, str]:
     """``said`` as far as callers may say it for a run."""
     return {key: text for key, text in said.items() if text and (which := OVERRIDABLE.get(key)) and which.for_callers}
 
 
-def says(settings: Settings, key: str, text: str) -> bool:
+def has_value(settings: Settings, key: str, text: str) -> bool:
     """Whether the setting has this value already."""
-    return all(above == wanted for _, above, wanted in _pairs(settings, {key: text}))
+    return all(above == wanted for _, above, wanted in _compare_values(settings, {key: text}))
 
 
-def overridden(settings: Settings, said: Overrides) -> Settings:
+def override_settings(settings: Settings, said: Overrides) -> Settings:
     """``settings`` with the values of ``said``, which were checked before."""
     if not said:
         return settings
-    values = _overridden_values(tuple(sorted(said.items())))
+    values = _parse_overridden_values(tuple(sorted(said.items())))
     return replace(settings, **{group: replace(getattr(settings, group), **own) for group, own in values.items()})
 
 
-def _pairs(settings: Settings, said: Overrides) -> Iterator[tuple[str, Any, Any]]:
+def _compare_values(settings: Settings, said: Overrides) -> Iterator[tuple[str, Any, Any]]:
     """Key, value above, wanted value."""
     for key, text in said.items():
         group, name = _FIELD_OF[key]
-        yield key, getattr(getattr(settings, group), name), _value(key, text)
+        yield key, getattr(getattr(settings, group), name), _parse_value(key, text)
 
 
 @lru_cache(256)
-def _overridden_values(said: tuple[tuple[str, str], ...]) -> Mapping[str, Mapping[str, Any]]:
+def _parse_overridden_values(said: tuple[tuple[str, str], ...]) -> Mapping[str, Mapping[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for key, text in said:
         group, name = _FIELD_OF[key]
-        groups.setdefault(group, {})[name] = _value(key, text)
+        groups.setdefault(group, {})[name] = _parse_value(key, text)
     return groups
 
 
-def _value(key: str, text: str) -> Any:
+def _parse_value(key: str, text: str) -> Any:
     """An empty text takes back what a file said: the setting has its default again."""
-    return setting_of(key)[1].parse(text) if text else _DEFAULT_OF[key]
+    return find_setting(key)[1].parse(text) if text else _DEFAULT_OF[key]
 
 
-def _rendered(key: str, kind: Kind[Any], raw: object, place: str) -> str:
+def _render_value(key: str, kind: SettingKind[Any], raw: object, place: str) -> str:
     if isinstance(raw, str) and "${" in raw:
         raise ConfigurationError(f"{key} in {place} refers to a variable; write the value itself.")
     try:
@@ -172,13 +174,13 @@ def _rendered(key: str, kind: Kind[Any], raw: object, place: str) -> str:
     return text
 
 
-def _meant(key: str, level: OverrideLevel) -> str:
+def _format_suggestion(key: str, level: OverrideLevel) -> str:
     known: Sequence[str] = [each.key for each in OVERRIDABLE.values() if level in each.levels]
     close = difflib.get_close_matches(key[:100], known, n=1)
     return f" (did you mean {close[0]!r}?)" if close and close[0] != key else ""
 
 
-def _fields() -> Iterator[tuple[str, str, Field[Any]]]:
+def _iterate_fields() -> Iterator[tuple[str, str, Field[Any]]]:
     """Key, group and field of each setting that stands in a group."""
     for group in fields(Settings):
         made: Any = group.default_factory
@@ -187,5 +189,5 @@ def _fields() -> Iterator[tuple[str, str, Field[Any]]]:
                 yield declared.key, group.name, item
 
 
-_FIELD_OF = {key: (group, item.name) for key, group, item in _fields()}
-_DEFAULT_OF = {key: item.default for key, _, item in _fields()}
+_FIELD_OF = {key: (group, item.name) for key, group, item in _iterate_fields()}
+_DEFAULT_OF = {key: item.default for key, _, item in _iterate_fields()}

@@ -12,8 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hermes_worker.core.chat_accounts import usual_variable
-from hermes_worker.settings.servers import servers_url_of
+from hermes_worker.core.chat_accounts import strip_account_suffix
+from hermes_worker.settings.servers import parse_servers_url
 
 
 class ProcessRole(StrEnum):
@@ -46,7 +46,7 @@ _SERVES: Roles = frozenset({ProcessRole.API})
 _NOBODY: Roles = frozenset()
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -75,7 +75,7 @@ SECRET_SETTINGS: tuple[SecretSetting, ...] = (
 )
 """Every setting whose value is a secret. A setting without a row fails a test."""
 
-DELIVERY_SECRETS = _words(
+DELIVERY_SECRETS = _split_words(
     "CHAT_WEBHOOK_ANSWER_SECRET DINGTALK_APP_SECRET DINGTALK_WEBHOOK_SECRET DINGTALK_WEBHOOK_URL DISCORD_BOT_TOKEN"
     " EMAIL_PASSWORD FEISHU_APP_SECRET GITHUB_TOKEN GOOGLE_CHAT_ACCESS_TOKEN GOOGLE_CHAT_WEBHOOK_URL HASS_TOKEN"
     " IRC_SASL_PASSWORD IRC_SERVER_PASSWORD LINE_CHANNEL_ACCESS_TOKEN MATRIX_ACCESS_TOKEN"
@@ -85,11 +85,11 @@ DELIVERY_SECRETS = _words(
 )
 """The credentials of the platforms of ``delivery``. A test compares them with the adapters."""
 
-PROVIDER_SECRETS = _words("AWS_BEARER_TOKEN_BEDROCK DATABRICKS_TOKEN HF_TOKEN")
+PROVIDER_SECRETS = _split_words("AWS_BEARER_TOKEN_BEDROCK DATABRICKS_TOKEN HF_TOKEN")
 """The credentials of model providers that are not called ``..._API_KEY``. A test compares them with their rows. AWS's
 own pair of keys is none of them: it opens much more than a model, so it is given on purpose (``model.api_key``)."""
 
-READ_BY_LIBRARIES = _words("PGPASSWORD HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy")
+READ_BY_LIBRARIES = _split_words("PGPASSWORD HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy")
 """Variables that a library looks for in the environment by itself, and that may hold a password."""
 
 _KEY_OF_VARIABLE: Mapping[str, SecretSetting] = MappingProxyType(
@@ -103,10 +103,10 @@ _SOUNDS_SECRET = re.compile(
 )
 
 
-def owners(variable: str, value: str) -> Roles | None:
+def find_owners(variable: str, value: str) -> Roles | None:
     """The roles that get a variable; ``None`` for one that is no secret, which all get. That of an account with a name
     is for those of the usual account's."""
-    variable = usual_variable(variable)
+    variable = strip_account_suffix(variable)
     if row := _KEY_OF_VARIABLE.get(variable):
         return row.roles
     if variable in DELIVERY_SECRETS:
@@ -121,13 +121,13 @@ def owners(variable: str, value: str) -> Roles | None:
 
 def is_secret(variable: str, value: str) -> bool:
     """Whether a variable of the environment must not stay there."""
-    return bool(value.strip()) and owners(variable, value) is not None
+    return bool(value.strip()) and find_owners(variable, value) is not None
 
 
-def withheld_from(roles: Collection[ProcessRole]) -> frozenset[str]:
+def list_withheld(roles: Collection[ProcessRole]) -> frozenset[str]:
     """The secret settings that a process of these roles does not get."""
     return frozenset(row.key for row in SECRET_SETTINGS if row.roles.isdisjoint(roles))
 
 
 def _has_password(value: str) -> bool:
-    return "://" in value and "@" in value and bool(servers_url_of(value).password)
+    return "://" in value and "@" in value and bool(parse_servers_url(value).password)

@@ -36,8 +36,8 @@ class Keyring:
     """Server keys: the first seals, all of them open."""
 
     def __init__(self, keys: Sequence[Secret]) -> None:
-        self._keys = {_id_of(key.reveal()): key for key in reversed(keys)}
-        self._current = _id_of(keys[0].reveal()) if keys else None
+        self._keys = {_key_id(key.reveal()): key for key in reversed(keys)}
+        self._current = _key_id(keys[0].reveal()) if keys else None
 
     def seal(self, text: str, *, of: str) -> str:
         """``of`` says what the text belongs to. Raises ``ConfigurationError`` when there is no key."""
@@ -46,17 +46,17 @@ class Keyring:
                 "there is no server key to encrypt this with: set HERMES_SERVER_KEY (server.key) to the key of the "
                 "API servers"
             )
-        box = fernet(self._keys[self._current].reveal(), _PURPOSE)
+        box = build_fernet(self._keys[self._current].reveal(), _PURPOSE)
         token = box.encrypt(canonical_json({"of": of, "text": text}).encode())
         return f"{_MARK}{self._current}:{token.decode()}"
 
-    def opened(self, stored: str, *, of: str) -> str:
+    def open_sealed(self, stored: str, *, of: str) -> str:
         """What was sealed; what was stored before there was sealing is as it is. Raises ``SealedElsewhere``."""
         if not stored.startswith(_MARK):
             return stored
         key_id, _, token = stored.removeprefix(_MARK).partition(":")
         key = self._keys.get(key_id)
-        document = _decrypted(key.reveal(), token) if key else None
+        document = _decrypt_document(key.reveal(), token) if key else None
         if document is None or document.get("of") != of:
             raise SealedElsewhere(
                 f"the secret of {of} was encrypted with another server key ({key_id[:16]}): set HERMES_SERVER_KEY "
@@ -64,57 +64,57 @@ class Keyring:
             )
         return document["text"]
 
-    def resealed(self, stored: str, *, of: str) -> str | None:
+    def reseal(self, stored: str, *, of: str) -> str | None:
         """The same, sealed with the current key; ``None`` when it is, or cannot be. Raises ``SealedElsewhere``."""
         if self._current is None or stored.startswith(f"{_MARK}{self._current}:"):
             return None
-        return self.seal(self.opened(stored, of=of), of=of)
+        return self.seal(self.open_sealed(stored, of=of), of=of)
 
     def sign(self, text: str) -> str:
         """Proof that a holder of the current key wrote ``text``; it fits an address. Raises ``ConfigurationError`` when
         there is no key."""
         if self._current is None:
             raise ConfigurationError("there is no server key to sign this with: set HERMES_SERVER_KEY (server.key)")
-        return f"{self._current}.{_signature(self._keys[self._current].reveal(), text)}"
+        return f"{self._current}.{_compute_signature(self._keys[self._current].reveal(), text)}"
 
     def is_signed(self, text: str, proof: str) -> bool:
         """Whether ``proof`` is what ``sign`` gave for ``text``, under any of the keys."""
         key_id, _, given = proof.partition(".")
         key = self._keys.get(key_id)
         # Compared in the same time wherever the two differ, and also where the key is not known.
-        expected = _signature(key.reveal() if key else "", text)
+        expected = _compute_signature(key.reveal() if key else "", text)
         return hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogatepass")) and key is not None
 
 
-def _signature(key: str, text: str) -> str:
-    return hmac.new(_derived(key, _SIGN_PURPOSE), text.encode(), hashlib.sha256).hexdigest()
+def _compute_signature(key: str, text: str) -> str:
+    return hmac.new(_derive_key(key, _SIGN_PURPOSE), text.encode(), hashlib.sha256).hexdigest()
 
 
-def fernet(key: str, purpose: bytes) -> Fernet:
+def build_fernet(key: str, purpose: bytes) -> Fernet:
     """Encryption with a key that is made from ``key`` for one purpose."""
     # Imported when it is needed: most processes encrypt nothing.
     from cryptography.fernet import Fernet
 
-    return Fernet(base64.urlsafe_b64encode(_derived(key, purpose)))
+    return Fernet(base64.urlsafe_b64encode(_derive_key(key, purpose)))
 
 
 @lru_cache(maxsize=64)
-def _derived(key: str, purpose: bytes) -> bytes:
+def _derive_key(key: str, purpose: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(key.encode())
 
 
-def _id_of(key: str) -> str:
-    return _derived(key, _ID_PURPOSE)[:_ID_BYTES].hex()
+def _key_id(key: str) -> str:
+    return _derive_key(key, _ID_PURPOSE)[:_ID_BYTES].hex()
 
 
-def _decrypted(key: str, token: str) -> dict[str, str] | None:
+def _decrypt_document(key: str, token: str) -> dict[str, str] | None:
     from cryptography.fernet import InvalidToken
 
     try:
-        document = json.loads(fernet(key, _PURPOSE).decrypt(token.encode("utf-8", "replace")))
+        document = json.loads(build_fernet(key, _PURPOSE).decrypt(token.encode("utf-8", "replace")))
     except InvalidToken:
         return None
     return document if isinstance(document, dict) else None

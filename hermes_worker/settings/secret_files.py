@@ -25,7 +25,7 @@ class SecretFiles(NamedTuple):
     """Which variable named which file."""
 
 
-def named_files(variables: Mapping[str, str], is_secret: Callable[[str], bool]) -> dict[str, str]:
+def find_named_files(variables: Mapping[str, str], is_secret: Callable[[str], bool]) -> dict[str, str]:
     """The variables that name a file with a secret, and what they name. ``is_secret`` says of a variable without the
     ending whether it is one of those that may be given by file."""
     return {
@@ -38,17 +38,17 @@ def named_files(variables: Mapping[str, str], is_secret: Callable[[str], bool]) 
 def read_files(variables: Mapping[str, str], is_secret: Callable[[str], bool], *, place: str) -> SecretFiles:
     """``variables`` of ``place`` ("the environment") with what the files say. One line end at the end of a file does
     not count; an empty file is like an empty variable: not set. Raises ``ConfigurationError``."""
-    files = named_files(variables, is_secret)
+    files = find_named_files(variables, is_secret)
     values = {name: value for name, value in variables.items() if name not in files}
     for name, path in files.items():
         variable = name.removesuffix(ENDING)
         if variables.get(variable, "").strip():
             raise ConfigurationError(f"{variable} and {name} are both set in {place}; remove one of them.")
-        values[variable] = _content(path, f"{name} in {place} names {path!r}")
+        values[variable] = _read_content(path, f"{name} in {place} names {path!r}")
     return SecretFiles(values, files)
 
 
-def _content(path: str, said: str) -> str:
+def _read_content(path: str, said: str) -> str:
     try:
         content = read_plain(path, bytes_max=_BYTES_MAX + 1)
         if len(content) > _BYTES_MAX:

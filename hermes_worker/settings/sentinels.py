@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from hermes_worker.settings.servers import servers_url_of
+from hermes_worker.settings.servers import parse_servers_url
 
 SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _PORT = 26_379
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sentinels:
+class SentinelAddresses:
     """Whom to ask where the primary is. Holds passwords."""
 
     addresses: tuple[tuple[str, int], ...]
@@ -44,12 +44,12 @@ class Sentinels:
         )
 
 
-def sentinels_of(url: str) -> Sentinels | None:
+def parse_sentinels(url: str) -> SentinelAddresses | None:
     """What a URL of a broker says about Sentinels; ``None`` for a broker that is addressed itself.
 
     Raises ``ValueError`` for what is no such URL.
     """
-    parts = servers_url_of(url)
+    parts = parse_servers_url(url)
     if parts.scheme not in SCHEMES:
         return None
     service, _, database = parts.path.strip("/").partition("/")
@@ -57,8 +57,8 @@ def sentinels_of(url: str) -> Sentinels | None:
     own = {name: options.pop(f"sentinel_{name}", "") for name in ("user", "password")}
     if not service or any(not name.startswith("ssl_") for name in options):
         raise ValueError("no service, or an option that is none")
-    return Sentinels(
-        addresses=tuple(map(_address, parts.servers)),
+    return SentinelAddresses(
+        addresses=tuple(map(_parse_address, parts.servers)),
         service=unquote(service),
         database=int(database or "0"),
         user=parts.user,
@@ -70,7 +70,7 @@ def sentinels_of(url: str) -> Sentinels | None:
     )
 
 
-def _address(host: str) -> tuple[str, int]:
+def _parse_address(host: str) -> tuple[str, int]:
     parts = urlsplit(f"//{host}")
     if not parts.hostname or parts.port == 0:
         raise ValueError("no address")

@@ -13,7 +13,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from hermes_worker.core.errors import ConfigurationError, reason_of
+from hermes_worker.core.errors import ConfigurationError, format_reason
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import SERVER_KEY, Secret
 from hermes_worker.settings.sealing import Keyring
@@ -27,61 +27,61 @@ _FINGERPRINT_CHARS = 8
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def key_file(home: Path) -> Path:
+def key_file_path(home: Path) -> Path:
     """Where the key of an installation is kept that was given none."""
     return home / "api.key"
 
 
 def find_server_key(settings: Settings) -> Secret | None:
     """The key, for who talks to the API; ``None`` when none was made yet. Raises ``ConfigurationError``."""
-    return settings.server.key or _read(key_file(settings.home))
+    return settings.server.key or _read_key(key_file_path(settings.home))
 
 
 def keep_server_key(settings: Settings) -> Secret:
     """The key, for who serves the API; made when there is none. Any number of processes may ask at once: they get the
     same. Raises ``ConfigurationError``."""
-    return find_server_key(settings) or _made(key_file(settings.home))
+    return find_server_key(settings) or _make_key(key_file_path(settings.home))
 
 
-def keyring_of(settings: Settings, *, makes: bool = False) -> Keyring:
+def build_keyring(settings: Settings, *, makes: bool = False) -> Keyring:
     """What opens secrets in rows, and seals them with the current key. ``makes``: one is made where none is needed but
     that of this home, which has its own database. Raises ``ConfigurationError``."""
     is_alone = settings.database.url is None
     current = keep_server_key(settings) if makes and is_alone else find_server_key(settings)
-    held = (current, *settings.server.previous_keys, _read(key_file(settings.home)))
+    held = (current, *settings.server.previous_keys, _read_key(key_file_path(settings.home)))
     return Keyring([key for key in held if key])
 
 
-def place_of_key(settings: Settings) -> str:
+def describe_key_place(settings: Settings) -> str:
     """Where whoever needs the key finds it, for people."""
-    return "server.key (HERMES_SERVER_KEY)" if settings.server.key else str(key_file(settings.home))
+    return "server.key (HERMES_SERVER_KEY)" if settings.server.key else str(key_file_path(settings.home))
 
 
 def is_open_to_others(settings: Settings) -> bool:
     """Whether other users of this machine may read the file of the key."""
     try:
-        mode = key_file(settings.home).stat().st_mode
+        mode = key_file_path(settings.home).stat().st_mode
     except OSError:
         return False
     return settings.server.key is None and bool(mode & _OTHERS)
 
 
-def fingerprint_of(key: Secret) -> str:
+def compute_fingerprint(key: Secret) -> str:
     """A name for the key that tells nothing of it."""
     return hashlib.sha256(key.reveal().encode()).hexdigest()[:_FINGERPRINT_CHARS]
 
 
-def _read(path: Path) -> Secret | None:
+def _read_key(path: Path) -> Secret | None:
     try:
         text = read_plain(path, bytes_max=_FILE_BYTES_MAX).decode("ascii").strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise _unusable(path, _reason(error)) from error
-    return _checked(path, text) if text else None
+        raise _unusable_error(path, _format_reason(error)) from error
+    return _check_key(path, text) if text else None
 
 
-def _made(path: Path) -> Secret:
+def _make_key(path: Path) -> Secret:
     """Make the key. The file's lock lets one process write it; the others read what that one wrote."""
     import fcntl  # not on Windows, where nobody makes a key
 
@@ -91,7 +91,7 @@ def _made(path: Path) -> Secret:
         with os.fdopen(descriptor, "r+", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if text := file.read().strip():
-                return _checked(path, text)
+                return _check_key(path, text)
             os.fchmod(file.fileno(), 0o600)  # an empty file may have been somebody else's idea
             key = f"{KEY_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
             file.write(f"{key}\n")
@@ -99,22 +99,22 @@ def _made(path: Path) -> Secret:
             os.fsync(file.fileno())
             return Secret(key)
     except (OSError, UnicodeDecodeError) as error:
-        raise _unusable(path, _reason(error)) from error
+        raise _unusable_error(path, _format_reason(error)) from error
 
 
-def _checked(path: Path, text: str) -> Secret:
+def _check_key(path: Path, text: str) -> Secret:
     try:
         return SERVER_KEY.parse(text)
     except ValueError as error:
-        raise _unusable(path, f"it must hold {SERVER_KEY.allowed}") from error
+        raise _unusable_error(path, f"it must hold {SERVER_KEY.allowed}") from error
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
+def _format_reason(error: OSError | UnicodeDecodeError) -> str:
     # What cannot be decoded is not shown: it may be a key.
-    return reason_of(error) if isinstance(error, OSError) else "it is not plain text"
+    return format_reason(error) if isinstance(error, OSError) else "it is not plain text"
 
 
-def _unusable(path: Path, reason: str) -> ConfigurationError:
+def _unusable_error(path: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
         f"the API's key in {str(path)!r} cannot be used ({reason}); correct it, or remove it to have a new key made"
     )

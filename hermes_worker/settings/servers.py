@@ -34,7 +34,7 @@ class ServersUrl:
         return unquote(self.who.partition(":")[2]) or None
 
 
-def servers_url_of(url: str) -> ServersUrl:
+def parse_servers_url(url: str) -> ServersUrl:
     """Takes any text; what is no URL has no scheme."""
     found = _URL.fullmatch(url)
     assert found is not None  # every part of the pattern may be empty

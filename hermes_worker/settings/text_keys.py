@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hermes_worker.core.errors import ConfigurationError, reason_of
+from hermes_worker.core.errors import ConfigurationError, format_reason
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import TEXT_KEYS
 from hermes_worker.settings.role_secrets import is_secret
@@ -28,20 +28,20 @@ _TIMEOUT_S = 30.0
 _BYTES_MAX = 65_536
 
 
-def current_keys(settings: Settings) -> tuple[tuple[str, ...], FileOfKeys | CommandOfKeys | None]:
+def load_current_keys(settings: Settings) -> tuple[tuple[str, ...], FileOfKeys | CommandOfKeys | None]:
     """The keys of now, the first of which encrypts, and who knows when there are others; none at all when nothing is
     to be encrypted. Raises ``ConfigurationError``."""
     configured = settings.encryption
     handed = tuple(key.reveal() for key in configured.keys)
     if configured.keys_command:
         command = CommandOfKeys(configured.keys_command, settings.environ)
-        return tuple(command.changed(at_once=True) or ()), command
+        return tuple(command.read_if_changed(at_once=True) or ()), command
     path = settings.secret_files.get(FILE_VARIABLE)
     if path is None or not handed:
         return handed, None
     file = FileOfKeys(path)
     try:
-        return tuple(file.changed(at_once=True) or handed), file
+        return tuple(file.read_if_changed(at_once=True) or handed), file
     except ConfigurationError:
         return handed, file  # what whoever started us read there; the file is looked at again before texts are written
 
@@ -53,7 +53,7 @@ class FileOfKeys:
         self._path = path
         self._seen: tuple[int, ...] | None = None
 
-    def changed(self, *, at_once: bool) -> Sequence[str] | None:
+    def read_if_changed(self, *, at_once: bool) -> Sequence[str] | None:
         """As ``store.engine.sealing.KeySource``."""
         try:
             found = Path(self._path).stat()
@@ -62,9 +62,9 @@ class FileOfKeys:
                 return None
             text = read_plain(Path(self._path), bytes_max=_BYTES_MAX).decode("ascii")
         except (OSError, UnicodeDecodeError) as error:
-            reason = reason_of(error) if isinstance(error, OSError) else "it is not plain text"
+            reason = format_reason(error) if isinstance(error, OSError) else "it is not plain text"
             raise ConfigurationError(f"{FILE_VARIABLE} names {self._path!r}, which cannot be read: {reason}") from None
-        keys = _parsed(text, f"{FILE_VARIABLE} names {self._path!r}, which")
+        keys = _parse_keys(text, f"{FILE_VARIABLE} names {self._path!r}, which")
         self._seen = seen
         return keys
 
@@ -83,16 +83,16 @@ class CommandOfKeys:
         self._asked_at = 0.0
         self._is_asking = False
 
-    def changed(self, *, at_once: bool) -> Sequence[str] | None:
+    def read_if_changed(self, *, at_once: bool) -> Sequence[str] | None:
         """As ``store.engine.sealing.KeySource``."""
         age_s = time.monotonic() - self._asked_at
         with self._lock:
             is_due = age_s >= (_ASK_AT_ONCE_S if at_once else ASK_AGAIN_S) and not self._is_asking
             self._is_asking = self._is_asking or is_due
         if is_due and at_once:
-            self._ask()
+            self._run_and_keep()
         elif is_due:
-            threading.Thread(target=self._ask, name="encryption-keys", daemon=True).start()
+            threading.Thread(target=self._run_and_keep, name="encryption-keys", daemon=True).start()
         if self._error is not None:
             raise self._error
         if self._known == self._told:
@@ -100,9 +100,9 @@ class CommandOfKeys:
         self._told = self._known
         return self._known
 
-    def _ask(self) -> None:
+    def _run_and_keep(self) -> None:
         try:
-            self._known = self._answer()
+            self._known = self._run_command()
             self._error = None
         except ConfigurationError as error:
             self._error = error
@@ -110,7 +110,7 @@ class CommandOfKeys:
             self._asked_at = time.monotonic()
             self._is_asking = False
 
-    def _answer(self) -> Sequence[str]:
+    def _run_command(self) -> Sequence[str]:
         said = "the command in HERMES_ENCRYPTION_KEYS_COMMAND (encryption.keys_command)"
         try:
             done = subprocess.run(
@@ -128,13 +128,13 @@ class CommandOfKeys:
         except subprocess.CalledProcessError as error:
             raise ConfigurationError(f"{said} failed with status {error.returncode}; run it by hand") from None
         except OSError as error:
-            raise ConfigurationError(f"{said} cannot be run: {reason_of(error)}") from None
+            raise ConfigurationError(f"{said} cannot be run: {format_reason(error)}") from None
         except ValueError:  # of what it printed, or of its quotes
             raise ConfigurationError(f"{said} cannot be read, or does not print plain text") from None
-        return _parsed(text, said)
+        return _parse_keys(text, said)
 
 
-def _parsed(text: str, said: str) -> tuple[str, ...]:
+def _parse_keys(text: str, said: str) -> tuple[str, ...]:
     try:
         keys = TEXT_KEYS.parse(text)
     except (ValueError, TypeError):

@@ -25,31 +25,31 @@ class RenewingContext(ssl.SSLContext):
     _tell: Callable[[ConfigurationError | None], None]
 
     @classmethod
-    def of(cls, server: ServerSettings, tell: Callable[[ConfigurationError | None], None]) -> RenewingContext:
+    def for_server(cls, server: ServerSettings, tell: Callable[[ConfigurationError | None], None]) -> RenewingContext:
         """``tell`` is called after each change: with what is wrong with the files, or with ``None`` when they are used
         from now on. Raises ``ConfigurationError`` for files that cannot be used now."""
         context = cls(ssl.PROTOCOL_TLS_SERVER)
         context._server, context._tell = server, tell
-        context._read = _stamps(server)
-        context._held = _context_of(server)
+        context._read = _compute_stamps(server)
+        context._held = _build_context(server)
         return context
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # asyncio asks for it, once a connection
-        if (stamps := _stamps(self._server)) != self._read:
+        if (stamps := _compute_stamps(self._server)) != self._read:
             self._read = stamps
             self._renew()
         return self._held.wrap_bio(*arguments, **options)
 
     def _renew(self) -> None:
         try:
-            self._held = _context_of(self._server)
+            self._held = _build_context(self._server)
         except ConfigurationError as error:
             self._tell(error)
         else:
             self._tell(None)
 
 
-def server_context(
+def build_server_context(
     server: ServerSettings, tell: Callable[[ConfigurationError | None], None] = lambda wrong: None
 ) -> ssl.SSLContext | None:
     """What the API listens with; ``None`` for plain HTTP. ``tell`` as for ``RenewingContext``. Raises
@@ -60,10 +60,10 @@ def server_context(
                 "server.tls_key and server.tls_client_ca need server.tls_certificate (HERMES_SERVER_TLS_CERTIFICATE)"
             )
         return None
-    return RenewingContext.of(server, tell)
+    return RenewingContext.for_server(server, tell)
 
 
-def _context_of(server: ServerSettings) -> ssl.SSLContext:
+def _build_context(server: ServerSettings) -> ssl.SSLContext:
     """What the files hold now. Raises ``ConfigurationError``."""
     assert server.tls_certificate is not None
     try:
@@ -79,13 +79,13 @@ def _context_of(server: ServerSettings) -> ssl.SSLContext:
     return context
 
 
-def _stamps(server: ServerSettings) -> tuple[object, ...]:
+def _compute_stamps(server: ServerSettings) -> tuple[object, ...]:
     """Another value when one of the files is another one or says something else."""
     paths = (server.tls_certificate, server.tls_key, server.tls_client_ca)
-    return tuple(_stamp(path) for path in paths if path is not None)
+    return tuple(_compute_stamp(path) for path in paths if path is not None)
 
 
-def _stamp(path: Path) -> object:
+def _compute_stamp(path: Path) -> object:
     try:
         found = path.stat()
     except OSError as error:
@@ -93,7 +93,7 @@ def _stamp(path: Path) -> object:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def own_context(server: ServerSettings) -> ssl.SSLContext | None:
+def build_own_context(server: ServerSettings) -> ssl.SSLContext | None:
     """What a command of this machine asks the API with: it trusts exactly the configured certificate, under whatever
     name. ``None`` for plain HTTP. Raises ``ConfigurationError``."""
     if server.tls_certificate is None:

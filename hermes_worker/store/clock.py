@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.clock_steps import ClockLook, step_of
+from hermes_worker.core.clock_steps import ClockLook, decide_step
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import (
     RUN_IS_OPEN,
     alerts,
@@ -88,7 +88,7 @@ _LAST_SWEEP: Prepared[Nothing, LastSweep] = Prepared(
 )
 
 
-def is_clock_watched(connection: Connection) -> bool:
+def is_clock_trusted(connection: Connection) -> bool:
     """Whether the clock is where the last sweep saw it, so that what is over by it may be ended. When no process has
     swept for a while, or the clock was set since, the next sweep has to decide."""
     seen = _LAST_SWEEP.first(connection, {})
@@ -102,7 +102,7 @@ class ClockWatch:
     swept_every_s: float
     last: ClockLook | None = field(default=None)
 
-    def look(self, connection: Connection) -> tuple[LastSweep | None, ClockLook | None]:
+    def read_clocks(self, connection: Connection) -> tuple[LastSweep | None, ClockLook | None]:
         """Read the clocks. Returns the last sweep of any process, and what this look found; ``None`` for both before
         the first sweep."""
         began = time.clock_gettime(STEADY_CLOCK)
@@ -112,22 +112,24 @@ class ClockWatch:
         ended = time.clock_gettime(STEADY_CLOCK)
         return seen, ClockLook(at=seen.now, began=began, ended=ended, shifted_s=seen.shifted_s, swept_at=seen.ran_at)
 
-    def correct(
+    def correct_times(
         self, connection: Connection, look: ClockLook, *, term_s: float
     ) -> tuple[float | None, ClockLook | None]:
         """Move stored times if the clock was stepped. Returns by how many seconds, ``None`` when no process may sweep
         before the next look; and what to store in ``last`` once the transaction is committed."""
-        step_s = step_of(self.last, look, swept_every_s=self.swept_every_s)
+        step_s = decide_step(self.last, look, swept_every_s=self.swept_every_s)
         if self.last is None or not step_s:
             return step_s, look
-        connection.execute(insert_ignoring(connection, maintenance), {"name": CLOCK, "ran_at": 0.0, "hold_until": 0.0})
+        connection.execute(
+            build_insert_ignoring(connection, maintenance), {"name": CLOCK, "ran_at": 0.0, "hold_until": 0.0}
+        )
         this = (maintenance.c.name == CLOCK) & (maintenance.c.hold_until == look.shifted_s)
         after = replace(look, shifted_s=look.shifted_s + step_s, swept_at=look.at)
         counted = sa.update(maintenance).where(this).values(ran_at=look.at, hold_until=after.shifted_s)
         if connection.execute(counted).rowcount == 0:
             return None, self.last  # another process corrects the clock
         for table in MOVED:
-            connection.execute(_move(table, step_s, now=look.at, since_s=look.ended - self.last.began))
+            connection.execute(_build_move(table, step_s, now=look.at, since_s=look.ended - self.last.began))
         alive = workers.c.state == "alive"
         connection.execute(sa.update(workers).where(alive).values(expires_at=look.at + term_s))
         log.warning("clock.stepped", seconds=round(step_s, 1))
@@ -135,7 +137,7 @@ class ClockWatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Moved:
+class _MovedColumns:
     """The columns of a table that move with the clock."""
 
     where: sa.ColumnElement[bool] = field(default_factory=sa.true)
@@ -154,53 +156,55 @@ def _open(table: sa.Table) -> sa.ColumnElement[bool]:
     return table.c.settled_at.is_(None)
 
 
-MOVED: Mapping[sa.Table, _Moved] = {
-    runs: _Moved(
+MOVED: Mapping[sa.Table, _MovedColumns] = {
+    runs: _MovedColumns(
         where=sa.and_(RUN_IS_OPEN),
         behind=(*_HINTED, "updated_at", "started_at"),
         ahead={"deadline_at": "created_at", "not_before": "created_at", "resume_at": "updated_at"},
     ),
-    tool_calls: _Moved(where=_open(tool_calls), behind=_HINTED, ahead={"deadline_at": "claimed_at"}),
-    waits: _Moved(where=waits.c.closed_at.is_(None), behind=("opened_at",), ahead={"expires_at": "opened_at"}),
-    artifact_gatherings: _Moved(where=_open(artifact_gatherings), behind=_HINTED),
-    inbound_files: _Moved(where=_open(inbound_files), behind=_HINTED, ahead={"gathers_until": "created_at"}),
-    hook_calls: _Moved(where=_open(hook_calls), behind=_HINTED),
-    firings: _Moved(where=firings.c.ended_at.is_(None), behind=_HINTED),
-    deliveries: _Moved(
+    tool_calls: _MovedColumns(where=_open(tool_calls), behind=_HINTED, ahead={"deadline_at": "claimed_at"}),
+    waits: _MovedColumns(where=waits.c.closed_at.is_(None), behind=("opened_at",), ahead={"expires_at": "opened_at"}),
+    artifact_gatherings: _MovedColumns(where=_open(artifact_gatherings), behind=_HINTED),
+    inbound_files: _MovedColumns(where=_open(inbound_files), behind=_HINTED, ahead={"gathers_until": "created_at"}),
+    hook_calls: _MovedColumns(where=_open(hook_calls), behind=_HINTED),
+    firings: _MovedColumns(where=firings.c.ended_at.is_(None), behind=_HINTED),
+    deliveries: _MovedColumns(
         where=_open(deliveries),
         behind=(*_HINTED, "first_attempt_at", "shown_at", "updated_at"),
         ahead={"not_before": "updated_at"},
     ),
-    processes: _Moved(
+    processes: _MovedColumns(
         where=processes.c.next_look_at.is_not(None) | processes.c.told_at.is_not(None),
         behind=("told_at",),
         ahead={"deadline_at": "started_at"},
         terms=("next_look_at",),
     ),
-    key_states: _Moved(behind=("since", "woken_at"), ahead={"probe_at": "since"}, terms=("probe_until",)),
-    idempotency_keys: _Moved(behind=("created_at",)),
-    kept_answers: _Moved(behind=("created_at",), terms=("held_until",)),
-    api_keys: _Moved(behind=("created_at",), ahead={"expires_at": "created_at"}),  # so a new key keeps its lifetime
-    page_logins: _Moved(ahead={"expires_at": "created_at"}),
-    logins: _Moved(ahead={"expires_at": "updated_at", "renew_at": "updated_at"}, terms=("claimed_until",)),
-    chat_people: _Moved(behind=("asked_at",), ahead={"expires_at": "asked_at"}),
-    chats: _Moved(behind=("updated_at",)),
-    channels: _Moved(behind=("looked_at", "error_at"), terms=("lease_until", "locked_until")),
-    webhook_events: _Moved(behind=("received_at",)),
-    resources: _Moved(behind=("used_at",), terms=("expires_at",)),
-    mcp_servers: _Moved(behind=("looked_at",), terms=("due_at",)),
-    submit_rates: _Moved(behind=("at",)),
-    text_keys: _Moved(behind=("last_used_at",)),
-    blobs: _Moved(where=blobs.c.released_at.is_not(None), behind=("released_at",)),
-    alerts: _Moved(where=alerts.c.recovered_at.is_(None), behind=("raised_at", "clear_since")),
-    maintenance: _Moved(
+    key_states: _MovedColumns(behind=("since", "woken_at"), ahead={"probe_at": "since"}, terms=("probe_until",)),
+    idempotency_keys: _MovedColumns(behind=("created_at",)),
+    kept_answers: _MovedColumns(behind=("created_at",), terms=("held_until",)),
+    api_keys: _MovedColumns(
+        behind=("created_at",), ahead={"expires_at": "created_at"}
+    ),  # so a new key keeps its lifetime
+    page_logins: _MovedColumns(ahead={"expires_at": "created_at"}),
+    logins: _MovedColumns(ahead={"expires_at": "updated_at", "renew_at": "updated_at"}, terms=("claimed_until",)),
+    chat_people: _MovedColumns(behind=("asked_at",), ahead={"expires_at": "asked_at"}),
+    chats: _MovedColumns(behind=("updated_at",)),
+    channels: _MovedColumns(behind=("looked_at", "error_at"), terms=("lease_until", "locked_until")),
+    webhook_events: _MovedColumns(behind=("received_at",)),
+    resources: _MovedColumns(behind=("used_at",), terms=("expires_at",)),
+    mcp_servers: _MovedColumns(behind=("looked_at",), terms=("due_at",)),
+    submit_rates: _MovedColumns(behind=("at",)),
+    text_keys: _MovedColumns(behind=("last_used_at",)),
+    blobs: _MovedColumns(where=blobs.c.released_at.is_not(None), behind=("released_at",)),
+    alerts: _MovedColumns(where=alerts.c.recovered_at.is_(None), behind=("raised_at", "clear_since")),
+    maintenance: _MovedColumns(
         where=maintenance.c.name.not_in((CLOCK, _SWEEP)) & (maintenance.c.ran_at > 0), behind=("ran_at",)
     ),
 }
 """The tables in the order in which a step locks them."""
 
 
-def _move(table: sa.Table, step_s: float, *, now: float, since_s: float) -> sa.Update:
+def _build_move(table: sa.Table, step_s: float, *, now: float, since_s: float) -> sa.Update:
     """Build the update that moves the times a table's rows had before the step, which was at most ``since_s`` seconds
     ago."""
 

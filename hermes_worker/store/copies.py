@@ -25,7 +25,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
         raise ConfigurationError(f"the database {str(source)!r} cannot be copied: {error}") from error
 
 
-def require_sound(path: Path) -> None:
+def require_intact(path: Path) -> None:
     """Check the integrity of a database file. Raises ``ConfigurationError`` for a file that is no database, or is
     damaged."""
     try:
@@ -37,7 +37,7 @@ def require_sound(path: Path) -> None:
         raise ConfigurationError(f"the database in the archive is damaged: {found}")
 
 
-def settle_journal(path: Path) -> None:
+def merge_journal(path: Path) -> None:
     """Write the journal of a database into its file, if there is one and it can be read: the file alone is complete
     then."""
     if path.exists():

@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.store.backlog import QueueBacklog, read_backlog
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.runs.places import PlacesReading, read_places
-from hermes_worker.store.statistics import Totals, totals
+from hermes_worker.store.runs.admission import PlacesReading, load_places
+from hermes_worker.store.statistics import Totals, load_totals
 from hermes_worker.store.tables import RUN_IS_OPEN, channels, deliveries, jobs, key_states, runs, waits, workers
 
 
@@ -46,26 +46,26 @@ class FleetReading:
     """Seconds for which the longest overdue job waits for a scheduler; 0 when none is due."""
 
 
-def read_fleet(database: Database) -> FleetReading:
+def load_fleet(database: Database) -> FleetReading:
     """Read the state of the fleet. Raises ``UnavailableError``."""
     with database.snapshot() as connection:
         due_at, now = connection.execute(_MOST_OVERDUE).one()
         return FleetReading(
-            totals=totals(connection),
-            runs=_numbers(connection, _OPEN_RUNS),
-            workers=_numbers(connection, _WORKERS),
-            places=read_places(database, connection),
-            waits=_numbers(connection, _OPEN_WAITS),
-            jobs=_numbers(connection, _JOBS),
-            keys=_numbers(connection, _KEYS),
-            gateway_accounts=_numbers(connection, _GATEWAY_ACCOUNTS),
+            totals=load_totals(connection),
+            runs=_load_numbers(connection, _OPEN_RUNS),
+            workers=_load_numbers(connection, _WORKERS),
+            places=load_places(database, connection),
+            waits=_load_numbers(connection, _OPEN_WAITS),
+            jobs=_load_numbers(connection, _JOBS),
+            keys=_load_numbers(connection, _KEYS),
+            gateway_accounts=_load_numbers(connection, _GATEWAY_ACCOUNTS),
             deliveries_put_off=connection.execute(_PUT_OFF).scalar_one(),
             job_overdue_s=0.0 if due_at is None else max(0.0, now - due_at),
             backlog=tuple(read_backlog(database)),
         )
 
 
-def _numbers(connection: Connection, statement: sa.Select[Any]) -> dict[str, int]:
+def _load_numbers(connection: Connection, statement: sa.Select[Any]) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(statement)}
 
 

@@ -35,21 +35,21 @@ from hermes_worker.core.gateway import (
     LOCKED_S,
     ChatRole,
     HashedCode,
-    asked_in_chat,
-    in_one_turn,
-    new_code,
+    create_code,
+    join_texts,
+    render_question,
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.epochs import is_no_copy
-from hermes_worker.store.outbox.deliveries import message_ids_in
-from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.outbox.deliveries import parse_message_ids
+from hermes_worker.store.restore_detection import is_no_copy
+from hermes_worker.store.rows import Hint, build_insert_ignoring, lock_run, make_storable
 from hermes_worker.store.runs.chains import stop_run
-from hermes_worker.store.runs.inputs import change_input, stored_spec
+from hermes_worker.store.runs.inputs import require_spec, update_spec
 from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.tables import (
     channels,
@@ -84,7 +84,7 @@ class PairingRefused(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccountHold:
+class AccountLease:
     """The lease of an account: the right to listen to it. Good only while ``token`` is in its row."""
 
     account: str
@@ -98,7 +98,7 @@ class InboundEvent:
 
     account: str
     key: str
-    hold: AccountHold | None = None
+    hold: AccountLease | None = None
     """The lease of the account; ``None`` for an event that the platform pushed."""
     cursor: str | None = None
     """The position in the account after this event; ``None`` when it does not move."""
@@ -141,7 +141,7 @@ class _CodeRow(NamedTuple):
     code_hash: str
 
     @property
-    def hashed(self) -> HashedCode:
+    def hashed_code(self) -> HashedCode:
         return HashedCode(salt=self.salt, hash=self.code_hash)
 
 
@@ -211,14 +211,16 @@ class GatewayRows:
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
-    def lease_left_s(self, account: str) -> float | None:
+    def load_lease_left_s(self, account: str) -> float | None:
         """Load for how many seconds the lease of an account lasts; ``None`` when it is free. One statement."""
         left_s = sa.select(channels.c.lease_until - db_now()).where(channels.c.account == account)
         with self._database.read() as connection:
             found = connection.execute(left_s).scalar()
         return None if found is None or found <= 0 else float(found)
 
-    def hold(self, account: str, *, mode: str, token_hash: str, holder: str, lease_s: float) -> AccountHold | None:
+    def acquire_lease(
+        self, account: str, *, mode: str, token_hash: str, holder: str, lease_s: float
+    ) -> AccountLease | None:
         """Acquire the lease of an account; ``None`` when another gateway has it, or listens to the same token under
         another name."""
         token = secrets.token_hex(16)
@@ -230,29 +232,29 @@ class GatewayRows:
         )
         free = sa.or_(channels.c.lease_until.is_(None), channels.c.lease_until <= db_now())
         with self._database.write() as connection:
-            connection.execute(insert_ignoring(connection, channels).values(**row))
+            connection.execute(build_insert_ignoring(connection, channels).values(**row))
             cursor = connection.execute(
                 sa.update(channels)
                 .where(channels.c.account == account, free, ~same_token.exists(), is_no_copy())
                 .values(
                     mode=mode,
                     token_hash=token_hash,
-                    holder=plain(holder[:200]),
+                    holder=make_storable(holder[:200]),
                     lease_token=token,
                     lease_until=db_now() + lease_s,
                 )
                 .returning(channels.c.cursor)
             ).first()
-        return None if cursor is None else AccountHold(account=account, token=token, cursor=cursor[0] or "")
+        return None if cursor is None else AccountLease(account=account, token=token, cursor=cursor[0] or "")
 
-    def renew(self, hold: AccountHold, lease_s: float, *, error: str | None = None) -> None:
+    def renew(self, hold: AccountLease, lease_s: float, *, error: str | None = None) -> None:
         """Renew a lease for ``lease_s`` seconds, and record the error of the last look. Raises ``LeaseLost``."""
-        said = None if error is None else plain(error[:_ERROR_CHARS_MAX])
+        said = None if error is None else make_storable(error[:_ERROR_CHARS_MAX])
         with self._database.statement() as connection:
-            self._require(
+            self._require_lease(
                 connection.execute(
                     sa.update(channels)
-                    .where(_held(hold))
+                    .where(_is_leased_by(hold))
                     .values(
                         lease_until=db_now() + lease_s,
                         looked_at=db_now(),
@@ -263,13 +265,15 @@ class GatewayRows:
                 hold,
             )
 
-    def advance(self, hold: AccountHold, cursor: str) -> None:
+    def advance_cursor(self, hold: AccountLease, cursor: str) -> None:
         """Write how far the account is read. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
-            moved = connection.execute(sa.update(channels).where(_held(hold)).values(cursor=plain(cursor)))
-            self._require(moved.rowcount, hold)
+            moved = connection.execute(
+                sa.update(channels).where(_is_leased_by(hold)).values(cursor=make_storable(cursor))
+            )
+            self._require_lease(moved.rowcount, hold)
 
-    def release(self, hold: AccountHold) -> None:
+    def release(self, hold: AccountLease) -> None:
         """Release the lease of an account. Idempotent."""
         with self._database.statement() as connection:
             connection.execute(
@@ -278,69 +282,73 @@ class GatewayRows:
                 .values(_FREE)
             )
 
-    def release_held_by(self, holder: str) -> None:
+    def release_leases_of(self, holder: str) -> None:
         """Release the leases of every account of a gateway that has ended. Idempotent."""
         with self._database.statement() as connection:
-            connection.execute(sa.update(channels).where(channels.c.holder == plain(holder[:200])).values(_FREE))
+            connection.execute(
+                sa.update(channels).where(channels.c.holder == make_storable(holder[:200])).values(_FREE)
+            )
 
-    def accounts(self) -> list[AccountView]:
+    def list_accounts(self) -> list[AccountView]:
         columns = [channels.c[each.name] for each in fields(AccountView)]
         with self._database.read() as connection:
             rows = connection.execute(sa.select(*columns).order_by(channels.c.account)).mappings()
             return [AccountView(**row) for row in rows]
 
     @staticmethod
-    def _require(matched: int, hold: AccountHold) -> None:
+    def _require_lease(matched: int, hold: AccountLease) -> None:
         if not matched:
             raise LeaseLost(f"the account {hold.account!r} is listened to by somebody else now")
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def take(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None = None) -> None:
+    def insert_event(
+        self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None = None
+    ) -> None:
         """Insert an event's row, in the transaction that writes its effects. Raises ``EventKnown``, ``LeaseLost``."""
         if event.hold is not None:
-            cursor = channels.c.cursor if event.cursor is None else plain(event.cursor)
-            moved = connection.execute(sa.update(channels).where(_held(event.hold)).values(cursor=cursor))
-            self._require(moved.rowcount, event.hold)
+            cursor = channels.c.cursor if event.cursor is None else make_storable(event.cursor)
+            moved = connection.execute(sa.update(channels).where(_is_leased_by(event.hold)).values(cursor=cursor))
+            self._require_lease(moved.rowcount, event.hold)
         elif not event.is_beside:
-            _enter_webhook(connection, event.account)
-        if _entered(connection, event, tenant=self._tenant, outcome=outcome, run_id=run_id):
+            _insert_webhook_account(connection, event.account)
+        if _insert_event(connection, event, tenant=self._tenant, outcome=outcome, run_id=run_id):
             return
-        broken = _row_of(event) & (inbound.c.outcome == _BROKEN)
+        broken = _is_event(event) & (inbound.c.outcome == _BROKEN)
         taken = connection.execute(sa.update(inbound).where(broken).values(outcome=outcome, run_id=run_id))
         if not taken.rowcount:
             raise EventKnown
 
-    def broke(self, event: InboundEvent) -> int:
+    def record_failure(self, event: InboundEvent) -> int:
         """Record that our code failed on an event. Returns how often it did, over all processes; 0 when another process
         handled the event meanwhile. The event is not handled by this."""
         tries = sa.func.coalesce(inbound.c.tries, 0) + 1
         with self._database.write() as connection:
-            if _entered(connection, event, tenant=self._tenant, outcome=_BROKEN, tries=1):
+            if _insert_event(connection, event, tenant=self._tenant, outcome=_BROKEN, tries=1):
                 return 1
-            broken = _row_of(event) & (inbound.c.outcome == _BROKEN)
+            broken = _is_event(event) & (inbound.c.outcome == _BROKEN)
             counted = sa.update(inbound).where(broken).values(tries=tries).returning(inbound.c.tries)
             return int(connection.execute(counted).scalar() or 0)
 
-    def became(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None) -> None:
+    def set_outcome(self, connection: Connection, event: InboundEvent, outcome: str, run_id: str | None) -> None:
         """Write the outcome of an event, in the transaction that inserted it."""
-        connection.execute(sa.update(inbound).where(_row_of(event)).values(outcome=outcome, run_id=run_id))
+        connection.execute(sa.update(inbound).where(_is_event(event)).values(outcome=outcome, run_id=run_id))
 
-    def is_known(self, event: InboundEvent) -> bool:
+    def is_handled(self, event: InboundEvent) -> bool:
         """Whether the event was handled."""
         with self._database.read() as connection:
-            outcome = connection.execute(sa.select(inbound.c.outcome).where(_row_of(event))).scalar()
+            outcome = connection.execute(sa.select(inbound.c.outcome).where(_is_event(event))).scalar()
         return outcome not in (None, _BROKEN)
 
     # --- chats -------------------------------------------------------------------------------------------------------
 
-    def chat(self, account: str, session_key: str) -> ChatState:
+    def load_chat(self, account: str, session_key: str) -> ChatState:
         """Load the state of a chat. One statement."""
-        wanted = sa.select(*columns_for(chats, ChatState)).where(_chat(account, session_key))
+        wanted = sa.select(*select_columns(chats, ChatState)).where(_is_chat(account, session_key))
         with self._database.read() as connection:
-            return row_of(connection.execute(wanted), ChatState) or ChatState()
+            return fetch_row(connection.execute(wanted), ChatState) or ChatState()
 
-    def begin_anew(
+    def start_new_conversation(
         self,
         connection: Connection,
         account: str,
@@ -351,24 +359,24 @@ class GatewayRows:
     ) -> bool:
         """Make the next message of the chat begin a new conversation, with ``model``. With ``after`` only if the chat
         has begun exactly so many. Returns whether it was done."""
-        this = _chat(account, session_key)
+        this = _is_chat(account, session_key)
         if after is not None:
             this &= chats.c.generation == after
-        self._enter_chat(connection, account, session_key)
+        self._insert_chat(connection, account, session_key)
         values = {"generation": chats.c.generation + 1, "model": model, "updated_at": db_now()}
         return bool(connection.execute(sa.update(chats).where(this).values(**values)).rowcount)
 
-    def choose_model(self, connection: Connection, account: str, session_key: str, model: str | None) -> None:
+    def set_model(self, connection: Connection, account: str, session_key: str, model: str | None) -> None:
         """Set the model of the chat's present conversation; ``None`` for the default."""
-        self._enter_chat(connection, account, session_key)
+        self._insert_chat(connection, account, session_key)
         values = {"model": model, "updated_at": db_now()}
-        connection.execute(sa.update(chats).where(_chat(account, session_key)).values(**values))
+        connection.execute(sa.update(chats).where(_is_chat(account, session_key)).values(**values))
 
-    def _enter_chat(self, connection: Connection, account: str, session_key: str) -> None:
+    def _insert_chat(self, connection: Connection, account: str, session_key: str) -> None:
         row = {"account": account, "session_key": session_key, "tenant": self._tenant, "generation": 0}
-        connection.execute(insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
+        connection.execute(build_insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
 
-    def activity(self, source: str, name: str) -> SessionActivity | None:
+    def load_activity(self, source: str, name: str) -> SessionActivity | None:
         """Load the last activity in a chat's session; ``None`` while the session does not exist. One statement."""
         this = session_is(self._tenant, source, name)
         own = runs.alias()
@@ -395,16 +403,16 @@ class GatewayRows:
         """Stop the run at work in a chat's session, or the first that has still to begin, such as one that waits for
         files; ``None`` when there is none. The caller has to stop what the run caused afterwards; if it does not, the
         sweeper does."""
-        active: int | None = connection.execute(_active_run(self._tenant, source, name)).scalar()
-        pk = active or connection.execute(_first_queued(self._tenant, source, name)).scalar()
+        active: int | None = connection.execute(_select_active_run(self._tenant, source, name)).scalar()
+        pk = active or connection.execute(_select_first_queued(self._tenant, source, name)).scalar()
         loaded = None if pk is None else lock_run(connection, pk)
         if loaded is None or loaded.run.status.is_terminal:
             return None
         _, hints = stop_run(connection, loaded, by)
-        record(connection, Act.RUN_STOP, loaded.run.run_id, before={"status": loaded.run.status.value})
+        record_action(connection, Act.RUN_STOP, loaded.run.run_id, before={"status": loaded.run.status.value})
         return StoppedChat(run_id=loaded.run.run_id, hints=hints)
 
-    def at_work(self, source: str, name: str) -> tuple[str | None, int]:
+    def load_queue(self, source: str, name: str) -> tuple[str | None, int]:
         """Find the id of the run at work in a chat's session, or ``None``, and how many runs wait behind it."""
         this = session_is(self._tenant, source, name)
         waiting = (
@@ -417,48 +425,50 @@ class GatewayRows:
                 runs.c.pk.is_distinct_from(sessions.c.active_run_pk),
             )
         )
-        active = sa.select(runs.c.run_id).where(runs.c.pk == _active_run(self._tenant, source, name).scalar_subquery())
+        active = sa.select(runs.c.run_id).where(
+            runs.c.pk == _select_active_run(self._tenant, source, name).scalar_subquery()
+        )
         with self._database.read() as connection:
             return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
 
-    def is_waited_for(self, source: str, name: str, burst: ChatBurst) -> bool:
+    def may_join_waiting(self, source: str, name: str, burst: ChatBurst) -> bool:
         """Whether the newest run of a chat's session has not begun and ``burst`` belongs to it. One statement."""
         with self._database.read() as connection:
-            return connection.execute(_waiting(self._tenant, source, name, burst)).first() is not None
+            return connection.execute(_select_waiting(self._tenant, source, name, burst)).first() is not None
 
-    def add_to_waiting(self, connection: Connection, source: str, name: str, burst: ChatBurst) -> str | None:
+    def join_waiting(self, connection: Connection, source: str, name: str, burst: ChatBurst) -> str | None:
         """Append a message to the input of the newest run, if it has not begun. Returns its id; ``None`` when it began
         meanwhile, and then nothing was written. The run cannot begin in between, since that takes the row of its
         session."""
         this = session_is(self._tenant, source, name)
         connection.execute(sa.select(sessions.c.pk).where(this).with_for_update())
-        found = row_of(connection.execute(_waiting(self._tenant, source, name, burst)), _WaitingRow)
-        spec = None if found is None else stored_spec(connection, found.pk)
+        found = fetch_row(connection.execute(_select_waiting(self._tenant, source, name, burst)), _WaitingRow)
+        spec = None if found is None else require_spec(connection, found.pk)
         if found is None or spec is None or not isinstance(spec.input, str) or spec.compress is not None:
             return None
-        whole = in_one_turn(spec.input, burst.text)
+        whole = join_texts(spec.input, burst.text)
         if whole is None:
             return None
-        change_input(connection, found.pk, replace(spec, input=whole))
+        update_spec(connection, found.pk, replace(spec, input=whole))
         connection.execute(sa.update(runs).where(runs.c.pk == found.pk).values(updated_at=db_now()))
         return found.run_id
 
-    def questions(self, source: str, name: str) -> list[ChatQuestion]:
+    def list_questions(self, source: str, name: str) -> list[ChatQuestion]:
         """List the open questions that were put to the chat of a session, oldest first, and the recently closed ones
         with them; an empty list, with one statement, when none is open."""
-        wanted = _questions(self._tenant, source, name)
+        wanted = _select_questions(self._tenant, source, name)
         is_open = waits.c.closed_at.is_(None)
         with self._database.read() as connection:
             # No ORDER BY: with one, SQLite would read the whole table instead of the index of open waits.
-            rows = rows_of(connection.execute(wanted.where(is_open)), _QuestionRow)
+            rows = fetch_rows(connection.execute(wanted.where(is_open)), _QuestionRow)
             if not rows:
                 return []
             # Read only the end of the table: people do not refer to questions that were closed long ago.
             lately = waits.c.pk > min(row.pk for row in rows) - _LATELY
             closed = wanted.where(~is_open, lately).order_by(waits.c.pk.desc()).limit(_CLOSED_QUESTIONS)
-            rows += rows_of(connection.execute(closed), _QuestionRow)
-            shown = _messages_of(connection, [row.pk for row in rows])
-        found = [_chat_question(row, shown.get(row.pk, ())) for row in rows]
+            rows += fetch_rows(connection.execute(closed), _QuestionRow)
+            shown = _load_messages(connection, [row.pk for row in rows])
+        found = [_to_chat_question(row, shown.get(row.pk, ())) for row in rows]
         return sorted((each for each in found if each is not None), key=lambda each: each.wait_id)
 
     def was_code_asked(self, questions: Sequence[ChatQuestion]) -> bool:
@@ -475,42 +485,42 @@ class GatewayRows:
 
     def was_asked(self, connection: Connection, source: str, name: str, wait_id: int) -> bool:
         """Whether a question, open or closed, belongs to a chat's session."""
-        its = _questions(self._tenant, source, name).where(waits.c.pk == wait_id)
+        its = _select_questions(self._tenant, source, name).where(waits.c.pk == wait_id)
         return connection.execute(its).first() is not None
 
     # --- who is in and who asks to be --------------------------------------------------------------------------------
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         """The database's clock."""
         return self._database.now()
 
     def deny(self, account: str, person: str) -> bool:
         """Withdraw the pairing code of a person who asks to be admitted. Returns whether there was one. The time before
         which they get another code stays."""
-        asks = _has_open_code(account) & _person(account, person)
+        asks = _has_open_code(account) & _is_person(account, person)
         no_code = {"salt": None, "code_hash": None, "expires_at": None}
         with self._database.write() as connection:
             taken = connection.execute(sa.update(chat_people).where(asks).values(no_code)).rowcount
             if taken:
-                record(connection, Act.CHAT_DENY, account, before={"person": person})
+                record_action(connection, Act.CHAT_DENY, account, before={"person": person})
             return bool(taken)
 
     # --- people ------------------------------------------------------------------------------------------------------
 
-    def _one(self, account: str, person: str) -> sa.ColumnElement[bool]:
-        return _person(account, person) & (chat_people.c.tenant == self._tenant)
+    def _is_person(self, account: str, person: str) -> sa.ColumnElement[bool]:
+        return _is_person(account, person) & (chat_people.c.tenant == self._tenant)
 
-    def role_of(self, account: str, person: str) -> ChatRole | None:
+    def find_role(self, account: str, person: str) -> ChatRole | None:
         """Find the role of a paired person; ``None`` for a stranger."""
         with self._database.read() as connection:
-            role = connection.execute(sa.select(chat_people.c.role).where(self._one(account, person))).scalar()
+            role = connection.execute(sa.select(chat_people.c.role).where(self._is_person(account, person))).scalar()
         return None if role is None else ChatRole(role)
 
-    def offer_code(self, connection: Connection, account: str, person: str) -> str | None:
+    def create_code(self, connection: Connection, account: str, person: str) -> str | None:
         """Create a pairing code for a stranger and store its hash; ``None`` when it is too soon for another, too many
         are open, or the account is locked."""
-        this = self._one(account, person)
-        _locked_account(connection, account)
+        this = self._is_person(account, person)
+        _lock_account(connection, account)
         open_ones = sa.select(sa.func.count()).where(_has_open_code(account))
         asked = connection.execute(
             sa.select(chat_people.c.asked_at > db_now() - CODE_EVERY_S).where(this).with_for_update()
@@ -520,12 +530,12 @@ class GatewayRows:
         others = open_ones.where(sa.not_(this))
         if connection.execute(others).scalar_one() >= CODES_MAX:
             return None
-        code, hashed = new_code()
+        code, hashed = create_code()
         connection.execute(sa.delete(chat_people).where(this, chat_people.c.role.is_(None)))
         connection.execute(
             sa.insert(chat_people).values(
                 account=account,
-                person=plain(person),
+                person=make_storable(person),
                 tenant=self._tenant,
                 salt=hashed.salt,
                 code_hash=hashed.hash,
@@ -539,21 +549,21 @@ class GatewayRows:
         """Admit the person who was given ``code``, to the chats of the tenant in one of which it was given. Returns the
         person's id. Raises ``PairingRefused``: after five wrong codes every code is refused for an hour."""
         with self._database.write() as connection:
-            _locked_account(connection, account)
+            _lock_account(connection, account)
             if _is_locked(connection, account):
                 raise PairingRefused("too many wrong codes were tried; try again in an hour")
             columns = (chat_people.c.person, chat_people.c.tenant, chat_people.c.salt, chat_people.c.code_hash)
             asked = [_CodeRow(*row) for row in connection.execute(sa.select(*columns).where(_has_open_code(account)))]
-            found = next((one for one in asked if one.hashed.is_of(code)), None)
+            found = next((one for one in asked if one.hashed_code.matches(code)), None)
             if found is not None:
                 connection.execute(
                     sa.update(chat_people)
-                    .where(_person(account, found.person), chat_people.c.tenant == found.tenant)
+                    .where(_is_person(account, found.person), chat_people.c.tenant == found.tenant)
                     .values(role=role.value, paired_at=db_now(), salt=None, code_hash=None, expires_at=None)
                 )
                 connection.execute(sa.update(channels).where(channels.c.account == account).values(failures=0))
                 told = {"person": found.person, "role": role.value, "tenant": found.tenant}
-                record(connection, Act.CHAT_PAIR, account, after=told)
+                record_action(connection, Act.CHAT_PAIR, account, after=told)
                 return found.person
             failures = channels.c.failures + 1
             is_last = failures >= FAILURES_MAX
@@ -570,12 +580,12 @@ class GatewayRows:
     def revoke(self, account: str, person: str) -> bool:
         """Revoke a person's admission, to the chats of every tenant. Returns whether the person was admitted."""
         with self._database.write() as connection:
-            gone = connection.execute(sa.delete(chat_people).where(_person(account, person)))
+            gone = connection.execute(sa.delete(chat_people).where(_is_person(account, person)))
             if gone.rowcount:
-                record(connection, Act.CHAT_REVOKE, account, before={"person": person})
+                record_action(connection, Act.CHAT_REVOKE, account, before={"person": person})
             return bool(gone.rowcount)
 
-    def known(self, account: str | None = None) -> list[ChatPerson]:
+    def list_people(self, account: str | None = None) -> list[ChatPerson]:
         """List the people who were admitted or whose code is still valid, of one account or of all, by account and
         tenant; the first who asked come first."""
         columns = [chat_people.c[name] for name in ChatPerson._fields]
@@ -591,44 +601,44 @@ class GatewayRows:
             found = [ChatPerson(*row) for row in connection.execute(wanted)]
         return [one._replace(role=None if one.role is None else ChatRole(one.role)) for one in found]
 
-    def forget_askers(self, account: str) -> int:
+    def delete_codes(self, account: str) -> int:
         """Withdraw all unused pairing codes of an account. Returns how many. Their holders may ask again at once."""
         with self._database.write() as connection:
             gone = connection.execute(
                 sa.delete(chat_people).where(chat_people.c.account == account, chat_people.c.role.is_(None))
             ).rowcount
             if gone:
-                record(connection, Act.CHAT_FORGET, account, before={"codes": gone})
+                record_action(connection, Act.CHAT_FORGET, account, before={"codes": gone})
             return gone
 
 
-def _enter_webhook(connection: Connection, account: str) -> None:
+def _insert_webhook_account(connection: Connection, account: str) -> None:
     """Insert the row of an account whose platform pushes events. A row that is right already is only read."""
     mode, this = "webhook", channels.c.account == account
     if connection.execute(sa.select(channels.c.mode).where(this)).scalar() == mode:
         return
     row = {"account": account, "tenant": DEFAULT_TENANT, "mode": mode, "created_at": db_now()}
-    connection.execute(insert_ignoring(connection, channels).values(**row))
+    connection.execute(build_insert_ignoring(connection, channels).values(**row))
     connection.execute(sa.update(channels).where(this, channels.c.mode != mode).values(mode=mode, cursor=None))
 
 
-def _entered(connection: Connection, event: InboundEvent, **values: object) -> bool:
+def _insert_event(connection: Connection, event: InboundEvent, **values: object) -> bool:
     """Insert an event's row. Returns False when there was one."""
-    row = {"account": event.account, "event_key": plain(event.key), **values}
-    written = insert_ignoring(connection, inbound).values(**row, received_at=db_now()).returning(inbound.c.pk)
+    row = {"account": event.account, "event_key": make_storable(event.key), **values}
+    written = build_insert_ignoring(connection, inbound).values(**row, received_at=db_now()).returning(inbound.c.pk)
     return connection.execute(written).first() is not None
 
 
-def _held(hold: AccountHold) -> sa.ColumnElement[bool]:
+def _is_leased_by(hold: AccountLease) -> sa.ColumnElement[bool]:
     is_ours = (channels.c.account == hold.account) & (channels.c.lease_token == hold.token)
     return is_ours & (channels.c.lease_until > db_now())
 
 
-def _row_of(event: InboundEvent) -> sa.ColumnElement[bool]:
-    return (inbound.c.account == event.account) & (inbound.c.event_key == plain(event.key))
+def _is_event(event: InboundEvent) -> sa.ColumnElement[bool]:
+    return (inbound.c.account == event.account) & (inbound.c.event_key == make_storable(event.key))
 
 
-def _chat(account: str, session_key: str) -> sa.ColumnElement[bool]:
+def _is_chat(account: str, session_key: str) -> sa.ColumnElement[bool]:
     return (chats.c.account == account) & (chats.c.session_key == session_key)
 
 
@@ -637,15 +647,15 @@ def _has_open_code(account: str) -> sa.ColumnElement[bool]:
     return is_asked & (chat_people.c.expires_at > db_now())
 
 
-def _person(account: str, person: str) -> sa.ColumnElement[bool]:
-    return (chat_people.c.account == account) & (chat_people.c.person == plain(person))
+def _is_person(account: str, person: str) -> sa.ColumnElement[bool]:
+    return (chat_people.c.account == account) & (chat_people.c.person == make_storable(person))
 
 
-def _active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
+def _select_active_run(tenant: str, source: str, name: str) -> sa.Select[Any]:
     return sa.select(sessions.c.active_run_pk).where(session_is(tenant, source, name))
 
 
-def _questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
+def _select_questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
     """Select the questions of the runs of a session and of all runs that they caused."""
     first = runs.alias()
     columns = (waits.c.pk, runs.c.run_id, waits.c.kind, waits.c.request, waits.c.opened_at, waits.c.closed_at)
@@ -659,7 +669,7 @@ def _questions(tenant: str, source: str, name: str) -> sa.Select[Any]:
     )
 
 
-def _messages_of(connection: Connection, wait_pks: Sequence[int]) -> dict[int, list[_ShownRow]]:
+def _load_messages(connection: Connection, wait_pks: Sequence[int]) -> dict[int, list[_ShownRow]]:
     """Load the deliveries of questions, by question."""
     its_run = sa.select(waits.c.run_pk).where(waits.c.pk.in_(wait_pks))
     arrived_at = sa.case((deliveries.c.state == DeliveryState.DELIVERED.value, deliveries.c.settled_at)).label(
@@ -669,15 +679,15 @@ def _messages_of(connection: Connection, wait_pks: Sequence[int]) -> dict[int, l
         deliveries.c.run_pk.in_(its_run), deliveries.c.wait_pk.in_(wait_pks)
     )
     found: dict[int, list[_ShownRow]] = {}
-    for row in rows_of(connection.execute(wanted), _ShownRow):
+    for row in fetch_rows(connection.execute(wanted), _ShownRow):
         found.setdefault(row.wait_pk, []).append(row)
     return found
 
 
-def _chat_question(row: _QuestionRow, shown: Sequence[_ShownRow]) -> ChatQuestion | None:
+def _to_chat_question(row: _QuestionRow, shown: Sequence[_ShownRow]) -> ChatQuestion | None:
     """Build a question of a chat; ``None`` for one that is not answered by a person."""
     question = Question(kind=WaitKind(row.kind), request=json.loads(row.request))
-    if asked_in_chat(question) is None:
+    if render_question(question) is None:
         return None
     arrived = [each.arrived_at for each in shown if each.arrived_at is not None]
     return ChatQuestion(
@@ -688,11 +698,11 @@ def _chat_question(row: _QuestionRow, shown: Sequence[_ShownRow]) -> ChatQuestio
         opened_at=row.opened_at,
         delivered_at=max(arrived) if arrived and len(arrived) == len(shown) else None,
         closed_at=row.closed_at,
-        messages=frozenset(message_id for each in shown for message_id in message_ids_in(each.receipt)),
+        messages=frozenset(message_id for each in shown for message_id in parse_message_ids(each.receipt)),
     )
 
 
-def _first_queued(tenant: str, source: str, name: str) -> sa.Select[Any]:
+def _select_first_queued(tenant: str, source: str, name: str) -> sa.Select[Any]:
     return (
         sa.select(sa.func.min(runs.c.pk))
         .select_from(runs)
@@ -701,7 +711,7 @@ def _first_queued(tenant: str, source: str, name: str) -> sa.Select[Any]:
     )
 
 
-def _waiting(tenant: str, source: str, name: str, burst: ChatBurst) -> sa.Select[Any]:
+def _select_waiting(tenant: str, source: str, name: str, burst: ChatBurst) -> sa.Select[Any]:
     newer = runs.alias()
     newest = sa.select(sa.func.max(newer.c.pk)).where(newer.c.session_pk == sessions.c.pk).correlate(sessions)
     return (
@@ -721,7 +731,7 @@ def _waiting(tenant: str, source: str, name: str, burst: ChatBurst) -> sa.Select
     )
 
 
-def _locked_account(connection: Connection, account: str) -> None:
+def _lock_account(connection: Connection, account: str) -> None:
     """Lock the account, so that its pairing codes are counted by one transaction at a time."""
     connection.execute(sa.select(channels.c.account).where(channels.c.account == account).with_for_update())
 

@@ -17,13 +17,13 @@ from hermes_worker.core.home_paths import (
     ELSEWHERE,
     JOB_DIRECTORY,
     WORKSPACE_ROOT,
-    below_home,
-    former_home,
+    find_former_home,
+    relative_to_home,
     to_stored_document,
 )
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import KeyMissing, raw
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.engine.sealing import KeyMissing, stored_text
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import jobs, maintenance, sessions
 
 _BATCH = 500
@@ -41,27 +41,29 @@ class _OldSession(NamedTuple):
     root: str
 
 
-def finish_relating(database: Database) -> None:
+def finish_conversion(database: Database) -> None:
     """Do what revision 0266 leaves to be done, unless it was done. Idempotent, safe for several at once."""
     with database.read() as connection:
         if connection.execute(sa.select(maintenance.c.name).where(maintenance.c.name == _DONE)).first():
             return
-    relate_rows(database)
+    convert_rows(database)
     with database.statement() as connection:
-        connection.execute(insert_ignoring(connection, maintenance), {"name": _DONE, "ran_at": 0.0})
+        connection.execute(build_insert_ignoring(connection, maintenance), {"name": _DONE, "ran_at": 0.0})
 
 
-def relate_rows(database: Database) -> int:
+def convert_rows(database: Database) -> int:
     """Write the paths of old rows relative to the home; returns how many rows were changed. Idempotent."""
-    homes = {home for row in _old_sessions(database) if (home := former_home(row.root, row.tenant, row.session_id))}
+    homes = {
+        home for row in _list_old_sessions(database) if (home := find_former_home(row.root, row.tenant, row.session_id))
+    }
     known = (*database.homes, *sorted(homes - set(database.homes)))
-    changed = sum(_relate_session(database, row, known) for row in _old_sessions(database))
-    return changed + _relate_jobs(database, known)
+    changed = sum(_convert_session(database, row, known) for row in _list_old_sessions(database))
+    return changed + _convert_jobs(database, known)
 
 
-def _old_sessions(database: Database) -> Iterator[_OldSession]:
+def _list_old_sessions(database: Database) -> Iterator[_OldSession]:
     """Sessions whose workspace is a directory of the machine that has the home, named absolutely."""
-    stored = raw(sessions.c.workspace)
+    stored = stored_text(sessions.c.workspace)
     wanted = sa.select(sessions.c.pk, sessions.c.session_id, sessions.c.tenant, stored.label("stored"))
     wanted = wanted.where(stored.not_like("%/./%"), sessions.c.pk > sa.bindparam("after"))
     after = 0
@@ -78,19 +80,19 @@ def _old_sessions(database: Database) -> Iterator[_OldSession]:
         after = rows[-1][0]
 
 
-def _relate_session(database: Database, row: _OldSession, homes: Sequence[str]) -> int:
-    home = _home_of(row.root, homes)
+def _convert_session(database: Database, row: _OldSession, homes: Sequence[str]) -> int:
+    home = _find_home(row.root, homes)
     if home is None:
         return 0
     text = to_stored_document(row.stored, WORKSPACE_ROOT, (home,))
-    this = sa.update(sessions).where(sessions.c.pk == row.pk, raw(sessions.c.workspace) == row.stored)
+    this = sa.update(sessions).where(sessions.c.pk == row.pk, stored_text(sessions.c.workspace) == row.stored)
     with database.statement() as connection:
         return connection.execute(this.values(workspace=sa.literal(text, sa.Text()))).rowcount
 
 
-def _relate_jobs(database: Database, homes: Sequence[str]) -> int:
+def _convert_jobs(database: Database, homes: Sequence[str]) -> int:
     """A job whose directory is below a home that was works below the one that is."""
-    stored, changed = raw(jobs.c.definition), 0
+    stored, changed = stored_text(jobs.c.definition), 0
     with database.read() as connection:
         pks = connection.execute(sa.select(jobs.c.pk)).scalars().all()
     for pk in pks:
@@ -101,7 +103,7 @@ def _relate_jobs(database: Database, homes: Sequence[str]) -> int:
             except KeyMissing:
                 continue  # a job that cannot be read cannot be fired either; a restore looks once more
             document = json.loads(found[0]) if found is not None else {}
-            home = _home_of(document.get(JOB_DIRECTORY) or "", homes)
+            home = _find_home(document.get(JOB_DIRECTORY) or "", homes)
             if found is None or home is None or not database.homes:
                 continue
             below = document[JOB_DIRECTORY][len(home) + 1 :]
@@ -111,10 +113,10 @@ def _relate_jobs(database: Database, homes: Sequence[str]) -> int:
     return changed
 
 
-def _home_of(path: str, homes: Sequence[str]) -> str | None:
+def _find_home(path: str, homes: Sequence[str]) -> str | None:
     """The one of ``homes`` below which agents or scripts worked at ``path``."""
     for home in homes:
-        below = below_home(path, (home,))
+        below = relative_to_home(path, (home,))
         if below is not None and (below.startswith(_WORKSPACES) or below.split("/")[0] == _SCRIPTS):
             return home
     return None

@@ -20,19 +20,26 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import FetchFile
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.gateway import in_one_turn
+from hermes_worker.core.gateway import join_texts
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.inbound_files import FILES_MAX, FileOutcome, FileState, bounded, reference_in, stored_reference
+from hermes_worker.core.inbound_files import (
+    FILES_MAX,
+    FileOutcome,
+    FileState,
+    dump_reference,
+    parse_reference,
+    shorten_reference,
+)
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.artifacts.gatherings import keep_body, keep_content, take_contents
+from hermes_worker.store.artifacts.gatherings import claim_contents, store_content, store_encoded_content
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import row_of, rows_of
-from hermes_worker.store.hinted_rows import HintedRows
-from hermes_worker.store.rows import Hint, LoadedRun, lock_run, plain
-from hermes_worker.store.runs.inputs import change_input, stored_spec
-from hermes_worker.store.runs.joining import begin_put_off
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
+from hermes_worker.store.rows import Hint, LoadedRun, lock_run, make_storable
+from hermes_worker.store.runs.inputs import require_spec, update_spec
 from hermes_worker.store.runs.runs import session_is
+from hermes_worker.store.runs.step_writer import begin_postponed
 from hermes_worker.store.tables import blobs, inbound_files, runs, sessions
+from hermes_worker.store.work_items import WorkItems
 
 _PIECE_BYTES = 3 * 262_144
 """A multiple of three, so that pieces of base64 are base64 together."""
@@ -119,7 +126,7 @@ class _Placement(NamedTuple):
     body: str
 
 
-def owe_files(connection: Connection, run_id: str, new: NewFiles, tenant: str) -> list[Hint]:
+def enqueue_files(connection: Connection, run_id: str, new: NewFiles, tenant: str) -> list[Hint]:
     """Insert the files of a message that are to be fetched for a run that has not begun, in the transaction that
     accepts the message. Returns the hints to send."""
     run_pk = sa.select(runs.c.pk).where(runs.c.run_id == run_id).scalar_subquery()
@@ -131,7 +138,7 @@ def owe_files(connection: Connection, run_id: str, new: NewFiles, tenant: str) -
             "tenant": tenant,
             "account": new.account,
             "album_hash": new.album_hash,
-            "reference": plain(stored_reference(bounded(file.media))),
+            "reference": make_storable(dump_reference(shorten_reference(file.media))),
             "state": (FileState.REFUSED if is_refused else FileState.PENDING).value,
             "outcome": FileOutcome(reason=file.refused or "").to_json() if is_refused else None,
             "gathers_until": db_now() + new.gathers_s,
@@ -140,7 +147,7 @@ def owe_files(connection: Connection, run_id: str, new: NewFiles, tenant: str) -
             "hinted_at": None if is_refused else db_now(),
         }
         written = connection.execute(sa.insert(inbound_files).values(**values).returning(*_INSERTED))
-        row = row_of(written, _Insertion)
+        row = fetch_row(written, _Insertion)
         if row is not None and row.hinted_at is not None:
             effect = FetchFile(run_id=run_id, file_id=row.pk, attempt=1)
             hints.append(Hint(effect=effect, at=float(row.hinted_at)))
@@ -154,10 +161,10 @@ def begin_if_ready(connection: Connection, run_id: str) -> list[Hint]:
     """Begin a run whose files are all settled, or set when it begins. For a message with no file that is fetched."""
     pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar()
     loaded = None if pk is None else lock_run(connection, int(pk))
-    return [] if loaded is None else _begun(connection, loaded)
+    return [] if loaded is None else _begin_locked(connection, loaded)
 
 
-def _begun(connection: Connection, loaded: LoadedRun) -> list[Hint]:
+def _begin_locked(connection: Connection, loaded: LoadedRun) -> list[Hint]:
     """Begin a locked run if nothing keeps it. Returns the hints to send."""
     ours = inbound_files.c.run_pk == loaded.pk
     facts = sa.select(
@@ -169,21 +176,21 @@ def _begun(connection: Connection, loaded: LoadedRun) -> list[Hint]:
     if still_open or loaded.run.status is not RunStatus.QUEUED:
         return []
     _lock_session(connection, loaded.session_pk)
-    if connection.execute(_waits_for_files(loaded.session_pk).where(runs.c.pk < loaded.pk).limit(1)).first():
+    if connection.execute(_select_waiting_for_files(loaded.session_pk).where(runs.c.pk < loaded.pk).limit(1)).first():
         return []  # earlier messages come first; their run schedules this one when it begins
     begins_at = max(float(until or now), float(now))
     waits = sa.and_(runs.c.pk == loaded.pk, runs.c.not_before.is_not(None), runs.c.hinted_at.is_(None))
     moved = connection.execute(sa.update(runs).where(waits).values(not_before=begins_at))
-    _move_those_behind(connection, loaded, begins_at)
+    _move_later_runs(connection, loaded, begins_at)
     if not moved.rowcount or begins_at > now:
         return []  # it has begun, or the sweeper begins it
-    return begin_put_off(connection, loaded) or []
+    return begin_postponed(connection, loaded) or []
 
 
 _PUT_OFF = (runs.c.status == RunStatus.QUEUED.value) & runs.c.hinted_at.is_(None) & runs.c.not_before.is_not(None)
 
 
-def _waits_for_files(session_pk: int | sa.ScalarSelect[int]) -> sa.Select[int]:
+def _select_waiting_for_files(session_pk: int | sa.ScalarSelect[int]) -> sa.Select[int]:
     """Select the runs of a session that cannot begin yet, because of files."""
     has_files = sa.exists().where(inbound_files.c.run_pk == runs.c.pk)
     return sa.select(runs.c.pk).where(
@@ -197,7 +204,7 @@ def _lock_session(connection: Connection, session_pk: int) -> None:
     connection.execute(sa.select(sessions.c.pk).where(sessions.c.pk == session_pk).with_for_update())
 
 
-def _move_those_behind(connection: Connection, loaded: LoadedRun, begins_at: float) -> None:
+def _move_later_runs(connection: Connection, loaded: LoadedRun, begins_at: float) -> None:
     """Let the runs that wait behind one begin when it does, except those whose own files are being fetched, or that
     take more. A transaction that holds such a row settles a file of it: it comes to the session after this one, and
     begins the run itself."""
@@ -233,7 +240,7 @@ class FileChat:
     principal: str
 
 
-def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> int | None:
+def find_gathering_run(connection: Connection, chat: FileChat, album_hash: str | None) -> int | None:
     """Find the run of the same person that waits for its files and takes more: while they are being fetched, shortly
     after the last of them, or for further files of their album. Returns its row id, or ``None``. One statement."""
     of_run = inbound_files.c.run_pk == runs.c.pk
@@ -256,53 +263,53 @@ def gathers(connection: Connection, chat: FileChat, album_hash: str | None) -> i
     return None if found is None else int(found)
 
 
-def begins_behind(connection: Connection, chat: FileChat) -> float | None:
+def find_wait_s(connection: Connection, chat: FileChat) -> float | None:
     """Find within how many seconds, at the latest, those runs of a chat's session have begun that wait for files of any
     sender; ``None`` when there are none. One statement."""
     this = sa.select(sessions.c.pk).where(session_is(chat.tenant, chat.source, chat.session)).scalar_subquery()
-    waiting = _waits_for_files(this).subquery()
+    waiting = _select_waiting_for_files(this).subquery()
     latest = sa.select(sa.func.max(runs.c.not_before) - db_now()).where(runs.c.pk.in_(sa.select(waiting.c.pk)))
     left_s = connection.execute(latest).scalar()
     return None if left_s is None else max(float(left_s), 0.001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedTurn:
+class JoinedRun:
     """The run that a message was added to."""
 
     run_id: str
     hints: Sequence[Hint]
 
 
-def add_to_gathering(
+def join_gathering_run(
     connection: Connection, chat: FileChat, text: str, new: NewFiles, *, wait_s: float
-) -> JoinedTurn | None:
+) -> JoinedRun | None:
     """Add a message to the run of the same person that waits for its files; ``None`` when there is no such run any
     more, or it has too much already, and then nothing was written."""
-    seen = gathers(connection, chat, new.album_hash)
+    seen = find_gathering_run(connection, chat, new.album_hash)
     loaded = None if seen is None else lock_run(connection, seen)
     if loaded is None or loaded.run.status is not RunStatus.QUEUED:
         return None
     # A transaction that begins a run holds its row and its session's: it waits for us, or we see that it has begun.
     _lock_session(connection, loaded.session_pk)
-    if gathers(connection, chat, new.album_hash) != seen:
+    if find_gathering_run(connection, chat, new.album_hash) != seen:
         return None
-    spec = stored_spec(connection, loaded.pk)
+    spec = require_spec(connection, loaded.pk)
     known = sa.select(sa.func.count()).where(inbound_files.c.run_pk == loaded.pk)
     if not isinstance(spec.input, str) or connection.execute(known).scalar_one() + len(new.files) > FILES_MAX:
         return None
     if text:
-        whole = in_one_turn(spec.input, text)
+        whole = join_texts(spec.input, text)
         if whole is None:
             return None
-        change_input(connection, loaded.pk, replace(spec, input=whole))
-    hints = owe_files(connection, loaded.run.run_id, new, chat.tenant)
+        update_spec(connection, loaded.pk, replace(spec, input=whole))
+    hints = enqueue_files(connection, loaded.run.run_id, new, chat.tenant)
     until = connection.execute(sa.select(db_now() + wait_s)).scalar_one()
     values = {"not_before": until} if hints else {}
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(updated_at=db_now(), **values))
     if hints:
-        _move_those_behind(connection, loaded, float(until))
-    return JoinedTurn(run_id=loaded.run.run_id, hints=hints)
+        _move_later_runs(connection, loaded, float(until))
+    return JoinedRun(run_id=loaded.run.run_id, hints=hints)
 
 
 class InboundFiles:
@@ -338,7 +345,7 @@ class InboundFiles:
                 return None
             row = _ClaimedFile._make(found)
             run_id = connection.execute(sa.select(runs.c.run_id).where(runs.c.pk == row.run_pk)).scalar_one()
-            is_kept = stored_spec(connection, row.run_pk).files == "kept"
+            is_kept = require_spec(connection, row.run_pk).files == "kept"
         return FileClaim(
             token=token,
             file_id=row.pk,
@@ -347,20 +354,20 @@ class InboundFiles:
             attempt=effect.attempt,
             tenant=row.tenant,
             account=row.account,
-            media=reference_in(row.reference),
+            media=parse_reference(row.reference),
             is_kept=is_kept,
         )
 
-    def keep(self, content: bytes) -> str:
+    def store_content(self, content: bytes) -> str:
         """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
-        return keep_content(self._database, content)
+        return store_content(self._database, content)
 
-    def keep_file(self, file: BinaryIO) -> str:
+    def store_file(self, file: BinaryIO) -> str:
         """Store a file, from its beginning, for an hour, until a row refers to it. Returns its hash. The text that is
         written to the database is the only copy in memory."""
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-        return keep_body(self._database, "".join(base64.b64encode(piece).decode() for piece in pieces))
+        return store_encoded_content(self._database, "".join(base64.b64encode(piece).decode() for piece in pieces))
 
     def settle(self, claim: FileClaim, file: FetchedFile) -> list[Hint]:
         """Write the outcome of a file, once, and begin the run if it was the last. Raises ``LeaseLost``,
@@ -369,7 +376,7 @@ class InboundFiles:
         hashes = {each for each in (file.content_hash, file.picture_hash) if each is not None}
         with self._database.write() as connection:
             loaded = lock_run(connection, claim.run_pk)
-            _end(
+            _end_claim(
                 connection,
                 claim,
                 state=state.value,
@@ -378,16 +385,16 @@ class InboundFiles:
                 picture_hash=file.picture_hash,
                 settled_at=db_now(),
             )
-            take_contents(connection, sorted(hashes))
-            return [] if loaded is None else _begun(connection, loaded)
+            claim_contents(connection, sorted(hashes))
+            return [] if loaded is None else _begin_locked(connection, loaded)
 
-    def put_back(self, claim: FileClaim) -> None:
+    def release_file(self, claim: FileClaim) -> None:
         """Give a claim up so that another worker tries. No hint is sent, so that the platform has a moment. Raises
         ``LeaseLost``."""
         with self._database.write() as connection:
-            _end(connection, claim, state=FileState.PENDING.value, hinted_at=db_now())
+            _end_claim(connection, claim, state=FileState.PENDING.value, hinted_at=db_now())
 
-    def to_place(self, run_pk: int) -> list[PlacedFile]:
+    def list_unplaced(self, run_pk: int) -> list[PlacedFile]:
         """List the files of a run that belong into its workspace and are not known to be there."""
         wanted = (
             sa.select(inbound_files.c.pk, inbound_files.c.outcome, blobs.c.body)
@@ -396,7 +403,7 @@ class InboundFiles:
             .order_by(inbound_files.c.pk)
         )
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _Placement)
+            rows = fetch_rows(connection.execute(wanted), _Placement)
         found = [(row, FileOutcome.from_json(row.outcome)) for row in rows]
         return [
             PlacedFile(file_id=row.pk, path=outcome.path, content=base64.b64decode(row.body))
@@ -404,7 +411,7 @@ class InboundFiles:
             if outcome.path
         ]
 
-    def placed(self, run_pk: int) -> None:
+    def mark_placed(self, run_pk: int) -> None:
         """Release the contents of a run's files, which are in its workspace, or never will be. Idempotent."""
         ours = sa.and_(inbound_files.c.run_pk == run_pk, inbound_files.c.content_hash.is_not(None))
         named = sa.select(inbound_files.c.content_hash).where(ours)
@@ -413,7 +420,7 @@ class InboundFiles:
             connection.execute(sa.update(inbound_files).where(ours).values(content_hash=None))
 
 
-def _end(connection: Connection, claim: FileClaim, **values: object) -> None:
+def _end_claim(connection: Connection, claim: FileClaim, **values: object) -> None:
     """End a claim, and write ``values``. Raises ``LeaseLost``."""
     held = sa.and_(inbound_files.c.pk == claim.file_id, inbound_files.c.lease_token == claim.token)
     ended = sa.update(inbound_files).where(held).values(lease_token=None, lease_owner=None, **values)
@@ -431,7 +438,7 @@ class _DueFile(NamedTuple):
     hinted_at: float | None
 
 
-_ROWS = HintedRows(
+_ROWS = WorkItems(
     inbound_files,
     "pk",
     gives=_DueFile,
@@ -439,19 +446,19 @@ _ROWS = HintedRows(
 )
 
 
-def lose_files(database: Database) -> list[Hint]:
+def take_back_files(database: Database) -> list[Hint]:
     """Take back the rows of workers that are gone: due again, or given up. A run that waits for nothing else begins
     when its time has come. Returns the hints to send. Idempotent."""
-    return _hints(_ROWS.lose(database))
+    return _build_hints(_ROWS.take_back(database))
 
 
 def resend_files(database: Database, *, grace_s: float, before: float) -> list[Hint]:
     """List hints of due rows whose message is lost: hinted before ``before`` (epoch seconds) and longer ago than
     ``grace_s``."""
-    return _hints(_ROWS.resend(database, grace_s=grace_s, before=before))
+    return _build_hints(_ROWS.take_lost(database, grace_s=grace_s, before=before))
 
 
-def _hints(due: Sequence[_DueFile]) -> list[Hint]:
+def _build_hints(due: Sequence[_DueFile]) -> list[Hint]:
     return [
         Hint(effect=FetchFile(run_id=row.run_id, file_id=row.pk, attempt=row.attempts + 1), at=float(row.hinted_at))
         for row in due

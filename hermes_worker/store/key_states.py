@@ -24,20 +24,20 @@ from hermes_worker.core.key_states import (
     KeyCondition,
     KeyRules,
     KeyState,
-    answered,
-    evidence_document,
-    evidence_from,
-    failed,
-    probe_answered,
-    probe_failed,
-    probe_put_off,
+    apply_answer,
+    apply_failure,
+    apply_probe_answer,
+    apply_probe_failure,
+    apply_probe_release,
+    dump_evidence,
+    parse_evidence,
 )
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import Nothing, Prepared, row_of, rows_of
-from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_row, fetch_rows
+from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import key_states, parked_on_keys, runs, workers
 
 PROBE_S = 900.0
@@ -84,30 +84,30 @@ class KeyStates:
         self._database = database
         self._rules = rules or KeyRules()
 
-    def all(self) -> list[KeyRow]:
+    def list_keys(self) -> list[KeyRow]:
         """List the state of every key that ever failed, those that were closed last first."""
         with self._database.read() as connection:
-            return [_row(row) for row in rows_of(connection.execute(_ALL), _StateRow)]
+            return [_to_key_row(row) for row in fetch_rows(connection.execute(_ALL), _StateRow)]
 
-    def failed(self, key: tuple[str, str], found: Finding, *, run_id: str, reason: str) -> KeyRow | None:
+    def record_failure(self, key: tuple[str, str], found: Finding, *, run_id: str, reason: str) -> KeyRow | None:
         """Record that a call of ``run_id``, no probe, failed with the key (provider, credential). Returns the key's new
         state; ``None`` when ``found`` says nothing about the key. A second report by the same run changes nothing."""
         if found.condition is None:
             return None
         provider, credential = key
         with self._database.write() as connection:
-            new = _values(KeyState()) | {"credential": credential, "provider": provider[:100], "probes": 0}
-            connection.execute(insert_ignoring(connection, key_states).values(**new))
+            new = _build_values(KeyState()) | {"credential": credential, "provider": provider[:100], "probes": 0}
+            connection.execute(build_insert_ignoring(connection, key_states).values(**new))
 
             def change(state: KeyState, now: float) -> KeyState:
-                return failed(state, found, run_id, now, self._rules, random.random())
+                return apply_failure(state, found, run_id, now, self._rules, random.random())
 
-            return self._change(connection, credential, change, reason=reason)
+            return self._change_state(connection, credential, change, reason=reason)
 
-    def answered(self, credential: str) -> KeyRow | None:
+    def record_answer(self, credential: str) -> KeyRow | None:
         """Record that a call with a key, no probe, was answered."""
         with self._database.write() as connection:
-            return self._change(connection, credential, lambda state, now: answered(state))
+            return self._change_state(connection, credential, lambda state, now: apply_answer(state))
 
     def claim_probe(self, credential: str, owner: int) -> Probe | None:
         """Claim the right to try a closed key; ``None`` when no probe is due, or another call has it. ``owner`` is the
@@ -121,31 +121,33 @@ class KeyStates:
             )
             return Probe(credential=credential, token=token) if taken.rowcount else None
 
-    def probe_answered(self, probe: Probe) -> KeyRow | None:
+    def record_probe_answer(self, probe: Probe) -> KeyRow | None:
         """Record that a probe was answered, so the key works. Returns ``None`` when the probe was taken away; then its
         new holder decides."""
-        return self._end_probe(probe, probe_answered)
+        return self._end_probe(probe, apply_probe_answer)
 
-    def probe_failed(self, probe: Probe, found: Finding, *, reason: str) -> KeyRow | None:
+    def record_probe_failure(self, probe: Probe, found: Finding, *, reason: str) -> KeyRow | None:
         """Record that a probe failed. Returns ``None`` when the probe was taken away; then its new holder decides."""
         return self._end_probe(
-            probe, lambda state, now: probe_failed(state, found, now, self._rules, random.random()), reason=reason
+            probe,
+            lambda state, now: apply_probe_failure(state, found, now, self._rules, random.random()),
+            reason=reason,
         )
 
-    def give_back(self, probe: Probe, *, wait_s: float = 0.0) -> KeyRow | None:
+    def release_probe(self, probe: Probe, *, wait_s: float = 0.0) -> KeyRow | None:
         """Give a probe back that was not sent; another may be sent after ``wait_s`` seconds."""
-        return self._end_probe(probe, lambda state, now: probe_put_off(state, now, wait_s))
+        return self._end_probe(probe, lambda state, now: apply_probe_release(state, now, wait_s))
 
     def open(self, credential: str) -> KeyRow:
         """Open a key because an operator says so. Idempotent. Raises ``KeyUnknown``."""
         with self._database.write() as connection:
-            before = row_of(connection.execute(_ALL.where(key_states.c.credential == credential)), _StateRow)
+            before = fetch_row(connection.execute(_ALL.where(key_states.c.credential == credential)), _StateRow)
             if before is None:
                 known = "'hermes-worker providers status' lists those of which something is"
                 raise KeyUnknown(f"nothing is known of a key {credential!r}; {known}")
-            after = self._change(connection, credential, probe_answered, ends_probe=True)
+            after = self._change_state(connection, credential, apply_probe_answer, ends_probe=True)
             assert after is not None
-            record(connection, Act.PROVIDER_KEY_OPEN, credential, before={"condition": before.condition})
+            record_action(connection, Act.PROVIDER_KEY_OPEN, credential, before={"condition": before.condition})
             return after
 
     def _end_probe(
@@ -157,9 +159,9 @@ class KeyStates:
             )
             if connection.execute(held.with_for_update()).first() is None:
                 return None
-            return self._change(connection, probe.credential, change, reason=reason, ends_probe=True)
+            return self._change_state(connection, probe.credential, change, reason=reason, ends_probe=True)
 
-    def _change(
+    def _change_state(
         self,
         connection: Connection,
         credential: str,
@@ -170,16 +172,16 @@ class KeyStates:
     ) -> KeyRow | None:
         """Write what ``change`` makes of a key's state, under the lock of its row."""
         locked = _ALL.where(key_states.c.credential == credential).with_for_update(of=key_states)
-        row = row_of(connection.execute(locked), _StateRow)
+        row = fetch_row(connection.execute(locked), _StateRow)
         if row is None:
             return None
-        before = _state(row)
+        before = _to_state(row)
         after = change(before, row.now)
-        values = _values(after)
+        values = _build_values(after)
         if ends_probe or not after.is_closed:
             values |= {"probe_token": None, "probe_owner": None, "probe_until": None}
         if reason is not None and after.is_closed and after != before:
-            values["reason"] = plain(reason)[:_REASON_CHARS_MAX]
+            values["reason"] = make_storable(reason)[:_REASON_CHARS_MAX]
         if after != before or ends_probe:
             connection.execute(sa.update(key_states).where(key_states.c.credential == credential).values(**values))
         return KeyRow(
@@ -196,7 +198,7 @@ def park_on_keys(connection: Connection, run_pk: int, credentials: tuple[str, ..
     """Have a parked run woken when one of these keys is open. Idempotent."""
     rows = [{"run_pk": run_pk, "credential": credential} for credential in dict.fromkeys(credentials)]
     if rows:
-        connection.execute(insert_ignoring(connection, parked_on_keys), rows)
+        connection.execute(build_insert_ignoring(connection, parked_on_keys), rows)
 
 
 def wake_parked(database: Database) -> int:
@@ -315,34 +317,34 @@ _ALL = (
 )
 
 
-def _state(row: _StateRow) -> KeyState:
+def _to_state(row: _StateRow) -> KeyState:
     return KeyState(
         condition=KeyCondition(row.condition),
         epoch=row.epoch,
         since=row.since,
-        evidence=evidence_from(json.loads(row.evidence)),
+        evidence=parse_evidence(json.loads(row.evidence)),
         probes=row.probes,
         probe_at=row.probe_at,
     )
 
 
-def _row(row: _StateRow) -> KeyRow:
+def _to_key_row(row: _StateRow) -> KeyRow:
     return KeyRow(
         credential=row.credential,
         provider=row.provider,
-        state=_state(row),
+        state=_to_state(row),
         reason=row.reason,
         is_probed=bool(row.is_probed),
         parked=row.parked,
     )
 
 
-def _values(state: KeyState) -> dict[str, object]:
+def _build_values(state: KeyState) -> dict[str, object]:
     return {
         "condition": state.condition.value,
         "epoch": state.epoch,
         "since": state.since,
-        "evidence": canonical_json(evidence_document(state.evidence)),
+        "evidence": canonical_json(dump_evidence(state.evidence)),
         "probes": state.probes,
         "probe_at": state.probe_at,
     }

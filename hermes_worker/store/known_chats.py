@@ -7,10 +7,10 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.chat_names import CHAT_CHARS_MAX, KnownChat
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, rows_of
-from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import known_chats
 
 _ALIKE_MAX = 20
@@ -23,53 +23,53 @@ class KnownChats:
         self._database = database
         self._tenant = tenant
 
-    def learn(self, account: str, chat: str, name: str) -> None:
+    def record_name(self, account: str, chat: str, name: str) -> None:
         """Record that a chat is called ``name``; an empty name is ignored. Idempotent, and only reads where nothing is
         new."""
         if not name:
             return
-        this = _this(account, chat) & (known_chats.c.tenant == self._tenant)
+        this = _is_chat(account, chat) & (known_chats.c.tenant == self._tenant)
         with self._database.read() as connection:
-            if connection.execute(sa.select(known_chats.c.name).where(this)).scalar() == plain(name):
+            if connection.execute(sa.select(known_chats.c.name).where(this)).scalar() == make_storable(name):
                 return
         with self._database.write() as connection:
-            self._enter(connection, account, chat)
-            values = {"name": plain(name), "tenant": self._tenant, "learnt_at": db_now()}
-            connection.execute(sa.update(known_chats).where(_this(account, chat)).values(**values))
+            self._insert_chat(connection, account, chat)
+            values = {"name": make_storable(name), "tenant": self._tenant, "learnt_at": db_now()}
+            connection.execute(sa.update(known_chats).where(_is_chat(account, chat)).values(**values))
 
-    def make_home(self, connection: Connection, account: str, chat: str, thread: str | None) -> None:
+    def set_home(self, connection: Connection, account: str, chat: str, thread: str | None) -> None:
         """Make a chat the home channel of its platform, replacing any other. Idempotent."""
         platform = _platform_of(account)
         others = (known_chats.c.tenant == self._tenant) & (known_chats.c.platform == platform)
         connection.execute(sa.update(known_chats).where(others, known_chats.c.is_home).values(is_home=False))
-        self._enter(connection, account, chat)
+        self._insert_chat(connection, account, chat)
         values = {"is_home": True, "thread": thread, "tenant": self._tenant, "learnt_at": db_now()}
-        connection.execute(sa.update(known_chats).where(_this(account, chat)).values(**values))
-        record(connection, Act.CHAT_HOME, account, after={"chat": chat, "thread": thread})
+        connection.execute(sa.update(known_chats).where(_is_chat(account, chat)).values(**values))
+        record_action(connection, Act.CHAT_HOME, account, after={"chat": chat, "thread": thread})
 
-    def homes(self) -> list[KnownChat]:
+    def list_homes(self) -> list[KnownChat]:
         """List the home channel of each platform that has one."""
-        return self._found(known_chats.c.is_home, with_threads=True)
+        return self._list_chats(known_chats.c.is_home, with_threads=True)
 
-    def named(self, platform: str, name: str) -> list[KnownChat]:
-        """Find the chats of a platform that are called ``name``, normalised by ``core.chat_names.name_of``."""
-        return self._found((known_chats.c.platform == platform) & (known_chats.c.name == plain(name)))
+    def find_by_name(self, platform: str, name: str) -> list[KnownChat]:
+        """Find the chats of a platform that are called ``name``, normalised by ``core.chat_names.normalize_name``."""
+        return self._list_chats((known_chats.c.platform == platform) & (known_chats.c.name == make_storable(name)))
 
-    def _found(self, where: sa.ColumnElement[bool], *, with_threads: bool = False) -> list[KnownChat]:
-        wanted = sa.select(*columns_for(known_chats, KnownChat)).where(known_chats.c.tenant == self._tenant, where)
+    def _list_chats(self, where: sa.ColumnElement[bool], *, with_threads: bool = False) -> list[KnownChat]:
+        wanted = sa.select(*select_columns(known_chats, KnownChat)).where(known_chats.c.tenant == self._tenant, where)
         with self._database.read() as connection:
-            found = rows_of(connection.execute(wanted.order_by(known_chats.c.account).limit(_ALIKE_MAX)), KnownChat)
+            found = fetch_rows(connection.execute(wanted.order_by(known_chats.c.account).limit(_ALIKE_MAX)), KnownChat)
         return list(found) if with_threads else [row._replace(thread=None) for row in found]
 
-    def _enter(self, connection: Connection, account: str, chat: str) -> None:
-        row = {"account": account, "chat": plain(chat[:CHAT_CHARS_MAX]), "tenant": self._tenant}
+    def _insert_chat(self, connection: Connection, account: str, chat: str) -> None:
+        row = {"account": account, "chat": make_storable(chat[:CHAT_CHARS_MAX]), "tenant": self._tenant}
         whole = {**row, "platform": _platform_of(account), "learnt_at": db_now()}
-        connection.execute(insert_ignoring(connection, known_chats).values(**whole))
+        connection.execute(build_insert_ignoring(connection, known_chats).values(**whole))
 
 
 def _platform_of(account: str) -> str:
     return account.partition(":")[0]
 
 
-def _this(account: str, chat: str) -> sa.ColumnElement[bool]:
-    return (known_chats.c.account == account) & (known_chats.c.chat == plain(chat[:CHAT_CHARS_MAX]))
+def _is_chat(account: str, chat: str) -> sa.ColumnElement[bool]:
+    return (known_chats.c.account == account) & (known_chats.c.chat == make_storable(chat[:CHAT_CHARS_MAX]))

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.chat_commands import TurnRow, begins_last_turn
+from hermes_worker.core.chat_commands import TurnRow, find_last_turn
 from hermes_worker.core.messages import Role
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.tables import messages, runs, sessions, tool_calls
 
@@ -45,23 +45,23 @@ class _RowFacts(NamedTuple):
     run_pk: int
 
 
-def last_turn(connection: Connection, tenant: str, source: str, name: str) -> LastTurn | None:
+def lock_last_turn(connection: Connection, tenant: str, source: str, name: str) -> LastTurn | None:
     """Find the last turn of a session that has no run at work, and lock the session's row; ``None`` when a run is at
     work, or nothing was said."""
-    this = sa.select(*columns_for(sessions, _SessionPlace)).where(session_is(tenant, source, name)).with_for_update()
-    session = row_of(connection.execute(this), _SessionPlace)
+    this = sa.select(*select_columns(sessions, _SessionPlace)).where(session_is(tenant, source, name)).with_for_update()
+    session = fetch_row(connection.execute(this), _SessionPlace)
     if session is None or session.active_run_pk is not None:
         return None
-    wanted = sa.select(*columns_for(messages, _RowFacts)).where(messages.c.session_pk == session.pk)
-    newest = rows_of(connection.execute(wanted.order_by(messages.c.seq.desc()).limit(_ROWS_MAX)), _RowFacts)
+    wanted = sa.select(*select_columns(messages, _RowFacts)).where(messages.c.session_pk == session.pk)
+    newest = fetch_rows(connection.execute(wanted.order_by(messages.c.seq.desc()).limit(_ROWS_MAX)), _RowFacts)
     rows = [TurnRow(seq=row.seq, role=Role(row.role), run_pk=row.run_pk) for row in reversed(newest)]
-    first = begins_last_turn(rows)
+    first = find_last_turn(rows)
     if first is None:
         return None
-    return LastTurn(kept=first - 1, effects=_effects(connection, rows[-1].run_pk))
+    return LastTurn(kept=first - 1, effects=_count_effects(connection, rows[-1].run_pk))
 
 
-def _effects(connection: Connection, run_pk: int) -> Mapping[str, int]:
+def _count_effects(connection: Connection, run_pk: int) -> Mapping[str, int]:
     its = sa.select(runs.c.pk).where(sa.or_(runs.c.pk == run_pk, runs.c.root_pk == run_pk))
     happened = sa.select(tool_calls.c.name).where(
         tool_calls.c.run_pk.in_(its), tool_calls.c.replay != Replay.PURE.value, tool_calls.c.status.in_(_HAPPENED)

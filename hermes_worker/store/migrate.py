@@ -15,20 +15,20 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.backlog import make_view
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.home_rows import finish_relating
+from hermes_worker.store.home_rows import finish_conversion
 from hermes_worker.store.revisions import (
     MIGRATIONS,
     SchemaState,
-    advice,
-    known,
-    newest,
+    find_newest,
+    format_advice,
+    list_revisions,
+    load_revision,
+    load_state,
     require_current,
-    revision,
-    state,
 )
 from hermes_worker.store.tables import metadata, schema_revisions
 
-__all__ = ["migrate", "newest", "require_current", "revision"]
+__all__ = ["find_newest", "load_revision", "migrate", "require_current"]
 
 _LOCK = 0x4865726D6573  # "Hermes": one migrator at a time on PostgreSQL
 _BUILD_LOCK = _LOCK + 1
@@ -48,10 +48,10 @@ def migrate(database: Database) -> str | None:
     A database that is ahead of this code, and that this code works on, stays as it is. Raises ``ConfigurationError``
     when the database is newer than that, comes from an unreleased version, or holds somebody else's tables.
     """
-    there = state(database)
+    there = load_state(database)
     before = there.found
     if there.is_usable:
-        finish_relating(database)
+        finish_conversion(database)
         return before
     _refuse_unknown(before, there)
     if before is not None and not database.is_sqlite:
@@ -66,7 +66,7 @@ def migrate(database: Database) -> str | None:
         command.upgrade(config, "head")
         make_view(connection)
         _record(connection)
-    finish_relating(database)
+    finish_conversion(database)
     return before
 
 
@@ -129,8 +129,8 @@ def _refuse_strangers(connection: Connection, there: SchemaState) -> None:
 
 def _refuse_unknown(found: str | None, there: SchemaState) -> None:
     """Before anything is changed. ``found`` may be newer than ``there``: somebody else may have migrated since."""
-    if found is not None and found not in known():
-        what_to_do = advice(found, there.works_with)
+    if found is not None and found not in list_revisions():
+        what_to_do = format_advice(found, there.works_with)
         raise ConfigurationError(
             f"the database schema is at revision {found!r}, which this version does not work on; {what_to_do}"
         )

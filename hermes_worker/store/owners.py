@@ -8,7 +8,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.tables import OF_OTHERS, jobs, runs
 
 
-def owned_by(tenant: str, table: sa.Table) -> sa.ColumnElement[bool]:
+def is_of_tenant(tenant: str, table: sa.Table) -> sa.ColumnElement[bool]:
     """Condition that a row belongs to a tenant. For other tenants than the default one it is spelled as in the partial
     indexes, so that these are used; the default tenant's rows need no index to be found."""
     if tenant == DEFAULT_TENANT:
@@ -16,11 +16,11 @@ def owned_by(tenant: str, table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(sa.literal_column(f"{table.name}.{OF_OTHERS}", sa.Boolean()), table.c.tenant == tenant)
 
 
-def tenant_of_run(run_pk: int) -> sa.ScalarSelect[str]:
+def select_tenant_of_run(run_pk: int) -> sa.ScalarSelect[str]:
     """Select the tenant of a run, for a row that belongs to the run."""
     return sa.select(runs.c.tenant).where(runs.c.pk == run_pk).scalar_subquery()
 
 
-def tenant_of_job(job_pk: int) -> sa.ScalarSelect[str]:
+def select_tenant_of_job(job_pk: int) -> sa.ScalarSelect[str]:
     """Select the tenant of a job, for a row that belongs to the job."""
     return sa.select(jobs.c.tenant).where(jobs.c.pk == job_pk).scalar_subquery()

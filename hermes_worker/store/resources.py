@@ -24,8 +24,8 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import row_of, rows_of
-from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
+from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import resources, sessions
 
 LAPSE_PATIENCE_S = 3.0
@@ -101,7 +101,7 @@ class ResourceUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class ResourceChanges:
     """The state that a call leaves for the next one. ``None`` leaves a field as it is."""
 
     url: str | None = None
@@ -156,14 +156,16 @@ class Resources:
 
     # --- for the callers of a resource -------------------------------------------------------------------------------
 
-    def want(self, session_id: str, kind: ResourceKind, name: str = "", *, spares_lapsed: bool = False) -> ResourceView:
+    def request_resource(
+        self, session_id: str, kind: ResourceKind, name: str = "", *, spares_lapsed: bool = False
+    ) -> ResourceView:
         """Have a host start the session's resource of this kind and name, unless one has it. A resource whose lease has
         lapsed counts as lost, unless ``spares_lapsed``. Idempotent. Raises ``SessionUnknown``."""
         with self._database.write() as connection:
             of = sa.select(sessions.c.pk, sessions.c.tenant).where(
                 sessions.c.session_id == session_id, sessions.c.erasure_pk.is_(None)
             )
-            session = row_of(connection.execute(of), _OwningSession)
+            session = fetch_row(connection.execute(of), _OwningSession)
             if session is None:
                 raise SessionUnknown(f"there is no session {session_id!r}")
             new = {
@@ -176,7 +178,7 @@ class Resources:
                 "created_at": db_now(),
                 "used_at": db_now(),
             }
-            connection.execute(insert_ignoring(connection, resources).values(**new))
+            connection.execute(build_insert_ignoring(connection, resources).values(**new))
             this = (
                 (resources.c.session_pk == session.pk) & (resources.c.kind == kind.value) & (resources.c.name == name)
             )
@@ -187,18 +189,18 @@ class Resources:
                 .where(this, resources.c.state == ResourceState.ENDED.value)
                 .values(state=ResourceState.WANTED.value, used_at=db_now())
             )
-            row = row_of(connection.execute(_ROW.where(this)), _ResourceRow)
+            row = fetch_row(connection.execute(_ROW.where(this)), _ResourceRow)
             assert row is not None
-            return _view(row)
+            return _to_view(row)
 
     def find(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView | None:
         """Load a session's resource; ``None`` when the session never requested one."""
         this = (sessions.c.session_id == session_id) & (resources.c.kind == kind.value) & (resources.c.name == name)
         with self._database.read() as connection:
-            row = row_of(connection.execute(_ROW.where(this)), _ResourceRow)
-        return None if row is None else _view(row)
+            row = fetch_row(connection.execute(_ROW.where(this)), _ResourceRow)
+        return None if row is None else _to_view(row)
 
-    def take(self, resource_id: str) -> ResourceUse | None:
+    def acquire_use(self, resource_id: str) -> ResourceUse | None:
         """Take the use of a live resource, from another call if that has it; ``None`` when the resource is not live, or
         its host's lease has lapsed. Only the holder of the call's claim may do this, so the call that loses the use has
         lost its claim before."""
@@ -215,15 +217,15 @@ class Resources:
             )
             if taken.rowcount == 0:
                 return None
-            row = row_of(connection.execute(_ROW.where(resources.c.resource_id == resource_id)), _ResourceRow)
+            row = fetch_row(connection.execute(_ROW.where(resources.c.resource_id == resource_id)), _ResourceRow)
             assert row is not None
-            return ResourceUse(resource=_view(row), token=token)
+            return ResourceUse(resource=_to_view(row), token=token)
 
-    def note(self, use: ResourceUse, noted: Noted) -> bool:
+    def update_state(self, use: ResourceUse, noted: ResourceChanges) -> bool:
         """Write what the next call needs to know. Returns False when another call has the use, or the process has
         ended. Idempotent."""
         given = {"url": noted.url, "snapshot": noted.snapshot, "storage": noted.storage}
-        values = {name: plain(text) for name, text in given.items() if text is not None}
+        values = {name: make_storable(text) for name, text in given.items() if text is not None}
         if noted.snapshot_hash is not None:
             values["snapshot_hash"] = noted.snapshot_hash
         with self._database.statement() as connection:
@@ -234,7 +236,7 @@ class Resources:
             )
             return written.rowcount == 1
 
-    def drop(self, session_id: str, kind: ResourceKind, name: str = "") -> bool:
+    def delete_resource(self, session_id: str, kind: ResourceKind, name: str = "") -> bool:
         """Delete the session's resource, with its cookies. Its host finds the row gone and ends the process. Returns
         whether there was one."""
         of = sa.select(sessions.c.pk).where(sessions.c.session_id == session_id).scalar_subquery()
@@ -255,7 +257,7 @@ class Resources:
         )
         with self._database.write() as connection:
             first = sa.select(resources.c.pk).where(waiting).order_by(resources.c.used_at).limit(1)
-            found = row_of(connection.execute(first.with_for_update(skip_locked=True)), _ResourceKey)
+            found = fetch_row(connection.execute(first.with_for_update(skip_locked=True)), _ResourceKey)
             if found is None:
                 return None
             connection.execute(
@@ -263,9 +265,9 @@ class Resources:
                 .where(resources.c.pk == found.pk)
                 .values(state=ResourceState.STARTING.value, host=host, lease_token=token, expires_at=db_now() + ttl_s)
             )
-            row = row_of(connection.execute(_ROW.where(resources.c.pk == found.pk)), _ResourceRow)
+            row = fetch_row(connection.execute(_ROW.where(resources.c.pk == found.pk)), _ResourceRow)
             assert row is not None
-            return ResourceLease(resource=_view(row), token=token)
+            return ResourceLease(resource=_to_view(row), token=token)
 
     def publish(self, lease: ResourceLease, endpoint: str) -> bool:
         """Record that the resource can be used, at ``endpoint``. Returns False when the lease was lost: then end the
@@ -273,7 +275,7 @@ class Resources:
         with self._database.statement() as connection:
             done = connection.execute(
                 sa.update(resources)
-                .where(_held(lease))
+                .where(_is_leased_by(lease))
                 .values(state=ResourceState.LIVE.value, endpoint=endpoint, used_at=db_now())
             )
             return done.rowcount == 1
@@ -290,12 +292,12 @@ class Resources:
             connection.execute(sa.update(resources).where(ours).values(expires_at=db_now() + ttl_s))
             idle = (db_now() - resources.c.used_at).label("idle_s")
             wanted = sa.select(resources.c.resource_id, resources.c.lease_token, idle)
-            rows = rows_of(connection.execute(wanted.where(ours)), _HeldResource)
+            rows = fetch_rows(connection.execute(wanted.where(ours)), _HeldResource)
         return {row.resource_id: row.idle_s for row in rows}
 
     def may_use(self, lease: ResourceLease, use_token: str) -> bool:
         """Whether a call with this token has the use of a resource that this host leases."""
-        wanted = sa.select(resources.c.pk).where(_held(lease), resources.c.use_token == use_token)
+        wanted = sa.select(resources.c.pk).where(_is_leased_by(lease), resources.c.use_token == use_token)
         with self._database.read() as connection:
             return connection.execute(wanted).first() is not None
 
@@ -306,12 +308,12 @@ class Resources:
         with self._database.statement() as connection:
             done = connection.execute(
                 sa.update(resources)
-                .where(_held(lease), resources.c.used_at <= db_now() - idle_s)
-                .values(state=ResourceState.ENDED.value, reason=plain(reason)[:REASON_CHARS_MAX], **_FREE)
+                .where(_is_leased_by(lease), resources.c.used_at <= db_now() - idle_s)
+                .values(state=ResourceState.ENDED.value, reason=make_storable(reason)[:REASON_CHARS_MAX], **_FREE)
             )
             return done.rowcount == 1
 
-    def abandon(self, kind: ResourceKind, *, host: str) -> int:
+    def end_stale(self, kind: ResourceKind, *, host: str) -> int:
         """End the resources that an earlier process of this host had; for a host that begins. Returns how many.
         Idempotent."""
         with self._database.statement() as connection:
@@ -337,11 +339,13 @@ class Resources:
         with self._database.statement() as connection:
             return connection.execute(sa.delete(resources).where(gone)).rowcount
 
-    def hosted(self, kind: ResourceKind) -> list[ResourceView]:
+    def list_hosted(self, kind: ResourceKind) -> list[ResourceView]:
         """List the resources that have a host, for people; the oldest first."""
         with self._database.read() as connection:
             wanted = _ROW.where(resources.c.kind == kind.value, resources.c.state.in_(_HOSTED))
-            return [_view(row) for row in rows_of(connection.execute(wanted.order_by(resources.c.pk)), _ResourceRow)]
+            return [
+                _to_view(row) for row in fetch_rows(connection.execute(wanted.order_by(resources.c.pk)), _ResourceRow)
+            ]
 
 
 class _OwningSession(NamedTuple):
@@ -349,7 +353,7 @@ class _OwningSession(NamedTuple):
     tenant: str
 
 
-def _held(lease: ResourceLease) -> sa.ColumnElement[bool]:
+def _is_leased_by(lease: ResourceLease) -> sa.ColumnElement[bool]:
     this = resources.c.resource_id == lease.resource.resource_id
     return this & (resources.c.lease_token == lease.token) & (resources.c.expires_at > db_now())
 
@@ -363,7 +367,7 @@ def _end_lapsed(connection: Connection, which: sa.ColumnElement[bool]) -> int:
     return connection.execute(lapsed).rowcount
 
 
-def _view(row: _ResourceRow) -> ResourceView:
+def _to_view(row: _ResourceRow) -> ResourceView:
     return ResourceView(
         resource_id=row.resource_id,
         tenant=row.tenant,

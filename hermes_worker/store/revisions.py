@@ -1,7 +1,7 @@
 """Which schema a database has and which one this code needs.
 
 Without Alembic, whose import is a sizeable part of the start of every process and which only a migration needs; and
-``newest`` even without SQLAlchemy, for a start that finds everything as it should be.
+``find_newest`` even without SQLAlchemy, for a start that finds everything as it should be.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _LAST_WITH_STEPS = "8c3edffb"
 """The last commit that can upgrade a database between these two. It makes the schema of the second one."""
 
 
-def newest() -> str:
+def find_newest() -> str:
     """The revision this version of the code is written for. Revisions are the numbers in the names of their scripts."""
-    return max(known())
+    return max(list_revisions())
 
 
-def known() -> set[str]:
+def list_revisions() -> set[str]:
     """The revisions that this code can make."""
     return {script.name.partition("_")[0] for script in (MIGRATIONS / "versions").glob("[0-9]*_*.py")}
 
 
-def code_version() -> str:
+def format_code_version() -> str:
     """Return the version of this code, with the revision that it is written for: ``0.2.0/0266``."""
     from importlib.metadata import version  # imported here because it is slow to import
 
-    return f"{version('hermes-worker')}/{newest()}"
+    return f"{version('hermes-worker')}/{find_newest()}"
 
 
-def advice(found: str | None, works_with: str | None = None) -> str:
+def format_advice(found: str | None, works_with: str | None = None) -> str:
     """What to do about a database at ``found`` that this code does not work on. Code that is written for ``works_with``
     does; ``None`` when the database does not say."""
-    if found is None or found in known():
+    if found is None or found in list_revisions():
         return "run 'hermes-worker migrate'"
     number = int(found) if found.isdigit() else _FOLDED
     if number < _FIRST:
@@ -75,13 +75,13 @@ class SchemaState:
     def is_ahead(self) -> bool:
         """A newer version made it, and says that this code works on it: the fleet is being replaced."""
         return bool(
-            self.found and self.works_with and _is_later(self.found, newest()) and _is_known_to(self.works_with)
+            self.found and self.works_with and _is_later(self.found, find_newest()) and _is_known_to(self.works_with)
         )
 
     @property
     def is_usable(self) -> bool:
         """This code works on it."""
-        return self.found == newest() or self.is_ahead
+        return self.found == find_newest() or self.is_ahead
 
 
 def _is_later(revision: str, other: str) -> bool:
@@ -89,15 +89,15 @@ def _is_later(revision: str, other: str) -> bool:
 
 
 def _is_known_to(works_with: str) -> bool:
-    return works_with.isdigit() and int(works_with) <= int(newest())
+    return works_with.isdigit() and int(works_with) <= int(find_newest())
 
 
-def state(database: Database) -> SchemaState:
+def load_state(database: Database) -> SchemaState:
     """Raises ``UnavailableError``."""
     import sqlalchemy as sa
 
-    found = revision(database)
-    if found is None or found == newest():
+    found = load_revision(database)
+    if found is None or found == find_newest():
         return SchemaState(found=found, works_with=found)
     with database.read() as connection:
         if not sa.inspect(connection).has_table(_REVISIONS_TABLE):
@@ -107,7 +107,7 @@ def state(database: Database) -> SchemaState:
     return SchemaState(found=found, works_with=None if works_with is None else str(works_with))
 
 
-def revision(database: Database) -> str | None:
+def load_revision(database: Database) -> str | None:
     """The database's revision; ``None`` when it is empty. Raises ``UnavailableError``."""
     import sqlalchemy as sa
 
@@ -124,11 +124,11 @@ def require_current(database: Database) -> None:
     A schema that a newer version made is accepted while it says that this version works on it: so a fleet can be
     replaced process by process, and go back the same way.
     """
-    there = state(database)
+    there = load_state(database)
     if not there.is_usable:
         raise ConfigurationError(
-            f"the database schema is at {there.found or 'nothing'}, this version needs {newest()}; "
-            f"{advice(there.found, there.works_with)}"
+            f"the database schema is at {there.found or 'nothing'}, this version needs {find_newest()}; "
+            f"{format_advice(there.found, there.works_with)}"
         )
     if there.is_ahead:
-        log.warning("schema.ahead", revision=there.found, written_for=newest())
+        log.warning("schema.ahead", revision=there.found, written_for=find_newest())

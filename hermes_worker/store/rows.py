@@ -17,18 +17,18 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.budget import Amounts, usd_of
 from hermes_worker.core.effects import CallHook, Collect, Effect, FetchFile, GatherArtifacts, SendDelivery
 from hermes_worker.core.inner_calls import SCRIPT_RUNNERS, InnerCall
-from hermes_worker.core.inner_calls import read as read_inner
+from hermes_worker.core.inner_calls import parse_calls as read_inner
 from hermes_worker.core.messages import Message, Role, Usage
-from hermes_worker.core.metering import Usual
+from hermes_worker.core.metering import UsageSoFar
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import Prepared, rows_of
-from hermes_worker.store.engine.sealing import either
-from hermes_worker.store.engine.texts import plain as plain
+from hermes_worker.store.engine.prepared import Prepared, fetch_rows
+from hermes_worker.store.engine.sealing import coalesce_texts
+from hermes_worker.store.engine.storable_texts import make_storable as make_storable
 from hermes_worker.store.row_keys import RunKey, SessionKey
-from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
+from hermes_worker.store.runs.step_statements import INSERT_MESSAGE, MessageRow
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls, waits
 
 CALL_OF_WAIT = (
@@ -110,16 +110,16 @@ class RunRecord:
     steers: int = 0
     """How many messages of the user wait to be appended to a tool result."""
     place: int | None = None
-    """``core.sharing.FleetPlace``; ``None`` for a run that shares the fleet with no other tenant's."""
+    """``core.fair_share.FleetPlace``; ``None`` for a run that shares the fleet with no other tenant's."""
     has_output_schema: bool = False
     """The answer has to fit a schema, which its input names."""
     overrides: str | None = None
     """``RunSpec.overrides`` in canonical JSON; ``None`` for a run that has the settings of its processes."""
 
     @property
-    def usual(self) -> Usual:
+    def usual(self) -> UsageSoFar:
         """The average use of its calls until now."""
-        return Usual(
+        return UsageSoFar(
             replies=self.replies,
             output_tokens=self.output_tokens,
             tokens=self.used.tokens,
@@ -296,7 +296,7 @@ _LOCK_CALLS = Prepared(_calls_of.with_for_update(), takes=_IterationKey, gives=C
 
 
 def to_record(row: RunRow) -> RunRecord:
-    return RunRecord(**_facts_of(row))
+    return RunRecord(**_build_record_fields(row))
 
 
 def to_loaded(row: RunRow, calls: Sequence[CallRow]) -> LoadedRun:
@@ -319,7 +319,7 @@ def to_loaded(row: RunRow, calls: Sequence[CallRow]) -> LoadedRun:
         exhausted=row.exhausted,
         calls=tuple(map(_to_call, calls)),
     )
-    return LoadedRun(**_facts_of(row), run=run, result_seqs=tuple(call.result_seq for call in calls))
+    return LoadedRun(**_build_record_fields(row), run=run, result_seqs=tuple(call.result_seq for call in calls))
 
 
 def _to_call(row: CallRow) -> Call:
@@ -337,7 +337,7 @@ def _to_call(row: CallRow) -> Call:
     )
 
 
-def _facts_of(row: RunRow) -> dict[str, Any]:
+def _build_record_fields(row: RunRow) -> dict[str, Any]:
     """Build the fields of ``RunRecord``."""
     return {
         "pk": row.pk,
@@ -352,11 +352,11 @@ def _facts_of(row: RunRow) -> dict[str, Any]:
         "cost_status": CostStatus(row.cost_status) if row.cost_status else None,
         "is_watched": bool(row.is_watched),
         "lease_token": row.lease_token,
-        "parent": parent_of(row),
+        "parent": to_parent_call(row),
         "root_pk": row.root_pk or row.pk,
         "depth": row.depth,
-        "budget_pk": budget_pk_of(row),
-        "reserved": reserved_of(row),
+        "budget_pk": find_budget_pk(row),
+        "reserved": to_reserved_amounts(row),
         "used": Amounts(iterations=row.iteration - row.refunds, tokens=int(row.tokens), nano_usd=row.cost_nano_usd),
         "doubtful": Amounts(tokens=int(row.unknown_tokens), nano_usd=row.doubtful_nano_usd),
         "unpriced_calls": row.unpriced_calls,
@@ -386,7 +386,7 @@ class HasParent(Protocol):
     def is_background(self) -> int: ...
 
 
-def parent_of(row: HasParent) -> ParentCall | None:
+def to_parent_call(row: HasParent) -> ParentCall | None:
     if row.parent_pk is None or row.parent_iteration is None or row.parent_position is None:
         return None  # a CHECK couples the three
     return ParentCall(
@@ -431,7 +431,7 @@ class HasUsage(Protocol):
     def unknown_output_tokens(self) -> int: ...
 
 
-def usage_of(row: HasUsage) -> Usage:
+def to_usage(row: HasUsage) -> Usage:
     return Usage(
         input=row.input_tokens,
         output=row.output_tokens,
@@ -476,13 +476,13 @@ class HasReserved(Protocol):
     def reserved_nano_usd(self) -> int: ...
 
 
-def budget_pk_of(row: DrawsFromBudget) -> int | None:
+def find_budget_pk(row: DrawsFromBudget) -> int | None:
     if not row.has_budget:
         return None
     return int(row.pk if row.has_budget == OWN_BUDGET else row.root_pk or row.pk)
 
 
-def reserved_of(row: HasReserved) -> Amounts:
+def to_reserved_amounts(row: HasReserved) -> Amounts:
     if not row.is_reserved:
         return Amounts()
     return Amounts(iterations=1, tokens=row.reserved_tokens, nano_usd=row.reserved_nano_usd)
@@ -504,7 +504,7 @@ def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
         locks.rollback()
 
 
-def read_record(connection: Connection, pk: int) -> RunRecord:
+def load_record(connection: Connection, pk: int) -> RunRecord:
     """Load a run without its calls, as it is at the moment; nothing is locked."""
     return to_record(_READ_RUN.one(connection, {"run": pk}))
 
@@ -514,10 +514,10 @@ def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
     read. They are read *after* the run is locked, so of two calls that settle at the same time the second sees the
     first."""
     row = _LOCK_RUN.one(connection, {"run": pk})
-    return to_loaded(row, read_calls(connection, pk, row.iteration))
+    return to_loaded(row, load_calls(connection, pk, row.iteration))
 
 
-def read_calls(connection: Connection, run_pk: int, iteration: int) -> list[CallRow]:
+def load_calls(connection: Connection, run_pk: int, iteration: int) -> list[CallRow]:
     """Load the rows of an iteration's calls, in order; nothing is locked."""
     return _READ_CALLS.all(connection, {"run": run_pk, "iteration": iteration})
 
@@ -533,16 +533,16 @@ ACTIVATE_RUN = Prepared(
 """Makes a run the active one of its session. The session's row is locked, and no run of it is active."""
 
 
-def ids_of_calls(reply: str) -> list[str]:
+def parse_call_ids(reply: str) -> list[str]:
     """Parse the model's ids of the calls from a stored reply, in order."""
     return [str(call["id"]) for call in json.loads(reply)["tool_calls"]]
 
 
-def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
+def load_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
     """Load the model's ids of the calls of this iteration, from its stored reply."""
     asked_at = loaded.result_seqs[0] - 1
-    rows = read_messages(connection, loaded.session_pk, asked_at, asked_at)
-    return ids_of_calls(rows[0].body)
+    rows = load_messages(connection, loaded.session_pk, asked_at, asked_at)
+    return parse_call_ids(rows[0].body)
 
 
 class _ScriptRow(NamedTuple):
@@ -550,7 +550,7 @@ class _ScriptRow(NamedTuple):
     inner_calls: str | None
 
 
-def inner_calls(connection: Connection, loaded: LoadedRun) -> dict[int, tuple[InnerCall, ...]]:
+def load_inner_calls(connection: Connection, loaded: LoadedRun) -> dict[int, tuple[InnerCall, ...]]:
     """Load the calls that scripts of this iteration have begun, by the position of the scripts' own calls. Reads
     nothing where there is no script."""
     scripts = [call.position for call in loaded.run.calls if call.name in SCRIPT_RUNNERS]
@@ -561,28 +561,30 @@ def inner_calls(connection: Connection, loaded: LoadedRun) -> dict[int, tuple[In
         tool_calls.c.iteration == loaded.run.iteration,
         tool_calls.c.position.in_(scripts),
     )
-    found = rows_of(connection.execute(statement), _ScriptRow)
+    found = fetch_rows(connection.execute(statement), _ScriptRow)
     return {row.position: read_inner(row.inner_calls) for row in found}
 
 
-def with_calls(loaded: LoadedRun, calls: Sequence[Call]) -> LoadedRun:
+def replace_calls(loaded: LoadedRun, calls: Sequence[Call]) -> LoadedRun:
     return replace(loaded, run=replace(loaded.run, calls=tuple(calls)))
 
 
 def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]) -> None:
     """Append rows; a place that is taken already is an error (``IntegrityError``), never an overwrite."""
-    INSERT_MESSAGE.run_each(connection, message_values(connection, session_pk, run_pk, rows))
+    INSERT_MESSAGE.run_each(connection, build_message_rows(connection, session_pk, run_pk, rows))
 
 
-def message_values(connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]) -> list[MessageRow]:
+def build_message_rows(
+    connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]
+) -> list[MessageRow]:
     """Build ``rows`` as parameters of ``INSERT_MESSAGE``. Long bodies are stored as blobs on the way."""
     for row in rows:
         if len(row.body) >= BLOB_CHARS_MIN:
             store_blob(connection, row.body)
-    return [message_row(session_pk, run_pk, row) for row in rows]
+    return [build_message_row(session_pk, run_pk, row) for row in rows]
 
 
-def message_row(session_pk: int, run_pk: int, message: Message) -> MessageRow:
+def build_message_row(session_pk: int, run_pk: int, message: Message) -> MessageRow:
     """Build ``message`` as parameters of ``INSERT_MESSAGE``. A long body stands in a blob, which the caller writes."""
     is_long = len(message.body) >= BLOB_CHARS_MIN
     return {
@@ -591,7 +593,7 @@ def message_row(session_pk: int, run_pk: int, message: Message) -> MessageRow:
         "run_pk": run_pk,
         "role": message.role.value,
         "body": None if is_long else message.body,
-        "blob_hash": blob_hash(message.body) if is_long else None,
+        "blob_hash": compute_blob_hash(message.body) if is_long else None,
     }
 
 
@@ -601,7 +603,7 @@ def delete_documents(connection: Connection, session_pk: int, keys: Sequence[str
     connection.execute(sa.delete(session_documents).where(here))
 
 
-def blob_hash(body: str) -> str:
+def compute_blob_hash(body: str) -> str:
     """The hash under which ``store_blob`` stores ``body``."""
     return hashlib.sha256(body.encode("utf-8")).hexdigest()
 
@@ -623,12 +625,12 @@ _KNOWN_BLOB = Prepared(
 
 def store_blob(connection: Connection, body: str) -> str:
     """Store ``body`` under its hash, and return the hash. Idempotent."""
-    digest = blob_hash(body)
-    keep_blob(connection, digest, body)
+    digest = compute_blob_hash(body)
+    upsert_blob(connection, digest, body)
     return digest
 
 
-def keep_blob(connection: Connection, digest: str, body: str) -> None:
+def upsert_blob(connection: Connection, digest: str, body: str) -> None:
     """Store ``body``, whose hash is ``digest``. Idempotent. A text that is about to be deleted for want of references
     is revived: its row is locked, so either the deletion sees that, or the text is written anew."""
     if _KNOWN_BLOB.first(connection, {"digest": digest}) is None:
@@ -645,7 +647,7 @@ def _insert_or_revive(connection: Connection) -> sa.Insert:
     return postgresql_insert(blobs).on_conflict_do_update(index_elements=["hash"], set_={"released_at": None})
 
 
-def insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:
+def build_insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:
     """Build ``INSERT ... ON CONFLICT DO NOTHING`` in the dialect at hand."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as sqlite_insert
@@ -669,7 +671,7 @@ class _StoredMessage(NamedTuple):
 
 
 _READ_MESSAGES = Prepared(
-    sa.select(messages.c.seq, messages.c.role, either(messages.c.body, blobs.c.body).label("body"))
+    sa.select(messages.c.seq, messages.c.role, coalesce_texts(messages.c.body, blobs.c.body).label("body"))
     .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(messages.c.session_pk == sa.bindparam("session_pk"), messages.c.seq >= sa.bindparam("first"))
     .where(messages.c.seq <= sa.bindparam("last"))
@@ -679,6 +681,6 @@ _READ_MESSAGES = Prepared(
 )
 
 
-def read_messages(connection: Connection, session_pk: int, first: int, last: int) -> list[Message]:
+def load_messages(connection: Connection, session_pk: int, first: int, last: int) -> list[Message]:
     rows = _READ_MESSAGES.all(connection, {"session_pk": session_pk, "first": first, "last": last})
     return [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]

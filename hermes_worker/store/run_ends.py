@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.trace_ids import trace_id
+from hermes_worker.core.trace_ids import derive_trace_id
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.tables import RUN_IS_UNCOUNTED, runs
@@ -59,7 +59,7 @@ def log_end(end: RunEnd) -> None:
         cost_usd=end.cost_nano_usd / NANO,
         cost_status=end.cost_status,
         model=end.model,
-        trace_id=f"{trace_id(end.root_id or end.run_id):032x}",
+        trace_id=f"{derive_trace_id(end.root_id or end.run_id):032x}",
     )
 
 
@@ -80,18 +80,18 @@ _ENDS = (
 )
 
 
-def uncounted_ends(database: Database) -> list[RunEnd]:
+def list_uncounted_ends(database: Database) -> list[RunEnd]:
     """Read the oldest runs that are over and that ``statistics`` has not counted. Raises ``UnavailableError``."""
     with database.read() as connection:
         return [RunEnd(*row) for row in connection.execute(_ENDS.where(RUN_IS_UNCOUNTED).limit(_MOST))]
 
 
-def read_ends(connection: Connection, pks: Sequence[int]) -> list[RunEnd]:
+def load_ends(connection: Connection, pks: Sequence[int]) -> list[RunEnd]:
     """Read how the runs with these numbers ended, in the caller's transaction. All of them must be over."""
     return [RunEnd(*row) for row in connection.execute(_ENDS.where(runs.c.pk.in_(pks)))]
 
 
-def root_of(database: Database, run_id: str) -> str:
+def find_root_id(database: Database, run_id: str) -> str:
     """Find the id of the first run of the chain that a run belongs to: its own id when no other run caused it. Raises
     ``UnavailableError``."""
     with database.read() as connection:

@@ -19,28 +19,28 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Role, canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import APPROVED_KEY
-from hermes_worker.core.sources import SessionLabel, kind_of
-from hermes_worker.core.titles import numbered_title, title_key
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.core.sources import SessionLabel, parse_source_kind
+from hermes_worker.core.titles import hash_title, number_title
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.engine.sealing import beginning, either
-from hermes_worker.store.owners import owned_by
-from hermes_worker.store.rows import insert_ignoring, store_blob
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.sealing import coalesce_texts, text_prefix
+from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.rows import build_insert_ignoring, store_blob
 from hermes_worker.store.runs.runs import (
     NewRun,
     SessionActive,
     SessionNotFound,
+    build_session_values,
+    create_run_id,
     fill_prompt,
     insert_history,
-    new_run_id,
-    require_kept,
+    require_not_erased,
     session_is,
-    session_values,
 )
-from hermes_worker.store.search.due import is_searchable, mark_due
 from hermes_worker.store.search.finding import IS_OF_CHILD
-from hermes_worker.store.search.reading import family_of, newest_titles
+from hermes_worker.store.search.index_queue import is_searchable, mark_due
+from hermes_worker.store.search.reading import find_family, list_newest_titles
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 PAGE_MAX = 200
@@ -138,7 +138,7 @@ class SessionPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class SessionChanges:
     """Changes to a session; ``None`` leaves a field as it is."""
 
     title: str | None = None
@@ -220,11 +220,11 @@ class _Beginning(NamedTuple):
     text: str | None
 
 
-_body = either(messages.c.body, blobs.c.body)
+_body = coalesce_texts(messages.c.body, blobs.c.body)
 _STORED = messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
 _ROWS = sa.select(messages.c.seq, messages.c.role, _body.label("body"), messages.c.created_at).select_from(_STORED)
 _beginning = (
-    sa.select(beginning(_body, _READ_FOR_PREVIEW))
+    sa.select(text_prefix(_body, _READ_FOR_PREVIEW))
     .select_from(_STORED)
     .where(messages.c.session_pk == sessions.c.pk, messages.c.role == Role.USER.value)
     .order_by(messages.c.seq)
@@ -242,9 +242,9 @@ class Sessions:
         self._tenant = tenant
         self._source = source
 
-    def page(self, wanted: SessionPage) -> list[SessionView]:
+    def list_page(self, wanted: SessionPage) -> list[SessionView]:
         """List a page of sessions. Raises ``SessionNotFound`` for an unknown ``before``."""
-        statement = self._all().order_by(sessions.c.pk.desc()).limit(wanted.limit).offset(wanted.offset)
+        statement = self._select_sessions().order_by(sessions.c.pk.desc()).limit(wanted.limit).offset(wanted.offset)
         if wanted.source is not None:
             statement = statement.where(_is_from(wanted.source))
         put_away = sessions.c.archived_at
@@ -253,34 +253,38 @@ class Sessions:
             statement = statement.where(sa.not_(IS_OF_CHILD))
         with self._database.read() as connection:
             if wanted.before is not None:
-                statement = statement.where(sessions.c.pk < self._found(connection, wanted.before).pk)
-            return _views(connection, rows_of(connection.execute(statement), _SessionFacts))
+                statement = statement.where(sessions.c.pk < self._load_row(connection, wanted.before).pk)
+            return _load_views(connection, fetch_rows(connection.execute(statement), _SessionFacts))
 
     def get(self, reference: str) -> SessionView:
         """Load a session. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
-            return _views(connection, [self._found(connection, reference)])[0]
+            return _load_views(connection, [self._load_row(connection, reference)])[0]
 
-    def family(self, reference: str) -> list[SessionView]:
+    def list_family(self, reference: str) -> list[SessionView]:
         """List the session, those from which it was forked, and the forks of all of them, oldest first. Raises
         ``SessionNotFound``."""
         with self._database.read() as connection:
-            wanted = self._all().where(sessions.c.pk.in_(family_of(connection, self._found(connection, reference).pk)))
-            return _views(connection, rows_of(connection.execute(wanted.order_by(sessions.c.pk)), _SessionFacts))
+            wanted = self._select_sessions().where(
+                sessions.c.pk.in_(find_family(connection, self._load_row(connection, reference).pk))
+            )
+            return _load_views(
+                connection, fetch_rows(connection.execute(wanted.order_by(sessions.c.pk)), _SessionFacts)
+            )
 
-    def called(self, title: str, *, limit: int = 1) -> list[SessionView]:
+    def find_by_title(self, title: str, *, limit: int = 1) -> list[SessionView]:
         """Find sessions with this title, or forks that are named after it (``title #2``), newest first."""
         numbered = re.compile(rf"{re.escape(title)}(?: #\d{{1,9}})?")
         with self._database.read() as connection:
-            titles = newest_titles(connection, owned_by(self._tenant, sessions), sa.not_(IS_OF_CHILD))
+            titles = list_newest_titles(connection, is_of_tenant(self._tenant, sessions), sa.not_(IS_OF_CHILD))
             pks = [pk for pk, its in titles if numbered.fullmatch(its)][:limit]
-            wanted = self._all().where(sessions.c.pk.in_(pks)).order_by(sessions.c.pk.desc())
-            return _views(connection, rows_of(connection.execute(wanted), _SessionFacts) if pks else [])
+            wanted = self._select_sessions().where(sessions.c.pk.in_(pks)).order_by(sessions.c.pk.desc())
+            return _load_views(connection, fetch_rows(connection.execute(wanted), _SessionFacts) if pks else [])
 
     def require(self, reference: str) -> None:
         """Require that the session exists. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
-            self._found(connection, reference)
+            self._load_row(connection, reference)
 
     def open(
         self,
@@ -295,21 +299,21 @@ class Sessions:
         ``CONVERSATION_KEY``. Raises ``SessionExists``, ``TitleTaken``."""
         with self._database.write() as connection:
             tools_hash = store_blob(connection, new.tools)
-            key = self._free_key(connection, title)
-            values = {**session_values(new, tools_hash), "title": title, "title_key": key, "model": model}
-            opened = self._opened(connection, {**values, "session_id": new.run_id or new_run_id()})
+            key = self._require_free_title(connection, title)
+            values = {**build_session_values(new, tools_hash), "title": title, "title_key": key, "model": model}
+            opened = self._insert_session(connection, {**values, "session_id": new.run_id or create_run_id()})
             fill_prompt(connection, opened.pk, new)
             if insert_history(connection, opened.pk, new.spec):
                 mark_due(connection, opened.pk)
             if origin is not None:
-                self._note_origin(connection, opened.pk, origin)
+                self._write_origin(connection, opened.pk, origin)
             if kept is not None:
                 document = {"session_pk": opened.pk, "key": CONVERSATION_KEY, "body": canonical_json(kept)}
                 connection.execute(sa.insert(session_documents).values(**document))
-            record(connection, Act.SESSION_OPEN, opened.session_id)
-            return _views(connection, [self._by_pk(connection, opened.pk)])[0]
+            record_action(connection, Act.SESSION_OPEN, opened.session_id)
+            return _load_views(connection, [self._load_by_pk(connection, opened.pk)])[0]
 
-    def _note_origin(self, connection: Connection, pk: int, origin: SessionOrigin) -> None:
+    def _write_origin(self, connection: Connection, pk: int, origin: SessionOrigin) -> None:
         values: dict[str, Any] = {"ended_at": origin.ended_at, "end_reason": origin.end_reason}
         if origin.parent is not None:
             its = session_is(self._tenant, self._source, origin.parent)
@@ -320,48 +324,48 @@ class Sessions:
             this = sa.and_(messages.c.session_pk == pk, messages.c.seq == sa.bindparam("number"))
             connection.execute(sa.update(messages).where(this).values(created_at=sa.bindparam("at")), said)
 
-    def change(self, reference: str, changes: Changes) -> SessionView:
+    def change(self, reference: str, changes: SessionChanges) -> SessionView:
         """Change a session. Raises ``SessionNotFound``, ``TitleTaken``."""
         try:
-            return self._change(reference, changes)
+            return self._change_once(reference, changes)
         except sa.exc.IntegrityError:  # another session took the title at this moment
             raise TitleTaken(f"another session is called {changes.title!r}") from None
 
-    def _change(self, reference: str, changes: Changes) -> SessionView:
+    def _change_once(self, reference: str, changes: SessionChanges) -> SessionView:
         values: dict[str, Any] = {}
         if changes.is_archived is not None:
             values["archived_at"] = db_now() if changes.is_archived else None
         if changes.end_reason is not None:
             values |= {"end_reason": changes.end_reason or None, "ended_at": db_now() if changes.end_reason else None}
         with self._database.write() as connection:
-            found = self._found(connection, reference)
+            found = self._load_row(connection, reference)
             if changes.title is not None:
-                key = self._free_key(connection, changes.title or None, besides=found.pk)
+                key = self._require_free_title(connection, changes.title or None, besides=found.pk)
                 values |= {"title": changes.title or None, "title_key": key}
             if values:
                 connection.execute(sa.update(sessions).where(sessions.c.pk == found.pk).values(**values))
-                record(
+                record_action(
                     connection,
                     Act.SESSION_CHANGE,
                     found.session_id,
                     after={"changed": sorted(set(values) - {"title_key"})},
                 )
-            return _views(connection, [self._by_pk(connection, found.pk)])[0]
+            return _load_views(connection, [self._load_by_pk(connection, found.pk)])[0]
 
-    def messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
+    def list_messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
         """List rows numbered above ``after``, in order. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
-            of_session = messages.c.session_pk == self._found(connection, reference).pk
+            of_session = messages.c.session_pk == self._load_row(connection, reference).pk
             page = _ROWS.where(of_session, messages.c.seq > after).order_by(messages.c.seq).limit(limit)
-            rows = rows_of(connection.execute(page), _MessageFacts)
+            rows = fetch_rows(connection.execute(page), _MessageFacts)
             asking = sa.and_(of_session, messages.c.seq <= after, messages.c.role == Role.ASSISTANT.value)
-            lead = row_of(
+            lead = fetch_row(
                 connection.execute(_ROWS.where(asking).order_by(messages.c.seq.desc()).limit(1)), _MessageFacts
             )
-        names: dict[str, str] = _asked_tools(lead) if lead is not None else {}
+        names: dict[str, str] = _map_tool_names(lead) if lead is not None else {}
         found = []
         for row in rows:
-            names |= _asked_tools(row)
+            names |= _map_tool_names(row)
             called = json.loads(row.body).get("tool_call_id") if row.role == Role.TOOL.value else None
             found.append(
                 MessageView(
@@ -380,21 +384,21 @@ class Sessions:
         workspace. Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``, ``InvalidFork`` and, where a run is at
         work and nothing before it can be copied, ``SessionActive``."""
         with self._database.write() as connection:
-            return self.fork_within(connection, reference, name=name, title=title, last=last)
+            return self.insert_fork(connection, reference, name=name, title=title, last=last)
 
-    def fork_within(
+    def insert_fork(
         self, connection: Connection, reference: str, *, name: str, title: str | None = None, last: int | None = None
     ) -> SessionView:
         """Fork a session in the caller's transaction; otherwise like ``fork``."""
-        source = self._found(connection, reference, is_locked=True)
-        require_kept(connection, source.pk)
-        cut = _cut(connection, source, last)
+        source = self._load_row(connection, reference, is_locked=True)
+        require_not_erased(connection, source.pk)
+        cut = _find_cut(connection, source, last)
         this = sessions.c.pk == source.pk
         kept = (sessions.c.system_prompt, sessions.c.context_at, sessions.c.tools_hash, sessions.c.workspace)
         prompt, context_at, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
-        called = title or self._next_title(connection, source)
+        called = title or self._find_next_title(connection, source)
         values = {
-            "session_id": new_run_id(),
+            "session_id": create_run_id(),
             "tenant": self._tenant,
             "source": self._source,
             "name": name,
@@ -403,40 +407,40 @@ class Sessions:
             "tools_hash": tools_hash,
             "workspace": workspace,
             "title": called,
-            "title_key": self._free_key(connection, called),
+            "title_key": self._require_free_title(connection, called),
             "model": source.model,
             "forked_from": source.session_id,
             "message_seq": cut,
         }
-        opened = self._opened(connection, values)
-        _copy(connection, source.pk, opened.pk, cut)
+        opened = self._insert_session(connection, values)
+        _copy_rows(connection, source.pk, opened.pk, cut)
         mark_due(connection, opened.pk)
         copied = {"from": source.session_id, "messages": cut}
-        record(connection, Act.SESSION_FORK, opened.session_id, after=copied)
+        record_action(connection, Act.SESSION_FORK, opened.session_id, after=copied)
         connection.execute(sa.update(sessions).where(this).values(ended_at=db_now(), end_reason=BRANCHED))
-        return _views(connection, [opened])[0]
+        return _load_views(connection, [opened])[0]
 
-    def let_forks_stay(self, reference: str) -> None:
+    def detach_forks(self, reference: str) -> None:
         """Make the forks of this session independent, so that they are not deleted when it is erased. Raises
         ``SessionNotFound``."""
         with self._database.write() as connection:
-            source = self._found(connection, reference)
+            source = self._load_row(connection, reference)
             its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.forked_from == source.session_id)
             connection.execute(sa.update(sessions).where(its).values(forked_from=sessions.c.session_id))
 
-    def _free_key(self, connection: Connection, title: str | None, *, besides: int = 0) -> str | None:
+    def _require_free_title(self, connection: Connection, title: str | None, *, besides: int = 0) -> str | None:
         """Return the unique key of a title; ``None`` without a title, and while texts are encrypted. Raises
         ``TitleTaken``."""
         if title is None or not is_searchable(self._database):
             return None
-        key = title_key(title)
+        key = hash_title(title)
         this = sa.and_(sessions.c.tenant == self._tenant, sessions.c.title_key == key, sessions.c.pk != besides)
         owner = connection.execute(sa.select(sessions.c.session_id).where(this)).scalar()
         if owner is not None:
             raise TitleTaken(f"the session {owner!r} is called {title!r}")
         return key
 
-    def _next_title(self, connection: Connection, source: _SessionFacts) -> str | None:
+    def _find_next_title(self, connection: Connection, source: _SessionFacts) -> str | None:
         """Return ``base #N`` for a fork of ``base`` or ``base #N-1``, with the first free N; ``None`` when none is
         free."""
         if source.title is None:
@@ -452,35 +456,35 @@ class Sessions:
         numbers = [int(found[1]) for title in named if (found := numbered.fullmatch(title))]
         first = max(numbers, default=1) + 1
         titles = {
-            title_key(title): title for title in (numbered_title(base, n) for n in range(first, first + _TITLES_TRIED))
+            hash_title(title): title for title in (number_title(base, n) for n in range(first, first + _TITLES_TRIED))
         }
         its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.title_key.in_(titles))
         taken = set(connection.execute(sa.select(sessions.c.title_key).where(its)).scalars())
         return next((title for key, title in titles.items() if key not in taken), None)
 
-    def _all(self) -> sa.Select[Any]:
-        return sa.select(*columns_for(sessions, _SessionFacts)).where(owned_by(self._tenant, sessions))
+    def _select_sessions(self) -> sa.Select[Any]:
+        return sa.select(*select_columns(sessions, _SessionFacts)).where(is_of_tenant(self._tenant, sessions))
 
-    def _found(self, connection: Connection, reference: str, *, is_locked: bool = False) -> _SessionFacts:
-        wanted = self._all().where(session_is(self._tenant, self._source, reference))
+    def _load_row(self, connection: Connection, reference: str, *, is_locked: bool = False) -> _SessionFacts:
+        wanted = self._select_sessions().where(session_is(self._tenant, self._source, reference))
         found = connection.execute(wanted.with_for_update() if is_locked else wanted)
-        row = row_of(found, _SessionFacts)
+        row = fetch_row(found, _SessionFacts)
         if row is None:
             raise SessionNotFound(f"there is no session {reference!r}")
         return row
 
-    def _by_pk(self, connection: Connection, pk: int) -> _SessionFacts:
-        row = row_of(connection.execute(self._all().where(sessions.c.pk == pk)), _SessionFacts)
+    def _load_by_pk(self, connection: Connection, pk: int) -> _SessionFacts:
+        row = fetch_row(connection.execute(self._select_sessions().where(sessions.c.pk == pk)), _SessionFacts)
         assert row is not None
         return row
 
-    def _opened(self, connection: Connection, values: Mapping[str, Any]) -> _SessionFacts:
-        inserted = insert_ignoring(connection, sessions).values(**values, created_at=db_now())
+    def _insert_session(self, connection: Connection, values: Mapping[str, Any]) -> _SessionFacts:
+        inserted = build_insert_ignoring(connection, sessions).values(**values, created_at=db_now())
         pk = connection.execute(inserted.returning(sessions.c.pk)).scalar()
         if pk is None:
-            self._free_key(connection, values["title"])  # another session may have taken it at this moment
+            self._require_free_title(connection, values["title"])  # another session may have taken it at this moment
             raise SessionExists(f"there is a session {values['name']!r} already")
-        return self._by_pk(connection, int(pk))
+        return self._load_by_pk(connection, int(pk))
 
 
 def _is_from(kind: str) -> sa.ColumnElement[bool]:
@@ -491,13 +495,13 @@ def _is_from(kind: str) -> sa.ColumnElement[bool]:
     return sa.or_(named, sa.and_(sessions.c.source.is_(None), first))
 
 
-def turn_messages(database: Database, run_id: str) -> list[dict[str, Any]]:
+def list_turn_messages(database: Database, run_id: str) -> list[dict[str, Any]]:
     """List the messages that a run added to the transcript, in order, in chat-completions form."""
     its = _ROWS.join(runs, runs.c.pk == messages.c.run_pk).where(
         runs.c.run_id == run_id, messages.c.session_pk == runs.c.session_pk
     )
     with database.read() as connection:
-        rows = rows_of(connection.execute(its.order_by(messages.c.seq)), _MessageFacts)
+        rows = fetch_rows(connection.execute(its.order_by(messages.c.seq)), _MessageFacts)
     return [json.loads(row.body) for row in rows]
 
 
@@ -505,7 +509,7 @@ def turn_messages(database: Database, run_id: str) -> list[dict[str, Any]]:
 
 
 @dataclass(slots=True)
-class _Around:
+class _RelatedFacts:
     """Facts of other rows about some sessions."""
 
     sums: dict[int, _SessionSum] = field(default_factory=dict)
@@ -515,34 +519,34 @@ class _Around:
     parents: dict[int | str, SessionLabel] = field(default_factory=dict)
 
 
-def _views(connection: Connection, rows: Sequence[_SessionFacts]) -> list[SessionView]:
+def _load_views(connection: Connection, rows: Sequence[_SessionFacts]) -> list[SessionView]:
     if not rows:
         return []
-    around = _around(connection, rows)
-    return [_view(row, around) for row in rows]
+    around = _load_related(connection, rows)
+    return [_to_view(row, around) for row in rows]
 
 
-def _around(connection: Connection, rows: Sequence[_SessionFacts]) -> _Around:
+def _load_related(connection: Connection, rows: Sequence[_SessionFacts]) -> _RelatedFacts:
     pks = [row.pk for row in rows]
-    found = _Around()
-    found.sums = {row.session_pk: row for row in rows_of(connection.execute(_sums(pks)), _SessionSum)}
+    found = _RelatedFacts()
+    found.sums = {row.session_pk: row for row in fetch_rows(connection.execute(_select_sums(pks)), _SessionSum)}
     edges = {pk for row in found.sums.values() for pk in (row.first, row.last)}
-    wanted = sa.select(*columns_for(runs, _EndRun)).where(runs.c.pk.in_(edges))
-    found.ends = {row.pk: row for row in rows_of(connection.execute(wanted), _EndRun)}
+    wanted = sa.select(*select_columns(runs, _EndRun)).where(runs.c.pk.in_(edges))
+    found.ends = {row.pk: row for row in fetch_rows(connection.execute(wanted), _EndRun)}
     counted = (
         sa.select(runs.c.session_pk, sa.func.count().label("calls"))
         .select_from(tool_calls.join(runs, runs.c.pk == tool_calls.c.run_pk))
         .where(runs.c.session_pk.in_(pks))
         .group_by(runs.c.session_pk)
     )
-    found.calls = {row.session_pk: int(row.calls) for row in rows_of(connection.execute(counted), _Counted)}
+    found.calls = {row.session_pk: int(row.calls) for row in fetch_rows(connection.execute(counted), _Counted)}
     begun = sa.select(sessions.c.pk, _beginning.label("text")).where(sessions.c.pk.in_(pks))
-    found.beginnings = {row.pk: row.text for row in rows_of(connection.execute(begun), _Beginning)}
-    found.parents = _parents(connection, rows, found.ends.values())
+    found.beginnings = {row.pk: row.text for row in fetch_rows(connection.execute(begun), _Beginning)}
+    found.parents = _load_parents(connection, rows, found.ends.values())
     return found
 
 
-def _sums(pks: Sequence[int]) -> sa.Select[Any]:
+def _select_sums(pks: Sequence[int]) -> sa.Select[Any]:
     def total(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
         return sa.cast(sa.func.sum(column), sa.BigInteger()).label(name)
 
@@ -566,21 +570,21 @@ def _sums(pks: Sequence[int]) -> sa.Select[Any]:
     )
 
 
-def _parents(
+def _load_parents(
     connection: Connection, rows: Sequence[_SessionFacts], ends: Collection[_EndRun]
 ) -> dict[int | str, SessionLabel]:
     """Load the sessions from which others come: by their id for forks, by the row id of the parent run for children."""
     of_runs = sa.select(runs.c.pk.label("key"), sessions.c.session_id, sessions.c.source, sessions.c.name)
     of_runs = of_runs.join(sessions, sessions.c.pk == runs.c.session_pk)
     parents = {end.parent_pk for end in ends if end.parent_pk is not None}
-    found = rows_of(connection.execute(of_runs.where(runs.c.pk.in_(parents))), _LabelRow)
+    found = fetch_rows(connection.execute(of_runs.where(runs.c.pk.in_(parents))), _LabelRow)
     forked = {row.forked_from for row in rows if row.forked_from is not None}
     its = sa.select(sessions.c.session_id.label("key"), sessions.c.session_id, sessions.c.source, sessions.c.name)
-    found += rows_of(connection.execute(its.where(sessions.c.session_id.in_(forked))), _LabelRow)
+    found += fetch_rows(connection.execute(its.where(sessions.c.session_id.in_(forked))), _LabelRow)
     return {row.key: SessionLabel(id=row.session_id, source=row.source, name=row.name) for row in found}
 
 
-def _view(row: _SessionFacts, around: _Around) -> SessionView:
+def _to_view(row: _SessionFacts, around: _RelatedFacts) -> SessionView:
     sums = around.sums.get(row.pk)
     first = around.ends.get(sums.first) if sums else None
     last = around.ends.get(sums.last) if sums else None
@@ -588,7 +592,7 @@ def _view(row: _SessionFacts, around: _Around) -> SessionView:
     has_ended = row.ended_at is not None and (sums is None or sums.last_created <= row.ended_at)
     return SessionView(
         label=SessionLabel(id=row.session_id, source=row.source, name=row.name),
-        source=kind_of(source) if source else None,
+        source=parse_source_kind(source) if source else None,
         title=row.title,
         model=row.model or (last.model if last else None),
         created_at=row.created_at,
@@ -596,9 +600,9 @@ def _view(row: _SessionFacts, around: _Around) -> SessionView:
         ended_at=row.ended_at if has_ended else None,
         end_reason=row.end_reason if has_ended else None,
         message_count=row.message_seq,
-        preview=_words(around.beginnings.get(row.pk)),
-        parent=_parent(row, first, around.parents),
-        totals=_totals(sums, around.calls.get(row.pk, 0)),
+        preview=_extract_preview(around.beginnings.get(row.pk)),
+        parent=_choose_parent(row, first, around.parents),
+        totals=_to_totals(sums, around.calls.get(row.pk, 0)),
         is_at_work=row.active_run_pk is not None,
         is_of_child=first is not None and first.parent_pk is not None,
         archived_at=row.archived_at,
@@ -606,7 +610,9 @@ def _view(row: _SessionFacts, around: _Around) -> SessionView:
     )
 
 
-def _parent(row: _SessionFacts, first: _EndRun | None, known: Mapping[int | str, SessionLabel]) -> SessionLabel | None:
+def _choose_parent(
+    row: _SessionFacts, first: _EndRun | None, known: Mapping[int | str, SessionLabel]
+) -> SessionLabel | None:
     if row.forked_from == row.session_id:
         return None
     if row.forked_from is not None:
@@ -614,7 +620,7 @@ def _parent(row: _SessionFacts, first: _EndRun | None, known: Mapping[int | str,
     return known.get(first.parent_pk) if first is not None and first.parent_pk is not None else None
 
 
-def _totals(sums: _SessionSum | None, calls: int) -> SessionTotals:
+def _to_totals(sums: _SessionSum | None, calls: int) -> SessionTotals:
     if sums is None:
         return SessionTotals(tool_calls=calls)
     return SessionTotals(
@@ -632,7 +638,7 @@ def _totals(sums: _SessionSum | None, calls: int) -> SessionTotals:
 _CONTENT = re.compile(r'"(?:content|text)":"((?:[^"\\]|\\[^u]|\\u[0-9a-fA-F]{4})*)')
 
 
-def _words(beginning: str | None) -> str:
+def _extract_preview(beginning: str | None) -> str:
     """Extract the first words from the beginning of a stored row, which may be cut anywhere."""
     found = _CONTENT.search(beginning or "")
     if found is None:
@@ -642,7 +648,7 @@ def _words(beginning: str | None) -> str:
     return line if len(line) <= _PREVIEW_CHARS else f"{line[:_PREVIEW_CHARS]}..."
 
 
-def _asked_tools(row: _MessageFacts) -> dict[str, str]:
+def _map_tool_names(row: _MessageFacts) -> dict[str, str]:
     """Map the ids of the calls in a reply to the names of their tools."""
     if row.role != Role.ASSISTANT.value:
         return {}
@@ -652,7 +658,7 @@ def _asked_tools(row: _MessageFacts) -> dict[str, str]:
 # --- forks -----------------------------------------------------------------------------------------------------------
 
 
-def _cut(connection: Connection, source: _SessionFacts, last: int | None) -> int:
+def _find_cut(connection: Connection, source: _SessionFacts, last: int | None) -> int:
     """Find the last row to copy. Raises ``InvalidFork``, ``SessionActive``."""
     of_source = messages.c.session_pk == source.pk
     begun = None
@@ -675,13 +681,13 @@ def _require_whole(connection: Connection, of_source: sa.ColumnElement[bool], la
     """Require that no copied call loses its result. Raises ``InvalidFork``."""
     wanted = sa.select(messages.c.role).where(of_source, messages.c.seq == min(last + 1, whole))
     following = connection.execute(wanted).scalar()
-    row = row_of(connection.execute(_ROWS.where(of_source, messages.c.seq == last)), _MessageFacts)
+    row = fetch_row(connection.execute(_ROWS.where(of_source, messages.c.seq == last)), _MessageFacts)
     asks = row is not None and row.role == Role.ASSISTANT.value and bool(json.loads(row.body).get("tool_calls"))
     if asks or (last < whole and following == Role.TOOL.value):
         raise InvalidFork(f"message {last} is followed by results of tools that belong to it; name the last of them")
 
 
-def _copy(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> None:
+def _copy_rows(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> None:
     """Copy the rows, so that neither session needs the other; large texts are shared by their hash. Permissions that a
     person gave, and what a client stored with the conversation, stay with the source."""
     rows = sa.select(

@@ -14,7 +14,7 @@ class AmbiguousId(HermesError):
     """Several ids begin with the given text."""
 
 
-def completed(
+def complete_id(
     connection: Connection,
     column: sa.Column[str],
     written: str,

@@ -39,7 +39,7 @@ class DatabaseSize:
         return is_hollow or bool(self.dead_rows)
 
 
-def size_of(database: Database) -> DatabaseSize:
+def measure_size(database: Database) -> DatabaseSize:
     """Measure the size of a database. Raises ``UnavailableError``."""
     with database.read() as connection:
         if not database.is_sqlite:
@@ -54,13 +54,13 @@ def size_of(database: Database) -> DatabaseSize:
         return DatabaseSize(total_bytes=page * pages, free_bytes=page * free)
 
 
-def give_back(database: Database) -> None:
+def reclaim_space(database: Database) -> None:
     """Reclaim empty space. SQLite's file is rewritten, which needs as much space again and keeps other writers out
     meanwhile; PostgreSQL vacuums the tables in question while work goes on. Idempotent. Raises ``UnavailableError``
     when the file is in use, or there is no space."""
     if not database.is_sqlite:
         with database.read() as connection:
-            for table in size_of(database).dead_rows:
+            for table in measure_size(database).dead_rows:
                 connection.exec_driver_sql(f'vacuum (analyze) "{table}"')
         return
     import sqlite3

@@ -12,7 +12,7 @@ snapshot (``Database.snapshot``), so a total never decreases, not even while row
     after        statistics 103    uncounted 0    open 2      total 105
 
 Two things happen beside a row that is over: a claim that the sweeper takes away, and the cost of a title whose run was
-counted already. They add to ``statistics`` themselves, in their own transaction (``add``).
+counted already. They add to ``statistics`` themselves, in their own transaction (``add_amounts``).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.pricing import Cost, doubtful_nano_usd_of, nano_usd_of, unpriced_calls_of
+from hermes_worker.core.pricing import Cost, count_unpriced_calls, to_doubtful_nano_usd, to_nano_usd
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.run_ends import log_end, read_ends
-from hermes_worker.store.search.due import mark_due_of_runs
+from hermes_worker.store.run_ends import load_ends, log_end
+from hermes_worker.store.search.index_queue import mark_due_of_runs
 from hermes_worker.store.tables import (
     RUN_IS_OPEN,
     RUN_IS_UNCOUNTED,
@@ -89,7 +89,7 @@ _FIRING_IS_UNCOUNTED = sa.text("firings.is_counted = 0")
 """Literals, as in the partial indexes."""
 
 
-def totals(connection: Connection) -> Totals:
+def load_totals(connection: Connection) -> Totals:
     """Load everything that was ever counted and everything that would be counted at this moment. Reads only;
     ``connection`` comes from ``Database.snapshot``."""
     found: Counter[tuple[str, Labels]] = Counter()
@@ -97,13 +97,13 @@ def totals(connection: Connection) -> Totals:
     for measure, labels, amount in connection.execute(summed.group_by(statistics.c.measure, statistics.c.labels)):
         found[measure, tuple(json.loads(labels))] += int(amount)
     for which in (RUN_IS_OPEN, RUN_IS_UNCOUNTED):
-        found.update(_of_runs(connection, which))
-    found.update(_of_deliveries(connection, _DELIVERY_IS_UNCOUNTED))
-    found.update(_of_firings(connection, _FIRING_IS_UNCOUNTED))
+        found.update(_sum_runs(connection, which))
+    found.update(_sum_deliveries(connection, _DELIVERY_IS_UNCOUNTED))
+    found.update(_sum_firings(connection, _FIRING_IS_UNCOUNTED))
     return found
 
 
-def count_what_is_over(database: Database, *, only: Sequence[int] | None = None) -> int:
+def count_ended_rows(database: Database, *, only: Sequence[int] | None = None) -> int:
     """Add the rows that are over to ``statistics``, log the ends of the runs among them, and return the number of rows.
     Each is counted once, however many processes do this at once. With ``only``, only runs with these row ids are
     counted. Costs one look into three empty indexes when there are none. Raises ``UnavailableError``."""
@@ -116,7 +116,7 @@ def count_what_is_over(database: Database, *, only: Sequence[int] | None = None)
         elif is_there:
             counted += _count_all(database, table)
     if counted:
-        _shorten(database)
+        _merge_rows(database)
     return counted
 
 
@@ -125,7 +125,7 @@ def _count_all(database: Database, table: _CountedTable, *only: sa.ColumnElement
     for _ in range(_BATCHES_MAX):
         with database.write() as connection:
             pks = _count_batch(connection, table, *only)
-            ends = read_ends(connection, pks) if pks and table[0] is runs else []
+            ends = load_ends(connection, pks) if pks and table[0] is runs else []
         # Each row is counted once, so each end is logged once; the line is lost only if the process dies here.
         for end in ends:
             log_end(end)
@@ -144,7 +144,7 @@ def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnE
     pks = list(connection.execute(found).scalars())
     if pks:
         these = rows.c.pk.in_(pks)
-        add(connection, amounts(connection, these))
+        add_amounts(connection, amounts(connection, these))
         connection.execute(sa.update(rows).where(these).values(is_counted=1))
         if rows is runs:
             mark_due_of_runs(connection, pks)  # a counted run can be indexed for search
@@ -156,7 +156,7 @@ def count_delivery(connection: Connection, delivery_id: str) -> None:
     _count_batch(connection, _COUNTED_DELIVERIES, deliveries.c.delivery_id == delivery_id)
 
 
-def add(connection: Connection, amounts: Mapping[tuple[str, Labels], int]) -> None:
+def add_amounts(connection: Connection, amounts: Mapping[tuple[str, Labels], int]) -> None:
     """Add ``amounts`` in the caller's transaction, which is the one that makes them true."""
     values = [
         {"measure": measure, "labels": json.dumps(labels, ensure_ascii=False), "amount": amount}
@@ -167,7 +167,7 @@ def add(connection: Connection, amounts: Mapping[tuple[str, Labels], int]) -> No
         connection.execute(sa.insert(statistics), values)
 
 
-def of_model(model: str, usage: Usage, cost: Cost) -> Totals:
+def build_model_amounts(model: str, usage: Usage, cost: Cost) -> Totals:
     """Build the amounts of a model call that is written after its run was counted."""
     amounts = {
         "input_tokens": usage.input,
@@ -180,14 +180,14 @@ def of_model(model: str, usage: Usage, cost: Cost) -> Totals:
         "unknown_output_tokens": usage.unknown_output,
         "refused_attempts": usage.refused_attempts,
         "unknown_attempts": usage.unknown_attempts,
-        "cost_nano_usd": nano_usd_of(cost),
-        "doubtful_nano_usd": doubtful_nano_usd_of(cost),
-        "unpriced_calls": unpriced_calls_of(cost),
+        "cost_nano_usd": to_nano_usd(cost),
+        "doubtful_nano_usd": to_doubtful_nano_usd(cost),
+        "unpriced_calls": count_unpriced_calls(cost),
     }
     return {(measure, (model,)): amount for measure, amount in amounts.items()}
 
 
-def _shorten(database: Database) -> None:
+def _merge_rows(database: Database) -> None:
     """Replace the rows by their sums when there are many. Rows that are added meanwhile stay."""
     with database.read() as connection:
         if connection.execute(sa.select(sa.func.count()).select_from(statistics)).scalar_one() <= _ROWS_MAX:
@@ -199,13 +199,13 @@ def _shorten(database: Database) -> None:
         sums: Counter[tuple[str, Labels]] = Counter()
         for measure, labels, amount in gone:
             sums[measure, tuple(json.loads(labels))] += amount
-        add(connection, sums)
+        add_amounts(connection, sums)
 
 
 # --- what rows add up to ---------------------------------------------------------------------------------------------
 
 
-def _of_runs(connection: Connection, which: _Condition) -> Totals:
+def _sum_runs(connection: Connection, which: _Condition) -> Totals:
     found: Counter[tuple[str, Labels]] = Counter()
     ends = sa.select(runs.c.status, runs.c.exit_reason, runs.c.exhausted, sa.func.count()).where(which)
     for status, reason, dimension, number in connection.execute(
@@ -231,7 +231,7 @@ def _of_runs(connection: Connection, which: _Condition) -> Totals:
     return found
 
 
-def _of_deliveries(connection: Connection, which: _Condition) -> Totals:
+def _sum_deliveries(connection: Connection, which: _Condition) -> Totals:
     found: Counter[tuple[str, Labels]] = Counter()
     rows = sa.select(deliveries.c.state, deliveries.c.target, deliveries.c.is_in_doubt).where(which)
     for state, target, is_in_doubt in connection.execute(rows):
@@ -241,17 +241,17 @@ def _of_deliveries(connection: Connection, which: _Condition) -> Totals:
     return found
 
 
-def _of_firings(connection: Connection, which: _Condition) -> Totals:
+def _sum_firings(connection: Connection, which: _Condition) -> Totals:
     rows = sa.select(firings.c.outcome, sa.func.count()).where(which).group_by(firings.c.outcome)
     return {(FIRINGS, (outcome,)): number for outcome, number in connection.execute(rows)}
 
 
 _CountedTable = tuple[sa.Table, _Condition, Callable[[Connection, _Condition], Totals]]
-_COUNTED_DELIVERIES: _CountedTable = (deliveries, _DELIVERY_IS_UNCOUNTED, _of_deliveries)
+_COUNTED_DELIVERIES: _CountedTable = (deliveries, _DELIVERY_IS_UNCOUNTED, _sum_deliveries)
 _COUNTED_TABLES: Sequence[_CountedTable] = (
-    (runs, RUN_IS_UNCOUNTED, _of_runs),
+    (runs, RUN_IS_UNCOUNTED, _sum_runs),
     _COUNTED_DELIVERIES,
-    (firings, _FIRING_IS_UNCOUNTED, _of_firings),
+    (firings, _FIRING_IS_UNCOUNTED, _sum_firings),
 )
 """Each table, the condition for its rows that are over and not counted, and the function that sums rows of it."""
 _ARE_THERE = sa.select(

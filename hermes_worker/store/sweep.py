@@ -40,34 +40,34 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, Prepare, RunTool
 from hermes_worker.core.errors import Failure, UnavailableError
+from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.pricing import Pricing
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.sharing import FleetPlace
-from hermes_worker.core.step import apply, retry_delay_s
+from hermes_worker.core.step import apply_event, compute_retry_delay_s
 from hermes_worker.observe import log
-from hermes_worker.store.artifacts.gatherings import lose_gatherings, resend_gatherings
+from hermes_worker.store.artifacts.gatherings import resend_gatherings, take_back_gatherings
 from hermes_worker.store.clock import ClockWatch, LastSweep
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import PkRow, Prepared
 from hermes_worker.store.engine.sealing import KeyMissing
-from hermes_worker.store.hooks.owed import PRUNE_HOOK_CALLS, lose_hook_calls, resend_hook_calls
-from hermes_worker.store.inbound_files import lose_files, resend_files
+from hermes_worker.store.hooks.pending_calls import PRUNE_HOOK_CALLS, resend_hook_calls, take_back_hook_calls
+from hermes_worker.store.inbound_files import resend_files, take_back_files
 from hermes_worker.store.key_states import wake_parked
-from hermes_worker.store.outbox.alerts import KEPT_S, AlertPolicy, alert_targets_of, sweep_alerts, tell_quarantines
-from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
+from hermes_worker.store.outbox.alerts import KEPT_S, AlertPolicy, alert_quarantines, get_alert_targets, sweep_alerts
+from hermes_worker.store.outbox.deliveries import resend_deliveries, take_back_deliveries, wake_deliveries
 from hermes_worker.store.row_keys import CallKey, HeldCallKey, LeaseTokenRow, LostHintsBounds, RunKey
-from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
-from hermes_worker.store.run_ends import RunEnd, uncounted_ends
+from hermes_worker.store.rows import Hint, LoadedRun, build_insert_ignoring, lock_run
+from hermes_worker.store.run_ends import RunEnd, list_uncounted_ends
+from hermes_worker.store.runs.admission import sweep_places
 from hermes_worker.store.runs.call_claims import TAKE_UNBEGUN
 from hermes_worker.store.runs.chains import finish_stops
-from hermes_worker.store.runs.children import orphans
-from hermes_worker.store.runs.joining import begin_put_off, break_off, save
+from hermes_worker.store.runs.children import list_orphans
 from hermes_worker.store.runs.permits import sweep_permits
-from hermes_worker.store.runs.places import sweep_places
-from hermes_worker.store.runs.stepping import Additions
-from hermes_worker.store.runs.waits import expire, expired
-from hermes_worker.store.statistics import STEPS_RETRIED, add, count_what_is_over
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_writer import begin_postponed, end_broken, save_step
+from hermes_worker.store.runs.waits import expire_question, list_expired
+from hermes_worker.store.statistics import STEPS_RETRIED, add_amounts, count_ended_rows
 from hermes_worker.store.tables import (
     PUT_OFF,
     alerts,
@@ -111,7 +111,7 @@ class SweepPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class SweepResult:
     """The result of one sweep."""
 
     hints: tuple[Hint, ...] = ()
@@ -147,40 +147,40 @@ class Sweeper:
         self._next_alerts = 0.0
         self.clock = ClockWatch(swept_every_s=policy.interval_s)
 
-    def sweep(self, depths: Mapping[str, int] | None) -> Swept | None:
+    def sweep(self, depths: Mapping[str, int] | None) -> SweepResult | None:
         """Do one round if it is due; ``None`` when another process did it in this interval.
 
         ``depths`` is the number of messages in each queue; ``None`` when the broker cannot be asked, and then nothing
         is sent again.
         """
-        sweep = self._take_sweep()
+        sweep = self._claim_sweep()
         if sweep is None:
             return None
         now, may_expire = sweep
         expired_workers = self._expire_workers() if may_expire else 0
-        lost_calls, call_hints = self._lose_calls(sweep)
-        lost_iterations, iteration_hints = self._lose_iterations(sweep)
+        lost_calls, call_hints = self._take_back_calls(sweep)
+        lost_iterations, iteration_hints = self._take_back_iterations(sweep)
         wake_parked(self._database)
-        resumed = self._resume()
-        ended = self._advance_each(self._found(_PAST_DEADLINE, now), lambda run: _WALL_CLOCK)
-        idle = self._advance_each(self._found(_PAST_IDLE, now), lambda run: _IDLE) if may_expire else []
-        stopped = self._advance_each(self._orphans(), lambda run: ev.StopRequested())
+        resumed = self._resume_due()
+        ended = self._advance_each(self._find_runs(_PAST_DEADLINE, now), lambda run: _WALL_CLOCK)
+        idle = self._advance_each(self._find_runs(_PAST_IDLE, now), lambda run: _IDLE) if may_expire else []
+        stopped = self._advance_each(self._find_orphans(), lambda run: ev.StopRequested())
         stopped += finish_stops(self._database, most=_BATCH)
         unanswered = self._expire_questions(now)
-        again = self._resend(depths) if depths is not None else []
-        lost_deliveries = lose_deliveries(self._database)
+        again = self._resend_lost(depths) if depths is not None else []
+        lost_deliveries = take_back_deliveries(self._database)
         if lost_deliveries:
             log.warning("lease.expired", step="delivery", count=lost_deliveries)
         woken = wake_deliveries(self._database)
-        woken += lose_hook_calls(self._database)
-        woken += lose_gatherings(self._database)
-        woken += lose_files(self._database)
+        woken += take_back_hook_calls(self._database)
+        woken += take_back_gatherings(self._database)
+        woken += take_back_files(self._database)
         woken += sweep_places(self._database)
         woken += sweep_permits(self._database)
-        woken += self._count()
-        if policy_alerts := self._alerts_due():
+        woken += self._count_ended()
+        if policy_alerts := self._take_alert_turn():
             woken += sweep_alerts(self._database, policy_alerts)
-        return Swept(
+        return SweepResult(
             hints=(*call_hints, *iteration_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
             workers_expired=expired_workers,
             iterations_lost=lost_iterations,
@@ -191,26 +191,26 @@ class Sweeper:
             expired=len(ended) + len(idle),
         )
 
-    def _alerts_due(self) -> AlertPolicy | None:
+    def _take_alert_turn(self) -> AlertPolicy | None:
         """Return the policy for alerts if it is time to look for troubles; else ``None``."""
         now = time.monotonic()
-        if now < self._next_alerts or not (self._policy.alerts.targets or alert_targets_of(self._database)):
+        if now < self._next_alerts or not (self._policy.alerts.targets or get_alert_targets(self._database)):
             return None
         self._next_alerts = now + _ALERTS_EVERY_S
         return self._policy.alerts
 
-    def _count(self) -> list[Hint]:
+    def _count_ended(self) -> list[Hint]:
         """Report runs that are over to ``tell``, then count them: each is reported at least once. A failure here is
         logged and does not stop the sweep, so its hints are sent all the same."""
         try:
             if self._tell is None and not self._policy.alerts.targets:
-                count_what_is_over(self._database)
+                count_ended_rows(self._database)
                 return []
-            ends = uncounted_ends(self._database)
+            ends = list_uncounted_ends(self._database)
             if self._tell is not None:
                 self._tell(ends)
-            hints = tell_quarantines(self._database, self._policy.alerts, ends) if self._policy.alerts.targets else []
-            count_what_is_over(self._database, only=[end.pk for end in ends])
+            hints = alert_quarantines(self._database, self._policy.alerts, ends) if self._policy.alerts.targets else []
+            count_ended_rows(self._database, only=[end.pk for end in ends])
             return hints
         except UnavailableError:
             raise
@@ -224,22 +224,22 @@ class Sweeper:
         with self._database.write() as connection:
             for statement in _PRUNE:
                 statement.run(connection, {})
-        self._database.empty_log()
+        self._database.truncate_log()
 
-    def _take_sweep(self) -> _Round | None:
+    def _claim_sweep(self) -> _Round | None:
         """Claim this interval's sweep; ``None`` when another process has it."""
         with self._database.write() as connection:
-            seen, look = self.clock.look(connection)
+            seen, look = self.clock.read_clocks(connection)
             if seen is None or look is None:
                 values = {"name": "sweep", "ran_at": 0.0, "hold_until": 0.0}
-                connection.execute(insert_ignoring(connection, maintenance), values)
+                connection.execute(build_insert_ignoring(connection, maintenance), values)
                 return None
-            step_s, last = self.clock.correct(connection, look, term_s=self._policy.ttl_s)
-            sweep = None if step_s is None else self._take_round(connection, seen, is_stepped=step_s != 0)
+            step_s, last = self.clock.correct_times(connection, look, term_s=self._policy.ttl_s)
+            sweep = None if step_s is None else self._claim_round(connection, seen, is_stepped=step_s != 0)
         self.clock.last = last
         return sweep
 
-    def _take_round(self, connection: Connection, seen: LastSweep, *, is_stepped: bool) -> _Round | None:
+    def _claim_round(self, connection: Connection, seen: LastSweep, *, is_stepped: bool) -> _Round | None:
         interval_s, ttl_s = self._policy.interval_s, self._policy.ttl_s
         if not is_stepped and abs(seen.now - seen.ran_at) < interval_s * 0.9:
             return None
@@ -256,22 +256,22 @@ class Sweeper:
         with self._database.statement() as connection:
             return _EXPIRE_WORKERS.run(connection, {})
 
-    def _lose_calls(self, sweep: _Round) -> tuple[int, list[Hint]]:
+    def _take_back_calls(self, sweep: _Round) -> tuple[int, list[Hint]]:
         with self._database.read() as connection:
             orphans = _LOST_CALLS.all(connection, {"now": sweep.now, "may_expire": sweep.may_expire})
 
         def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedCall) -> list[Hint] | None:
             if not _still_holds(connection, orphan):
                 return None
-            _end_lane(connection, orphan, loaded.run.calls[orphan.position])
-            has_begun = not _take_unbegun(connection, orphan)
+            _end_lane_of(connection, orphan, loaded.run.calls[orphan.position])
+            has_begun = not _forbid_begin(connection, orphan)
             event = ev.CallLost(position=orphan.position, loss=LOSSES[orphan.state], has_begun=has_begun)
             step = "auxiliary" if loaded.run.calls[orphan.position].asks else "tool"
             return _save_loss(connection, loaded, event, f"{step}:{orphan.name}", self._pricing)
 
-        return self._lose_each(orphans, lose)
+        return self._take_back_each(orphans, lose)
 
-    def _lose_iterations(self, sweep: _Round) -> tuple[int, list[Hint]]:
+    def _take_back_iterations(self, sweep: _Round) -> tuple[int, list[Hint]]:
         too_old_at = sweep.now - self._policy.model_call_s_max
         terms: _LostIterations = {"too_old_at": too_old_at, "may_expire": sweep.may_expire}
         with self._database.read() as connection:
@@ -280,14 +280,14 @@ class Sweeper:
         def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedTurn) -> list[Hint] | None:
             if loaded.lease_token != orphan.lease_token:
                 return None
-            _end_lane(connection, orphan, loaded.run)
+            _end_lane_of(connection, orphan, loaded.run)
             event = ev.IterationLost(loss=LOSSES[orphan.state])
             step = "prepare" if loaded.run.wants_preparing else "model"
             return _save_loss(connection, loaded, event, step, self._pricing)
 
-        return self._lose_each(orphans, lose)
+        return self._take_back_each(orphans, lose)
 
-    def _lose_each(
+    def _take_back_each(
         self, orphans: Sequence[_Orphan], lose: Callable[[Connection, LoadedRun, _Orphan], list[Hint] | None]
     ) -> tuple[int, list[Hint]]:
         """Take the claims of ``orphans`` away, each under its run's lock. Returns how many there were, and the hints to
@@ -299,7 +299,7 @@ class Sweeper:
             def act(connection: Connection, loaded: LoadedRun, orphan: _Orphan = orphan) -> list[Hint] | None:
                 return lose(connection, loaded, orphan)
 
-            sent = self._repair(orphan.run_pk, act)
+            sent = self._repair_run(orphan.run_pk, act)
             if sent is None:
                 continue
             lost += 1
@@ -308,7 +308,7 @@ class Sweeper:
             log.warning("lease.expired", run_id=orphan.run_id, step=what, worker=orphan.lease_owner, state=orphan.state)
         return lost, hints
 
-    def _repair(self, pk: int, act: Callable[[Connection, LoadedRun], list[Hint] | None]) -> list[Hint] | None:
+    def _repair_run(self, pk: int, act: Callable[[Connection, LoadedRun], list[Hint] | None]) -> list[Hint] | None:
         """Call ``act`` with one run under its lock. A run whose rows make no sense is ended, one whose texts need a
         missing key waits for it, and neither holds up another run."""
         try:
@@ -323,9 +323,9 @@ class Sweeper:
         except Exception as error:
             log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
             failure = Failure(kind="corrupt_state", message="a stored row of this run cannot be read; see the log")
-            return break_off(self._database, pk, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
+            return end_broken(self._database, pk, ev.RunBroken(reason=ExitReason.CORRUPT_STATE, failure=failure))
 
-    def _found(self, statement: Prepared[_AsOf, PkRow], now: float) -> list[int]:
+    def _find_runs(self, statement: Prepared[_AsOf, PkRow], now: float) -> list[int]:
         """Find the row ids of the runs that ``statement`` selects."""
         with self._database.read() as connection:
             return [row.pk for row in statement.all(connection, {"now": now})]
@@ -333,27 +333,27 @@ class Sweeper:
     def _expire_questions(self, now: float) -> list[Hint]:
         """Answer questions to people whose time is over, as their kind prescribes."""
         with self._database.read() as connection:
-            pks = expired(connection, now=now, most=_BATCH)
+            pks = list_expired(connection, now=now, most=_BATCH)
         hints: list[Hint] = []
         for pk in pks:
-            hints += self._repair(pk, expire) or []
+            hints += self._repair_run(pk, expire_question) or []
         return hints
 
-    def _resume(self) -> list[Hint]:
+    def _resume_due(self) -> list[Hint]:
         """Continue runs that waited for a time, and begin postponed ones."""
         with self._database.read() as connection:
             found = _DUE_BY_TIME.all(connection, {})
         hints = self._advance_each([row.pk for row in found if not row.is_put_off], lambda run: ev.WaitEnded())
         for row in found:
             if row.is_put_off:
-                hints += self._repair(row.pk, begin_put_off) or []
+                hints += self._repair_run(row.pk, begin_postponed) or []
         return hints
 
-    def _orphans(self) -> list[int]:
+    def _find_orphans(self) -> list[int]:
         """Find runs whose parent ended or is being stopped. The process that ends a parent stops them too; this is for
         those that died before they did."""
         with self._database.read() as connection:
-            return orphans(connection, most=_BATCH)
+            return list_orphans(connection, most=_BATCH)
 
     def _advance_each(self, pks: Iterable[int], event_for: Callable[[LoadedRun], ev.Event]) -> list[Hint]:
         hints: list[Hint] = []
@@ -363,34 +363,36 @@ class Sweeper:
             was_resumed = isinstance(event, ev.WaitEnded) and loaded.run.resume_at is None
             if loaded.run.status.is_terminal or was_resumed:
                 return None
-            return save(connection, loaded, apply(loaded.run, event), Additions(pricing=self._pricing))
+            return save_step(connection, loaded, apply_event(loaded.run, event), StepOutput(pricing=self._pricing))
 
         for pk in pks:
-            hints += self._repair(pk, advance) or []
+            hints += self._repair_run(pk, advance) or []
         return hints
 
-    def _resend(self, depths: Mapping[str, int]) -> list[Hint]:
-        marks, has_suspects = self._watermarks()
+    def _resend_lost(self, depths: Mapping[str, int]) -> list[Hint]:
+        marks, has_suspects = self._load_watermarks()
         grace = self._policy.resend_grace_s
         hints: list[Hint] = []
         with self._database.write() as connection:
             for is_suspect in (False, True) if has_suspects else (False,):
                 for queue, statements in _RESEND.items():
-                    before = _lost_before(_APART + queue if is_suspect else queue, depths, marks, grace)
+                    before = _decide_lost_before(_APART + queue if is_suspect else queue, depths, marks, grace)
                     for statement in statements[is_suspect]:
                         rows = statement.all(connection, {"grace": grace, "before": before})
-                        hints += [Hint(effect=_effect_of(row, is_suspect=is_suspect), at=row.hinted_at) for row in rows]
+                        hints += [Hint(effect=_to_effect(row, is_suspect=is_suspect), at=row.hinted_at) for row in rows]
         for is_suspect in (False, True) if has_suspects else (False,):
-            before = _lost_before(_APART + DELIVERY_QUEUE if is_suspect else DELIVERY_QUEUE, depths, marks, grace)
+            before = _decide_lost_before(
+                _APART + DELIVERY_QUEUE if is_suspect else DELIVERY_QUEUE, depths, marks, grace
+            )
             hints += resend_deliveries(self._database, grace_s=grace, before=before, is_suspect=is_suspect)
-        before = _lost_before(DELIVERY_QUEUE, depths, marks, grace)
+        before = _decide_lost_before(DELIVERY_QUEUE, depths, marks, grace)
         hints += resend_files(self._database, grace_s=grace, before=before)
-        before = _lost_before(TOOLS_QUEUE, depths, marks, grace)
+        before = _decide_lost_before(TOOLS_QUEUE, depths, marks, grace)
         hints += resend_hook_calls(self._database, grace_s=grace, before=before)
         hints += resend_gatherings(self._database, grace_s=grace, before=before)
         return hints
 
-    def _watermarks(self) -> tuple[dict[str, float], bool]:
+    def _load_watermarks(self) -> tuple[dict[str, float], bool]:
         """Load for each queue the newest hint that any live worker has started; and whether any suspect is due."""
         with self._database.read() as connection:
             rows = _WATERMARKS.all(connection, {})
@@ -401,7 +403,7 @@ class Sweeper:
         return newest, bool(rows[0].are_due)
 
 
-def _lost_before(queue: str, depths: Mapping[str, int], marks: Mapping[str, float], grace: float) -> float:
+def _decide_lost_before(queue: str, depths: Mapping[str, int], marks: Mapping[str, float], grace: float) -> float:
     """Return the time (epoch seconds) such that rows of this queue hinted before it have lost their message."""
     if depths.get(queue, 0) == 0:
         return _ALWAYS
@@ -656,7 +658,7 @@ _LOST_ITERATIONS = Prepared(
 )
 
 
-def _wait(hints: sa.Column[int]) -> sa.ColumnElement[float]:
+def _build_wait_s(hints: sa.Column[int]) -> sa.ColumnElement[float]:
     """Seconds that a hint has before it counts as lost, by how often it was sent: the grace, doubled each time, at most
     ``_RESEND_WAIT_S_MAX``."""
     doubled = sa.case((hints == 0, 1.0), (hints == 1, 2.0), (hints == 2, 4.0), else_=8.0)
@@ -664,7 +666,7 @@ def _wait(hints: sa.Column[int]) -> sa.ColumnElement[float]:
     return sa.case((wait > _RESEND_WAIT_S_MAX, _RESEND_WAIT_S_MAX), else_=wait)
 
 
-def _one_more(hints: sa.Column[int]) -> sa.ColumnElement[int]:
+def _increment(hints: sa.Column[int]) -> sa.ColumnElement[int]:
     """Count a hint, up to ``_HINTS_COUNTED``: the column is a small integer and must not overflow while no worker is
     there."""
     return sa.case((hints < _HINTS_COUNTED, hints + 1), else_=hints)
@@ -674,12 +676,12 @@ def _has_lost_its_hint(table: sa.Table, *, is_suspect: bool) -> tuple[sa.ColumnE
     return (
         table.c.hinted_at < db_now_once() - sa.bindparam("grace", type_=sa.Double()),
         table.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        table.c.hinted_at < db_now_once() - _wait(table.c.hints),
+        table.c.hinted_at < db_now_once() - _build_wait_s(table.c.hints),
         table.c.deaths.is_not(None) if is_suspect else table.c.deaths.is_(None),
     )
 
 
-def _resend_iterations(*, prepares: bool, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
+def _build_resend_iterations(*, prepares: bool, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
     due = (
         sa.select(runs.c.pk)
         .where(
@@ -694,7 +696,7 @@ def _resend_iterations(*, prepares: bool, is_suspect: bool) -> Prepared[LostHint
     return Prepared(
         sa.update(runs)
         .where(runs.c.pk.in_(due))
-        .values(hinted_at=db_now(), hints=_one_more(runs.c.hints))
+        .values(hinted_at=db_now(), hints=_increment(runs.c.hints))
         .returning(
             runs.c.run_id,
             runs.c.iteration,
@@ -709,7 +711,7 @@ def _resend_iterations(*, prepares: bool, is_suspect: bool) -> Prepared[LostHint
     )
 
 
-def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
+def _build_resend_calls(*, asks: bool, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
     due = (
         sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
         .where(
@@ -728,7 +730,7 @@ def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared[LostHintsBounds, 
             sa.tuple_(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position).in_(due),
             tool_calls.c.hinted_at.is_not(None),
         )
-        .values(hinted_at=db_now(), hints=_one_more(tool_calls.c.hints))
+        .values(hinted_at=db_now(), hints=_increment(tool_calls.c.hints))
         .returning(
             sa.select(runs.c.run_id).where(runs.c.pk == tool_calls.c.run_pk).scalar_subquery().label("run_id"),
             tool_calls.c.iteration,
@@ -746,18 +748,18 @@ def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared[LostHintsBounds, 
 _Resends = Sequence[Prepared[LostHintsBounds, _Resent]]
 _RESEND: Mapping[str, tuple[_Resends, _Resends]] = {
     MODEL_QUEUE: (
-        (_resend_iterations(prepares=False, is_suspect=False), _resend_calls(asks=True, is_suspect=False)),
-        (_resend_iterations(prepares=False, is_suspect=True), _resend_calls(asks=True, is_suspect=True)),
+        (_build_resend_iterations(prepares=False, is_suspect=False), _build_resend_calls(asks=True, is_suspect=False)),
+        (_build_resend_iterations(prepares=False, is_suspect=True), _build_resend_calls(asks=True, is_suspect=True)),
     ),
     TOOLS_QUEUE: (
-        (_resend_iterations(prepares=True, is_suspect=False), _resend_calls(asks=False, is_suspect=False)),
-        (_resend_iterations(prepares=True, is_suspect=True), _resend_calls(asks=False, is_suspect=True)),
+        (_build_resend_iterations(prepares=True, is_suspect=False), _build_resend_calls(asks=False, is_suspect=False)),
+        (_build_resend_iterations(prepares=True, is_suspect=True), _build_resend_calls(asks=False, is_suspect=True)),
     ),
 }
 """By queue: the statements for ordinary steps, and those for suspects."""
 
 
-def _effect_of(row: _Resent, *, is_suspect: bool) -> Effect:
+def _to_effect(row: _Resent, *, is_suspect: bool) -> Effect:
     if row.prepares is not None and row.iteration == 0:
         return Prepare(run_id=row.run_id, attempt=row.attempt, is_suspect=is_suspect)
     if row.position is None:
@@ -814,7 +816,7 @@ _TOKEN_OF_CALL = Prepared(
 )
 
 
-def _take_unbegun(connection: Connection, orphan: OrphanedCall) -> bool:
+def _forbid_begin(connection: Connection, orphan: OrphanedCall) -> bool:
     """Whether the claim is on a ``once`` call that has not begun. If so, it cannot begin under this claim any more."""
     if orphan.lease_token is None:
         return False
@@ -840,30 +842,30 @@ def _save_loss(
     pricing: Pricing | None = None,
 ) -> list[Hint]:
     """Write the loss of a claim, with an event for followers of the run that its step is tried again or is in doubt."""
-    after = apply(loaded.run, event)
+    after = apply_event(loaded.run, event)
     tried: Run | Call = after
     is_retried = after.status is RunStatus.RUNNING
     if isinstance(event, ev.CallLost):
         tried = after.calls[event.position]
         is_retried = tried.status is CallStatus.PENDING
-    happened = [_retried(step, tried)] if is_retried else []
+    happened = [_build_retry_event(step, tried)] if is_retried else []
     if is_retried:
-        add(connection, {(STEPS_RETRIED, (step.partition(":")[0],)): 1})
-    hints = save(connection, loaded, after, Additions(events=happened, pricing=pricing))
-    return _put_off(connection, loaded, tried, hints)
+        add_amounts(connection, {(STEPS_RETRIED, (step.partition(":")[0],)): 1})
+    hints = save_step(connection, loaded, after, StepOutput(events=happened, pricing=pricing))
+    return _postpone_retry(connection, loaded, tried, hints)
 
 
-def _retried(step: str, tried: Run | Call) -> RunEvent:
+def _build_retry_event(step: str, tried: Run | Call) -> RunEvent:
     data: dict[str, object] = {"step": step, "attempt": tried.attempt}
     if tried.deaths is not None:
         data["deaths"] = tried.deaths
     return RunEvent(name=RunEventName.STEP_RETRIED, data=data)
 
 
-def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints: list[Hint]) -> list[Hint]:
+def _postpone_retry(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints: list[Hint]) -> list[Hint]:
     """Return the hints to send at once, without the hint of a step whose next try has to wait. The step is due later,
     and the sweeper that finds it due then sends its hint."""
-    delay_s = retry_delay_s(tried.attempt)
+    delay_s = compute_retry_delay_s(tried.attempt)
     effects = [hint.effect for hint in hints if isinstance(hint.effect, Effect)]
     if not delay_s or len(effects) != 1 or effects[0].attempt != tried.attempt:
         return hints
@@ -878,7 +880,7 @@ def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints
     return [hint for hint in hints if hint.effect != effect]
 
 
-def _end_lane(connection: Connection, orphan: OrphanedCall | OrphanedTurn, lost: Run | Call) -> None:
+def _end_lane_of(connection: Connection, orphan: OrphanedCall | OrphanedTurn, lost: Run | Call) -> None:
     """End the lane whose only step exceeds its time, because it would do nothing else for ever: it finds its row
     expired, and exits."""
     if orphan.state == "alive" and lost.is_suspect:

@@ -318,16 +318,16 @@ either a child, and ``parent_pk`` delegated its task, or a run that begins with 
 ``principal`` who submitted that run, and ``network`` the network that was requested for its commands. ``halt`` is a
 stop or pause of a run together with everything that it caused, and it holds when the run itself has ended: while it is
 set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was stopped. ``not_before``
-is when it may begin, if that was later than its submission; ``priority`` how urgent it is (``core.urgency``);
+is when it may begin, if that was later than its submission; ``priority`` how urgent it is (``core.priority``);
 ``retry_of_pk`` the run whose submission it repeats, which may have been deleted. ``artifacts`` is 1 for a run that
 declared files to be kept, and null for any other. ``place`` is null for a run that shares nothing, which is every run
-of an installation with one tenant and no limits; ``core.sharing.FleetPlace`` lists the other values, and ``place_rank``
-says which of a tenant's runs goes first. ``permit`` is null except where its tenant has a limit of model calls or of
-spending (``store.runs.permits``). No index has ``updated_at`` in it, which every step writes: a step that changes
-nothing that is indexed is a HOT update on PostgreSQL, and writes no index. This includes the results of a batch except
-the last. ``prepares`` is 1 until the workspace of its session was read, for a run that began before it was; null for
-any other. ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
-``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
+of an installation with one tenant and no limits; ``core.fair_share.FleetPlace`` lists the other values, and
+``place_rank`` says which of a tenant's runs goes first. ``permit`` is null except where its tenant has a limit of model
+calls or of spending (``store.runs.permits``). No index has ``updated_at`` in it, which every step writes: a step that
+changes nothing that is indexed is a HOT update on PostgreSQL, and writes no index. This includes the results of a batch
+except the last. ``prepares`` is 1 until the workspace of its session was read, for a run that began before it was; null
+for any other. ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added
+to ``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
 
 RUN_IS_OPEN = sa.text(f"runs.status not in {_TERMINAL}")
 RUN_IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
@@ -687,7 +687,7 @@ search_rows = sa.Table(
 )
 """The search index: messages in the order in which they were indexed. A session's rows are the first ones of its
 transcript, without a gap: the last of them is where the index of the session ends. ``words`` are those of
-``core.searching`` on PostgreSQL; SQLite has them in ``search_words``, by the same number."""
+``core.search_queries`` on PostgreSQL; SQLite has them in ``search_words``, by the same number."""
 
 SEARCH_WORDS = """
 create virtual table search_words using fts5(
@@ -1330,8 +1330,8 @@ tenant_shares = sa.Table(
     sa.CheckConstraint("weight > 0", name="weight"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
-"""What tenants have used of a fleet that they share (``core.sharing.Account``). The row ``*`` is the fleet's: its clock
-and the usual cost of a run. The process that gives places away locks it."""
+"""What tenants have used of a fleet that they share (``core.fair_share.Account``). The row ``*`` is the fleet's: its
+clock and the usual cost of a run. The process that gives places away locks it."""
 
 limits = sa.Table(
     "limits",
@@ -1504,8 +1504,8 @@ alerts = sa.Table(
     sa.UniqueConstraint("tenant", "kind", "subject", "epoch"),
     _partial("ix_alerts_open", "pk", where="recovered_at is null"),
 )
-"""Troubles that operators were alerted to (``core.alerting``), once for each occurrence (``epoch``), and whether they
-were told of its end."""
+"""Troubles that operators were alerted to (``core.alert_rules``), once for each occurrence (``epoch``), and whether
+they were told of its end."""
 
 resources = sa.Table(
     "resources",

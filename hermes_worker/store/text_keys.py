@@ -29,12 +29,12 @@ from hermes_worker.store.engine.sealing import (
     SealedText,
     TextKeys,
     TextTampered,
+    build_text_keys,
     is_stored_by,
-    raw,
-    text_keys,
+    stored_text,
 )
-from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.search.due import clear_index
+from hermes_worker.store.rows import build_insert_ignoring
+from hermes_worker.store.search.index_queue import clear_index
 from hermes_worker.store.tables import metadata
 from hermes_worker.store.tables import text_keys as table_of_keys
 
@@ -47,28 +47,28 @@ UNUSED_S = 180.0
 _BATCH = 100
 
 
-def begin(database: Database) -> None:
+def check_keys(database: Database) -> None:
     """Check that this process has the keys that it needs, and record which key it encrypts with. For a database at this
     version's schema, before anything else is read. Raises ``ConfigurationError``, which names the missing keys."""
     sealer = database.sealer
-    missing = needed(database) - sealer.keys.ids
+    missing = load_needed_keys(database) - sealer.keys.ids
     if missing:
         raise ConfigurationError(
-            f"texts in the database are encrypted with {_named(missing)}, not given here: add what is missing to "
+            f"texts in the database are encrypted with {_format_keys(missing)}, not given here: add what is missing to "
             "HERMES_ENCRYPTION_KEYS (encryption.keys; 'hermes-worker encryption status' tells which keys are which)"
         )
     if sealer.is_on:
         database.before_writing = _Watch(database)
 
 
-def needed(database: Database) -> set[str]:
+def load_needed_keys(database: Database) -> set[str]:
     """Load the ids of all keys with which texts may be encrypted. Raises ``UnavailableError``."""
     with database.read() as connection:
         found = set(connection.execute(sa.select(table_of_keys.c.key_id)).scalars())
     return found - {CLEAR}
 
 
-def _named(ids: set[str] | frozenset[str]) -> str:
+def _format_keys(ids: set[str] | frozenset[str]) -> str:
     return f"the key{'s' if len(ids) > 1 else ''} {', '.join(sorted(ids))}"
 
 
@@ -94,55 +94,56 @@ class _Watch:
             return  # another thread is checking now
         try:
             self._looking = threading.get_ident()
-            self._look(self._sealer.source)
+            self._look_for_keys(self._sealer.source)
             if now >= self._say_at:
-                _say(self._database, self._sealer.keys.first)
+                _record_use(self._database, self._sealer.keys.first)
                 self._say_at = now + _SAY_S
             self._look_at = now + LOOK_S
         finally:
             self._looking = None
             self._lock.release()
 
-    def _look(self, source: KeySource | None) -> None:
+    def _look_for_keys(self, source: KeySource | None) -> None:
         if source is None:
             return
         try:
-            found = source.changed(at_once=False)
+            found = source.read_if_changed(at_once=False)
         except ConfigurationError as error:
-            self._complain(f"{error}; the keys from before go on being used")
+            self._log_once(f"{error}; the keys from before go on being used")
             return
         found, self._sealer.learned = found or self._sealer.learned, None
         if found is not None:
-            self._adopt(text_keys(found))
+            self._adopt_keys(build_text_keys(found))
 
-    def _adopt(self, new: TextKeys) -> None:
+    def _adopt_keys(self, new: TextKeys) -> None:
         """Use new keys. A former key that texts still need is kept, and goes on opening them."""
-        _say(self._database, new.first)
+        _record_use(self._database, new.first)
         old = self._sealer.keys
-        kept = {name: box for name, box in old.boxes.items() if name in needed(self._database) - new.ids}
-        self._sealer.use(TextKeys(new.first, MappingProxyType({**kept, **new.boxes})))
+        kept = {name: box for name, box in old.boxes.items() if name in load_needed_keys(self._database) - new.ids}
+        self._sealer.use_keys(TextKeys(new.first, MappingProxyType({**kept, **new.boxes})))
         if new.first != old.first:
             log.info("encryption.key_changed", key=new.first, before=old.first)
         if kept:
-            self._complain(
-                f"{_named(frozenset(kept))} cannot be taken away yet, because texts need it: put it back, and run "
+            self._log_once(
+                f"{_format_keys(frozenset(kept))} cannot be taken away yet, because texts need it: "
+                "put it back, and run "
                 "'hermes-worker encryption reseal' first"
             )
 
-    def _complain(self, sentence: str) -> None:
+    def _log_once(self, sentence: str) -> None:
         if sentence != self._complaint:
             log.warning("encryption.key_kept", error=sentence)
         self._complaint = sentence
 
 
-def _say(database: Database, key: str) -> None:
+def _record_use(database: Database, key: str) -> None:
     """Record that texts are encrypted with ``key`` from now on."""
     ours = table_of_keys.c.key_id == key
     with database.write() as connection:
         said = sa.update(table_of_keys).where(ours).values(last_used_at=db_now())
         if connection.execute(said).rowcount == 0:
             new = {"key_id": key, "first_used_at": db_now(), "last_used_at": db_now()}
-            connection.execute(insert_ignoring(connection, table_of_keys).values(**new))
+            connection.execute(build_insert_ignoring(connection, table_of_keys).values(**new))
 
 
 # --- what is stored how ----------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class KeyUse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyStanding:
+class TextKeyStatus:
     """An encryption key, or ``CLEAR``, as this process and the rows know it."""
 
     key_id: str
@@ -182,7 +183,7 @@ class Resealed:
     """Sentences about rows that cannot be decrypted, which stay as they are."""
 
 
-def uses(database: Database) -> list[KeyUse]:
+def list_key_uses(database: Database) -> list[KeyUse]:
     """List every key that is needed, and ``CLEAR`` if texts were written in clear. Raises ``UnavailableError``."""
     rows = sa.select(table_of_keys.c.key_id, (db_now() - table_of_keys.c.last_used_at).label("unused_s"))
     with database.read() as connection:
@@ -190,14 +191,14 @@ def uses(database: Database) -> list[KeyUse]:
     return [KeyUse(str(key), float(unused)) for key, unused in found]
 
 
-def key_standings(database: Database) -> list[KeyStanding]:
+def list_key_statuses(database: Database) -> list[TextKeyStatus]:
     """List every key that this process has or that texts need, the current one first, then by name. Where encryption is
     off there is one entry, for texts in clear. Raises ``UnavailableError``."""
     keys = database.sealer.keys
-    known = {use.key_id: use.unused_s for use in uses(database)}
+    known = {use.key_id: use.unused_s for use in list_key_uses(database)}
     names = sorted(keys.ids | known.keys() | {keys.first}, key=lambda name: (name != keys.first, name))
     return [
-        KeyStanding(
+        TextKeyStatus(
             key_id=name,
             is_current=name == keys.first,
             is_here=name in keys.ids | {CLEAR},
@@ -208,7 +209,7 @@ def key_standings(database: Database) -> list[KeyStanding]:
     ]
 
 
-def sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:
+def list_sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:
     """List all columns that may be encrypted, by table."""
     found = {
         table: [column for column in table.columns if isinstance(column.type, SealedText)]
@@ -217,12 +218,12 @@ def sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:
     return {table: columns for table, columns in found.items() if columns}
 
 
-def left(database: Database, key: str) -> dict[str, int]:
+def count_left(database: Database, key: str) -> dict[str, int]:
     """Count by table the rows that hold a text stored otherwise than under ``key``. Reads every text's beginning.
     Raises ``UnavailableError``."""
     counts = {}
     with database.read() as connection:
-        for table, columns in sealed_columns().items():
+        for table, columns in list_sealed_columns().items():
             counted = sa.select(sa.func.count()).select_from(table).where(_is_other(columns, key))
             counts[table.name] = int(connection.execute(counted).scalar_one())
     return counts
@@ -232,18 +233,18 @@ def _is_other(columns: Sequence[sa.Column[str]], key: str) -> sa.ColumnElement[b
     return sa.or_(*(column.is_not(None) & ~is_stored_by(column, key) for column in columns))
 
 
-def reseal(database: Database) -> Iterator[Resealed]:
+def reencrypt_texts(database: Database) -> Iterator[Resealed]:
     """Store every text under the present key, or in clear if encryption is off, and yield the outcome of each batch.
-    Rows that another transaction has locked are left out: check with ``left`` and repeat. May be interrupted and
+    Rows that another transaction has locked are left out: check with ``count_left`` and repeat. May be interrupted and
     repeated at any time, and run in several processes at once. Raises ``KeyMissing``, ``UnavailableError``."""
     if database.sealer.keys.first != CLEAR and (cleared := clear_index(database)):
         yield Resealed(table="search_rows", changed=cleared)
-    for table, columns in sealed_columns().items():
+    for table, columns in list_sealed_columns().items():
         after: Sequence[object] | None = None
         while True:
             tampered: list[str] = []
             with database.write() as connection:
-                rows = _page(connection, table, columns, after, database.sealer.keys.first)
+                rows = _load_page(connection, table, columns, after, database.sealer.keys.first)
                 for row in rows:
                     try:
                         _reseal_row(connection, database, table, columns, row)
@@ -256,7 +257,7 @@ def reseal(database: Database) -> Iterator[Resealed]:
             after = rows[-1][: len(table.primary_key.columns)]
 
 
-def _page(
+def _load_page(
     connection: sa.Connection,
     table: sa.Table,
     columns: Sequence[sa.Column[str]],
@@ -265,7 +266,9 @@ def _page(
 ) -> list[tuple[object, ...]]:
     """Load the next rows that have to be changed: their keys, and their texts as they are stored."""
     keys = list(table.primary_key.columns)
-    wanted = sa.select(*keys, *(raw(column).label(column.name) for column in columns)).where(_is_other(columns, key))
+    wanted = sa.select(*keys, *(stored_text(column).label(column.name) for column in columns)).where(
+        _is_other(columns, key)
+    )
     if after is not None:
         place = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(after, keys, strict=True)))
         wanted = wanted.where(sa.tuple_(*keys) > place)
@@ -291,12 +294,12 @@ def _reseal_row(
     connection.execute(sa.update(table).where(*ours).values(**changed))
 
 
-def retire(database: Database) -> set[str]:
+def retire_keys(database: Database) -> set[str]:
     """Remove keys from the table that no text needs and no process uses. Returns their ids. Texts that are not under
     the current key are searched for once more. Raises ``UnavailableError``."""
     current = database.sealer.keys.first
-    gone = {use.key_id for use in uses(database) if use.key_id != current and use.unused_s >= UNUSED_S}
-    if not gone or any(left(database, current).values()):
+    gone = {use.key_id for use in list_key_uses(database) if use.key_id != current and use.unused_s >= UNUSED_S}
+    if not gone or any(count_left(database, current).values()):
         return set()
     with database.write() as connection:
         unused = table_of_keys.c.last_used_at <= db_now() - UNUSED_S
@@ -304,7 +307,7 @@ def retire(database: Database) -> set[str]:
         return set(connection.execute(removed.returning(table_of_keys.c.key_id)).scalars())
 
 
-def erase_traces(database: Database) -> None:
+def rewrite_file(database: Database) -> None:
     """Rewrite SQLite's file and empty its log, in both of which older texts may stand. Other processes wait
     meanwhile."""
     if database.is_sqlite:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import tool_sources
 
 EVERY_TENANT = "*"
@@ -47,7 +47,7 @@ class ToolSources:
         with self._database.write() as connection:
             return write_source(connection, source, definitions, tenant=tenant)
 
-    def rows(self, tenant: str) -> Sequence[SourceRow]:
+    def list_sources(self, tenant: str) -> Sequence[SourceRow]:
         """Load the sources of a tenant by name: its own row of a source replaces the row for all tenants."""
         statement = sa.select(tool_sources).where(tool_sources.c.tenant.in_((tenant, EVERY_TENANT)))
         with self._database.read() as connection:
@@ -55,7 +55,7 @@ class ToolSources:
         ours: Mapping[str, sa.Row[tuple[object, ...]]] = {
             row.source: row for row in sorted(found, key=lambda row: row.tenant == tenant)
         }
-        return [_row(ours[source]) for source in sorted(ours)]
+        return [_to_row(ours[source]) for source in sorted(ours)]
 
 
 def write_source(connection: Connection, source: str, definitions: Sequence[str], *, tenant: str) -> bool:
@@ -65,7 +65,7 @@ def write_source(connection: Connection, source: str, definitions: Sequence[str]
     ours = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == source)
     said = {"hash": digest, "definitions": body, "changed_at": db_now(), "listed_at": db_now()}
     made = connection.execute(
-        insert_ignoring(connection, tool_sources)
+        build_insert_ignoring(connection, tool_sources)
         .values(tenant=tenant, source=source, version=1, **said)
         .returning(tool_sources.c.version)
     )
@@ -81,7 +81,7 @@ def write_source(connection: Connection, source: str, definitions: Sequence[str]
     return changed.rowcount == 1
 
 
-def _row(row: sa.Row[tuple[object, ...]]) -> SourceRow:
+def _to_row(row: sa.Row[tuple[object, ...]]) -> SourceRow:
     return SourceRow(
         source=row.source,
         tenant=row.tenant,

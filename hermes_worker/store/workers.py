@@ -28,10 +28,10 @@ from typing import NamedTuple, TypedDict
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
-from hermes_worker.store.revisions import code_version
+from hermes_worker.store.revisions import format_code_version
 from hermes_worker.store.row_keys import LeaseTokenRow
 from hermes_worker.store.tables import (
     artifact_gatherings,
@@ -55,7 +55,7 @@ class Registration:
     worker_id: str
 
 
-class Renewed(NamedTuple):
+class RenewedLease(NamedTuple):
     """A lease that was renewed."""
 
     draining_at: float | None
@@ -95,18 +95,18 @@ _RENEW = Prepared(
     )
     .returning(workers.c.draining_at, db_now().label("now")),
     takes=_Renewal,
-    gives=Renewed,
+    gives=RenewedLease,
 )
 
 
-def _old(table: sa.Table) -> sa.ColumnElement[bool]:
+def _is_old_claim(table: sa.Table) -> sa.ColumnElement[bool]:
     """Condition for the claims of a worker that are older than a number of seconds."""
     age_s: sa.ColumnElement[float] = sa.bindparam("older_than_s", type_=sa.Double())
     return (table.c.lease_owner == sa.bindparam("worker")) & (table.c.claimed_at < db_now() - age_s)
 
 
 _OLD_CLAIMS = {
-    table: Prepared(sa.select(table.c.lease_token).where(_old(table)), takes=_OldClaims, gives=LeaseTokenRow)
+    table: Prepared(sa.select(table.c.lease_token).where(_is_old_claim(table)), takes=_OldClaims, gives=LeaseTokenRow)
     for table in (runs, tool_calls, deliveries, firings, artifact_gatherings, inbound_files)
 }
 
@@ -131,7 +131,7 @@ class Workers:
                     state="alive",
                     started_at=db_now(),
                     expires_at=db_now() + ttl_s,
-                    version=code_version(),
+                    version=format_code_version(),
                     slots=slots,
                 )
                 .returning(workers.c.pk)
@@ -146,7 +146,7 @@ class Workers:
         watermarks: Mapping[str, float],
         is_draining: bool = False,
         sandbox: str | None = None,
-    ) -> Renewed | None:
+    ) -> RenewedLease | None:
         """Renew the lease of a process. ``None`` when it lapsed and was taken away: everything held under it is lost.
 
         ``watermarks`` says for each queue the newest ``hinted_at`` among the messages this process has started;
@@ -173,16 +173,18 @@ class Workers:
             ).scalar()
             if name is None:
                 raise WorkerNotFound(f"no worker {worker_id!r} is alive")
-            record(connection, Act.WORKER_DRAIN, worker_id, after={"name": str(name)})
+            record_action(connection, Act.WORKER_DRAIN, worker_id, after={"name": str(name)})
 
-    def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
+    def release_stray_claims(
+        self, registration: Registration, *, except_for: Collection[str], older_than_s: float
+    ) -> int:
         """Release the claims of this process that are older than ``older_than_s`` seconds and not among the tokens
         ``except_for``. The sweeper then finds them without an owner and treats them as lost. Returns how many there
         were."""
         which: _OldClaims = {"worker": registration.pk, "older_than_s": older_than_s}
-        return sum(self._give_up(table, which, except_for) for table in _OLD_CLAIMS)
+        return sum(self._release_claims(table, which, except_for) for table in _OLD_CLAIMS)
 
-    def _give_up(self, table: sa.Table, which: _OldClaims, except_for: Collection[str]) -> int:
+    def _release_claims(self, table: sa.Table, which: _OldClaims, except_for: Collection[str]) -> int:
         with self._database.read() as connection:
             claims = _OLD_CLAIMS[table].all(connection, which)
         strays = [claim.lease_token for claim in claims if claim.lease_token not in except_for]
@@ -190,7 +192,9 @@ class Workers:
             return 0
         is_stray = table.c.lease_token.in_(strays)
         with self._database.statement() as connection:
-            given = connection.execute(sa.update(table).where(_old(table), is_stray).values(lease_owner=_NOBODY), which)
+            given = connection.execute(
+                sa.update(table).where(_is_old_claim(table), is_stray).values(lease_owner=_NOBODY), which
+            )
             return given.rowcount
 
     def retire(self, registration: Registration) -> None:
@@ -202,7 +206,7 @@ class Workers:
                 .values(state="stopped", expires_at=db_now())
             )
 
-    def expire_named(self, name: str) -> int:
+    def expire_leases(self, name: str) -> int:
         """End the leases of all live processes called ``name``; for a supervisor that saw its child die. Returns how
         many."""
         with self._database.statement() as connection:
@@ -213,7 +217,7 @@ class Workers:
             )
             return ended.rowcount
 
-    def crashed(self, name: str) -> bool:
+    def mark_crashed(self, name: str) -> bool:
         """Record that the process called ``name`` was seen to end by itself, in the middle of its work; for the parent
         of a process that does one step at a time. Returns False when its lease was over before, for any reason."""
         with self._database.statement() as connection:
@@ -224,7 +228,7 @@ class Workers:
             )
             return ended.rowcount > 0
 
-    def alive(self) -> list[dict[str, object]]:
+    def list_alive(self) -> list[dict[str, object]]:
         """List live processes, for people: name, queues, since when, and the version of the code."""
         with self._database.read() as connection:
             rows = connection.execute(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import maintenance
 
 _ROW = "writability"
@@ -20,4 +20,4 @@ def require_writable(database: Database) -> None:
         ).rowcount
         if not touched:
             row = {"name": _ROW, "ran_at": 0.0, "hold_until": 0.0}
-            connection.execute(insert_ignoring(connection, maintenance), row)
+            connection.execute(build_insert_ignoring(connection, maintenance), row)

@@ -4,8 +4,8 @@ A process looks once a second for each tenant that has readers, however many the
 questions to people. It makes one look at a time, and never spends more than a twentieth of its time on those of one
 tenant: where so much is open that a look takes long, looks are rarer.
 
-The id of an event is the marks of its lists (``store.changes``). So a reader that comes back gets what differs from its
-id and nothing else, from any process, also from one that has just begun.
+The id of an event is the marks of its lists (``store.list_marks``). So a reader that comes back gets what differs from
+its id and nothing else, from any process, also from one that has just begun.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ ReadMarks = Callable[[str | None, Collection[ListKind]], Marks]
 """Reads marks of a tenant's lists; ``None`` for all tenants. Raises ``UnavailableError``."""
 
 
-def marks_of(text: str) -> Marks:
+def parse_marks(text: str) -> Marks:
     """Parse the marks in an id. Raises ``ValueError`` for a text that is no id."""
     if not _ID.fullmatch(text):
         raise ValueError(text)
     return {ListKind(kind): mark for kind, _, mark in (part.partition("-") for part in text.split("."))}
 
 
-def id_of(marks: Marks) -> str:
+def format_id(marks: Marks) -> str:
     return ".".join(f"{kind.value}-{mark}" for kind, mark in marks.items())
 
 
@@ -107,7 +107,7 @@ class ChangeWatchers:
             watched.wake()
 
     @contextmanager
-    def reader(self, tenant: str | None) -> Iterator[None]:
+    def count_reader(self, tenant: str | None) -> Iterator[None]:
         """Count a reader of a tenant's lists (``None`` for all tenants) for as long as the block runs. Raises
         ``TooManyReaders``."""
         watched = self._watched.get(tenant)
@@ -128,11 +128,11 @@ class ChangeWatchers:
                 assert watched.task is not None
                 watched.task.cancel()
 
-    async def news(
+    async def follow_changes(
         self, tenant: str | None, kinds: Collection[ListKind], told: Marks, *, silent_s: float
     ) -> AsyncIterator[ChangedLists | None]:
         """Yield what differs from ``told``, and from then on what changes; ``None`` after ``silent_s`` seconds of
-        silence. Ends when the server stops, or after ``LIFE_S``. Call it inside ``reader``."""
+        silence. Ends when the server stops, or after ``LIFE_S``. Call it inside ``count_reader``."""
         watched, known = self._watched[tenant], dict(told)
         ends_at = time.monotonic() + LIFE_S
         while not self.is_closing and time.monotonic() < ends_at and watched.is_looked_at:
@@ -141,7 +141,7 @@ class ChangeWatchers:
             differing = tuple(kind for kind, mark in marks.items() if known.get(kind) != mark)
             if differing:
                 known = marks
-                yield ChangedLists(id=id_of(marks), kinds=differing)
+                yield ChangedLists(id=format_id(marks), kinds=differing)
                 continue
             try:
                 async with asyncio.timeout(silent_s):
@@ -156,10 +156,10 @@ class ChangeWatchers:
             try:
                 marks, took_s = await anyio.to_thread.run_sync(self._look, tenant, kinds, limiter=self._one)
             except UnavailableError as error:
-                database_outage.failed(doing="look for changes", error=str(error))
+                database_outage.note_failure(doing="look for changes", error=str(error))
                 took_s = 0.0
             else:
-                database_outage.worked()
+                database_outage.note_success()
                 looks += 1
                 if any(watched.marks.get(kind) != mark for kind, mark in marks.items()):
                     watched.marks |= marks

@@ -303,7 +303,7 @@ for _kind in (UsageObject, *LIVE_FIELDS.values(), *ROW_FIELDS.values()):
 
 
 @cache
-def names_of_fields(event: str) -> frozenset[str] | None:
+def find_field_names(event: str) -> frozenset[str] | None:
     """Find the fields that such an event may have; ``None`` for an event that this version does not know."""
     kind = ROW_FIELDS.get(event)
     return None if kind is None else frozenset(kind.__annotations__)
@@ -325,15 +325,15 @@ _PLACE_IN_TREE = {
 _OTHER = "OtherStreamEvent"
 
 
-def event_schemas() -> dict[str, Any]:
+def build_event_schemas() -> dict[str, Any]:
     """Build the JSON schemas of all events, by the names that they have in the document."""
     schemas: dict[str, Any] = {}
     for event, kind in {**LIVE_FIELDS, **ROW_FIELDS}.items():
-        schemas |= _event_schemas(str(event), kind)
-    schemas[_OTHER] = _other_schema()
-    schemas[LISTS_CHANGED] = _changes_schema()
-    schemas[ANY_RUN_EVENT] = _any_of([*LIVE_FIELDS, *ROW_FIELDS], "An event of a run.")
-    of_tree = _any_of([*ROW_FIELDS], "An event of a run of the tree.")
+        schemas |= _build_schemas_of_event(str(event), kind)
+    schemas[_OTHER] = _build_other_schema()
+    schemas[LISTS_CHANGED] = _build_changes_schema()
+    schemas[ANY_RUN_EVENT] = _build_any_of([*LIVE_FIELDS, *ROW_FIELDS], "An event of a run.")
+    of_tree = _build_any_of([*ROW_FIELDS], "An event of a run of the tree.")
     schemas[ANY_TREE_EVENT] = {
         **of_tree,
         "type": "object",
@@ -343,7 +343,7 @@ def event_schemas() -> dict[str, Any]:
     return schemas
 
 
-def item_schema(name: str, id_form: str) -> dict[str, Any]:
+def build_item_schema(name: str, id_form: str) -> dict[str, Any]:
     """Describe one event of ``text/event-stream`` (OpenAPI 3.2, section 4.14.4), whose ``data`` is ``name``."""
     data = {
         "type": "string",
@@ -358,7 +358,7 @@ def _reference(name: str) -> str:
     return f"#/components/schemas/{name}"
 
 
-def _event_schemas(event: str, kind: type) -> dict[str, Any]:
+def _build_schemas_of_event(event: str, kind: type) -> dict[str, Any]:
     """Build the schema of an event under its name, and the schemas that it refers to."""
     described = TypeAdapter(kind).json_schema(ref_template=_reference("{model}"))
     schemas: dict[str, Any] = described.pop("$defs", {})
@@ -368,7 +368,7 @@ def _event_schemas(event: str, kind: type) -> dict[str, Any]:
     return {**schemas, event: described}
 
 
-def _other_schema() -> dict[str, Any]:
+def _build_other_schema() -> dict[str, Any]:
     known = [*LIVE_FIELDS, *(str(name) for name in ROW_FIELDS)]
     return {
         "type": "object",
@@ -378,7 +378,7 @@ def _other_schema() -> dict[str, Any]:
     }
 
 
-def _changes_schema() -> dict[str, Any]:
+def _build_changes_schema() -> dict[str, Any]:
     known = ", ".join(f"``{kind}``" for kind in ListKind)
     lists = {"type": "array", "items": {"type": "string"}, "description": f"Of {known}. Ignore what you do not know."}
     return {
@@ -390,6 +390,6 @@ def _changes_schema() -> dict[str, Any]:
     }
 
 
-def _any_of(events: list[str], description: str) -> dict[str, Any]:
+def _build_any_of(events: list[str], description: str) -> dict[str, Any]:
     choices = [{"$ref": _reference(name)} for name in (*(str(event) for event in events), _OTHER)]
     return {"description": description, "anyOf": choices}

@@ -31,13 +31,13 @@ from typing import Any
 
 import redis
 
-from hermes_worker.broker.queue import broker_failed, refuses_us
+from hermes_worker.broker.queue import is_refusal, log_broker_failure
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.pacing import Allowance
+from hermes_worker.core.local_rate_limits import Allowance
 from hermes_worker.observe import broker_outage, database_outage
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.views import Views
-from hermes_worker.stream.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
+from hermes_worker.stream.live import LiveEntry, delete_stream, is_possible, make_stream_key, parse_entry
 from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 _BLOCK_MS = 150
@@ -81,7 +81,7 @@ class FollowPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveHeard:
+class ReceivedEntry:
     """A live entry, and when it was written (epoch seconds)."""
 
     id: EntryId
@@ -94,7 +94,7 @@ class LiveHeard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    entries: Sequence[LiveHeard]
+    entries: Sequence[ReceivedEntry]
     are_rows_due: bool
     """Whether there may be rows that this reader has not read."""
 
@@ -108,7 +108,7 @@ class Feed:
         self.since = time.time()
         """When the reader came, in epoch seconds."""
         self._reads = Allowance(at_once=_READS_AT_ONCE, per_s=_READS_AT_ONCE)
-        self._entries: list[LiveHeard] = []
+        self._entries: list[ReceivedEntry] = []
         self._heard_to = _BEGINNING
         self._are_rows_due = False
         self._is_closing = False
@@ -119,7 +119,7 @@ class Feed:
         """Whether the server stops."""
         return self._is_closing
 
-    async def news(self, timeout_s: float) -> News | None:
+    async def wait_for_news(self, timeout_s: float) -> News | None:
         """Wait for what came since the last call; ``None`` when nothing did for ``timeout_s`` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -131,7 +131,7 @@ class Feed:
         self._entries, self._are_rows_due = [], False
         return news
 
-    def hear(self, start: EntryId, heard: Sequence[LiveHeard]) -> None:
+    def take_entries(self, start: EntryId, heard: Sequence[ReceivedEntry]) -> None:
         """Take entries that follow ``start`` without a gap. What was taken before is left out."""
         if start > self._heard_to:
             return  # a read that began before this reader came; one from the beginning is under way
@@ -153,12 +153,12 @@ class Feed:
 
     def may_read(self) -> bool:
         """Whether rows are read now because the broker announced them."""
-        return self._reads.take(time.monotonic())
+        return self._reads.take_one(time.monotonic())
 
-    def found_rows(self, seq: int) -> None:
+    def confirm_rows(self, seq: int) -> None:
         """Note that new rows up to this number were read: the announcement was true."""
         self.rows_read = seq
-        self._reads.give_back()
+        self._reads.return_one()
 
     def look_again(self) -> None:
         """Note that due rows could not be read."""
@@ -227,7 +227,7 @@ class Followers:
         self.is_closing = False
         self._end.clear()
         self._threads.clear()
-        for target in (self._keep_hearing, self._keep_looking):
+        for target in (self._keep_reading, self._keep_looking):
             thread = threading.Thread(target=target, name=f"api{target.__name__}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -273,7 +273,7 @@ class Followers:
 
     # --- the thread at the broker ---
 
-    def _keep_hearing(self) -> None:
+    def _keep_reading(self) -> None:
         while not self._end.is_set():
             positions = self._positions.all()
             if not positions:
@@ -283,34 +283,34 @@ class Followers:
             try:
                 found = self._read(positions)
             except (redis.RedisError, OSError) as error:
-                broker_failed("follow", error)
+                log_broker_failure("follow", error)
                 self.is_broker_up = False
                 self._end.wait(_RETRY_S)
                 continue
             self.is_broker_up = True
-            broker_outage.worked()
+            broker_outage.note_success()
             if found:
-                self._hand_over(positions, found)
+                self._post_entries(positions, found)
                 self._end.wait(_PAUSE_S)
 
-    def _read(self, positions: Mapping[str, EntryId]) -> dict[str, list[LiveHeard]]:
-        keys = {stream_key(run_id): run_id for run_id in positions}
+    def _read(self, positions: Mapping[str, EntryId]) -> dict[str, list[ReceivedEntry]]:
+        keys = {make_stream_key(run_id): run_id for run_id in positions}
         starts: Any = {key: "{}-{}".format(*positions[run_id]) for key, run_id in keys.items()}
         try:
             replies = self._client.xread(starts, count=_ENTRIES, block=_BLOCK_MS)
         except redis.ResponseError as error:
-            if refuses_us(error) or not self._heal(keys):
+            if is_refusal(error) or not self._delete_broken(keys):
                 raise
             return {}
         found = {}
-        for key, entries in _streams(replies):
+        for key, entries in _iterate_streams(replies):
             if entries and not is_possible(entries[-1][0]):
-                forget_stream(self._client, keys[key], "an entry from the future")
+                delete_stream(self._client, keys[key], "an entry from the future")
             else:
-                found[keys[key]] = [*_heard(entries)]
+                found[keys[key]] = [*_parse_entries(entries)]
         return found
 
-    def _heal(self, keys: Mapping[str, str]) -> int:
+    def _delete_broken(self, keys: Mapping[str, str]) -> int:
         """Delete keys that are no streams: a single one would make every read fail. Returns how many there were."""
         pipe = self._client.pipeline(transaction=False)
         for key in keys:
@@ -318,19 +318,19 @@ class Followers:
         answers = zip(keys.values(), pipe.execute(raise_on_error=False), strict=True)
         broken = [(run_id, answer) for run_id, answer in answers if isinstance(answer, redis.ResponseError)]
         for run_id, answer in broken:
-            forget_stream(self._client, run_id, str(answer))
+            delete_stream(self._client, run_id, str(answer))
         return len(broken)
 
-    def _hand_over(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[LiveHeard]]) -> None:
+    def _post_entries(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[ReceivedEntry]]) -> None:
         for run_id, heard in found.items():
             if heard:
                 self._positions.advance(run_id, positions[run_id], heard[-1].id)
-        self._post(lambda: self._tell_heard(positions, found))
+        self._post(lambda: self._distribute(positions, found))
 
-    def _tell_heard(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[LiveHeard]]) -> None:
+    def _distribute(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[ReceivedEntry]]) -> None:
         for run_id, heard in found.items():
             for feed in self._feeds.get(run_id, ()):
-                feed.hear(positions[run_id], heard)
+                feed.take_entries(positions[run_id], heard)
 
     # --- the thread at the database ---
 
@@ -343,10 +343,10 @@ class Followers:
                 for begin in range(0, len(run_ids), _RUNS_PER_QUERY):
                     self._look(run_ids[begin : begin + _RUNS_PER_QUERY], is_watch_due=is_watch_due)
             except UnavailableError as error:
-                database_outage.failed(doing="follow", error=str(error))
+                database_outage.note_failure(doing="follow", error=str(error))
                 continue
             if run_ids:
-                database_outage.worked()
+                database_outage.note_success()
             if is_watch_due:
                 watch_at = time.monotonic() + self._policy.watch_every_s
 
@@ -355,12 +355,12 @@ class Followers:
         return self._policy.rows_every_s if self.is_broker_up else self._policy.rows_every_without_broker_s
 
     def _look(self, run_ids: Sequence[str], *, is_watch_due: bool) -> None:
-        newest = self._views.event_seqs(run_ids)
-        self._post(lambda: self._tell_rows(newest))
+        newest = self._views.load_event_seqs(run_ids)
+        self._post(lambda: self._post_rows(newest))
         if is_watch_due:
-            self._runs.watch_all(run_ids, self._policy.watch_for_s)
+            self._runs.mark_all_watched(run_ids, self._policy.watch_for_s)
 
-    def _tell_rows(self, newest: Mapping[str, int]) -> None:
+    def _post_rows(self, newest: Mapping[str, int]) -> None:
         for run_id, seq in newest.items():
             for feed in self._feeds.get(run_id, ()):
                 feed.note_rows(seq)
@@ -373,7 +373,7 @@ class Followers:
             self._end.set()  # the loop is closed, and with it every reader
 
 
-def _streams(replies: Any) -> Iterator[tuple[str, list[Any]]]:
+def _iterate_streams(replies: Any) -> Iterator[tuple[str, list[Any]]]:
     """Yield each stream and its entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to lists of
     lists."""
     if isinstance(replies, dict):
@@ -383,7 +383,7 @@ def _streams(replies: Any) -> Iterator[tuple[str, list[Any]]]:
         yield from replies or ()
 
 
-def _heard(entries: Sequence[tuple[str, Mapping[str, str]]]) -> Iterator[LiveHeard]:
+def _parse_entries(entries: Sequence[tuple[str, Mapping[str, str]]]) -> Iterator[ReceivedEntry]:
     for text, fields in entries:
         milliseconds, _, number = text.partition("-")
-        yield LiveHeard((int(milliseconds), int(number)), entry_of(fields))
+        yield ReceivedEntry((int(milliseconds), int(number)), parse_entry(fields))

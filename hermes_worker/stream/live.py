@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from hermes_worker.broker.queue import KEY_PREFIX, refuses_us
+from hermes_worker.broker.queue import KEY_PREFIX, is_refusal
 from hermes_worker.core.messages import Delta
 from hermes_worker.observe import log
 
@@ -22,13 +22,13 @@ _KEPT_ENTRIES = 2_000
 _KEPT_S = 600
 
 
-def stream_key(run_id: str) -> str:
+def make_stream_key(run_id: str) -> str:
     return f"{KEY_PREFIX}live:{run_id}"
 
 
-def forget(client: redis.Redis, run_ids: Sequence[str]) -> int:
+def delete_previews(client: redis.Redis, run_ids: Sequence[str]) -> int:
     """Delete the previews of runs that are gone. Returns how many there were. Raises what the client raises."""
-    return sum(int(client.delete(stream_key(run_id))) for run_id in run_ids)
+    return sum(int(client.delete(make_stream_key(run_id))) for run_id in run_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ NOT_OURS = LiveEntry(kind="", text="", iteration=0, attempt=0, offset=0)
 """Stands for an entry that no worker wrote: it has a place in the stream, and says nothing."""
 
 
-def entry_of(fields: Mapping[str, str]) -> LiveEntry:
+def parse_entry(fields: Mapping[str, str]) -> LiveEntry:
     """Parse an entry of a stream; ``NOT_OURS`` for one that no worker wrote: anyone who reaches the broker can write
     anything."""
     text = fields.get("text", "")
@@ -82,10 +82,10 @@ def is_possible(entry_id: str) -> bool:
 _CLOCKS_APART_S = 86_400.0
 
 
-def forget_stream(client: redis.Redis, run_id: str, why: str) -> None:
+def delete_stream(client: redis.Redis, run_id: str, why: str) -> None:
     """Delete a preview that no worker wrote; the next entry begins it anew. Raises what the client raises."""
-    client.delete(stream_key(run_id))
-    log.warning("broker.state_forgotten", key=stream_key(run_id), error=why[:200])
+    client.delete(make_stream_key(run_id))
+    log.warning("broker.state_forgotten", key=make_stream_key(run_id), error=why[:200])
 
 
 class Live:
@@ -99,15 +99,15 @@ class Live:
             try:
                 self._write(run_id, entry)
             except redis.ResponseError as error:
-                if refuses_us(error):
+                if is_refusal(error):
                     return
-                forget_stream(self._client, run_id, str(error))
+                delete_stream(self._client, run_id, str(error))
                 self._write(run_id, entry)
         except (redis.RedisError, OSError):
             return  # the preview is lost to readers; the row follows
 
     def _write(self, run_id: str, entry: LiveEntry) -> None:
-        key = stream_key(run_id)
+        key = make_stream_key(run_id)
         pipe = self._client.pipeline(transaction=False)
         fields = {
             "kind": entry.kind,
@@ -126,17 +126,17 @@ class Live:
         self.append(run_id, LiveEntry(kind="row", text="", iteration=0, attempt=0, offset=0))
 
 
-def text_of_reply(client: redis.Redis, run_id: str) -> str:
+def read_reply_text(client: redis.Redis, run_id: str) -> str:
     """Read what the newest model call of a run has written until now, as far as it was sent to readers; empty where
     there is nothing. Never raises for a broker that is away."""
     try:
-        found: Any = client.xrevrange(stream_key(run_id), count=_KEPT_ENTRIES)
+        found: Any = client.xrevrange(make_stream_key(run_id), count=_KEPT_ENTRIES)
     except (redis.RedisError, OSError):
         return ""
     pieces: list[str] = []
     newest: tuple[int, int] | None = None
     for _, fields in found:
-        entry = entry_of(fields)
+        entry = parse_entry(fields)
         if entry.kind != "text":
             continue
         reply = (entry.iteration, entry.attempt)

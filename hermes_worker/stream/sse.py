@@ -39,7 +39,7 @@ from typing import Any, cast
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
-from hermes_worker.core.text_marks import EventMark
+from hermes_worker.core.sent_text_marks import EventMark
 from hermes_worker.safety.redaction import redact
 from hermes_worker.stream.events import (
     MESSAGE_DELTA,
@@ -57,7 +57,7 @@ from hermes_worker.stream.events import (
     ToolProgressFields,
     ToolStartedFields,
     UsageObject,
-    names_of_fields,
+    find_field_names,
 )
 from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 
@@ -119,14 +119,14 @@ class Cursor:
         return cls(
             seq=seq,
             iteration=int(match["iteration"]),
-            text=_mark(match["text"]),
-            reasoning=_mark(match["reasoning"]),
+            text=_parse_mark(match["text"]),
+            reasoning=_parse_mark(match["reasoning"]),
             started=int(match["started"], 16),
             void=int(match["void"]),
         )
 
 
-def _mark(text: str) -> EventMark:
+def _parse_mark(text: str) -> EventMark:
     chars, _, crc = text.partition("-")
     return EventMark(int(chars), int(crc, 16))
 
@@ -149,7 +149,7 @@ class WireEvent:
         return self.name in TERMINAL_EVENTS
 
 
-def frame(run_id: str, event: WireEvent) -> bytes:
+def format_frame(run_id: str, event: WireEvent) -> bytes:
     """Write an event in SSE form: its id, and one line of JSON."""
     document = {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
     # JSON writes every line break inside a string as an escape, so this is one line whatever the model wrote.
@@ -157,7 +157,7 @@ def frame(run_id: str, event: WireEvent) -> bytes:
     return b"id: %b\ndata: %b\n\n" % (event.id.encode("ascii"), line.encode("utf-8", "replace"))
 
 
-def wire_usage(usage: Usage) -> UsageObject:
+def build_usage(usage: Usage) -> UsageObject:
     """Count tokens as Hermes Agent does: those read from a cache are input too. What is not certain has names of its
     own, which are left out when they are zero."""
     read = usage.input + usage.cache_read + usage.cache_write
@@ -175,7 +175,7 @@ def wire_usage(usage: Usage) -> UsageObject:
     return told
 
 
-def row_fields(row: StoredEvent, usage: Usage) -> Mapping[str, Any]:
+def build_row_fields(row: StoredEvent, usage: Usage) -> Mapping[str, Any]:
     """Build the fields of a row's event. ``usage`` is that of its run, for the event that ends it."""
     data = row.data
     match row.name:
@@ -184,32 +184,32 @@ def row_fields(row: StoredEvent, usage: Usage) -> Mapping[str, Any]:
                 text=_text(data), iteration=data["iteration"], finish_reason=data.get("finish_reason")
             )
         case RunEventName.TOOL_STARTED:
-            return _started_fields(data)
+            return _build_start_fields(data)
         case RunEventName.TOOL_COMPLETED:
-            return _completed_fields(data)
+            return _build_completion_fields(data)
         case RunEventName.RUN_COMPLETED:
-            return RunCompletedFields(output=_text(data), usage=wire_usage(usage), exit_reason=data.get("exit_reason"))
+            return RunCompletedFields(output=_text(data), usage=build_usage(usage), exit_reason=data.get("exit_reason"))
         case RunEventName.RUN_FAILED:
             error = redact(str(data.get("error")))
             return RunFailedFields(
                 error=error,
                 status=data.get("status", RunStatus.FAILED.value),
                 exit_reason=data.get("exit_reason"),
-                usage=wire_usage(usage),
+                usage=build_usage(usage),
             )
         case RunEventName.RUN_CANCELLED:
-            cancelled = RunCancelledFields(exit_reason=data.get("exit_reason"), usage=wire_usage(usage))
+            cancelled = RunCancelledFields(exit_reason=data.get("exit_reason"), usage=build_usage(usage))
             if "by" in data:
                 cancelled["by"] = data["by"]
             return cancelled
         case _:
-            return _passed_on(row.name, data)
+            return _copy_fields(row.name, data)
 
 
-def _passed_on(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+def _copy_fields(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Copy the fields of a row that go out as they are. A row of a kind that this version does not know goes out
     whole."""
-    known = names_of_fields(name)
+    known = find_field_names(name)
     if known is None:
         return {field: value for field, value in data.items() if field != "message_seq"}
     return {field: value for field, value in data.items() if field in known}
@@ -220,16 +220,16 @@ def _text(data: Mapping[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _started_fields(data: Mapping[str, Any]) -> ToolStartedFields:
+def _build_start_fields(data: Mapping[str, Any]) -> ToolStartedFields:
     shown = ToolStartedFields(tool=data["tool"], preview=redact(str(data.get("preview") or "")))
-    if position := _later_position(data):
+    if position := _read_later_position(data):
         shown["position"] = position
     if "tool_call_id" in data:
         shown["tool_call_id"] = data["tool_call_id"]
     return shown
 
 
-def _announced(text: str) -> ToolStartedFields | None:
+def _parse_announced_start(text: str) -> ToolStartedFields | None:
     """Parse the fields of a start that a worker announced; ``None`` when no worker wrote it."""
     if len(text) > _ANNOUNCEMENT_CHARS_MAX:
         return None
@@ -238,21 +238,21 @@ def _announced(text: str) -> ToolStartedFields | None:
     except (ValueError, RecursionError):
         return None
     is_ours = isinstance(data, dict) and isinstance(data.get("tool"), str)
-    return _started_fields(data) if is_ours and isinstance(data.get("tool_call_id", ""), str) else None
+    return _build_start_fields(data) if is_ours and isinstance(data.get("tool_call_id", ""), str) else None
 
 
-def _later_position(data: Mapping[str, Any]) -> int:
+def _read_later_position(data: Mapping[str, Any]) -> int:
     """Read which call of its reply it is, from 0; it is sent for all but the first, which is most often the only
     one."""
     position = data.get("position")
     return position if type(position) is int and position > 0 else 0
 
 
-def _completed_fields(data: Mapping[str, Any]) -> ToolCompletedFields:
+def _build_completion_fields(data: Mapping[str, Any]) -> ToolCompletedFields:
     # The duration of a call whose worker vanished is unknown; ``outcome`` says so, and the duration stays a number for
     # clients.
     shown = ToolCompletedFields(tool=data["tool"], duration=data.get("duration", 0.0), error=bool(data.get("error")))
-    if position := _later_position(data):
+    if position := _read_later_position(data):
         shown["position"] = position
     told = ("tool_call_id", "outcome", "is_answered", "refused_by", "sandbox", "network")
     more = {name: data[name] for name in told if name in data}
@@ -284,7 +284,7 @@ class _Pieces:
     """Whether a piece is missing, or this attempt says something else than what was sent. The row will tell the
     rest."""
 
-    def new_of(self, entry: LiveEntry, told: EventMark) -> str:
+    def find_new_text(self, entry: LiveEntry, told: EventMark) -> str:
         """Find what in ``entry`` comes next after ``told``; empty for nothing."""
         # A worker that drains hands its call over, and the next one begins anew under the same number.
         if entry.attempt > self.attempt or (entry.attempt == self.attempt and entry.offset == 0):
@@ -296,11 +296,11 @@ class _Pieces:
             return ""
         more = entry.text[self.seen.chars - entry.offset :]
         repeated = max(0, told.chars - self.seen.chars)
-        self.seen = self.seen.after(more[:repeated])
+        self.seen = self.seen.advance(more[:repeated])
         if self.seen.chars == told.chars and self.seen != told:
             self.is_useless = True
             return ""
-        self.seen = self.seen.after(more[repeated:])
+        self.seen = self.seen.advance(more[repeated:])
         return more[repeated:]
 
 
@@ -370,7 +370,7 @@ class Merge:
                 self._early.append((entry, at))
             return []
         self._begin_account(entry)
-        if _iterations_before(entry) < self._iteration:
+        if _count_iterations_before(entry) < self._iteration:
             return []
         if entry.kind == "tool_progress":
             return list(self._progress(entry, at))
@@ -381,31 +381,31 @@ class Merge:
     def _row(self, row: StoredEvent, usage: Usage) -> Iterator[WireEvent]:
         match row.name:
             case RunEventName.MESSAGE_COMPLETED:
-                yield from self._rest_of_reply(row)
+                yield from self._build_rest_of_reply(row)
                 self._told = Cursor(seq=row.seq, iteration=row.data["iteration"])
                 self._begin_iteration(self._told.iteration)
             case RunEventName.REPLY_DISCARDED:
                 self._discard(row)
-            case RunEventName.TOOL_STARTED if self._take_start(row):
+            case RunEventName.TOOL_STARTED if self._note_start(row):
                 self._told = replace(self._told, seq=row.seq)
                 return
             case _:
                 self._told = replace(self._told, seq=row.seq)
         self.is_over = row.name in TERMINAL_EVENTS
-        yield self._event(row.name, row.at, row_fields(row, usage))
+        yield self._event(row.name, row.at, build_row_fields(row, usage))
 
-    def _rest_of_reply(self, row: StoredEvent) -> Iterator[WireEvent]:
+    def _build_rest_of_reply(self, row: StoredEvent) -> Iterator[WireEvent]:
         """Make the events for the part of the reply that the reader has not got when ``row`` completes it."""
         before = row.data["iteration"] - 1
         if self._told.iteration != before:
             # What was sent ahead, if anything, was not of this reply.
             self._told = Cursor(seq=self._told.seq, iteration=before)
         reasoning = row.data.get("reasoning")
-        if missing := self._told.reasoning.missing_of(reasoning if isinstance(reasoning, str) else ""):
-            self._told = replace(self._told, reasoning=self._told.reasoning.after(missing))
+        if missing := self._told.reasoning.find_missing(reasoning if isinstance(reasoning, str) else ""):
+            self._told = replace(self._told, reasoning=self._told.reasoning.advance(missing))
             yield self._event(REASONING_AVAILABLE, row.at, ReasoningFields(text=missing))
-        if missing := self._told.text.missing_of(_text(row.data)):
-            self._told = replace(self._told, text=self._told.text.after(missing))
+        if missing := self._told.text.find_missing(_text(row.data)):
+            self._told = replace(self._told, text=self._told.text.advance(missing))
             yield self._event(MESSAGE_DELTA, row.at, MessageDeltaFields(delta=missing))
 
     def _discard(self, row: StoredEvent) -> None:
@@ -421,7 +421,7 @@ class Merge:
             self._shown.clear()
             self._text, self._reasoning = _Pieces(), _Pieces()
 
-    def _take_start(self, row: StoredEvent) -> bool:
+    def _note_start(self, row: StoredEvent) -> bool:
         """Note that the row of a call's start has come. Returns whether the reader got the start before."""
         iteration, position = row.data["iteration"], row.data["position"]
         if iteration == self._iteration:
@@ -431,18 +431,20 @@ class Merge:
             return False
         self._told = replace(self._told, started=self._told.started & ~(1 << position))
         # What came over the broker was a preview. Where it differs from the row, the row is sent too.
-        return shown is None or shown == _started_fields(row.data)
+        return shown is None or shown == _build_start_fields(row.data)
 
     # --- live entries ---
 
     def _is_early(self, entry: LiveEntry) -> bool:
         """Whether rows must be sent before this entry. A worker announces a tool as soon as the reply that asks for it
         is committed, often before a reader got that row."""
-        return self._told.seq < self._rows_due or _iterations_before(entry) > max(self._iteration, self._discarded)
+        return self._told.seq < self._rows_due or _count_iterations_before(entry) > max(
+            self._iteration, self._discarded
+        )
 
     def _begin_account(self, entry: LiveEntry) -> None:
         """Begin the account of the current reply: all rows that ``entry`` may depend on were sent."""
-        self._begin_iteration(_iterations_before(entry))
+        self._begin_iteration(_count_iterations_before(entry))
         if self._told.iteration != self._iteration:
             self._told = Cursor(seq=self._told.seq, iteration=self._iteration)
 
@@ -452,17 +454,17 @@ class Merge:
         if entry.kind == "tool":
             yield self._event(TOOL_GENERATING, at, ToolGeneratingFields(tool=entry.text))
         elif entry.kind == "text":
-            if new := self._text.new_of(entry, self._told.text):
-                self._told = replace(self._told, text=self._told.text.after(new))
+            if new := self._text.find_new_text(entry, self._told.text):
+                self._told = replace(self._told, text=self._told.text.advance(new))
                 yield self._event(MESSAGE_DELTA, at, MessageDeltaFields(delta=new))
-        elif new := self._reasoning.new_of(entry, self._told.reasoning):
-            self._told = replace(self._told, reasoning=self._told.reasoning.after(new))
+        elif new := self._reasoning.find_new_text(entry, self._told.reasoning):
+            self._told = replace(self._told, reasoning=self._told.reasoning.advance(new))
             yield self._event(REASONING_AVAILABLE, at, ReasoningFields(text=new))
 
     def _start(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         if entry.offset not in range(_CALLS_MAX) or entry.offset in self._settled:
             return
-        fields = _announced(entry.text)
+        fields = _parse_announced_start(entry.text)
         if fields is None:
             return
         shown = self._shown.setdefault(entry.offset, fields)
@@ -508,6 +510,6 @@ class MergedView:
         return self.merge.wants_rows
 
 
-def _iterations_before(entry: LiveEntry) -> int:
+def _count_iterations_before(entry: LiveEntry) -> int:
     """Count the iterations that had their reply, or lost it, before this entry was written."""
     return entry.iteration if entry.kind.startswith("tool_") else entry.iteration - 1

@@ -23,7 +23,16 @@ from enum import StrEnum
 
 from hermes_worker.core.errors import ConfigurationError, HermesError
 
-__all__ = ["Fault", "FaultAction", "FaultInjected", "FaultPoint", "arm", "disarm", "parse_faults", "point"]
+__all__ = [
+    "Fault",
+    "FaultAction",
+    "FaultInjected",
+    "FaultPoint",
+    "arm_faults",
+    "disarm_faults",
+    "parse_faults",
+    "pass_point",
+]
 
 
 class FaultPoint(StrEnum):
@@ -144,26 +153,26 @@ class _Plan:
         for fault in self._faults:
             is_meant = fault.point is name and fault.hit in (None, hit) and (fault.only or "") in work
             if is_meant and _takes_latch(fault.latch):
-                _act(fault)
+                _do_fault(fault)
 
 
 _plan: _Plan | None = None
 
 
-def arm(plan: str) -> None:
+def arm_faults(plan: str) -> None:
     """Arm the points that ``plan`` names, in place of all armed before, with all counts at zero."""
     global _plan
     faults = parse_faults(plan)
     _plan = _Plan(faults) if faults else None
 
 
-def disarm() -> None:
+def disarm_faults() -> None:
     """Make every point a no-op again."""
     global _plan
     _plan = None
 
 
-def point(name: FaultPoint, work: str = "") -> None:
+def pass_point(name: FaultPoint, work: str = "") -> None:
     """Pass a fault point on behalf of ``work``. Costs one comparison when nothing is armed."""
     if _plan is not None:
         _plan.pass_through(name, work)
@@ -181,7 +190,7 @@ def _takes_latch(path: str | None) -> bool:
     return True
 
 
-def _act(fault: Fault) -> None:
+def _do_fault(fault: Fault) -> None:
     match fault.action:
         case FaultAction.KILL:
             os.kill(os.getpid(), signal.SIGKILL)

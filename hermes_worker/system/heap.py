@@ -10,12 +10,12 @@ _RUNNING = 10_000
 """New objects before the youngest are looked through: a step makes thousands that die by themselves."""
 
 
-def begin() -> None:
+def collect_rarely() -> None:
     """Collect rarely from now on: the process starts and will import much."""
     gc.set_threshold(_STARTING, 10, 10)
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Keep all present objects out of every later search, since they stay. Idempotent.
 
     Nothing is collected before: one object in two hundred is garbage, and to find it takes 0.2 s of CPU.

@@ -60,7 +60,7 @@ def open_own_folder(place: Path) -> OwnFolder:
 def remove_left_folders(place: Path) -> int:
     """Remove the folders below ``place`` whose processes are gone, and return their number. Idempotent."""
     removed = 0
-    for folder in _left_below(place):
+    for folder in _find_left_folders(place):
         shutil.rmtree(folder, ignore_errors=True)
         removed += 1
     return removed
@@ -68,7 +68,7 @@ def remove_left_folders(place: Path) -> int:
 
 def find_left_folders(place: Path) -> LeftFolders:
     """Count the folders below ``place`` whose processes are gone, and their bytes."""
-    sizes = [_size_below(folder) for folder in _left_below(place)]
+    sizes = [_size_below(folder) for folder in _find_left_folders(place)]
     return LeftFolders(len(sizes), sum(sizes))
 
 
@@ -122,7 +122,7 @@ def _require_private(place: Path) -> None:
     place.chmod(0o700)
 
 
-def _left_below(place: Path) -> Iterator[Path]:
+def _find_left_folders(place: Path) -> Iterator[Path]:
     """Yield the folders whose lock is free. The caller has each lock until it asks for the next one."""
     with suppress(OSError):
         for folder in sorted(place.iterdir()):

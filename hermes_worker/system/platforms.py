@@ -37,7 +37,7 @@ _MACOS_LACKS = (
 )
 
 
-def support_of(platform: str, python: tuple[int, int]) -> PlatformSupport:
+def find_support(platform: str, python: tuple[int, int]) -> PlatformSupport:
     """The support of a system named ``platform`` with this version of Python."""
     if platform == "linux":
         return PlatformSupport(name="Linux", runs=True)
@@ -61,9 +61,9 @@ def support_of(platform: str, python: tuple[int, int]) -> PlatformSupport:
     )
 
 
-def refusal(command: str, platform: str, python: tuple[int, int]) -> str | None:
+def find_refusal(command: str, platform: str, python: tuple[int, int]) -> str | None:
     """The reason why a command of the command line does not work on ``platform``; ``None`` where it does."""
-    support = support_of(platform, python)
+    support = find_support(platform, python)
     is_refused = command in _WAITING if support.runs else command not in _ANYWHERE
     if support.needs and is_refused:
         return f"'hermes-worker {command}' does not run on {support.name}; it needs {support.needs[0]}"

@@ -6,15 +6,15 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.channels.targets import (
     ACCEPTED,
     NO_RULES,
     SpecialRef,
     TargetError,
+    format_reference,
     parse_targets,
     require_open_to,
-    text_of,
 )
 from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.sources import RequestKeys
@@ -47,16 +47,16 @@ class AgentMessages:
             raise TargetError("Name one target: a platform, '<platform>:<chat>[:<thread>]' or 'webhook:<url>'.")
         tenant = context.origin.tenant
         require_open_to(tenant, found, self._rules)
-        wanted = text_of(found[0])
-        if wanted in self._jobs.answered_to(context.session_id):
+        wanted = format_reference(found[0])
+        if wanted in self._jobs.list_answer_targets(context.session_id):
             return {"sent": False, "note": f"your answer goes to {wanted} by itself when you end; nothing was sent"}
         fingerprint = hashlib.sha256(f"{wanted}\0{message}".encode("utf-8", "replace")).hexdigest()
         request = RequestKeys(tenant=tenant, source=_SOURCE, key=context.idempotency_key, fingerprint=fingerprint)
-        hints = self._outbox.owe_once(request, [wanted], message, run_id=context.run_id)
+        hints = self._outbox.enqueue_once(request, [wanted], message, run_id=context.run_id)
         self._send(hints or ())
         return {"sent": True, "target": wanted, "note": "it is on its way; what becomes of it is not known here"}
 
     def targets(self, context: ToolContext) -> Mapping[str, object]:
         """Raises ``UnavailableError``."""
-        own = list(self._jobs.answered_to(context.session_id))
-        return {"your_answer_goes_to": own, "platforms": sorted(platforms()), "accepted": ACCEPTED}
+        own = list(self._jobs.list_answer_targets(context.session_id))
+        return {"your_answer_goes_to": own, "platforms": sorted(list_platforms()), "accepted": ACCEPTED}

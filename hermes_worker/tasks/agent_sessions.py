@@ -12,14 +12,21 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.session_search import SessionQuery, SessionSearchRefused
-from hermes_worker.core.searching import text_of
+from hermes_worker.core.search_queries import extract_text
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage, MessageSearch, Search, SearchOrder
-from hermes_worker.store.search.reading import Asker, Said, SessionPlace, SessionReader, SessionTexts, asker_of
+from hermes_worker.store.search.reading import (
+    SaidMessage,
+    SearchRequester,
+    SessionReader,
+    SessionSummary,
+    SessionTexts,
+    find_requester,
+)
 
 _BOOKENDS: Final = 3
 _AROUND: Final = 5
@@ -51,51 +58,59 @@ class AgentSessions:
             principal=reader.principal,
         )
         result = Search(self._database, reader.tenant).find(wanted)
-        titled = reading.titled(query.text)
+        titled = reading.find_by_title(query.text)
         titled = None if titled is None or titled.pk in own else titled
         also = {titled.pk} if titled is not None else set()
-        roots = reading.roots({each.session_pk for each in result.found} | also)
+        roots = reading.find_roots({each.session_pk for each in result.found} | also)
         named = {roots[pk] for pk in also}
-        found = [each for each in _one_of_each(result.found, roots) if roots[each.session_pk] not in named]
+        found = [each for each in _first_of_each_line(result.found, roots) if roots[each.session_pk] not in named]
         found = found[: query.limit - (titled is not None)]
-        places = reading.places([each.session_pk for each in found])
-        told = [_told_match(reading, places[each.session_pk], each) for each in found if each.session_pk in places]
+        places = reading.load_sessions([each.session_pk for each in found])
+        told = [_render_match(reading, places[each.session_pk], each) for each in found if each.session_pk in places]
         if titled is not None:
-            told.insert(0, {**_heading(titled), "matched": "title", **_edges(reading, titled)})
+            told.insert(0, {**_render_heading(titled), "matched": "title", **_render_edges(reading, titled)})
         return {"mode": "discover", "query": query.text, "results": told, "is_complete": result.is_complete}
 
     def read(self, session_id: str, context: ToolContext) -> Mapping[str, object]:
         """The first and the last messages of a conversation."""
         reading = SessionTexts(self._database, self._reader(context))
-        place = _placed(reading, session_id)
+        place = _find_place(reading, session_id)
         if place.last_seq <= _FIRST + _LAST:
-            shown = reading.between(place.pk, 1, place.last_seq)
-            return {"mode": "read", **_heading(place), "messages": _told(shown)}
-        first = reading.between(place.pk, 1, _FIRST)
-        last = reading.between(place.pk, place.last_seq - _LAST + 1, place.last_seq)
+            shown = reading.list_between(place.pk, 1, place.last_seq)
+            return {"mode": "read", **_render_heading(place), "messages": _render_messages(shown)}
+        first = reading.list_between(place.pk, 1, _FIRST)
+        last = reading.list_between(place.pk, place.last_seq - _LAST + 1, place.last_seq)
         left_out = place.last_seq - _FIRST - _LAST
-        return {"mode": "read", **_heading(place), "messages": _told(first), "left_out": left_out, "end": _told(last)}
+        return {
+            "mode": "read",
+            **_render_heading(place),
+            "messages": _render_messages(first),
+            "left_out": left_out,
+            "end": _render_messages(last),
+        }
 
     def scroll(self, session_id: str, around: int, window: int, context: ToolContext) -> Mapping[str, object]:
         """The messages around one. Refused for the conversation that the run is in: its model has read them."""
         reading = SessionTexts(self._database, self._reader(context))
-        place = _placed(reading, session_id)
+        place = _find_place(reading, session_id)
         if place.pk in self._own(reading, context):
             raise SessionSearchRefused("That is this conversation, or one that it comes from: read it above.")
         if not 1 <= around <= place.last_seq:
             raise SessionSearchRefused(f"There is no message {around} in {session_id!r}; it has {place.last_seq}.")
-        return {"mode": "scroll", **_heading(place), **_window(reading, place, around, window)}
+        return {"mode": "scroll", **_render_heading(place), **_render_window(reading, place, around, window)}
 
     def browse(self, limit: int, context: ToolContext) -> Mapping[str, object]:
         """The newest conversations."""
         reading = SessionTexts(self._database, self._reader(context))
-        found = reading.newest(limit, without=self._own(reading, context))
-        told = [{**_heading(place), "preview": _told(reading.first(place.pk, 1))} for place in found]
+        found = reading.list_newest(limit, without=self._own(reading, context))
+        told = [
+            {**_render_heading(place), "preview": _render_messages(reading.list_first(place.pk, 1))} for place in found
+        ]
         return {"mode": "browse", "results": told}
 
     def _reader(self, context: ToolContext) -> SessionReader:
         """Raises ``SessionSearchRefused``."""
-        what = self._memories.writers(context.run_id)
+        what = self._memories.load_writers(context.run_id)
         if MemoryWriter.WEBHOOK in what:
             raise SessionSearchRefused("A run that an event from outside began does not see other conversations.")
         principal = None
@@ -106,26 +121,26 @@ class AgentSessions:
         return SessionReader(tenant=context.origin.tenant, principal=principal)
 
     def _own(self, reading: SessionTexts, context: ToolContext) -> frozenset[int]:
-        return reading.family(self._asker(context).session_pk)
+        return reading.find_family(self._asker(context).session_pk)
 
-    def _asker(self, context: ToolContext) -> Asker:
-        asker = asker_of(self._database, context.run_id)
+    def _asker(self, context: ToolContext) -> SearchRequester:
+        asker = find_requester(self._database, context.run_id)
         if asker is None:
             raise SessionSearchRefused("This run is gone.")
         return asker
 
 
-def _placed(reading: SessionTexts, session_id: str) -> SessionPlace:
+def _find_place(reading: SessionTexts, session_id: str) -> SessionSummary:
     refused = SessionSearchRefused(f"There is no conversation {session_id!r}; take a session_id that was found.")
     if not is_session_id(session_id):
         raise refused
     try:
-        return reading.place(session_id)
+        return reading.load_session(session_id)
     except SessionNotFound:
         raise refused from None
 
 
-def _one_of_each(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> list[FoundMessage]:
+def _first_of_each_line(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> list[FoundMessage]:
     """Keep the first match of each line of forks; matches in scheduled runs come last."""
     first: dict[int, FoundMessage] = {}
     for each in found:
@@ -133,7 +148,7 @@ def _one_of_each(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> lis
     return sorted(first.values(), key=lambda each: each.source == _DEMOTED)
 
 
-def _heading(place: SessionPlace) -> dict[str, object]:
+def _render_heading(place: SessionSummary) -> dict[str, object]:
     return {
         "session_id": place.session_id,
         "when": place.created_at,
@@ -143,40 +158,40 @@ def _heading(place: SessionPlace) -> dict[str, object]:
     }
 
 
-def _told_match(reading: SessionTexts, place: SessionPlace, match: FoundMessage) -> dict[str, Any]:
+def _render_match(reading: SessionTexts, place: SessionSummary, match: FoundMessage) -> dict[str, Any]:
     return {
-        **_heading(place),
+        **_render_heading(place),
         "source": match.source,
         "matched": match.role.value,
         "match_message_id": match.seq,
         "snippet": match.snippet,
-        **_edges(reading, place),
-        **_window(reading, place, match.seq, _AROUND),
+        **_render_edges(reading, place),
+        **_render_window(reading, place, match.seq, _AROUND),
     }
 
 
-def _edges(reading: SessionTexts, place: SessionPlace) -> dict[str, object]:
+def _render_edges(reading: SessionTexts, place: SessionSummary) -> dict[str, object]:
     return {
-        "bookend_start": _told(reading.first(place.pk, _BOOKENDS)),
-        "bookend_end": _told(reading.last(place.pk, _BOOKENDS)),
+        "bookend_start": _render_messages(reading.list_first(place.pk, _BOOKENDS)),
+        "bookend_end": _render_messages(reading.list_last(place.pk, _BOOKENDS)),
     }
 
 
-def _window(reading: SessionTexts, place: SessionPlace, around: int, size: int) -> dict[str, object]:
+def _render_window(reading: SessionTexts, place: SessionSummary, around: int, size: int) -> dict[str, object]:
     first, last = max(1, around - size), min(place.last_seq, around + size)
     return {
-        "messages": _told(reading.between(place.pk, first, last), anchor=around),
+        "messages": _render_messages(reading.list_between(place.pk, first, last), anchor=around),
         "messages_before": first - 1,
         "messages_after": place.last_seq - last,
     }
 
 
-def _told(said: Iterable[Said], *, anchor: int | None = None) -> list[dict[str, object]]:
+def _render_messages(said: Iterable[SaidMessage], *, anchor: int | None = None) -> list[dict[str, object]]:
     return [
         {
             "id": each.seq,
             "role": each.role,
-            "content": _cut(text_of(each.body)),
+            "content": _cut(extract_text(each.body)),
             **({"anchor": True} if each.seq == anchor else {}),
         }
         for each in said

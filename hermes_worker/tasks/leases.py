@@ -18,10 +18,10 @@ Being told to stop is a courtesy. What makes a late writer harmless is the token
 the lost claim matches nothing (invariant I2). The trusted part is counted from *before* the statement of the renewal,
 and by a clock that no one can set back, so we never trust longer than the database does.
 
-Three sets say what the process is doing. ``beginning`` counts a task from before its claim until its hints are sent, so
-that a drain never sees an idle process in between. ``holding`` keeps a claim while its step is done. A claim that
-stands in the rows and in neither (the database failed its task at a bad moment) is an orphan, which ``give_up_strays``
-releases after a whole lease: before that it may be a claim that is only just being made.
+Three sets say what the process is doing. ``admit_task`` counts a task from before its claim until its hints are sent,
+so that a drain never sees an idle process in between. ``hold_claim`` keeps a claim while its step is done. A claim that
+stands in the rows and in neither (the database failed its task at a bad moment) is an orphan, which
+``release_orphaned_claims`` releases after a whole lease: before that it may be a claim that is only just being made.
 
 A drain goes through the same signals: first nothing may begin, then, when the drain period is over, ``hand_over`` tells
 those steps to stop that another worker can do again, and the others finish.
@@ -57,7 +57,7 @@ class AbortReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class HeldClaim:
     """A claim that this process works on."""
 
     run_id: str
@@ -90,7 +90,7 @@ class Leases:
         self._ttl_s = ttl_s
         self._lock = threading.Lock()
         self._beating = threading.RLock()
-        self._held: dict[str, Holding] = {}
+        self._held: dict[str, HeldClaim] = {}
         self._watched: set[str] = set()
         self._watermarks: dict[str, float] = {}
         self._registration: Registration | None = None
@@ -117,7 +117,7 @@ class Leases:
         if not self.is_trusted:
             with self._beating:
                 if not self.is_trusted:
-                    self.beat()
+                    self.heartbeat()
         registration = self._registration
         return registration.pk if registration is not None else self.register().pk
 
@@ -132,7 +132,7 @@ class Leases:
         return self._ttl_s
 
     @property
-    def beat_every_s(self) -> float:
+    def heartbeat_interval_s(self) -> float:
         return self._ttl_s / _BEATS_PER_TERM
 
     def register(self) -> Registration:
@@ -162,7 +162,7 @@ class Leases:
             self._is_draining = True
 
     @contextmanager
-    def beginning(self, queue: str, at: float) -> Iterator[bool]:
+    def admit_task(self, queue: str, at: float) -> Iterator[bool]:
         """Surround all that a task does for a message of ``queue`` that was hinted at ``at``; yields whether it may
         begin.
 
@@ -181,11 +181,11 @@ class Leases:
                 self._begun -= may_begin
 
     @contextmanager
-    def holding(self, token: str, run_id: str, *, may_hand_over: bool) -> Iterator[AbortSignal]:
+    def hold_claim(self, token: str, run_id: str, *, may_hand_over: bool) -> Iterator[AbortSignal]:
         """Keep a claim while the block runs; the signal says when to give up, and its reason why."""
         abort = AbortSignal()
         with self._lock:
-            self._held[token] = Holding(run_id=run_id, abort=abort, may_hand_over=may_hand_over)
+            self._held[token] = HeldClaim(run_id=run_id, abort=abort, may_hand_over=may_hand_over)
             self._last_claim_at = time.monotonic()
             # The claim took longer than the drain period, or this process was frozen in it and another worker may have
             # the step by now.
@@ -210,15 +210,15 @@ class Leases:
         """Seconds since the last claim; 0 while a claim is held."""
         return 0.0 if self._held else time.monotonic() - self._last_claim_at
 
-    def beat(self) -> bool:
+    def heartbeat(self) -> bool:
         """Renew once. False when the lease was gone; then every claim is lost and the process registers again.
 
         Raises ``UnavailableError`` when the database did not answer.
         """
         with self._beating:
-            return self._beat()
+            return self._heartbeat()
 
-    def _beat(self) -> bool:
+    def _heartbeat(self) -> bool:
         registration = self.register()
         began = time.clock_gettime(STEADY_CLOCK)
         renewed = self._workers.renew(
@@ -242,7 +242,7 @@ class Leases:
         self.register()
         return False
 
-    def give_up_strays(self) -> int:
+    def release_orphaned_claims(self) -> int:
         """Release claims of this process that nothing in it works on; return how many.
 
         A task that the database fails (in the middle of a claim, before its work, after all patience) ends and cannot
@@ -251,7 +251,7 @@ class Leases:
         registration = self.register()
         with self._lock:
             held = set(self._held)
-        strays = self._workers.give_up(registration, except_for=held, older_than_s=self._ttl_s)
+        strays = self._workers.release_stray_claims(registration, except_for=held, older_than_s=self._ttl_s)
         if strays:
             count("lease.stray", strays)
             log.warning("lease.stray", claims=strays, worker=self._name)
@@ -294,7 +294,7 @@ class Leases:
         """Whether a watcher began to follow the run while a claim was held for it."""
         return run_id in self._watched
 
-    def _abort_where(self, applies: Callable[[Holding], bool], reason: AbortReason) -> int:
+    def _abort_where(self, applies: Callable[[HeldClaim], bool], reason: AbortReason) -> int:
         with self._lock:
             chosen = [holding for holding in self._held.values() if applies(holding)]
         for holding in chosen:

@@ -14,27 +14,27 @@ from hermes_worker.channels.files import FileOutbox
 from hermes_worker.channels.narration import is_silence_narration
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_signs import ChatSigns, after_typing
+from hermes_worker.core.chat_signs import ChatSigns, compute_next_look_s
 from hermes_worker.core.previews import (
     SHOWN_CHARS_MIN,
-    AfterPreview,
-    ChatStanding,
     LookLater,
     PreviewOutcome,
+    PreviewResult,
+    PreviewState,
     ShowAgain,
     ShowNew,
-    after_preview,
-    next_preview,
-    shown_of,
+    apply_outcome,
+    decide_preview,
+    select_shown_text,
 )
-from hermes_worker.models.governor import Governing, KeyPlace, Ungoverned
+from hermes_worker.models.governor import CallGovernor, CredentialRef, NoGovernor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPace:
     """The flood limits of chats, shared by all workers: one worker's 429 holds back the others."""
 
-    governor: Governing = field(default_factory=Ungoverned)
+    governor: CallGovernor = field(default_factory=NoGovernor)
 
     def wait_s(self, target: Target) -> float:
         """For how many seconds nothing may be sent to a chat; 0 when it may be sent to now."""
@@ -46,19 +46,19 @@ class ChatPace:
             self.governor.settle(permit)
         return permit.wait_s
 
-    def heard(self, target: Target, error: DeliveryError) -> None:
+    def report_error(self, target: Target, error: DeliveryError) -> None:
         """Share a platform's rate limit with the other workers."""
         if error.kind is SendErrorKind.RATE_LIMITED and error.retry_after_s:
             self.governor.cool_down(_place(target), error.retry_after_s)
 
 
-def _place(target: Target) -> KeyPlace:
+def _place(target: Target) -> CredentialRef:
     chat = hashlib.sha256(f"{target.sender}:{target.chat}".encode()).hexdigest()[:24]
-    return KeyPlace(provider="chats", credential=chat)
+    return CredentialRef(provider="chats", credential=chat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class ChatPreview:
     """One look at what a run has written, for one chat."""
 
     dispatcher: Dispatcher
@@ -67,37 +67,37 @@ class Preview:
     reply_to: str = ""
     """The message that the first preview answers."""
 
-    def show(self, standing: ChatStanding, text: str, *, key: str, progress: str = "") -> AfterPreview:
+    def show_text(self, standing: PreviewState, text: str, *, key: str, progress: str = "") -> PreviewResult:
         """Show ``text`` below ``progress`` if it is time; return what to write into the row. ``key`` tells the message
         from all others.
         """
         limit = self.dispatcher.limit(self.target)
         left = limit.size_max - (measure(progress, limit.unit) + 2 if progress else 0)
-        written = shown_of(text, lambda shown: measure(shown, limit.unit) <= left)
+        written = select_shown_text(text, lambda shown: measure(shown, limit.unit) <= left)
         if not progress:
-            step = next_preview(standing, written)
+            step = decide_preview(standing, written)
         else:
             is_shown = len(written) >= SHOWN_CHARS_MIN
-            step = next_preview(standing, f"{progress}\n\n{written}" if is_shown else progress, chars_min=1)
+            step = decide_preview(standing, f"{progress}\n\n{written}" if is_shown else progress, chars_min=1)
         if isinstance(step, LookLater):
-            return AfterPreview(standing=standing, delay_s=step.delay_s)
+            return PreviewResult(standing=standing, delay_s=step.delay_s)
         if (wait_s := self.pace.wait_s(self.target)) > 0:
-            return after_preview(standing, step, PreviewOutcome.HELD_BACK, retry_after_s=wait_s)
-        return self._showing(standing, step, key)
+            return apply_outcome(standing, step, PreviewOutcome.HELD_BACK, retry_after_s=wait_s)
+        return self._send_or_edit(standing, step, key)
 
-    def type(self, after: AfterPreview, signs: ChatSigns) -> AfterPreview:
+    def show_typing(self, after: PreviewResult, signs: ChatSigns) -> PreviewResult:
         """Show a typing sign, where the chat has one; return what to write into the row. The outcome only changes how
         long the chat is left alone.
         """
-        if not self.dispatcher.types(self.target.platform) or self.pace.wait_s(self.target) > 0:
+        if not self.dispatcher.shows_typing(self.target.platform) or self.pace.wait_s(self.target) > 0:
             return after
         outcome = self.dispatcher.show_typing(self.target)
         if isinstance(outcome, DeliveryError):
-            self.pace.heard(self.target, outcome)
+            self.pace.report_error(self.target, outcome)
             return after
-        return replace(after, delay_s=after_typing(after.delay_s, signs))
+        return replace(after, delay_s=compute_next_look_s(after.delay_s, signs))
 
-    def _showing(self, standing: ChatStanding, step: ShowNew | ShowAgain, key: str) -> AfterPreview:
+    def _send_or_edit(self, standing: PreviewState, step: ShowNew | ShowAgain, key: str) -> PreviewResult:
         # Half of a text is half of its formatting as well: it is shown as it is written.
         part = Part(text=step.text, idempotency_key=f"{key}:preview", is_plain=True, reply_to=self.reply_to)
         if isinstance(step, ShowAgain):
@@ -105,13 +105,13 @@ class Preview:
         else:
             outcome = self.dispatcher.send(part, self.target, at=datetime.now(UTC), file_name="")
         if not isinstance(outcome, DeliveryError):
-            return after_preview(standing, step, PreviewOutcome.SHOWN, message_id=outcome.message_id)
-        self.pace.heard(self.target, outcome)
-        became = _became(outcome, step)
-        return after_preview(standing, step, became, retry_after_s=outcome.retry_after_s or 0.0)
+            return apply_outcome(standing, step, PreviewOutcome.SHOWN, message_id=outcome.message_id)
+        self.pace.report_error(self.target, outcome)
+        became = _outcome_of_error(outcome, step)
+        return apply_outcome(standing, step, became, retry_after_s=outcome.retry_after_s or 0.0)
 
 
-def _became(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:
+def _outcome_of_error(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:
     if error.kind is SendErrorKind.RATE_LIMITED:
         return PreviewOutcome.HELD_BACK
     if error.kind is SendErrorKind.AMBIGUOUS:
@@ -120,7 +120,7 @@ def _became(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:
     return PreviewOutcome.GONE if is_gone else PreviewOutcome.REFUSED
 
 
-def previewed_text(written: str, conceal: Callable[[str], str], outbox: FileOutbox | None) -> str:
+def render_preview(written: str, conceal: Callable[[str], str], outbox: FileOutbox | None) -> str:
     """The part of an unfinished answer that people may see: no credentials, no paths of files, and no stage
     direction.
     """

@@ -16,27 +16,27 @@ from pathlib import Path
 from typing import Final
 
 from hermes_worker.agent.tools.builtin import ENV_KEY
-from hermes_worker.agent.tools.screen import shown
-from hermes_worker.agent.tools.shell_variables import secrets_of
+from hermes_worker.agent.tools.screen import render_screen
+from hermes_worker.agent.tools.shell_variables import find_secrets
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.processes import (
     COOL_OFF_S,
-    ended_message,
-    excerpt,
-    how_it_ended,
-    matched,
-    matching,
-    new_text,
-    watched_message,
+    advance_watch,
+    build_end_message,
+    build_watch_message,
+    describe_end,
+    extract_new_text,
+    find_matching_lines,
+    shorten_lines,
 )
-from hermes_worker.observe import count, keep_looking, log
+from hermes_worker.observe import count, log, poll_forever
 from hermes_worker.safety.redaction import Redactor
-from hermes_worker.safety.untrusted import marked
-from hermes_worker.store.runs.processes import DueProcess, Processes, Seen
-from hermes_worker.tasks.parts import CallStore, Sender
+from hermes_worker.safety.untrusted import wrap_untrusted
+from hermes_worker.store.runs.processes import DueProcess, Processes, ProcessReading
+from hermes_worker.tasks.context import CallStore, Sender
 from hermes_worker.workspaces.base import PathNotFound, Workspace, WorkspaceError
-from hermes_worker.workspaces.minding.talking import forget_strays
-from hermes_worker.workspaces.processes import PROCESS_NAME, KeepsProcesses, ProcessLook, ProcessState
+from hermes_worker.workspaces.process_daemon.client import remove_orphans
+from hermes_worker.workspaces.processes import PROCESS_NAME, ProcessHost, ProcessLook, ProcessState
 
 _LOOK_EVERY_S: Final = 2.0
 _WATCHED_S: Final = 2.0
@@ -49,7 +49,7 @@ _OUTPUT_CHARS: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchParts:
+class WatchContext:
     """The parts that a worker needs to watch background processes."""
 
     rows: Processes
@@ -67,7 +67,7 @@ class WatchParts:
 class ProcessWatcher:
     """Watches background processes in a thread of this process."""
 
-    def __init__(self, parts: WatchParts, *, is_on: bool = True) -> None:
+    def __init__(self, parts: WatchContext, *, is_on: bool = True) -> None:
         self._parts = parts
         self._is_on = is_on
         self._end = threading.Event()
@@ -82,104 +82,104 @@ class ProcessWatcher:
         self._end.set()
 
     def _run(self) -> None:
-        keep_looking(self._end, _LOOK_EVERY_S, self.look, event="process.unwatched")
+        poll_forever(self._end, _LOOK_EVERY_S, self.poll_once, event="process.unwatched")
 
-    def look(self) -> int:
+    def poll_once(self) -> int:
         """Look at each process that is due; return how many there were."""
-        due = self._parts.rows.due()
+        due = self._parts.rows.claim_due()
         for one in due:
             try:
-                self._look_at(one)
+                self._check_process(one)
             except UnavailableError:
                 raise
             except Exception as error:
                 log.error("process.unwatched", process=one.process_id, reason=str(error), exc_info=error)
         if time.monotonic() >= self._next_strays:
             self._next_strays = time.monotonic() + _STRAYS_EVERY_S
-            self.forget_strays()
+            self.remove_orphans()
         return len(due)
 
-    def forget_strays(self) -> list[str]:
+    def remove_orphans(self) -> list[str]:
         """End processes of this machine that have no row any more, and remove their directories."""
         directory = self._parts.processes_dir
         if not directory.is_dir():
             return []
         names = [entry.name for entry in directory.iterdir() if PROCESS_NAME.fullmatch(entry.name)]
-        strays = forget_strays(directory, names, self._parts.rows.known(names)) if names else []
+        strays = remove_orphans(directory, names, self._parts.rows.find_known(names)) if names else []
         if strays:
             log.info("process.forgotten", count=len(strays))
         return strays
 
-    def _look_at(self, due: DueProcess) -> None:
+    def _check_process(self, due: DueProcess) -> None:
         rows = self._parts.rows
-        workspace: KeepsProcesses | None = None
+        workspace: ProcessHost | None = None
         try:
             opened = self._parts.workspace(due.workspace)
-            if not isinstance(opened, KeepsProcesses):
+            if not isinstance(opened, ProcessHost):
                 raise PathNotFound("this kind of workspace has no processes")
             workspace = opened
             found = workspace.look_at_process(due.process_id)
         except PathNotFound:
             if due.state == "starting" and not due.is_overdue_to_start:
-                rows.look_again(due, _WATCHED_S)
+                rows.postpone_look(due, _WATCHED_S)
                 return
             found = ProcessLook(state=ProcessState.LOST, note="nothing is left of it where it ran")
             workspace = None
         except (WorkspaceError, ValueError) as error:
             log.debug("process.unwatched", process=due.process_id, reason=str(error))
-            rows.look_again(due, _AWAY_S)
+            rows.postpone_look(due, _AWAY_S)
             return
         if workspace is not None and found.is_running and due.is_forsaken:
             workspace.end_process(due.process_id)
-            rows.look_again(due, _WATCHED_S)
+            rows.postpone_look(due, _WATCHED_S)
             count("process.reaped")
             log.info("process.reaped", process=due.process_id)
             return
         if not due.is_open:
-            self._forget(due, workspace)
+            self._remove_process(due, workspace)
             return
-        self._write_down(due, found)
+        self._record_look(due, found)
 
-    def _forget(self, due: DueProcess, workspace: KeepsProcesses | None) -> None:
+    def _remove_process(self, due: DueProcess, workspace: ProcessHost | None) -> None:
         """Remove the directory of a process that has ended and about which nothing more is to be told."""
         if not due.may_be_forgotten:
-            self._parts.rows.look_again(due, _FORGET_S)
+            self._parts.rows.postpone_look(due, _FORGET_S)
             return
         if workspace is not None:
-            workspace.forget_process(due.process_id)
-        over = Seen(state=due.state, exit_code=due.exit_code, seen=due.seen, watch=due.watch, again_s=None)
-        self._parts.rows.saw(due, over, turns_max=0)
+            workspace.remove_process(due.process_id)
+        over = ProcessReading(state=due.state, exit_code=due.exit_code, seen=due.seen, watch=due.watch, again_s=None)
+        self._parts.rows.record_look(due, over, turns_max=0)
 
-    def _write_down(self, due: DueProcess, found: ProcessLook) -> None:
+    def _record_look(self, due: DueProcess, found: ProcessLook) -> None:
         is_over = not found.is_running
-        text, seen = new_text(found.output, found.total, due.seen, is_over=is_over)
-        lines = matching(text, due.patterns) if due.patterns else []
-        watch, tells = matched(due.watch, len(lines), due.now)
+        text, seen = extract_new_text(found.output, found.total, due.seen, is_over=is_over)
+        lines = find_matching_lines(text, due.patterns) if due.patterns else []
+        watch, tells = advance_watch(due.watch, len(lines), due.now)
         notifies = due.notifies or watch.is_off
         told = None
         if is_over and notifies and not due.is_consumed:
-            how = how_it_ended(found.state.value, found.exit_code, due.now - due.started_at, found.note)
+            how = describe_end(found.state.value, found.exit_code, due.now - due.started_at, found.note)
             tail = found.output.decode("utf-8", "replace")[-_OUTPUT_CHARS:]
-            told = ended_message(due.process_id, how=how, command=due.command, output=self._clean(due, tail))
+            told = build_end_message(due.process_id, how=how, command=due.command, output=self._clean(due, tail))
         elif tells:
             if self._parts.rows.is_flooded():
-                self._parts.rows.look_again(due, COOL_OFF_S)
+                self._parts.rows.postpone_look(due, COOL_OFF_S)
                 return
-            told = watched_message(
+            told = build_watch_message(
                 due.process_id,
                 command=due.command,
-                output=self._clean(due, excerpt(lines)),
+                output=self._clean(due, shorten_lines(lines)),
                 suppressed=due.watch.suppressed,
             )
         if tells and told is not None and is_over and notifies:
             watch = replace(watch, told_at=due.watch.told_at)
         again_s = _FORGET_S + 1.0 if is_over else _WATCHED_S if due.patterns or notifies else _UNWATCHED_S
-        wanted = Seen(
+        wanted = ProcessReading(
             state=found.state.value, exit_code=found.exit_code, seen=seen, watch=watch, again_s=again_s, told=told
         )
-        written, hints = self._parts.rows.saw(due, wanted, turns_max=self._parts.turns_max)
+        written, hints = self._parts.rows.record_look(due, wanted, turns_max=self._parts.turns_max)
         if not written:
-            self._parts.rows.look_again(due, _WATCHED_S)
+            self._parts.rows.postpone_look(due, _WATCHED_S)
             return
         if told is not None:
             count("process.told")
@@ -189,7 +189,7 @@ class ProcessWatcher:
 
     def _clean(self, due: DueProcess, text: str) -> str:
         """Output as a message holds it: without secrets, and wrapped as text that is no instruction."""
-        documents = self._parts.calls.session_documents(due.session_pk, (ENV_KEY,))
+        documents = self._parts.calls.load_documents(due.session_pk, (ENV_KEY,))
         redactor = self._parts.redactor
-        plain = redactor.without(shown(text), secrets_of(documents.get(ENV_KEY)))
-        return marked(redactor.result(plain), "process").text
+        plain = redactor.remove_secrets(render_screen(text), find_secrets(documents.get(ENV_KEY)))
+        return wrap_untrusted(redactor.redact_result(plain), "process").text

@@ -15,7 +15,7 @@ from typing import Protocol
 from hermes_worker.agent.tools.sources import ToolSource
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.remote_tasks import RemoteTask
-from hermes_worker.observe import keep_looking, log
+from hermes_worker.observe import log, poll_forever
 from hermes_worker.store.runs.remote_tasks import AbandonedTask, RemoteTasks
 
 _LOOK_EVERY_S = 1.0
@@ -62,21 +62,21 @@ class TaskCloser:
         self._end.set()
 
     def _run(self) -> None:
-        keep_looking(self._end, _LOOK_EVERY_S, self.look, event="remote_task.unwatched")
+        poll_forever(self._end, _LOOK_EVERY_S, self.poll_once, event="remote_task.unwatched")
 
-    def look(self) -> Mapping[int, str]:
+    def poll_once(self) -> Mapping[int, str]:
         """Close each task that is due; return the outcomes by row id. Raises ``UnavailableError``."""
-        found = self._rows.abandoned(most=_BATCH)
+        found = self._rows.list_abandoned(most=_BATCH)
         self._tried = {one.wait_id: self._tried[one.wait_id] for one in found if one.wait_id in self._tried}
         done: dict[int, str] = {}
         for one in found:
-            outcome = self._outcome(one)
+            outcome = self._close_task(one)
             if outcome is not None:
                 self._rows.close(one.wait_id, outcome)
                 done[one.wait_id] = outcome
         return done
 
-    def _outcome(self, one: AbandonedTask) -> str | None:
+    def _close_task(self, one: AbandonedTask) -> str | None:
         """Tell the server and return the outcome for the row; ``None`` for a task whose server is told again later."""
         if one.has_ended:
             return "ended"

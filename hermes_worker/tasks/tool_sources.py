@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hermes_worker.agent.sourced import listed
+from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.sources import ToolSource
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.extension import ToolSourceDeclaration
@@ -30,7 +30,7 @@ class SourceStore(Protocol):
 
 
 @dataclass(slots=True)
-class _AskedSource:
+class _SourceState:
     """The state of one source."""
 
     declared: ToolSourceDeclaration
@@ -56,7 +56,7 @@ class ToolLister:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``taken`` are the names of tools that exist without sources."""
-        self._asking = [_AskedSource(declared, source) for declared, source in sources.values()]
+        self._asking = [_SourceState(declared, source) for declared, source in sources.values()]
         self._store = store
         self._taken = frozenset(taken)
         self._clock = clock
@@ -73,10 +73,10 @@ class ToolLister:
 
     def _run(self) -> None:
         while not self._end.is_set():
-            self.look()
+            self.poll_once()
             self._end.wait(_LOOK_EVERY_S)
 
-    def look(self) -> list[threading.Thread]:
+    def poll_once(self) -> list[threading.Thread]:
         """Start a thread for each source that is due, and return those threads."""
         begun = []
         for asking in self._asking:
@@ -92,18 +92,18 @@ class ToolLister:
                     begun.append(thread)
         return begun
 
-    def _name_hanging(self, asking: _AskedSource) -> None:
+    def _name_hanging(self, asking: _SourceState) -> None:
         if not asking.is_named and self._clock() - (asking.since or 0.0) > asking.declared.timeout_s:
             asking.is_named = True
             count("tool_source.failed")
             reason = f"it takes longer than {asking.declared.timeout_s:g} s"
             log.warning("tool_source.failed", tool_source=asking.declared.name, reason=reason)
 
-    def _ask(self, asking: _AskedSource) -> None:
+    def _ask(self, asking: _SourceState) -> None:
         name = asking.declared.name
         again_s = min(_AGAIN_S, asking.declared.refresh_s)
         try:
-            definitions, left_out = listed(name, asking.source.list_tools(), self._taken)
+            definitions, left_out = build_definitions(name, asking.source.list_tools(), self._taken)
             for reason in left_out:
                 log.warning("tool_source.left_out", tool_source=name, reason=str(reason))
             if self._store.write(name, definitions):

@@ -20,7 +20,7 @@ from hermes_worker.safety.redaction import Redactor
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.tracing import names
-from hermes_worker.tracing.recording import CallersSpan, Recorder, SpanRecord, record_with
+from hermes_worker.tracing.recording import CallersSpan, SpanRecord, SpanRecorder, record_with
 
 _SENT_EVERY_MS = 1000.0
 _PATIENCE_S = 5.0
@@ -30,7 +30,7 @@ _begun = threading.Lock()
 _pid: int | None = None
 
 
-class Exporter:
+class SpanExporter:
     """Sends spans in batches. A collector that is away costs a step nothing; spans that do not fit the queue are
     lost.
     """
@@ -48,22 +48,22 @@ class Exporter:
         self._processor = BatchSpanProcessor(sender, schedule_delay_millis=_SENT_EVERY_MS)
 
     def put(self, record: SpanRecord) -> None:
-        self._processor.on_end(self._span(record))
+        self._processor.on_end(self._convert_record(record))
 
     def flush(self) -> None:
         """Send what waits; returns after 5 s at the latest."""
         self._processor.force_flush(_FLUSH_MS)
 
-    def _span(self, record: SpanRecord) -> ReadableSpan:
-        parent = None if record.parent is None else _context(record.trace, record.parent)
+    def _convert_record(self, record: SpanRecord) -> ReadableSpan:
+        parent = None if record.parent is None else _span_context(record.trace, record.parent)
         error = {} if record.error is None else {names.ERROR: record.error}
         return ReadableSpan(
             record.name,
-            context=_context(record.trace, record.span),
+            context=_span_context(record.trace, record.span),
             parent=parent,
             resource=self._resource,
             attributes={**record.attributes, **error},
-            links=() if record.link is None else _links(record.link),
+            links=() if record.link is None else _build_links(record.link),
             kind=SpanKind.CLIENT if record.name.startswith(names.CHAT) else SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR) if record.error else Status(StatusCode.UNSET),
             start_time=int(record.began_at * 1e9),
@@ -72,11 +72,11 @@ class Exporter:
         )
 
 
-def _context(trace: int, span: int) -> SpanContext:
+def _span_context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
-def _links(caller: CallersSpan) -> tuple[Link, ...]:
+def _build_links(caller: CallersSpan) -> tuple[Link, ...]:
     """The link to a caller's span; empty for one that is not written as W3C Trace Context wants it."""
     carrier = {"traceparent": caller.traceparent, "tracestate": caller.tracestate}
     found = get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
@@ -96,4 +96,4 @@ def begin_tracing(settings: Settings, role: str, database: Database) -> None:
             _pid = os.getpid()
             known = tuple(secret.reveal() for secret in settings.secrets)
             redactor = Redactor(known=known) if settings.tracing.texts else None
-            record_with(Recorder(database, Exporter(settings.tracing.endpoint, role), redactor=redactor))
+            record_with(SpanRecorder(database, SpanExporter(settings.tracing.endpoint, role), redactor=redactor))

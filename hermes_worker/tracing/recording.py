@@ -21,10 +21,10 @@ from typing import Protocol
 from hermes_worker.core import trace_ids
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Message, ModelReply
-from hermes_worker.core.trace_ids import run_span_id, step_span_id, trace_id
+from hermes_worker.core.trace_ids import derive_run_span_id, derive_step_span_id, derive_trace_id
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.run_ends import RunEnd, root_of
+from hermes_worker.store.run_ends import RunEnd, find_root_id
 from hermes_worker.tracing import names, texts
 
 Value = str | int | float | bool
@@ -66,27 +66,27 @@ class SpanSink(Protocol):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenSpan:
     attributes: dict[str, Value] = field(default_factory=dict)
 
 
-_current: ContextVar[_Open | None] = ContextVar("hermes_step", default=None)
+_current: ContextVar[_OpenSpan | None] = ContextVar("hermes_step", default=None)
 _caller: ContextVar[CallersSpan | None] = ContextVar("hermes_caller", default=None)
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class Recorder:
+class SpanRecorder:
     """Makes spans of one process. Thread-safe."""
 
     def __init__(self, database: Database, sink: SpanSink, *, redactor: Redactor | None = None) -> None:
         """``redactor`` hides secrets in texts; ``None``: no text gets into a span."""
         self.redactor = redactor
         self._sink = sink
-        self._root = lru_cache(_ROOTS_KEPT)(lambda run_id: root_of(database, run_id))
+        self._root = lru_cache(_ROOTS_KEPT)(lambda run_id: find_root_id(database, run_id))
 
     @contextmanager
-    def step(self, run_id: str, token: str, attributes: dict[str, Value]) -> Iterator[None]:
-        opened = _Open(attributes={names.RUN: run_id, **attributes})
+    def record_step(self, run_id: str, token: str, attributes: dict[str, Value]) -> Iterator[None]:
+        opened = _OpenSpan(attributes={names.RUN: run_id, **attributes})
         reset, began_at, error = _current.set(opened), time.time(), None
         try:
             yield
@@ -95,27 +95,29 @@ class Recorder:
             raise
         finally:
             _current.reset(reset)
-            self._put(_name(opened.attributes), run_id, step_span_id(token), (began_at, opened.attributes, error))
+            self._put(
+                _span_name(opened.attributes), run_id, derive_step_span_id(token), (began_at, opened.attributes, error)
+            )
 
-    def submitted(self, run_id: str, source: str) -> None:
+    def record_submission(self, run_id: str, source: str) -> None:
         """Record that a run was accepted, here and now."""
         attributes: dict[str, Value] = {names.RUN: run_id, names.SOURCE: source}
         made = (time.time(), attributes, None)
-        self._put(names.SUBMIT, run_id, step_span_id(f"submit:{run_id}"), made, link=_caller.get())
+        self._put(names.SUBMIT, run_id, derive_step_span_id(f"submit:{run_id}"), made, link=_caller.get())
 
-    def ended(self, ends: Sequence[RunEnd]) -> None:
+    def record_ends(self, ends: Sequence[RunEnd]) -> None:
         """Hand over the spans of runs that are over; when this returns they are out of this process, if the collector
         takes them. Safe to repeat: the same run gives the same span.
         """
         for end in ends:
-            self._sink.put(_of_run(end))
+            self._sink.put(_span_of_run(end))
         if ends:
             self._sink.flush()
 
-    def traceparent(self, run_id: str) -> str | None:
+    def find_traceparent(self, run_id: str) -> str | None:
         """The header of messages for a run; ``None`` when the database cannot say what it belongs to."""
         try:
-            return trace_ids.traceparent(self._root(run_id), run_id)
+            return trace_ids.build_traceparent(self._root(run_id), run_id)
         except UnavailableError:
             return None
 
@@ -133,14 +135,14 @@ class Recorder:
     ) -> None:
         began_at, attributes, error = made
         try:
-            trace = trace_id(self._root(run_id))
+            trace = derive_trace_id(self._root(run_id))
         except UnavailableError:
             return  # a span without a trace is not worth failing a step
         record = SpanRecord(
             name=name,
             trace=trace,
             span=span,
-            parent=run_span_id(run_id),
+            parent=derive_run_span_id(run_id),
             began_at=began_at,
             ended_at=time.time(),
             attributes=attributes,
@@ -150,19 +152,19 @@ class Recorder:
         self._sink.put(record)
 
 
-def _name(attributes: dict[str, Value]) -> str:
+def _span_name(attributes: dict[str, Value]) -> str:
     operation = str(attributes.get(names.OPERATION, names.DELIVER))
     what = attributes.get(names.TOOL) or attributes.get(names.REQUEST_MODEL) or attributes.get(names.PLATFORM)
     return f"{operation} {what}" if what else operation
 
 
-def _of_run(end: RunEnd) -> SpanRecord:
+def _span_of_run(end: RunEnd) -> SpanRecord:
     above = end.parent_id or end.cause_id
     return SpanRecord(
         name=f"{names.INVOKE_AGENT} {names.AGENT_NAME}",
-        trace=trace_id(end.root_id or end.run_id),
-        span=run_span_id(end.run_id),
-        parent=run_span_id(above) if above else None,
+        trace=derive_trace_id(end.root_id or end.run_id),
+        span=derive_run_span_id(end.run_id),
+        parent=derive_run_span_id(above) if above else None,
         began_at=end.created_at,
         ended_at=end.finished_at,
         attributes={
@@ -183,49 +185,49 @@ def _of_run(end: RunEnd) -> SpanRecord:
 
 # --- of this process -------------------------------------------------------------------------------------------------
 
-_recorder: Recorder | None = None
+_recorder: SpanRecorder | None = None
 
 
-def record_with(recorder: Recorder | None) -> None:
-    """Record with ``recorder`` in this process from now on; ``None`` for not at all."""
+def record_with(recorder: SpanRecorder | None) -> None:
+    """Record with ``get_recorder`` in this process from now on; ``None`` for not at all."""
     global _recorder
     _recorder = recorder
 
 
-def recorder() -> Recorder | None:
+def get_recorder() -> SpanRecorder | None:
     """The recorder of this process; ``None`` for none."""
     return _recorder
 
 
-def step(run_id: str, token: str, attributes: dict[str, Value]) -> AbstractContextManager[None]:
+def record_step(run_id: str, token: str, attributes: dict[str, Value]) -> AbstractContextManager[None]:
     """Record a step that holds a claim, while the block runs."""
-    return _NOTHING if _recorder is None else _recorder.step(run_id, token, attributes)
+    return _NOTHING if _recorder is None else _recorder.record_step(run_id, token, attributes)
 
 
-def submitted(run_id: str, source: str | None) -> None:
+def record_submission(run_id: str, source: str | None) -> None:
     """Record that a run was accepted."""
     if _recorder is not None:
-        _recorder.submitted(run_id, source or "")
+        _recorder.record_submission(run_id, source or "")
 
 
-def flush() -> None:
+def flush_spans() -> None:
     """Send what waits to be sent, before this process ends; returns after a few seconds at the latest."""
     if _recorder is not None:
         _recorder.flush()
 
 
-def tell_ends(ends: Sequence[RunEnd]) -> None:
+def record_ends(ends: Sequence[RunEnd]) -> None:
     """Record runs that are over and about to be counted."""
     if _recorder is not None:
-        _recorder.ended(ends)
+        _recorder.record_ends(ends)
 
 
-def traceparent(run_id: str) -> str | None:
+def find_traceparent(run_id: str) -> str | None:
     """The header of messages for a run; ``None`` when nothing is recorded."""
-    return None if _recorder is None else _recorder.traceparent(run_id)
+    return None if _recorder is None else _recorder.find_traceparent(run_id)
 
 
-def note(**attributes: Value) -> None:
+def add_attributes(**attributes: Value) -> None:
     """Add to the span of the step that this thread does, by the names of ``tracing.names`` in lower case."""
     if _recorder is None:
         return
@@ -234,26 +236,28 @@ def note(**attributes: Value) -> None:
         opened.attributes.update({getattr(names, name.upper()): value for name, value in attributes.items()})
 
 
-def note_messages(rows: Sequence[Message], reply: ModelReply) -> None:
+def add_messages(rows: Sequence[Message], reply: ModelReply) -> None:
     """Add the messages to a model and its answer to the span of the step that this thread does, if the settings want
     texts in spans.
     """
     if _recorder is not None and _recorder.redactor is not None:
         hides = _recorder.redactor
-        note(input_messages=texts.told(rows, hides), output_messages=texts.replied(reply, hides))
+        add_attributes(input_messages=texts.render_told(rows, hides), output_messages=texts.render_reply(reply, hides))
 
 
-def note_call(arguments: str, result: str) -> None:
+def add_call(arguments: str, result: str) -> None:
     """Add a tool's arguments and result to the span of the step that this thread does, if the settings want texts in
     spans.
     """
     if _recorder is not None and _recorder.redactor is not None:
         hides = _recorder.redactor
-        note(tool_arguments=texts.plain(arguments, hides), tool_result=texts.plain(result, hides))
+        add_attributes(
+            tool_arguments=texts.redact_and_cut(arguments, hides), tool_result=texts.redact_and_cut(result, hides)
+        )
 
 
 @contextmanager
-def called_from(caller: CallersSpan) -> Iterator[None]:
+def link_to_caller(caller: CallersSpan) -> Iterator[None]:
     """Link runs that are submitted in this block to ``caller``."""
     before = _caller.set(caller)
     try:

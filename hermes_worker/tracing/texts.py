@@ -18,27 +18,29 @@ _LOOKED_AT_CHARS_MAX = 4 * TEXT_CHARS_MAX
 """Characters in which secrets are looked for. Fewer are shown, so half a secret is never shown."""
 
 
-def plain(text: str, redactor: Redactor, chars_max: int = TEXT_CHARS_MAX) -> str:
+def redact_and_cut(text: str, redactor: Redactor, chars_max: int = TEXT_CHARS_MAX) -> str:
     """``text`` without secrets, cut where it is too long."""
-    hidden = redactor.text(text[:_LOOKED_AT_CHARS_MAX])
+    hidden = redactor.redact_text(text[:_LOOKED_AT_CHARS_MAX])
     return hidden if len(hidden) <= chars_max and len(text) <= _LOOKED_AT_CHARS_MAX else f"{hidden[:chars_max]}[...]"
 
 
-def told(rows: Sequence[Message], redactor: Redactor) -> str:
+def render_told(rows: Sequence[Message], redactor: Redactor) -> str:
     """The messages to the model since its last reply."""
     answered = next((place for place in range(len(rows), 0, -1) if rows[place - 1].role == "assistant"), 0)
-    return _document([{"role": row.role, "parts": list(_parts(row))} for row in rows[answered:]], redactor)
+    return _render_document(
+        [{"role": row.role, "parts": list(_message_parts(row))} for row in rows[answered:]], redactor
+    )
 
 
-def replied(reply: ModelReply, redactor: Redactor) -> str:
+def render_reply(reply: ModelReply, redactor: Redactor) -> str:
     """The model's answer, its tool calls included."""
     parts: list[dict[str, str]] = [{"type": "text", "content": reply.text}] if reply.text else []
     for call in reply.tool_requests:
         parts.append({"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments})
-    return _document([{"role": "assistant", "parts": parts, "finish_reason": reply.finish_reason}], redactor)
+    return _render_document([{"role": "assistant", "parts": parts, "finish_reason": reply.finish_reason}], redactor)
 
 
-def _parts(row: Message) -> Iterator[dict[str, str]]:
+def _message_parts(row: Message) -> Iterator[dict[str, str]]:
     body: dict[str, Any] = json.loads(row.body)
     content = body.get("content")
     for part in content if isinstance(content, list) else [{"type": "text", "text": content}]:
@@ -51,12 +53,12 @@ def _parts(row: Message) -> Iterator[dict[str, str]]:
             yield {"type": "text", "content": text}
 
 
-def _document(messages: list[dict[str, Any]], redactor: Redactor) -> str:
+def _render_document(messages: list[dict[str, Any]], redactor: Redactor) -> str:
     """The messages as JSON. All texts together have a bounded number of characters."""
     left = TEXT_CHARS_MAX
     for part in (part for message in messages for part in message["parts"]):
         for name in ("content", "response", "arguments"):
             if name in part:
-                part[name] = plain(part[name], redactor, max(0, left))
+                part[name] = redact_and_cut(part[name], redactor, max(0, left))
                 left -= len(part[name])
     return canonical_json(messages)

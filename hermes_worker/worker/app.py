@@ -28,27 +28,28 @@ from hermes_worker.core.effects import (
 )
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
 from hermes_worker.features.artifacts.work import gather_artifacts
-from hermes_worker.local.paths import broker_url_of
+from hermes_worker.local.paths import find_broker_url
 from hermes_worker.observe import database_outage, log
-from hermes_worker.settings import RemoteControl, Settings, handover
+from hermes_worker.settings import RemoteControl, Settings
+from hermes_worker.settings import secret_transfer as handover
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.deliver import deliver
-from hermes_worker.tasks.fetching import fetch_file
+from hermes_worker.tasks.heartbeat import report_pruned, report_sweep, request_exit
 from hermes_worker.tasks.hooks.observing import call_hook
+from hermes_worker.tasks.inbound_files import fetch_file
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.jobs.collect import collect
 from hermes_worker.tasks.jobs.data import remove_data
-from hermes_worker.tasks.keeper import leave, report, report_pruned
+from hermes_worker.tasks.maintenance import prune_files
 from hermes_worker.tasks.prepare import prepare
-from hermes_worker.tasks.upkeep import prune_files
 from hermes_worker.wiring import WorkerProcess
-from hermes_worker.worker.celery import celery_app
-from hermes_worker.worker.lifecycle import connect_signals, is_lane, process
+from hermes_worker.worker.celery import build_celery_app
+from hermes_worker.worker.lifecycle import connect_signals, get_process, is_lane
 from hermes_worker.worker.monitoring import guard_control
 
-__all__ = ["build", "connect_signals", "process"]
+__all__ = ["build_app", "connect_signals", "get_process"]
 
 _CELERY = ("celery", "__main__.py")
 """``celery -A`` and ``python -m celery -A``: programs that do nothing else, so they may be started again."""
@@ -58,26 +59,26 @@ EX_STARVED = 71
 """EX_OSERR of sysexits.h: the system did not give the memory that a step needs."""
 
 
-def build(settings: Settings) -> Celery:
+def build_app(settings: Settings) -> Celery:
     """The application for ``settings``."""
-    app = celery_app(broker_url_of(settings), sends_events=settings.worker.sends_events)
+    app = build_celery_app(find_broker_url(settings), sends_events=settings.worker.sends_events)
 
     @app.task(name=TaskName.ITERATE.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def iterate_task(run_id: str, iteration: int, attempt: int, at: float) -> None:
         effect = Iterate(run_id=run_id, iteration=iteration, attempt=attempt, is_suspect=is_lane())
-        _guarded(settings, effect, lambda here: iterate(here.parts, effect, at))
+        _run_guarded(settings, effect, lambda here: iterate(here.parts, effect, at))
 
     @app.task(name=TaskName.CALL_TOOL.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def call_tool_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
         effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt, is_suspect=is_lane())
-        _guarded(settings, effect, lambda here: call_tool(here.parts, effect, at))
+        _run_guarded(settings, effect, lambda here: call_tool(here.parts, effect, at))
 
     @app.task(name=TaskName.ASK_AUXILIARY.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def ask_auxiliary_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
         effect = AskAuxiliary(
             run_id=run_id, iteration=iteration, position=position, attempt=attempt, is_suspect=is_lane()
         )
-        _guarded(settings, effect, lambda here: ask_auxiliary(here.parts, effect, at))
+        _run_guarded(settings, effect, lambda here: ask_auxiliary(here.parts, effect, at))
 
     @app.task(name=TaskName.DELIVER.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def deliver_task(delivery_id: str, attempt: int, at: float) -> None:
@@ -100,18 +101,18 @@ def build(settings: Settings) -> Celery:
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
         """Sweep once, for fleets whose workers all sit on long calls, and prune for a moment. Idempotent."""
-        here = process(settings)
+        here = get_process(settings)
         try:
             swept = here.sweeper.sweep(here.parts.sender.depths())
             here.sweeper.prune()
-            report_pruned(here.pruner.look(_PRUNE_S))
+            report_pruned(here.pruner.prune_once(_PRUNE_S))
             prune_files(settings.home, here.pruner, outputs_kept=settings.cron.outputs_kept)
-            remove_data(settings.home, here.collecting.executions.forgotten)
+            remove_data(settings.home, here.collecting.executions.find_removed)
         except UnavailableError as error:
-            database_outage.failed(doing="maintain", error=str(error))
+            database_outage.note_failure(doing="maintain", error=str(error))
             return
         if swept is not None:
-            report(swept)
+            report_sweep(swept)
             here.parts.sender.send(swept.hints)
 
     _add_preparing(app, settings)
@@ -123,7 +124,7 @@ def _add_preparing(app: Celery, settings: Settings) -> None:
     @app.task(name=TaskName.PREPARE.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def prepare_task(run_id: str, attempt: int, at: float) -> None:
         effect = Prepare(run_id=run_id, attempt=attempt, is_suspect=is_lane())
-        _guarded(settings, effect, lambda here: prepare(here.parts, effect, at))
+        _run_guarded(settings, effect, lambda here: prepare(here.parts, effect, at))
 
 
 def _add_fetching(app: Celery, settings: Settings) -> None:
@@ -132,13 +133,13 @@ def _add_fetching(app: Celery, settings: Settings) -> None:
         _fetch_guarded(settings, FetchFile(run_id=f"file {file_id}", file_id=file_id, attempt=attempt), at)
 
 
-def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:
+def _run_guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:
     """Run a task body and handle every error: Celery acknowledges a task that raised, so nothing may be left to it.
 
     A server that is away leaves the row due or claimed, and the sweeper finds it. Anything else is a defect or a row
     that cannot be read: it ends this one run, visibly, as long as the step is still ours.
     """
-    here = process(settings)
+    here = get_process(settings)
     try:
         body(here)
     except (UnavailableError, LeaseLost) as error:
@@ -149,7 +150,7 @@ def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess],
         log.exception("task.failed", run_id=effect.run_id)
         message = f"{type(error).__name__} in the worker; the worker's log has the details"
         try:
-            here.parts.sender.send(here.runs.break_off_step(effect, here.parts.leases.owner, message))
+            here.parts.sender.send(here.runs.end_broken_step(effect, here.parts.leases.owner, message))
         except (RunNotFound, UnavailableError) as second:
             log.warning("task.interrupted", run_id=effect.run_id, error=str(second))
 
@@ -157,7 +158,7 @@ def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess],
 def _leave_lane() -> None:
     """Let a lane leave after a task that was broken off: it may hold a claim that it does not know of."""
     if is_lane():
-        leave()
+        request_exit()
 
 
 def _end_starved_lane(error: Exception, effect: Effect | SendDelivery) -> None:
@@ -168,11 +169,11 @@ def _end_starved_lane(error: Exception, effect: Effect | SendDelivery) -> None:
 
 
 def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> None:
-    """Deliver and handle every error, like ``_guarded``. A delivery that meets a defect stays claimed; its claim is
+    """Deliver and handle every error, like ``_run_guarded``. A delivery that meets a defect stays claimed; its claim is
     released as orphaned, and it is tried again until its attempts are used up.
     """
     try:
-        deliver(process(settings).deliveries, effect, at)
+        deliver(get_process(settings).deliveries, effect, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", delivery_id=effect.delivery_id, error=str(error))
         _leave_lane()
@@ -183,11 +184,11 @@ def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> Non
 
 
 def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
-    """Call a hook and handle every error, like ``_guarded``. A row that meets a defect stays claimed; its claim is
+    """Call a hook and handle every error, like ``_run_guarded``. A row that meets a defect stays claimed; its claim is
     released as orphaned, and it is due again until its attempts are used up.
     """
     try:
-        call_hook(process(settings).parts, effect, at)
+        call_hook(get_process(settings).parts, effect, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
     except Exception:
@@ -195,11 +196,11 @@ def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
 
 
 def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> None:
-    """Gather artifacts and handle every error, like ``_guarded``. A row that meets a defect stays claimed; its claim is
-    released as orphaned, and it is due again until its attempts are used up.
+    """Gather artifacts and handle every error, like ``_run_guarded``. A row that meets a defect stays claimed; its
+    claim is released as orphaned, and it is due again until its attempts are used up.
     """
     try:
-        gather_artifacts(process(settings).gathering, effect, at)
+        gather_artifacts(get_process(settings).gathering, effect, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
     except Exception:
@@ -207,11 +208,11 @@ def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> N
 
 
 def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
-    """Fetch a file and handle every error, like ``_guarded``. A row that meets a defect stays claimed; its claim is
+    """Fetch a file and handle every error, like ``_run_guarded``. A row that meets a defect stays claimed; its claim is
     released as orphaned, and it is due again until its attempts are used up.
     """
     try:
-        fetch_file(process(settings).fetching, effect, at)
+        fetch_file(get_process(settings).fetching, effect, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", file_id=effect.file_id, error=str(error))
     except Exception:
@@ -219,11 +220,11 @@ def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
 
 
 def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:
-    """Collect for a job and handle every error, like ``_guarded``. An execution that meets a defect stays claimed; its
-    claim is released as orphaned, and it ends as unknown.
+    """Collect for a job and handle every error, like ``_run_guarded``. An execution that meets a defect stays claimed;
+    its claim is released as orphaned, and it ends as unknown.
     """
     try:
-        collect(process(settings).collecting, firing_id, at)
+        collect(get_process(settings).collecting, firing_id, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", firing_id=firing_id, error=str(error))
     except Exception:
@@ -236,7 +237,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     is_celerys = Path(sys.argv[0]).name in _CELERY
     if is_celerys:
-        handover.begin()
+        handover.begin_program()
     try:
         app = _configured_app()
     except ConfigurationError as error:
@@ -249,9 +250,9 @@ def __getattr__(name: str) -> Any:
 
 def _configured_app() -> Celery:
     """Raises ``ConfigurationError``."""
-    settings = settings_module.load()
+    settings = settings_module.load_settings()
     connect_signals(settings)
-    app = build(settings)
+    app = build_app(settings)
 
     def begin(**_: Any) -> None:
         guard_control(RemoteControl(settings.worker.remote_control))

@@ -21,14 +21,14 @@ from hermes_worker.broker.queue import (
     SOCKET_TIMEOUT_S,
     QueueName,
     TaskName,
-    broker_failed,
+    build_sentinel_options,
     explain_outage,
     is_protocol_error,
-    sentinel_options,
+    log_broker_failure,
 )
 from hermes_worker.local.readiness import readiness
-from hermes_worker.settings.kinds import socket_url
-from hermes_worker.settings.sentinels import Sentinels, sentinels_of
+from hermes_worker.settings.kinds import convert_socket_url
+from hermes_worker.settings.sentinels import SentinelAddresses, parse_sentinels
 from hermes_worker.worker.monitoring import EventSwitch
 
 _RECONNECT_FIRST_S = 0.25
@@ -39,12 +39,16 @@ _CONSUMER_LOGGER = "celery.worker.consumer.consumer"
 _CONSUMER_NEWS = ("consumer: Cannot connect to", "consumer: Connection to broker lost")
 
 
-def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
+def build_celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
     """The application, configured and without tasks, over our own transport (``transport``)."""
     logging.getLogger(_CONSUMER_LOGGER).addFilter(_is_no_outage)
-    transport.install()
-    sentinels = sentinels_of(broker_url)
-    url = sentinels.kombu_url if sentinels else _verified(socket_url(broker_url, "redis+socket", "virtual_host"))
+    transport.install_transports()
+    sentinels = parse_sentinels(broker_url)
+    url = (
+        sentinels.kombu_url
+        if sentinels
+        else _require_verification(convert_socket_url(broker_url, "redis+socket", "virtual_host"))
+    )
     app = Celery("hermes_worker", broker=url, set_as_current=False, amqp=_Amqp)
     app.conf.update(
         accept_content=["json"],
@@ -94,13 +98,13 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
     return app
 
 
-def _sentinel_options(sentinels: Sentinels | None) -> dict[str, Any]:
+def _sentinel_options(sentinels: SentinelAddresses | None) -> dict[str, Any]:
     if sentinels is None:
         return {}
-    return {"master_name": sentinels.service, "sentinel_kwargs": sentinel_options(sentinels)}
+    return {"master_name": sentinels.service, "sentinel_kwargs": build_sentinel_options(sentinels)}
 
 
-def _verified(url: str) -> str:
+def _require_verification(url: str) -> str:
     """The URL with verification of certificates unless it says otherwise, as redis-py does; kombu would not verify."""
     if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
         return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
@@ -177,5 +181,5 @@ def _is_no_outage(record: logging.LogRecord) -> bool:
         return True
     args = record.args if isinstance(record.args, tuple) else ()
     error = next((arg for arg in args if isinstance(arg, Exception)), None) or (record.exc_info or (None, None))[1]
-    broker_failed("consume", error if isinstance(error, Exception) else ConnectionError())
+    log_broker_failure("consume", error if isinstance(error, Exception) else ConnectionError())
     return False

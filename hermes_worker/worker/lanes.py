@@ -31,18 +31,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from hermes_worker.broker.queue import lane_queues
+from hermes_worker.broker.queue import list_lane_queues
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.children import restart_delay_s
-from hermes_worker.local.forked import can_fork
-from hermes_worker.local.process import dies_with_parent, name_process, title_process
+from hermes_worker.local.forking import can_fork
+from hermes_worker.local.process import die_with_parent_hook, name_process, title_process
 from hermes_worker.observe import log
-from hermes_worker.settings import Settings, handed_to, load
-from hermes_worker.settings.handover import SECRETS_FD, begin, sealed
+from hermes_worker.settings import Settings, build_handover, load_settings
 from hermes_worker.settings.role_secrets import ProcessRole
+from hermes_worker.settings.secret_transfer import SECRETS_FD, begin_program, open_sealed
 from hermes_worker.store.workers import Workers
-from hermes_worker.wiring import WorkerOptions, database_of
-from hermes_worker.workspaces.marking import worker_title
+from hermes_worker.wiring import WorkerOptions, build_database
+from hermes_worker.workspaces.command_mark import worker_title
 
 _START = b"+"
 _LEAVE = b"q"
@@ -51,7 +51,7 @@ _NAME_CHARS = 150
 _REPORT_AGAIN_S = 0.2
 
 
-class Lanes:
+class LanePool:
     """The lanes of a worker, as the worker sees them. Thread-safe, and shared with the children of a prefork pool."""
 
     def __init__(self, control: int, parent: int) -> None:
@@ -60,20 +60,20 @@ class Lanes:
         self._owner = os.getpid()
         self._is_lost = False
 
-    def ask(self) -> None:
+    def request_lane(self) -> None:
         """Request one lane more, unless there are as many as there may be. Returns at once.
 
         A worker without a parent of its lanes could not do its part any more, so it leaves, for its supervisor to start
         a whole one.
         """
-        if not self._say(_START) and not self._is_lost:
+        if not self._send_order(_START) and not self._is_lost:
             self._is_lost = True
             log.error("lane.failed", reason="the parent of the lanes is gone; this worker leaves")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def leave(self) -> None:
+    def drain_lanes(self) -> None:
         """Tell every lane to drain, and start none any more. Idempotent; returns at once."""
-        self._say(_LEAVE)
+        self._send_order(_LEAVE)
 
     def wait(self, seconds: float) -> None:
         """Wait for the lanes and their parent to end, in the process that made them."""
@@ -81,7 +81,7 @@ class Lanes:
         while os.getpid() == self._owner and not _has_ended(self._parent) and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _say(self, order: bytes) -> bool:
+    def _send_order(self, order: bytes) -> bool:
         try:
             os.write(self._control, order)
         except OSError:
@@ -96,10 +96,10 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def open_lanes(settings: Settings, options: WorkerOptions) -> Lanes | None:
+def open_lanes(settings: Settings, options: WorkerOptions) -> LanePool | None:
     """Make the parent of a worker's lanes; ``None`` when none of its queues has suspects. Only in a process that has
     no threads yet."""
-    queues = lane_queues(options.queues)
+    queues = list_lane_queues(options.queues)
     if not queues:
         return None
     reader, writer = os.pipe()
@@ -108,15 +108,15 @@ def open_lanes(settings: Settings, options: WorkerOptions) -> Lanes | None:
         options, name=base, queues=tuple(queue.value for queue in queues), alive_file=None, ready_file=None, lanes=None
     )
     if can_fork():
-        pid = _forked(lambda: _be_parent(settings, lane, reader, writer))
+        pid = _fork(lambda: _run_parent(settings, lane, reader, writer))
     else:
         os.set_inheritable(reader, True)
-        pid = _spawned(settings, ["-P", "-m", __name__, str(reader), base, ",".join(lane.queues)])
+        pid = _spawn_python(settings, ["-P", "-m", __name__, str(reader), base, ",".join(lane.queues)])
     os.close(reader)
-    return Lanes(writer, pid)
+    return LanePool(writer, pid)
 
 
-def _forked(body: Callable[[], object]) -> int:
+def _fork(body: Callable[[], object]) -> int:
     """Run ``body`` in a forked process, with the usual signals, which ends with what it returns; return its number."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -142,15 +142,15 @@ def _forked(body: Callable[[], object]) -> int:
         os._exit(status)
 
 
-def _be_parent(settings: Settings, lane: WorkerOptions, reader: int, writer: int) -> None:
+def _run_parent(settings: Settings, lane: WorkerOptions, reader: int, writer: int) -> None:
     os.close(writer)  # or the end of the worker would never be heard
     name_process("lanes")
     title_process(f"parent of the lanes of {lane.name}")
-    start = _Forking(settings, lane, reader)
-    _Parent(settings, start, lane.name or "", reader).run()
+    start = _LaneForker(settings, lane, reader)
+    _LaneParent(settings, start, lane.name or "", reader).run()
 
 
-class _Forking:
+class _LaneForker:
     """Starts lanes by forking this process, which for that imports all they need before the first."""
 
     def __init__(self, settings: Settings, lane: WorkerOptions, control: int) -> None:
@@ -163,7 +163,7 @@ class _Forking:
         if not self._is_warm:
             self._is_warm = True
             importlib.import_module("hermes_worker.worker.warm").warm_up()
-        ask_for_death_signal = dies_with_parent(signal.SIGKILL)
+        ask_for_death_signal = die_with_parent_hook(signal.SIGKILL)
 
         def live() -> int:
             if ask_for_death_signal is not None:
@@ -176,33 +176,33 @@ class _Forking:
             run_lane: Callable[[Settings, WorkerOptions], int] = importlib.import_module(_MAIN).run_lane
             return run_lane(self._settings, replace(self._lane, name=name))
 
-        return _forked(live)
+        return _fork(live)
 
 
 _MAIN = "hermes_worker.worker.main"
 
 
-def _spawning(settings: Settings, queues: str) -> Callable[[str], int]:
+def _make_spawner(settings: Settings, queues: str) -> Callable[[str], int]:
     """Starts lanes from nothing, where processes cannot be forked."""
 
     def start(name: str) -> int:
         arguments = ["worker", "--queues", queues, "--concurrency", "1", "--name", name]
         default = [signal.SIGCHLD, *_STOP_SIGNALS]
-        return _spawned(settings, ["-P", "-m", "hermes_worker.cli", *arguments], default)
+        return _spawn_python(settings, ["-P", "-m", "hermes_worker.cli", *arguments], default)
 
     return start
 
 
-def _spawned(settings: Settings, arguments: Sequence[str], default: Sequence[int] = ()) -> int:
+def _spawn_python(settings: Settings, arguments: Sequence[str], default: Sequence[int] = ()) -> int:
     """Start Python with everything this process was given, the secrets by descriptor; return its number."""
-    environ, secrets = handed_to(settings, *ProcessRole)
-    with sealed(secrets.to_bytes()) as descriptor:
+    environ, secrets = build_handover(settings, *ProcessRole)
+    with open_sealed(secrets.to_bytes()) as descriptor:
         os.set_inheritable(descriptor, True)
         environ[SECRETS_FD] = str(descriptor)
         return os.posix_spawn(sys.executable, [sys.executable, *arguments], environ, setsigdef=default)
 
 
-class _Parent:
+class _LaneParent:
     """Starts lanes on request, and reports each that ended by itself."""
 
     def __init__(self, settings: Settings, start: Callable[[str], int], base: str, control: int) -> None:
@@ -232,10 +232,10 @@ class _Parent:
             if woken in ready:
                 os.read(woken, 100)
             if self._control in ready:
-                self._obey(os.read(self._control, 100))
-            self._bury()
+                self._handle_orders(os.read(self._control, 100))
+            self._reap_lanes()
 
-    def _obey(self, orders: bytes) -> None:
+    def _handle_orders(self, orders: bytes) -> None:
         if not orders or _LEAVE in orders:
             self._is_leaving = True
             for pid in self._lanes:
@@ -247,36 +247,36 @@ class _Parent:
             self._lanes[self._start(name)] = name
             log.info("lane.started", lane=name)
 
-    def _bury(self) -> None:
+    def _reap_lanes(self) -> None:
         for pid, name in list(self._lanes.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self._lanes[pid]
-                self._report(name, os.waitstatus_to_exitcode(status))
+                self._report_end(name, os.waitstatus_to_exitcode(status))
 
-    def _report(self, name: str, status: int) -> None:
+    def _report_end(self, name: str, status: int) -> None:
         """Report the end of a lane. A lane that was told to leave may have been killed for being slow, so its end says
         nothing.
         """
         if status == 0 or self._is_leaving:
             self._failures = 0
             return
-        was_working = _enter_crash(self._settings, name)
+        was_working = _mark_crashed(self._settings, name)
         log.warning("lane.crashed", lane=name, status=status, was_working=was_working)
         # One that never came to work would not, either, if it were started again at once.
         self._failures = 0 if was_working else self._failures + 1
         self._may_start_at = time.monotonic() + (restart_delay_s(self._failures) if self._failures else 0.0)
 
 
-def _enter_crash(settings: Settings, name: str) -> bool:
+def _mark_crashed(settings: Settings, name: str) -> bool:
     """Mark the lane's row as crashed; return whether it had one. False as well when the database stays away for longer
     than the row lasts.
     """
     deadline = time.monotonic() + settings.lease.ttl_s
     while True:
-        database = database_of(settings)
+        database = build_database(settings)
         try:
-            return Workers(database).crashed(name)
+            return Workers(database).mark_crashed(name)
         except UnavailableError as error:
             log.warning("database.unreachable", doing="report a crash", error=str(error))
             if time.monotonic() > deadline:
@@ -288,11 +288,11 @@ def _enter_crash(settings: Settings, name: str) -> bool:
 
 def main() -> NoReturn:
     """The parent of lanes as a program of its own: its arguments are a descriptor, a name and queues."""
-    begin()
+    begin_program()
     control, base, queues = sys.argv[1:]
-    settings = load()
+    settings = load_settings()
     os.set_inheritable(int(control), False)
-    _Parent(settings, _spawning(settings, queues), base, int(control)).run()
+    _LaneParent(settings, _make_spawner(settings, queues), base, int(control)).run()
     sys.exit(0)
 
 

@@ -18,10 +18,10 @@ from celery import signals
 from hermes_worker import settings as settings_module
 from hermes_worker.observe import log
 from hermes_worker.settings import LeaseSettings, Settings
-from hermes_worker.tasks.upkeep import remove_left
+from hermes_worker.tasks.maintenance import remove_left_on_machine
 from hermes_worker.wiring import WorkerOptions, WorkerProcess, start_worker_process
 from hermes_worker.worker import lanes as lanes_module
-from hermes_worker.worker.lanes import Lanes
+from hermes_worker.worker.lanes import LanePool
 from hermes_worker.workspaces.sandbox.groups import groups
 
 HAND_OVER_S = 3.0
@@ -31,13 +31,13 @@ _LANES_PATIENCE_S = HAND_OVER_S + 2.0
 """How many seconds lanes get to end once the worker has: they were told to leave when it was, and take no longer."""
 
 _process: WorkerProcess | None = None
-_lanes: Lanes | None = None
+_lanes: LanePool | None = None
 _options = WorkerOptions()
 _process_lock = threading.Lock()
 _hurry = threading.Event()
 
 
-def process(settings: Settings | None = None) -> WorkerProcess:
+def get_process(settings: Settings | None = None) -> WorkerProcess:
     """The parts of this operating-system process, built once and after any fork.
 
     Raises ``ConfigurationError``, ``UnavailableError``.
@@ -45,7 +45,7 @@ def process(settings: Settings | None = None) -> WorkerProcess:
     global _process
     with _process_lock:
         if _process is None or _process.pid != os.getpid():
-            _process = start_worker_process(settings or settings_module.load(), _options)
+            _process = start_worker_process(settings or settings_module.load_settings(), _options)
         return _process
 
 
@@ -70,31 +70,31 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
 
     def begin(sender: Any = None, **_: Any) -> None:
         global _options
-        groups.ground()  # while this process is as alone in its control group as it will ever be
-        remove_left(settings.home)
+        groups.find_parent()  # while this process is as alone in its control group as it will ever be
+        remove_left_on_machine(settings.home)
         _options = open_lanes(settings, _options)
-        if _forks(sender):
+        if _uses_prefork(sender):
             drain_line.open()  # the children work; this process only looks after them and needs no parts
             return
-        process(settings)
+        get_process(settings)
 
     def begin_child(**_: Any) -> None:
-        here = process(settings)
-        here.keeper.serves_pool(os.getppid())
+        here = get_process(settings)
+        here.keeper.join_pool(os.getppid())
         drain_line.listen(here, settings.lease)
 
     def drain(**_: Any) -> None:
         if _lanes is not None:
-            _lanes.leave()
+            _lanes.drain_lanes()
         if drain_line.is_open:
             drain_line.say_drain()
             threading.Thread(target=_end_after, args=(_patience_s(settings.lease),), daemon=True).start()
             return
-        start_draining(process(settings), settings.lease)
+        start_draining(get_process(settings), settings.lease)
 
     def leave(**_: Any) -> None:
         if not drain_line.is_open:
-            process(settings).close()
+            get_process(settings).close()
         if _lanes is not None:
             _lanes.wait(_LANES_PATIENCE_S)
         if not drain_line.is_open:
@@ -105,7 +105,7 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
         if settings.metrics.port is not None and not _options.is_lane:
             controller = getattr(sender, "controller", None)
             slots = int(getattr(controller, "concurrency", 0) or 0)
-            _serve_metrics(settings, slots, None if drain_line.is_open else process(settings))
+            _serve_metrics(settings, slots, None if drain_line.is_open else get_process(settings))
 
     signals.worker_init.connect(begin, weak=False)
     signals.worker_ready.connect(serve, weak=False)
@@ -117,12 +117,12 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
 
 def _serve_metrics(settings: Settings, slots: int, here: WorkerProcess | None) -> None:
     """Serve the metrics. ``here`` is ``None`` in the parent of a prefork pool, which does nothing itself."""
-    from hermes_worker.metrics.serving import connection_gauges, serve_metrics  # loaded where they are wanted
+    from hermes_worker.metrics.serving import build_connection_gauges, serve_metrics  # loaded where they are wanted
 
     gauges = {"hermes_process_slots": lambda: float(slots)}
     if here is not None:
         gauges |= {"hermes_process_in_flight": lambda: float(here.parts.leases.in_flight)}
-        gauges |= connection_gauges(here.database)
+        gauges |= build_connection_gauges(here.database)
     serve_metrics(settings, "worker", gauges)
 
 
@@ -142,15 +142,15 @@ def start_draining(here: WorkerProcess, lease: LeaseSettings) -> None:
         return
     here.parts.leases.drain()
     log.info("worker.draining", in_flight=here.parts.leases.in_flight, drain_s=lease.drain_s)
-    threading.Thread(target=_leave_in_time, args=(here, lease), name="hermes_drain", daemon=True).start()
+    threading.Thread(target=_drain_and_exit, args=(here, lease), name="hermes_drain", daemon=True).start()
 
 
-def hurry() -> None:
+def end_drain() -> None:
     """End the drain period: the process was asked to leave a second time."""
     _hurry.set()
 
 
-def _leave_in_time(here: WorkerProcess, lease: LeaseSettings) -> None:
+def _drain_and_exit(here: WorkerProcess, lease: LeaseSettings) -> None:
     leases = here.parts.leases
     if _is_idle_within(here, lease.drain_s, can_hurry=True):
         return
@@ -183,7 +183,7 @@ def _end_after(seconds: float) -> None:
     os._exit(0)
 
 
-def _forks(worker: Any) -> bool:
+def _uses_prefork(worker: Any) -> bool:
     return "prefork" in str(getattr(worker, "pool_cls", ""))
 
 
@@ -217,10 +217,10 @@ class _DrainLine:
         self._ends = None
         os.close(write_end)
         heard = (read_end, os.getppid(), here, lease)
-        threading.Thread(target=_hear, args=heard, name="hermes_drain_line", daemon=True).start()
+        threading.Thread(target=_await_drain, args=heard, name="hermes_drain_line", daemon=True).start()
 
 
-def _hear(read_end: int, parent: int, here: WorkerProcess, lease: LeaseSettings) -> None:
+def _await_drain(read_end: int, parent: int, here: WorkerProcess, lease: LeaseSettings) -> None:
     os.read(read_end, 1)
     if os.getppid() == parent:
         start_draining(here, lease)

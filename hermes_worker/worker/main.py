@@ -26,17 +26,17 @@ from celery.worker import state
 
 from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, refuse_cluster
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.local.paths import broker_url_of
-from hermes_worker.local.process import root_warning, title_process
+from hermes_worker.local.paths import find_broker_url
+from hermes_worker.local.process import format_root_warning, title_process
 from hermes_worker.local.readiness import readiness
 from hermes_worker.observe import configure_logging, database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.system import faults, heap
-from hermes_worker.wiring import WorkerOptions, open_client, provider_of
+from hermes_worker.wiring import WorkerOptions, build_provider, open_client
 from hermes_worker.worker import lifecycle
-from hermes_worker.worker.app import build, connect_signals, process
+from hermes_worker.worker.app import build_app, connect_signals, get_process
 from hermes_worker.worker.monitoring import guard_control
-from hermes_worker.workspaces.marking import worker_title
+from hermes_worker.workspaces.command_mark import worker_title
 
 EX_OK = 0
 _LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -47,7 +47,7 @@ own.
 """
 
 
-class Pool(StrEnum):
+class WorkerPool(StrEnum):
     """The ways in which a worker runs several tasks at once."""
 
     THREADS = "threads"
@@ -55,7 +55,7 @@ class Pool(StrEnum):
     SOLO = "solo"
 
 
-def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concurrency: int) -> int:
+def run_worker(settings: Settings, options: WorkerOptions, *, pool: WorkerPool, concurrency: int) -> int:
     """Consume ``options.queues`` until SIGTERM or SIGINT; returns the process's exit status.
 
     Raises ``ConfigurationError`` before anything is consumed. A database or a broker that is away, full or read-only is
@@ -63,7 +63,9 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     """
     if {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
         _require_model(settings)
-    options = replace(options, slots=1 if pool is Pool.PREFORK else concurrency)  # a prefork child is a process each
+    options = replace(
+        options, slots=1 if pool is WorkerPool.PREFORK else concurrency
+    )  # a prefork child is a process each
     if options.is_lane:
         _require_apart(options, pool, concurrency)
         _bound_memory(settings.lease.lane_memory_mb)
@@ -76,16 +78,16 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     # Said at every loss of the broker: that tasks which are acknowledged late are not cancelled. None of ours is.
     warnings.simplefilter("ignore", CPendingDeprecationWarning)
     if settings.faults:
-        faults.arm(settings.faults)
+        faults.arm_faults(settings.faults)
     connect_signals(settings, lifecycle.open_lanes(settings, options))
     role = f"worker {','.join(options.queues)} [{concurrency}] pool process"
     title = worker_title(role, may_call_us=settings.terminal.allow_hermes_worker)
     signals.worker_process_init.connect(partial(_title_child, title), weak=False)
     readiness.ready_file = options.ready_file
     readiness.withdraw()
-    refuse_cluster(broker_url_of(settings))
+    refuse_cluster(find_broker_url(settings))
     _wait_for_database(settings, pool, options.alive_file)
-    app = build(settings)
+    app = build_app(settings)
     guard_control(RemoteControl(settings.worker.remote_control))
     worker = _Worker(
         app=app,
@@ -111,13 +113,13 @@ def node_name(queues: Sequence[str]) -> str:
 
 def run_lane(settings: Settings, options: WorkerOptions) -> int:
     """Be a lane for the queues of ``options``; see ``worker.lanes``."""
-    return run_worker(settings, options, pool=Pool.THREADS, concurrency=1)
+    return run_worker(settings, options, pool=WorkerPool.THREADS, concurrency=1)
 
 
-def _require_apart(options: WorkerOptions, pool: Pool, concurrency: int) -> None:
+def _require_apart(options: WorkerOptions, pool: WorkerPool, concurrency: int) -> None:
     """Raises ``ConfigurationError`` for a lane that would do more than one step at a time."""
     is_mixed = not all(QueueName(queue).is_for_lanes for queue in options.queues)
-    if is_mixed or pool is not Pool.THREADS or concurrency != 1:
+    if is_mixed or pool is not WorkerPool.THREADS or concurrency != 1:
         raise ConfigurationError(
             "suspects are tried one at a time and apart from all other work: a worker for their queues takes no other "
             "queue, the pool 'threads' and concurrency 1; other workers start such processes by themselves"
@@ -139,18 +141,18 @@ def _require_model(settings: Settings) -> None:
             "no model is configured: set HERMES_API_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY or HERMES_BASE_URL; "
             "'hermes-worker scripted-model' serves a stand-in"
         )
-    provider_of(settings)
+    build_provider(settings)
 
 
-def _fail_early(settings: Settings, pool: Pool) -> None:
+def _fail_early(settings: Settings, pool: WorkerPool) -> None:
     """Build what the first task would build: a signal handler of Celery's would log an error and go on without."""
-    if pool is Pool.PREFORK:
+    if pool is WorkerPool.PREFORK:
         open_client(settings).close()
     else:
-        process(settings)
+        get_process(settings)
 
 
-def _wait_for_database(settings: Settings, pool: Pool, alive_file: Path | None) -> None:
+def _wait_for_database(settings: Settings, pool: WorkerPool, alive_file: Path | None) -> None:
     """Register the process, however long the database is away, full or read-only. Leaves at a signal.
 
     Raises ``ConfigurationError``.
@@ -163,7 +165,7 @@ def _wait_for_database(settings: Settings, pool: Pool, alive_file: Path | None) 
                 _fail_early(settings, pool)
                 break
             except UnavailableError as error:
-                database_outage.failed(doing="register", error=str(error))
+                database_outage.note_failure(doing="register", error=str(error))
                 readiness.declare_waiting(str(error))
             if alive_file is not None:  # it is well: to end it would not bring the database back
                 with suppress(OSError):
@@ -173,7 +175,7 @@ def _wait_for_database(settings: Settings, pool: Pool, alive_file: Path | None) 
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    database_outage.worked()
+    database_outage.note_success()
 
 
 def _leave_at_once(_number: int, _frame: Any) -> NoReturn:
@@ -209,14 +211,14 @@ class _Worker(Worker):  # type: ignore[misc]
             # A signal that arrives while the loop waits for the broker would be noticed up to a second later.
             reader, self._waker = os.pipe()
             consumer.hub.add_reader(reader, os.read, reader, 1)
-        heap.settle()
+        heap.freeze_objects()
         log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
-        if not is_supervised() and not lifecycle.is_lane() and (warning := root_warning()):
+        if not is_supervised() and not lifecycle.is_lane() and (warning := format_root_warning()):
             log.warning("worker.root", warning=warning)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         if state.should_stop is not None:
-            lifecycle.hurry()
+            lifecycle.end_drain()
             return
         state.should_stop = EX_OK
         readiness.withdraw()

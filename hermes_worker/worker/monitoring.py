@@ -60,19 +60,19 @@ def handlers(allowed: RemoteControl) -> dict[str, _Handler]:
     for name, handler in _CELERYS.items():
         if name in _REPLACED:
             found[name] = _REPLACED[name]
-        elif allowed is RemoteControl.ALL or _reads(name):
-            found[name] = _in_a_sentence(name, handler)
+        elif allowed is RemoteControl.ALL or _is_reading(name):
+            found[name] = _explaining_handler(name, handler)
         else:
-            found[name] = _refused(name)
+            found[name] = _refusing_handler(name)
     return found
 
 
-def _reads(name: str) -> bool:
+def _is_reading(name: str) -> bool:
     info = control.Panel.meta.get(name)
     return info is None or (info.type == "inspect" and name not in _MORE_THAN_READING) or name in _READING
 
 
-def _refused(name: str) -> _Handler:
+def _refusing_handler(name: str) -> _Handler:
     def answer(_state: Any, **_: Any) -> Mapping[str, str]:
         log.warning("control.refused", command=name)
         return control.nok(  # type: ignore[no-any-return]
@@ -83,7 +83,7 @@ def _refused(name: str) -> _Handler:
     return answer
 
 
-def _in_a_sentence(name: str, handler: _Handler) -> _Handler:
+def _explaining_handler(name: str, handler: _Handler) -> _Handler:
     def answer(state: Any, **arguments: Any) -> Any:
         try:
             return handler(state, **arguments)
@@ -104,7 +104,7 @@ def _enable_events(state: Any) -> Mapping[str, str]:
     if dispatcher.groups:
         dispatcher.groups.add("task")
     dispatcher.enable()
-    _notice(state.consumer)
+    _refresh_strategies(state.consumer)
     log.info("events.enabled")
     return control.ok("task events enabled")  # type: ignore[no-any-return]
 
@@ -115,12 +115,12 @@ def _disable_events(state: Any) -> Mapping[str, str]:
     if dispatcher is None or not dispatcher.enabled:
         return control.ok("task events already disabled")  # type: ignore[no-any-return]
     dispatcher.disable()
-    _notice(state.consumer)
+    _refresh_strategies(state.consumer)
     log.info("events.disabled")
     return control.ok("task events disabled")  # type: ignore[no-any-return]
 
 
-def _notice(consumer: Any) -> None:
+def _refresh_strategies(consumer: Any) -> None:
     """Make the tasks notice the switch: a task's strategy looks once at whether events are sent."""
     consumer.update_strategies()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 
 from hermes_worker import installed
-from hermes_worker.extension import load
+from hermes_worker.extension import load_reference
 from hermes_worker.system import heap
 
 _MODULES = (
@@ -44,13 +44,13 @@ def warm_up() -> None:
     Everything that is there by now is kept out of garbage collections: a child's would copy it, page by page, and find
     nothing.
     """
-    heap.begin()
+    heap.collect_rarely()
     for name in _MODULES:
         importlib.import_module(name)
-    for tool in installed.current().tools.values():
-        load(tool.implementation)
+    for tool in installed.get_installed().tools.values():
+        load_reference(tool.implementation)
     _read_certificates()
-    heap.settle()
+    heap.freeze_objects()
 
 
 def _read_certificates() -> None:

@@ -32,7 +32,7 @@ class Ending(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Excess(StrEnum):
+class ExceededLimit(StrEnum):
     """The limit that a command was ended for exceeding."""
 
     PROCESSES = "processes"
@@ -49,15 +49,15 @@ class TerminalSize:
     columns: int = 120
 
 
-EXCESS_SENTENCES: Final[Mapping[Excess, str]] = MappingProxyType(
+EXCESS_SENTENCES: Final[Mapping[ExceededLimit, str]] = MappingProxyType(
     {
-        Excess.PROCESSES: "the command was ended because it started more processes than a command may have",
-        Excess.DISK: "the command was ended because the disk is nearly full; delete what is not needed any more",
-        Excess.WORKSPACE: (
+        ExceededLimit.PROCESSES: "the command was ended because it started more processes than a command may have",
+        ExceededLimit.DISK: "the command was ended because the disk is nearly full; delete what is not needed any more",
+        ExceededLimit.WORKSPACE: (
             "the command was ended because the workspace, or the command's $TMPDIR, held more than it may; delete what "
             "is not needed any more. A file counts as 16 KB at least"
         ),
-        Excess.MEMORY: (
+        ExceededLimit.MEMORY: (
             "the command was ended because all its processes together, with what they wrote to /tmp, took more memory "
             "than a command may have; do the work in smaller parts, or with fewer processes at once"
         ),
@@ -84,7 +84,7 @@ class CommandResult:
     """
     left_running: bool = False
     """Whether processes were still running in the background; they were ended."""
-    excess: Excess | None = None
+    excess: ExceededLimit | None = None
     """The limit that it was ended for, by its keeper or by the kernel; ``None`` for none."""
     sandbox: str | None = None
     """The sandbox that confined it; ``"none"`` when nothing confines commands here, ``None`` when the workspace was not
@@ -210,15 +210,15 @@ class Workspace(Protocol):
 
 
 @runtime_checkable
-class HoldsEnvironmentFiles(Protocol):
+class EnvironmentFilesHolder(Protocol):
     """A workspace that can read its environment files, so that their values can be hidden in results."""
 
-    def env_texts(self) -> tuple[str, ...]:
+    def read_env_texts(self) -> tuple[str, ...]:
         """The texts of ``.env`` and its like near the root. Raises nothing."""
 
 
 @runtime_checkable
-class Converses(Protocol):
+class ConversingWorkspace(Protocol):
     """A workspace whose commands can speak with the worker while they run."""
 
     def converse(
@@ -251,7 +251,7 @@ class ScriptAnswer:
 
 
 @runtime_checkable
-class RunsScripts(Protocol):
+class ScriptHost(Protocol):
     """A workspace on a host on which scripts of ours are run beside the commands of agents."""
 
     @property

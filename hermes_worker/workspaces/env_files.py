@@ -21,12 +21,12 @@ _BYTES_MAX: Final = 65_536
 _SKIPPED: Final = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", "hermes-results"})
 
 
-def env_texts(root: str) -> tuple[str, ...]:
+def read_env_texts(root: str) -> tuple[str, ...]:
     """The texts of the environment files of ``root`` and of the folders below it, two deep. No link is followed, and
     files that cannot be read are left out.
     """
     found: list[str] = []
-    for path in _files(root):
+    for path in _find_env_files(root):
         with suppress(OSError, NotPlain):
             found.append(read_plain(path, bytes_max=_BYTES_MAX, follows_links=False).decode("utf-8", "replace"))
         if len(found) == _FILES_MAX:
@@ -34,7 +34,7 @@ def env_texts(root: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _files(root: str) -> Iterator[str]:
+def _find_env_files(root: str) -> Iterator[str]:
     waiting, left = [(root, 0)], _ENTRIES_MAX
     while waiting:
         folder, depth = waiting.pop(0)

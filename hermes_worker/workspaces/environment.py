@@ -30,7 +30,7 @@ _INTERNAL_PREFIX = "HERMES_"
 _PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def command_environment(environ: Mapping[str, str], *, passthrough: Collection[str] = ()) -> dict[str, str]:
+def filter_environment(environ: Mapping[str, str], *, passthrough: Collection[str] = ()) -> dict[str, str]:
     """The part of ``environ`` that commands get: the allow-list and the names an operator listed in ``passthrough``."""
     allowed = {name: value for name, value in environ.items() if _may_pass(name, passthrough)}
     allowed.setdefault("PATH", _PATH_DEFAULT)

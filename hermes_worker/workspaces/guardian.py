@@ -39,7 +39,7 @@ done
 """
 
 
-class Guardian:
+class CommandGuardian:
     """The companion of this process, started when it is first needed and again if it was killed."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Guardian:
         self._listed: dict[int, str] = {}
         self._is_registered = False
 
-    def entrance(self) -> int:
+    def open_entrance(self) -> int:
         """Return a descriptor through which a new command enters itself: pass it on, then close it.
 
         It is a duplicate, so that replacing the companion never leaves another thread with a number that by then means
@@ -61,7 +61,7 @@ class Guardian:
             assert self._pipe is not None
             return os.dup(self._pipe)
 
-    def entered(self, pid: int, tag: str) -> None:
+    def note_entered(self, pid: int, tag: str) -> None:
         """Remember a command that entered itself, in case the companion has to be replaced."""
         with self._lock:
             self._listed[pid] = tag
@@ -70,9 +70,9 @@ class Guardian:
         """Strike off a command whose processes are gone."""
         with self._lock:
             self._listed.pop(pid, None)
-            self._tell(f"- {pid}\n")
+            self._write_line(f"- {pid}\n")
 
-    def forget(self) -> None:
+    def forget_in_child(self) -> None:
         """Drop everything in a forked child: the companion and the commands are the parent's."""
         self._lock = threading.Lock()
         if self._pipe is not None:
@@ -92,7 +92,7 @@ class Guardian:
         self._close()
         if not self._is_registered:
             # Here and not on import, so that a process that runs no commands carries none of this.
-            os.register_at_fork(after_in_child=self.forget)
+            os.register_at_fork(after_in_child=self.forget_in_child)
             atexit.register(self.stop)
             self._is_registered = True
         read_end, write_end = os.pipe()
@@ -114,9 +114,9 @@ class Guardian:
             os.close(read_end)
         self._pipe = write_end
         for pid, tag in self._listed.items():
-            self._tell(f"+ {pid} {tag}\n")
+            self._write_line(f"+ {pid} {tag}\n")
 
-    def _tell(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         if self._pipe is None:
             return
         try:
@@ -138,4 +138,4 @@ class Guardian:
             self._companion = None
 
 
-guardian = Guardian()
+guardian = CommandGuardian()

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 from hermes_worker.workspaces import shell
 from hermes_worker.workspaces.base import (
@@ -28,17 +28,17 @@ from hermes_worker.workspaces.base import (
     WorkspaceError,
     require_path,
 )
-from hermes_worker.workspaces.env_files import env_texts
-from hermes_worker.workspaces.environment import command_environment
-from hermes_worker.workspaces.minding import talking
+from hermes_worker.workspaces.env_files import read_env_texts
+from hermes_worker.workspaces.environment import filter_environment
+from hermes_worker.workspaces.process_daemon import client as talking
 from hermes_worker.workspaces.processes import ProcessLook, ProcessOrder
-from hermes_worker.workspaces.protection import Protection
-from hermes_worker.workspaces.quota import Quota
+from hermes_worker.workspaces.protection import FileProtection
+from hermes_worker.workspaces.quota import WorkspaceQuota
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.helper.space import free_bytes
-from hermes_worker.workspaces.sandbox.keeping import Watched
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.kept_command import WatchedDirectory
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
-from hermes_worker.workspaces.shell import Terminal
+from hermes_worker.workspaces.shell import TerminalPair
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,7 +72,7 @@ class LocalWorkspace:
         self._again = partial(
             LocalWorkspace,
             root,
-            base_env=command_environment(base_env, passthrough=env_passthrough),
+            base_env=filter_environment(base_env, passthrough=env_passthrough),
             env_passthrough=tuple(env_passthrough),
             hermes_home=hermes_home,
             sandbox=sandbox,
@@ -88,10 +88,10 @@ class LocalWorkspace:
         if not Path(self._root).is_dir():
             raise WorkspaceError(f"the workspace {root!r} is not a directory")
         self._processes = Path(processes_dir or self._root.parent / f".{self._root.name}.processes")
-        self._base_env = command_environment(base_env, passthrough=env_passthrough)
-        self._quota = Quota(self.root, bytes_max) if bytes_max else None
+        self._base_env = filter_environment(base_env, passthrough=env_passthrough)
+        self._quota = WorkspaceQuota(self.root, bytes_max) if bytes_max else None
         self._home = self._base_env.get("HOME")
-        self._protection = Protection(
+        self._protection = FileProtection(
             home=os.path.realpath(self._home) if self._home else None,
             hermes_home=os.path.realpath(hermes_home) if hermes_home else None,
         )
@@ -103,13 +103,13 @@ class LocalWorkspace:
     def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
         require_path(path)
         folder = self.resolve(cwd) if cwd is not None else self._root
-        named = PurePosixPath(folder, self._expanded(path))
+        named = PurePosixPath(folder, self._expand_home(path))
         canonical = PurePosixPath(os.path.realpath(named))
         if not canonical.is_relative_to(self._root):
             raise WorkspaceError(f"{path!r} is outside the workspace {self.root!r}")
         # The name as given counts too: a link called .env may lead to a file that is kept elsewhere.
         for candidate in (canonical, named):
-            refusal = self._protection.refusal(candidate, for_write=for_write)
+            refusal = self._protection.find_refusal(candidate, for_write=for_write)
             if refusal:
                 raise WorkspaceError(f"{path!r} {refusal}")
         return canonical
@@ -119,11 +119,11 @@ class LocalWorkspace:
             is_link = stat.S_ISLNK(os.lstat(canonical).st_mode)
         except OSError:
             return False
-        return not is_link and self._protection.refusal(PurePosixPath(canonical), for_write=False) is None
+        return not is_link and self._protection.find_refusal(PurePosixPath(canonical), for_write=False) is None
 
     def read_bytes(self, path: str, *, limit: int = FILE_BYTES_MAX) -> bytes:
         canonical = self.resolve(path)
-        with _reported(path), self._parent(canonical) as (folder, name):
+        with _translate_errors(path), self._open_parent(canonical) as (folder, name):
             try:
                 return read_plain(name, folder=folder, bytes_max=limit, follows_links=False)
             except NotPlain:
@@ -134,11 +134,11 @@ class LocalWorkspace:
         self.require_free_space()
         if self._quota is not None:
             self._quota.require_room(len(data))
-        with _reported(path), self._parent(canonical, create=True) as (folder, name):
+        with _translate_errors(path), self._open_parent(canonical, create=True) as (folder, name):
             mode = _mode_to_keep(path, name, folder)
             temporary = f".{name[:100]}.{secrets.token_hex(6)}.hermes-tmp"
             try:
-                _write_new(temporary, data, self._allowed(0o666) if mode is None else mode, folder)
+                _write_new(temporary, data, self._masked_mode(0o666) if mode is None else mode, folder)
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -147,18 +147,18 @@ class LocalWorkspace:
 
     def remove(self, path: str) -> None:
         canonical = self.resolve(path, for_write=True)
-        with _reported(path), self._parent(canonical) as (folder, name):
+        with _translate_errors(path), self._open_parent(canonical) as (folder, name):
             _require_regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
             os.unlink(name, dir_fd=folder)
 
     def require_folder(self, path: str) -> None:
         canonical = self.resolve(path)
-        with _reported(path), self._folder(canonical):
+        with _translate_errors(path), self._open_folder(canonical):
             pass
 
     def entries(self, path: str) -> tuple[str, ...]:
         canonical = self.resolve(path)
-        with _reported(path), self._folder(canonical) as folder, os.scandir(folder) as found:
+        with _translate_errors(path), self._open_folder(canonical) as folder, os.scandir(folder) as found:
             return tuple(sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in found))
 
     def execute(
@@ -174,7 +174,7 @@ class LocalWorkspace:
         on_output: Callable[[bytes], None] | None = None,
         has_own_errors: bool = False,
         stdin: int | None = None,
-        terminal: TerminalSize | Terminal | None = None,
+        terminal: TerminalSize | TerminalPair | None = None,
     ) -> CommandResult:
         """Run a command, see ``Workspace``. ``terminal`` may be one that is open; it stays the caller's, and so does
         ``stdin``.
@@ -183,9 +183,9 @@ class LocalWorkspace:
         # Opening it says in good words what starting the shell there would say in bad ones.
         self.require_folder(cwd or ".")
         try:
-            confined = self._sandbox.confine(self.root, origin) if self._sandbox else None
+            confined = self._sandbox.plan_confinement(self.root, origin) if self._sandbox else None
         except OSError as error:
-            raise WorkspaceError(f"the command could not be confined: {reason_of(error)}") from error
+            raise WorkspaceError(f"the command could not be confined: {format_reason(error)}") from error
         wanted = shell.RunningCommand(
             text=command,
             cwd=str(folder),
@@ -196,25 +196,25 @@ class LocalWorkspace:
             confinement=confined.confinement if confined else None,
             limits=self._sandbox.limits if self._sandbox else None,
             has_own_errors=has_own_errors,
-            watched=(self._watched(),),
+            watched=(self._watched_directory(),),
             umask=self._umask,
             may_call_us=self.may_call_us,
             on_output=on_output,
             stdin=stdin,
         )
-        result = _run(wanted, terminal, should_stop)
+        result = _run_command(wanted, terminal, should_stop)
         if self._sandbox is None:
             return result
         refusals = confined.door.refusals if confined and confined.door else ()
         return replace(
             result,
-            sandbox=self._sandbox.standing().name,
+            sandbox=self._sandbox.find_backend().name,
             network=confined.network.value if confined else None,
             refused=tuple(f"{refusal.target}: {refusal.reason}" for refusal in refusals),
         )
 
-    def env_texts(self) -> tuple[str, ...]:
-        return env_texts(self.root)
+    def read_env_texts(self) -> tuple[str, ...]:
+        return read_env_texts(self.root)
 
     def confines(self, origin: RunOrigin) -> bool:
         return self._sandbox is not None and self._sandbox.confines(self.root, origin)
@@ -253,48 +253,48 @@ class LocalWorkspace:
 
     def start_process(self, name: str, order: ProcessOrder) -> None:
         self.require_folder(order.cwd or ".")
-        talking.start(self._processes / name, self, order)
+        talking.start_minder(self._processes / name, self, order)
 
     def look_at_process(self, name: str) -> ProcessLook:
-        return talking.look(self._processes / name)
+        return talking.read_look(self._processes / name)
 
-    def tell_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
-        talking.tell(self._processes / name, data, is_last=is_last)
+    def write_to_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
+        talking.write_input(self._processes / name, data, is_last=is_last)
 
     def end_process(self, name: str) -> None:
-        talking.end(self._processes / name)
+        talking.order_end(self._processes / name)
 
-    def forget_process(self, name: str) -> None:
-        talking.forget(self._processes / name)
+    def remove_process(self, name: str) -> None:
+        talking.remove_process(self._processes / name)
 
-    def _watched(self) -> Watched:
-        allowed = self._quota.allowed() if self._quota else 0
-        return Watched(path=self.root, bytes_max=allowed, free_bytes_min=self._free_bytes_min)
+    def _watched_directory(self) -> WatchedDirectory:
+        allowed = self._quota.allowed_bytes() if self._quota else 0
+        return WatchedDirectory(path=self.root, bytes_max=allowed, free_bytes_min=self._free_bytes_min)
 
     def require_free_space(self) -> None:
         try:
             free = free_bytes(self.root)
         except OSError as error:
-            raise WorkspaceError(f"the disk of the workspace cannot be looked at: {reason_of(error)}") from error
+            raise WorkspaceError(f"the disk of the workspace cannot be looked at: {format_reason(error)}") from error
         if free < self._free_bytes_min:
             raise WorkspaceError(
                 f"the disk of the workspace has only {free // 1024**2} MB left, and at least "
                 f"{self._free_bytes_min // 1024**2} MB are kept free; somebody has to make room on it"
             )
 
-    def _expanded(self, path: str) -> str:
+    def _expand_home(self, path: str) -> str:
         is_in_home = self._home is not None and (path == "~" or path.startswith("~/"))
         return f"{self._home}{path[1:]}" if is_in_home else path
 
     @contextmanager
-    def _folder(self, canonical: PurePosixPath, *, create: bool = False) -> Iterator[int]:
+    def _open_folder(self, canonical: PurePosixPath, *, create: bool = False) -> Iterator[int]:
         """A descriptor of the folder, opened from the root down without following links."""
         descriptor = os.open(self._root, _FOLDER_FLAGS)
         try:
             for name in canonical.relative_to(self._root).parts:
-                is_new = create and _made(name, descriptor)
+                is_new = create and _make_folder(name, descriptor)
                 inner = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
-                if is_new and (mode := self._allowed(0o777)) is not None:
+                if is_new and (mode := self._masked_mode(0o777)) is not None:
                     os.fchmod(inner, mode | os.fstat(inner).st_mode & (stat.S_ISGID | stat.S_ISVTX))
                 os.close(descriptor)
                 descriptor = inner
@@ -302,34 +302,34 @@ class LocalWorkspace:
         finally:
             os.close(descriptor)
 
-    def _allowed(self, mode: int) -> int | None:
+    def _masked_mode(self, mode: int) -> int | None:
         """The permissions of a new file under the umask; ``None`` when the umask of the worker decides."""
         return None if self._umask is None else mode & ~self._umask
 
     @contextmanager
-    def _parent(self, canonical: PurePosixPath, *, create: bool = False) -> Iterator[tuple[int, str]]:
+    def _open_parent(self, canonical: PurePosixPath, *, create: bool = False) -> Iterator[tuple[int, str]]:
         """The folder that holds ``canonical``, and its name there."""
         if canonical == self._root:
             raise IsADirectoryError
-        with self._folder(canonical.parent, create=create) as folder:
+        with self._open_folder(canonical.parent, create=create) as folder:
             yield folder, canonical.name
 
 
-def _run(
-    wanted: shell.RunningCommand, terminal: TerminalSize | Terminal | None, should_stop: Callable[[], bool]
+def _run_command(
+    wanted: shell.RunningCommand, terminal: TerminalSize | TerminalPair | None, should_stop: Callable[[], bool]
 ) -> CommandResult:
     """Run a command, with a terminal of its own where only a size is given."""
     if not isinstance(terminal, TerminalSize):
-        return shell.run(replace(wanted, terminal=terminal), should_stop=should_stop)
+        return shell.run_command(replace(wanted, terminal=terminal), should_stop=should_stop)
     try:
-        opened = Terminal.opened(terminal)
+        opened = TerminalPair.open(terminal)
     except OSError as error:
-        raise WorkspaceError(f"no terminal can be opened: {reason_of(error)}") from error
+        raise WorkspaceError(f"no terminal can be opened: {format_reason(error)}") from error
     with closing(opened):
-        return shell.run(replace(wanted, terminal=opened), should_stop=should_stop)
+        return shell.run_command(replace(wanted, terminal=opened), should_stop=should_stop)
 
 
-def _made(name: str, folder: int) -> bool:
+def _make_folder(name: str, folder: int) -> bool:
     """Make a folder unless there is one; return whether it was made."""
     try:
         os.mkdir(name, dir_fd=folder)
@@ -347,7 +347,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 @contextmanager
-def _reported(path: str) -> Iterator[None]:
+def _translate_errors(path: str) -> Iterator[None]:
     """Turn the system's errors about ``path`` into ``WorkspaceError``, without naming anything but ``path``."""
     try:
         yield

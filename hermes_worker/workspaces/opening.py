@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hermes_worker import installed
 from hermes_worker.core.home_paths import is_shared_with_copies
-from hermes_worker.extension import load
+from hermes_worker.extension import load_reference
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceKind, WorkspaceRef
@@ -39,12 +39,12 @@ class CopyRule:
 
 def open_workspace(ref: WorkspaceRef, options: OpeningOptions) -> Workspace:
     """Open the workspace that ``ref`` names. Raises ``WorkspaceError`` when it cannot be opened from this machine."""
-    declared = installed.current().workspaces.get(ref.kind)
+    declared = installed.get_installed().workspaces.get(ref.kind)
     if declared is None:
         raise WorkspaceError(
             f"no enabled extension brings workspaces of the kind {ref.kind!r}: enable it on every worker for tools"
         )
-    workspace: Workspace = load(declared.implementation)(ref.root, options)
+    workspace: Workspace = load_reference(declared.implementation)(ref.root, options)
     return workspace
 
 

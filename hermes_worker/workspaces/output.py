@@ -9,7 +9,7 @@ _LINE_BYTES_MAX = 1_024
 """A longer line is cut."""
 
 
-class HeadTail:
+class OutputBuffer:
     """Collects bytes and keeps at most about ``limit`` of them, however many are written."""
 
     def __init__(self, limit: int) -> None:
@@ -37,13 +37,15 @@ class HeadTail:
         if not self.was_truncated:
             return bytes(self._head + self._tail)
         given_up = min(_LINE_BYTES_MAX, (self._head_max + self._tail_max) // 32)
-        head = _without_broken_end(_to_last_line(bytes(self._head), given_up))
-        tail = _without_broken_start(_from_first_line(bytes(self._tail[len(self._tail) - self._tail_max :]), given_up))
+        head = _strip_broken_end(_cut_to_last_line(bytes(self._head), given_up))
+        tail = _strip_broken_start(
+            _cut_from_first_line(bytes(self._tail[len(self._tail) - self._tail_max :]), given_up)
+        )
         omitted = self._total - len(head) - len(tail)
         return head + b"\n\n... [%d bytes omitted] ...\n\n" % omitted + tail
 
 
-def _to_last_line(data: bytes, given_up: int) -> bytes:
+def _cut_to_last_line(data: bytes, given_up: int) -> bytes:
     """``data`` up to the end of a line, or of a word; at most ``given_up`` bytes less. A word that is cut in two cannot
     be read, and half a secret is not recognised as one.
     """
@@ -54,7 +56,7 @@ def _to_last_line(data: bytes, given_up: int) -> bytes:
     return data
 
 
-def _from_first_line(data: bytes, given_up: int) -> bytes:
+def _cut_from_first_line(data: bytes, given_up: int) -> bytes:
     """``data`` from the beginning of a line, or of a word."""
     for end in (data.find(b"\n", 0, given_up), data.find(b" ", 0, given_up)):
         if end >= 0:
@@ -66,14 +68,14 @@ def _is_continuation(byte: int) -> bool:
     return byte & 0xC0 == 0x80
 
 
-def _without_broken_start(data: bytes) -> bytes:
+def _strip_broken_start(data: bytes) -> bytes:
     start = 0
     while start < min(3, len(data)) and _is_continuation(data[start]):
         start += 1
     return data[start:]
 
 
-def _without_broken_end(data: bytes) -> bytes:
+def _strip_broken_end(data: bytes) -> bytes:
     """``data`` without a last character whose bytes are not all there."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]

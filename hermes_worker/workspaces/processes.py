@@ -75,7 +75,7 @@ class ProcessLook:
 
 
 @runtime_checkable
-class KeepsProcesses(Protocol):
+class ProcessHost(Protocol):
     """A workspace in which processes outlive calls. Thread-safe."""
 
     def start_process(self, name: str, order: ProcessOrder) -> None:
@@ -86,7 +86,7 @@ class KeepsProcesses(Protocol):
     def look_at_process(self, name: str) -> ProcessLook:
         """Read the state of a process. Raises ``PathNotFound`` when there is none of the name."""
 
-    def tell_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
+    def write_to_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
         """Write to its standard input, and end that when ``is_last``. Not idempotent. Raises ``PathNotFound``, or
         ``WorkspaceError`` when it has ended or reads nothing."""
 
@@ -95,5 +95,5 @@ class KeepsProcesses(Protocol):
         ``PathNotFound``.
         """
 
-    def forget_process(self, name: str) -> None:
+    def remove_process(self, name: str) -> None:
         """Remove the state of a process, and end it if it runs. Idempotent."""

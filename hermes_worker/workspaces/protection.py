@@ -39,7 +39,7 @@ _SYSTEM_FILES = ("/etc/group", "/etc/passwd", "/etc/systemd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Protection:
+class FileProtection:
     """The rules for one machine."""
 
     home: str | None = None
@@ -47,9 +47,13 @@ class Protection:
     hermes_home: str | None = None
     """The worker's own directory of settings and state."""
 
-    def refusal(self, path: PurePosixPath, *, for_write: bool) -> str | None:
+    def find_refusal(self, path: PurePosixPath, *, for_write: bool) -> str | None:
         """The reason why ``path`` (absolute) may not be used, as the end of a sentence; ``None`` when it may."""
-        if _is_secret_name(path) or _is_in(path, _SYSTEM_SECRETS) or _is_in(path, _below(self.home, _SECRETS_OF_HOME)):
+        if (
+            _is_secret_name(path)
+            or _is_in(path, _SYSTEM_SECRETS)
+            or _is_in(path, _join_below(self.home, _SECRETS_OF_HOME))
+        ):
             return "holds credentials and is protected"
         if self._is_in_hermes_home(path):
             return "holds the state of hermes-worker and is protected"
@@ -78,7 +82,7 @@ def is_env_file(name: str) -> bool:
     return folded in (".env", ".envrc") or (folded.startswith(".env.") and folded not in _ENV_TEMPLATES)
 
 
-def _below(folder: str | None, names: tuple[str, ...]) -> tuple[str, ...]:
+def _join_below(folder: str | None, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names) if folder else ()
 
 

@@ -16,7 +16,7 @@ _SLACK_BYTES: Final = 1024**2
 """A command in a workspace that is full already may use this much more, so that it can tidy up."""
 
 
-class Quota:
+class WorkspaceQuota:
     """The size of one workspace, and its limit. Thread-safe."""
 
     def __init__(self, root: str, bytes_max: int) -> None:
@@ -30,9 +30,9 @@ class Quota:
         """Count a file of ``size`` bytes that is about to be written. Raises ``WorkspaceError``."""
         with self._lock:
             taken = max(size, FILE_BYTES_MIN)
-            content = self._recent()
+            content = self._recent_content()
             if content.bytes + taken > self._bytes_max:
-                content = self._measured()
+                content = self._measure_content()
             if content.bytes + taken > self._bytes_max:
                 raise WorkspaceError(
                     f"the workspace holds {content.bytes // 1024**2} MB, and may hold {self._bytes_max // 1024**2} MB "
@@ -41,23 +41,23 @@ class Quota:
                 )
             content.bytes += taken
 
-    def allowed(self) -> int:
+    def allowed_bytes(self) -> int:
         """Up to how many bytes a command that begins now may fill the workspace."""
         with self._lock:
-            used = self._recent().bytes
+            used = self._recent_content().bytes
             return self._bytes_max if used <= self._bytes_max else used + _SLACK_BYTES
 
-    def _recent(self) -> Content:
+    def _recent_content(self) -> Content:
         """The size of the workspace; walks only when it has been a while, or when enough was written to the disk to
         matter.
         """
         content = self._content
         is_recent = time.monotonic() < self._known_at + _KNOWN_FOR_S
         if content is None or not is_recent or content.may_have_outgrown(self._bytes_max):
-            return self._measured()
+            return self._measure_content()
         return content
 
-    def _measured(self) -> Content:
+    def _measure_content(self) -> Content:
         walk = Walk(self._root)
         walk.finished(time.monotonic() + _PATIENCE_S)
         self._content, self._known_at = Content(self._root, walk.bytes), time.monotonic()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hermes_worker.workspaces.remote.docker import DockerAccount
     from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount
     from hermes_worker.workspaces.remote.ssh import SshAccount
-    from hermes_worker.workspaces.sandbox.ladder import Sandbox
+    from hermes_worker.workspaces.sandbox.backends import Sandbox
 
 CONTAINED_DIRECTORY = "/workspace/files"
 """The path of a session's workspace in its container or pod. The folder above it is a volume."""
@@ -83,7 +83,7 @@ class WorkspaceRef:
         raise ValueError("a workspace reference must be a JSON object with a kind and a root")
 
 
-def session_workspace(workspaces_dir: str, session_id: str, *, kind: str = WorkspaceKind.LOCAL) -> WorkspaceRef:
+def make_session_ref(workspaces_dir: str, session_id: str, *, kind: str = WorkspaceKind.LOCAL) -> WorkspaceRef:
     """The workspace of its own that a new session gets: one directory below ``workspaces_dir``.
 
     The same id always gives the same directory, and two ids never share one, whatever they are made of.

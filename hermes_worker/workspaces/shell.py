@@ -24,16 +24,24 @@ from typing import IO, Final
 
 import psutil
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.workspaces.base import CommandResult, Ending, TerminalSize, WorkspaceError
+from hermes_worker.workspaces.command_mark import MARK_LETTER, MARK_LIMIT, MARK_VARIABLE
 from hermes_worker.workspaces.guardian import TAG_VARIABLE, guardian
-from hermes_worker.workspaces.marking import MARK_LETTER, MARK_LIMIT, MARK_VARIABLE
-from hermes_worker.workspaces.output import HeadTail
+from hermes_worker.workspaces.output import OutputBuffer
 from hermes_worker.workspaces.sandbox.base import Confinement
 from hermes_worker.workspaces.sandbox.helper import keeper
-from hermes_worker.workspaces.sandbox.keeping import OOM_SCORE, KeeperVerdict, Kept, Launch, Watched, kept, rlimits
+from hermes_worker.workspaces.sandbox.keeper_starter import KeeperProcess
+from hermes_worker.workspaces.sandbox.kept_command import (
+    OOM_SCORE,
+    KeeperVerdict,
+    KeptCommand,
+    LaunchOptions,
+    WatchedDirectory,
+    hold_command,
+    rlimits,
+)
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
-from hermes_worker.workspaces.sandbox.starting import KeeperProcess
 
 _SHELL: Final = ("/bin/bash", "--noprofile", "--norc", "-c")
 _COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
@@ -94,14 +102,14 @@ _Process = subprocess.Popen[bytes] | KeeperProcess
 
 
 @dataclass(frozen=True, slots=True)
-class Terminal:
+class TerminalPair:
     """Both sides of a terminal, as descriptors."""
 
     ours: int
     theirs: int
 
     @classmethod
-    def opened(cls, size: TerminalSize) -> Terminal:
+    def open(cls, size: TerminalSize) -> TerminalPair:
         """Open a terminal. Raises ``OSError``."""
         ours, theirs = os.openpty()
         termios.tcsetwinsize(ours, (size.rows, size.columns))
@@ -127,7 +135,7 @@ class RunningCommand:
     limits: CommandLimits | None = None
     has_own_errors: bool = False
     """Whether stderr is kept apart from stdout."""
-    watched: Sequence[Watched] = ()
+    watched: Sequence[WatchedDirectory] = ()
     """Directories that must not become too full while it runs; only where something confines it."""
     umask: int | None = None
     """Permission bits that its new files do not get; ``None`` for the worker's own umask."""
@@ -137,18 +145,18 @@ class RunningCommand:
     """Called with all output as it comes."""
     stdin: int | None = None
     """A descriptor that the command reads; ``None`` for one at its end. It stays the caller's."""
-    terminal: Terminal | None = None
+    terminal: TerminalPair | None = None
     """The terminal that the command has; ``None`` for pipes. It stays the caller's."""
 
 
-def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandResult:
+def run_command(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandResult:
     """Run ``command`` to its end, its time limit or the stop; nothing of it is left running.
 
     Raises ``WorkspaceError`` when it cannot be started.
     """
     check_command(command.text)
     with _open_state() as state:
-        running = _Running(command, state_descriptor=state.fileno())
+        running = _StartedCommand(command, state_descriptor=state.fileno())
         try:
             ending = running.wait(should_stop)
             left_running = running.finish() if ending is Ending.EXITED else running.kill(ending)
@@ -157,7 +165,7 @@ def run(command: RunningCommand, *, should_stop: Callable[[], bool]) -> CommandR
             running.close()
         state.seek(0)
         given = {**command.base_env, **running.variables}
-        cwd, exported = state_of(state.read(_STATE_BYTES_MAX + 1), given)
+        cwd, exported = parse_state(state.read(_STATE_BYTES_MAX + 1), given)
     if running.verdict.unconfined is not None:
         raise WorkspaceError(f"the command was not started, because confining it failed: {running.verdict.unconfined}")
     return CommandResult(
@@ -188,31 +196,31 @@ def check_command(text: str) -> None:
         )
 
 
-class _Running:
+class _StartedCommand:
     """A started command. One thread uses it, from ``wait`` through ``finish`` or ``kill`` to ``close``."""
 
     def __init__(self, command: RunningCommand, *, state_descriptor: int) -> None:
-        self.output = HeadTail(command.output_bytes_max)
-        self.errors = HeadTail(command.output_bytes_max)
+        self.output = OutputBuffer(command.output_bytes_max)
+        self.errors = OutputBuffer(command.output_bytes_max)
         self.verdict = KeeperVerdict()
         self.variables: Mapping[str, str] = {}
         """The variables that its confinement added to its environment."""
         self._deadline = time.monotonic() + command.timeout_s
         self._tag = secrets.token_hex(8)
         self._tell = command.on_output
-        self._kept: Kept | None = None
+        self._kept: KeptCommand | None = None
         self._resources = ExitStack()
         try:
-            self._process = self._opened(command, state_descriptor)
+            self._process = self._open_and_start(command, state_descriptor)
         except (OSError, ValueError) as error:
             self._resources.close()
-            raise WorkspaceError(f"the command could not be started: {reason_of(error)}") from error
-        guardian.entered(self._process.pid, self._tag)
+            raise WorkspaceError(f"the command could not be started: {format_reason(error)}") from error
+        guardian.note_entered(self._process.pid, self._tag)
         self._process_descriptor = _open_process(self._process.pid)
 
-    def _opened(self, command: RunningCommand, state: int) -> _Process:
+    def _open_and_start(self, command: RunningCommand, state: int) -> _Process:
         """Start it with a pipe or two, whose reading ends are kept in ``_pipes``."""
-        self._pipes: dict[int, HeadTail] = {}
+        self._pipes: dict[int, OutputBuffer] = {}
         with ExitStack() as write_ends:
             ends = []
             if command.terminal is not None:
@@ -257,7 +265,7 @@ class _Running:
         """
         left_running = False
         if self._kept is not None:
-            self.verdict = self._kept.verdict()
+            self.verdict = self._kept.read_verdict()
             left_running = self.verdict.left_running
         if self._kept is None or self._was_keeper_killed():
             left_running = self._end_session()
@@ -270,20 +278,20 @@ class _Running:
         return ended is None or ended.si_code != os.CLD_EXITED
 
     def _end_session(self) -> bool:
-        are_gone = self._are_gone_within(_FINISH_GRACE_S, self._session)
+        are_gone = self._are_gone_within(_FINISH_GRACE_S, self._list_session)
         if not are_gone:
-            self._signal(self._session(), signal.SIGTERM)
-            if not self._are_gone_within(_STRAY_GRACE_S, self._session):
-                self._destroy(self._session)
+            self._signal(self._list_session(), signal.SIGTERM)
+            if not self._are_gone_within(_STRAY_GRACE_S, self._list_session):
+                self._kill_until_gone(self._list_session)
         return not are_gone
 
     def kill(self, ending: Ending) -> bool:
         """End the shell and everything it started, also what left its session. Returns true."""
         number = _END_SIGNALS[ending]
         if not self._is_ended_by_keeper(number):
-            self._signal(self._family(), signal.SIGTERM)
-            if not self._are_gone_within(keeper.STOP_SIGNALS[number], self._family):
-                self._destroy(self._family)
+            self._signal(self._list_family(), signal.SIGTERM)
+            if not self._are_gone_within(keeper.STOP_SIGNALS[number], self._list_family):
+                self._kill_until_gone(self._list_family)
         self._drain()
         return True
 
@@ -302,7 +310,7 @@ class _Running:
     def close(self) -> None:
         """Release what the command held; kills it if it is still running."""
         if not self._has_exited() and not self._is_ended_by_keeper(signal.SIGUSR1):
-            self._destroy(self._family)
+            self._kill_until_gone(self._list_family)
         try:
             self._process.wait(_KILL_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -315,43 +323,43 @@ class _Running:
             os.close(self._process_descriptor)
 
     def _start(self, command: RunningCommand, outputs: tuple[int, int], state: int) -> _Process:
-        entrance = guardian.entrance()
+        entrance = guardian.open_entrance()
         try:
             if command.confinement is None:
-                return self._unconfined(command, outputs, entrance, state)
+                return self._start_unconfined(command, outputs, entrance, state)
             self._kept = self._resources.enter_context(
-                kept(
+                hold_command(
                     command.confinement,
                     tag=self._tag,
                     limits=command.limits,
-                    more_limits=_mark_of(command),
+                    more_limits=_mark_limits(command),
                     watched=command.watched,
                 )
             )
             self.variables = self._kept.variables
             enter = "" if command.stdin is None else _READ_FROM.format(stdin=keeper.FIRST_DESCRIPTOR + 1)
             script = _SCRIPT.format(enter=enter, state=keeper.FIRST_DESCRIPTOR)
-            launch = Launch(
+            launch = LaunchOptions(
                 cwd=command.cwd,
-                env=self._environment(command),
+                env=self._build_environment(command),
                 outputs=outputs,
                 entrance=entrance,
                 for_command=(state,) if command.stdin is None else (state, command.stdin),
                 umask=command.umask,
             )
-            return self._kept.start([*_wrap(command), *_SHELL, script, "bash", command.text], launch)
+            return self._kept.start([*_terminal_words(command), *_SHELL, script, "bash", command.text], launch)
         finally:
             os.close(entrance)
 
-    def _unconfined(
+    def _start_unconfined(
         self, command: RunningCommand, outputs: tuple[int, int], entrance: int, state: int
     ) -> subprocess.Popen[bytes]:
-        enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_limiting(command))
+        enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_render_limits(command))
         script = _SCRIPT.format(enter=enter if command.terminal is None else "", state=state)
         return subprocess.Popen(
-            [*_wrap(command, enter), *_SHELL, script, "bash", command.text],
+            [*_terminal_words(command, enter), *_SHELL, script, "bash", command.text],
             cwd=command.cwd,
-            env=self._environment(command),
+            env=self._build_environment(command),
             stdin=subprocess.DEVNULL if command.stdin is None else command.stdin,
             stdout=outputs[0],
             stderr=outputs[1],
@@ -360,7 +368,7 @@ class _Running:
             umask=-1 if command.umask is None else command.umask,
         )
 
-    def _environment(self, command: RunningCommand) -> dict[str, str]:
+    def _build_environment(self, command: RunningCommand) -> dict[str, str]:
         mark = {} if command.may_call_us else {MARK_VARIABLE: "1"}
         return {**command.base_env, **self.variables, **command.env, **mark, TAG_VARIABLE: self._tag}
 
@@ -413,7 +421,7 @@ class _Running:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
-    def _destroy(self, members: Callable[[], list[int]]) -> None:
+    def _kill_until_gone(self, members: Callable[[], list[int]]) -> None:
         """Send SIGKILL until no member is left: a process may fork between the look and the signal."""
         deadline = time.monotonic() + _KILL_GRACE_S
         while (pids := members()) and time.monotonic() < deadline:
@@ -433,15 +441,15 @@ class _Running:
         except ChildProcessError:
             return True
 
-    def _session(self) -> list[int]:
+    def _list_session(self) -> list[int]:
         """The living processes of the command's session: all it started, except daemons. Cheap enough to ask after
         every command."""
         return [pid for pid in psutil.pids() if _session_of(pid) == self._process.pid and not _is_zombie(pid)]
 
-    def _family(self) -> list[int]:
+    def _list_family(self) -> list[int]:
         """The session, every descendant of it and every process that carries the command's tag, parents first: a shell
         whose child is told to end before it goes on to its next line."""
-        family = {self._process.pid, *self._session()}
+        family = {self._process.pid, *self._list_session()}
         parents: dict[int, int] = {}
         for pid in psutil.pids():
             with suppress(psutil.Error):
@@ -451,22 +459,22 @@ class _Running:
                     family.add(pid)
         while more := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= more
-        return [pid for pid in parents_first(family, parents) if not _is_zombie(pid)]
+        return [pid for pid in sort_parents_first(family, parents) if not _is_zombie(pid)]
 
 
-def _wrap(command: RunningCommand, enter: str = "") -> tuple[str, ...]:
+def _terminal_words(command: RunningCommand, enter: str = "") -> tuple[str, ...]:
     """The words in front of the command that give it its terminal as the controlling one, after it did ``enter``."""
     return () if command.terminal is None else (*_SHELL, f"{enter}{_IN_TERMINAL}", "bash")
 
 
-def _mark_of(command: RunningCommand) -> list[tuple[int, int]]:
+def _mark_limits(command: RunningCommand) -> list[tuple[int, int]]:
     """The resource limit that marks the command as an agent's."""
     return [] if command.may_call_us else [(MARK_LIMIT, 0)]
 
 
-def _limiting(command: RunningCommand) -> str:
+def _render_limits(command: RunningCommand) -> str:
     """Shell commands that limit an unconfined shell. What cannot be set here stays as it is."""
-    values = dict([*(rlimits(command.limits) if command.limits else []), *_mark_of(command)])
+    values = dict([*(rlimits(command.limits) if command.limits else []), *_mark_limits(command)])
     wanted = [f"ulimit -{letter} {values[kind] // unit}" for kind, letter, unit in _ULIMITS if kind in values]
     if command.limits is not None:
         wanted.append(f"echo {OOM_SCORE} > /proc/self/oom_score_adj")
@@ -480,7 +488,7 @@ def _session_of(pid: int) -> int | None:
         return None
 
 
-def parents_first(pids: Collection[int], parents: Mapping[int, int]) -> list[int]:
+def sort_parents_first(pids: Collection[int], parents: Mapping[int, int]) -> list[int]:
     """The processes, each behind those of them that it descends from; ``parents`` maps every process to its parent."""
 
     def depth(pid: int) -> int:
@@ -525,7 +533,7 @@ def _open_state() -> IO[bytes]:
         return TemporaryFile()
 
 
-def state_of(data: bytes, base_env: Mapping[str, str]) -> tuple[str | None, Mapping[str, str] | None]:
+def parse_state(data: bytes, base_env: Mapping[str, str]) -> tuple[str | None, Mapping[str, str] | None]:
     """The directory of the shell and the variables that it exported; ``None`` for what it did not write or wrote too
     much of.
     """

@@ -80,19 +80,19 @@ class Snapshot:
 
 def take_snapshot(workspace: Workspace, origin: RunOrigin = PEOPLE) -> Snapshot:
     """Keep the files of a workspace as they are. Raises ``WorkspaceError``, also when they change meanwhile."""
-    result = _ran(workspace, _TAKE.replace(".NEW", f".{secrets.token_hex(8)}.new"), origin)
-    found = _parsed(result.output)
+    result = _run_command(workspace, _TAKE.replace(".NEW", f".{secrets.token_hex(8)}.new"), origin)
+    found = _parse_listing(result.output)
     if result.exit_code != 0 or not found:
-        raise WorkspaceError(f"no snapshot was taken: {_said(result)}")
+        raise WorkspaceError(f"no snapshot was taken: {_format_failure(result)}")
     return found[-1]
 
 
-def snapshots(workspace: Workspace, origin: RunOrigin = PEOPLE) -> tuple[Snapshot, ...]:
+def list_snapshots(workspace: Workspace, origin: RunOrigin = PEOPLE) -> tuple[Snapshot, ...]:
     """All snapshots, the newest first. Raises ``WorkspaceError``."""
-    result = _ran(workspace, _LIST, origin)
+    result = _run_command(workspace, _LIST, origin)
     if result.exit_code != 0:
-        raise WorkspaceError(f"the snapshots cannot be listed: {_said(result)}")
-    return tuple(sorted(_parsed(result.output), key=lambda each: (-each.taken_at, each.snapshot_id)))
+        raise WorkspaceError(f"the snapshots cannot be listed: {_format_failure(result)}")
+    return tuple(sorted(_parse_listing(result.output), key=lambda each: (-each.taken_at, each.snapshot_id)))
 
 
 def restore_snapshot(workspace: Workspace, snapshot_id: str, origin: RunOrigin = PEOPLE) -> None:
@@ -102,7 +102,7 @@ def restore_snapshot(workspace: Workspace, snapshot_id: str, origin: RunOrigin =
     """
     if not _ID.fullmatch(snapshot_id):
         raise PathNotFound(f"{snapshot_id[:80]!r} is no snapshot")
-    result = _ran(workspace, _RESTORE.replace("ID", snapshot_id), origin)
+    result = _run_command(workspace, _RESTORE.replace("ID", snapshot_id), origin)
     match result.exit_code:
         case 0:
             return
@@ -110,10 +110,10 @@ def restore_snapshot(workspace: Workspace, snapshot_id: str, origin: RunOrigin =
             raise PathNotFound(f"there is no snapshot {snapshot_id!r} any more")
         case code if code == _CHANGED:
             raise WorkspaceError(f"the snapshot {snapshot_id!r} is not what was taken; nothing was changed")
-    raise WorkspaceError(f"the snapshot was not restored as a whole, do it again: {_said(result)}")
+    raise WorkspaceError(f"the snapshot was not restored as a whole, do it again: {_format_failure(result)}")
 
 
-def _ran(workspace: Workspace, command: str, origin: RunOrigin) -> CommandResult:
+def _run_command(workspace: Workspace, command: str, origin: RunOrigin) -> CommandResult:
     return workspace.execute(
         command,
         cwd=None,
@@ -125,7 +125,7 @@ def _ran(workspace: Workspace, command: str, origin: RunOrigin) -> CommandResult
     )
 
 
-def _parsed(output: bytes) -> list[Snapshot]:
+def _parse_listing(output: bytes) -> list[Snapshot]:
     lines = (_LINE.fullmatch(line) for line in output.splitlines())
     return [
         Snapshot(snapshot_id=found[1].decode(), size=int(found[2]), taken_at=float(found[3]))
@@ -134,5 +134,5 @@ def _parsed(output: bytes) -> list[Snapshot]:
     ]
 
 
-def _said(result: CommandResult) -> str:
+def _format_failure(result: CommandResult) -> str:
     return result.output.decode("utf-8", "replace").strip()[-300:] or f"exit code {result.exit_code}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from hermes_worker.core.unseen import show_marks
+from hermes_worker.core.invisible_characters import show_invisible
 
 _OWNED = "document.title='owned'"
 _HANDLERS = ("onload", "onerror", "onfocus autofocus", "onmouseover", "ontoggle", "onanimationstart", "onbegin")
@@ -198,4 +198,4 @@ LONG = ("w" * 999_000, "\u05d0" * 200_000, "a b " * 50_000)
 
 def as_shown(text: str) -> str:
     """What a person sees of it, without the spaces, which a browser joins."""
-    return "".join(show_marks(text).split())
+    return "".join(show_invisible(text).split())

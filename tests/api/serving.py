@@ -16,10 +16,10 @@ from urllib.parse import urlencode
 import httpx
 from support.patience import PATIENCE_S
 
-from hermes_worker.api.server import ApiServer, listen
+from hermes_worker.api.server import ApiServer, open_sockets
 from hermes_worker.settings import Settings
 from hermes_worker.settings.server_key import keep_server_key
-from hermes_worker.settings.tls import server_context
+from hermes_worker.settings.tls import build_server_context
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client, open_client
 
@@ -86,8 +86,8 @@ def served(
     """``tell`` hears of changes of the certificate."""
     client = open_client(settings)
     ready = threading.Event()
-    tls = server_context(settings.server, tell)
-    server = ApiServer(client, listen(settings.server), policy=policy, on_ready=lambda url: ready.set(), tls=tls)
+    tls = build_server_context(settings.server, tell)
+    server = ApiServer(client, open_sockets(settings.server), policy=policy, on_ready=lambda url: ready.set(), tls=tls)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert ready.wait(PATIENCE_S), "the server did not start"

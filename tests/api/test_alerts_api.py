@@ -14,7 +14,7 @@ def test_alerts_are_listed_newest_first(store: Store, http: httpx.Client) -> Non
     assert http.get("/v1/alerts").json() == {"object": "list", "data": []}
     for key in ("key1", "key2"):
         found = Finding(condition=KeyCondition.NO_MONEY)
-        KeyStates(store.database).failed(("openai", key), found, run_id="run_1", reason="pay first")
+        KeyStates(store.database).record_failure(("openai", key), found, run_id="run_1", reason="pay first")
         sweep_alerts(store.database, AlertPolicy(targets=("telegram:1",)))
     rows = http.get("/v1/alerts").json()["data"]
     assert [(row["kind"], row["subject"], row["recovered_at"]) for row in rows] == [

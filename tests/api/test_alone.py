@@ -15,9 +15,9 @@ from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker import installed
-from hermes_worker.api.alone import AloneApi
+from hermes_worker.api.in_process import AloneApi
 from hermes_worker.client import HermesClient, RefusedError
-from hermes_worker.extension import load
+from hermes_worker.extension import load_reference
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
@@ -82,9 +82,9 @@ def test_it_ends_with_the_command(at_home: Settings) -> None:
 
 
 def test_the_declared_paths_of_a_router_are_those_of_its_routes() -> None:
-    for declared in installed.current().routers.values():
+    for declared in installed.get_installed().routers.values():
         if declared.paths:
-            router = load(declared.implementation)
+            router = load_reference(declared.implementation)
             assert isinstance(router, APIRouter)
             assert set(declared.paths) == {getattr(route, "path", "") for route in router.routes}, declared.name
 
@@ -111,7 +111,7 @@ def test_whoever_holds_the_installations_key_acts_for_a_tenant_and_by_name(keyed
         assert client.runs(all_tenants=True) is not None
     with acting(keyed_api) as client, pytest.raises(RefusedError, match="not found"):
         client.run(run_id)
-    deed = next(iter(AuditLog(database).page("acme", act="run.submit")))
+    deed = next(iter(AuditLog(database).list_actions("acme", act="run.submit")))
     assert (deed.actor, deed.address, deed.tenant) == ("cli:ann", None, "acme")
 
 

@@ -15,11 +15,11 @@ from support.certificates import Authority, CertificateFiles
 
 from hermes_worker.cli.doctor import _api
 from hermes_worker.cli.doctor_findings import Grade
-from hermes_worker.cli.stack import _is_healthy
+from hermes_worker.cli.stack import _build_health_check
 from hermes_worker.client import HermesClient
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.settings import ServerSettings, Settings
-from hermes_worker.settings.tls import server_context
+from hermes_worker.settings.tls import build_server_context
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +62,11 @@ def test_commands_of_the_same_machine_know_it_by_its_certificate(
     chosen = with_tls(settings, files)
     api = serve(chosen)
     here = replace(chosen, server=replace(chosen.server, port=int(api.url.rpartition(":")[2])))
-    assert _is_healthy(here.server)()
+    assert _build_health_check(here.server)()
     grade, text = _api(here)
     assert (grade is not Grade.BROKEN, "answers" in text) == (True, True), text
     another = with_tls(here, authority.files("another"))
-    assert not _is_healthy(another.server)()
+    assert not _build_health_check(another.server)()
 
 
 def test_where_client_certificates_are_asked_for_only_they_get_in(
@@ -136,9 +136,9 @@ def test_whom_clients_must_know_can_be_replaced_while_it_serves(
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, files: CertificateFiles, authority: Authority) -> None:
     missing = ServerSettings(tls_certificate=tmp_path / "none.pem")
     with pytest.raises(ConfigurationError, match=r"cannot use its certificate .*none\.pem.*No such file"):
-        server_context(missing)
+        build_server_context(missing)
     others = ServerSettings(tls_certificate=files.certificate, tls_key=authority.files("other").key)
     with pytest.raises(ConfigurationError, match=r"cannot use its certificate"):
-        server_context(others)
+        build_server_context(others)
     with pytest.raises(ConfigurationError, match=r"need server\.tls_certificate"):
-        server_context(ServerSettings(tls_key=files.key))
+        build_server_context(ServerSettings(tls_key=files.key))

@@ -16,7 +16,7 @@ from hermes_worker.api.app import SECURITY_HEADERS
 from hermes_worker.client import HermesClient
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.features.artifacts.rules import media_type_of
+from hermes_worker.features.artifacts.rules import find_media_type
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
@@ -37,9 +37,9 @@ def left(served: Served, *files: tuple[str, bytes]) -> str:
             path=path,
             sha256=hashlib.sha256(content).hexdigest(),
             size=len(content),
-            media_type=media_type_of(path),
+            media_type=find_media_type(path),
             modified_at=1.0,
-            blob_hash=gatherings.keep(content),
+            blob_hash=gatherings.store_content(content),
         )
         for path, content in files
     ]

@@ -36,22 +36,22 @@ def test_every_operation_that_changes_something_is_recorded(
 ) -> None:
     monkeypatch.setattr(auth, "REMEMBERED_S", 3_600.0)  # one of the operations revokes the key that asks
     log = AuditLog(api.client.database)
-    who = next(row.actor for row in log.page("acme") if row.act == "run.submit")
+    who = next(row.actor for row in log.list_actions("acme") if row.act == "run.submit")
     tried, unrecorded = 0, []
     for operation in operations(api):
         if operation.method == "GET" or f"{operation.method} {operation.path}" in CHANGES_NOTHING:
             continue
         ids = guest.ids | one_of_each(guest.http, store)  # others may have ended what there was
-        seen = [row.number for row in log.page("acme", limit=1_000)]
+        seen = [row.number for row in log.list_actions("acme", limit=1_000)]
         if operation.ask(guest.http, ids).status_code >= 400:
             continue
         tried += 1
-        rows = log.page("acme", after=max(seen))
+        rows = log.list_actions("acme", after=max(seen))
         if not rows:
             unrecorded.append(f"{operation.method} {operation.path}")
             continue
         assert {(row.actor, row.address) for row in rows} == {(who, "127.0.0.1")}, operation
-    assert not unrecorded, f"{unrecorded}: call store.access.audit.record where it is written"
+    assert not unrecorded, f"{unrecorded}: call store.access.audit.record_action where it is written"
     assert tried > 5
 
 

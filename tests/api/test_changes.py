@@ -17,13 +17,13 @@ from support.questions import open_wait
 from support.store import Store
 from test_control import waiting
 
-from hermes_worker.api.recent import RecentAnswers
+from hermes_worker.api.recent_answers import RecentAnswers
 from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.settings import DatabaseSettings, Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.stream import changes
-from hermes_worker.stream.changes import id_of, marks_of
+from hermes_worker.stream.changes import format_id, parse_marks
 
 EVERY = {kind.value for kind in ListKind}
 
@@ -107,7 +107,7 @@ def test_each_change_is_told_to_its_tenant_and_what_was_missed_by_another_server
         f"/v1/runs/{run_id}/approval", json={"choice": "deny", "wait_id": open_wait(store.database, run_id)}
     ).raise_for_status()
     same.wait_for("approvals", after=0)
-    again = Watcher(first, after=id_of({**marks_of(same.ids[-1]), ListKind.JOBS: "0" * 12})).wait_until_told()
+    again = Watcher(first, after=format_id({**parse_marks(same.ids[-1]), ListKind.JOBS: "0" * 12})).wait_until_told()
     assert "jobs" in again.told[0]
     assert again.told[0] != EVERY
     assert len(stranger.told) == 1, "of others nothing is told"

@@ -22,7 +22,7 @@ from hermes_worker.core.events import ModelFailed, ModelReplied
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
-from hermes_worker.store.runs.runs import find
+from hermes_worker.store.runs.runs import find_run
 
 SAID = ModelReply(text="Arr!", usage=Usage(input=3, output=2, cache_read=4, reasoning=1))
 
@@ -78,7 +78,7 @@ def test_a_conversation_is_answered(sdk: openai.OpenAI, store: Store) -> None:
     assert said.id == f"chatcmpl-{runs[0].removeprefix('run_')}"
     assert answer.headers["X-Hermes-Run-Id"] == runs[0]
     assert answer.headers["X-Hermes-Session-Id"].startswith("api-")
-    view = store.views.run(runs[0])
+    view = store.views.load_run(runs[0])
     assert view.model == "scripted"
     assert store.bodies(runs[0])[0] == {"role": "user", "content": "Hello?"}
 
@@ -143,7 +143,7 @@ def test_conversations_that_begin_alike_are_kept_apart(http: httpx.Client, store
     assert [row["content"] for row in store.bodies(runs[3])] == ["Hello", "one", "on", "more of one"]
     # What was said since is not taken for what this client knows.
     assert [row["content"] for row in store.bodies(runs[4])] == ["Hello", "two", "on, but otherwise", "another two"]
-    assert len({store.views.run(run_id).session.id for run_id in runs}) == 3
+    assert len({store.views.load_run(run_id).session.id for run_id in runs}) == 3
 
 
 def test_a_session_that_is_named_brings_its_own_history(http: httpx.Client, store: Store) -> None:
@@ -215,7 +215,7 @@ def leave(api: Served, **more: Any) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_stops_its_run(api: Served, store: Store, stream: bool) -> None:
     leave(api, stream=stream)
-    run_id = until(lambda: store.views.runs(limit=1), "the run")[0].run_id
+    run_id = until(lambda: store.views.list_runs(limit=1), "the run")[0].run_id
     until(lambda: store.status(run_id) is RunStatus.CANCELLED, "the end of the run")
 
 
@@ -223,7 +223,7 @@ def test_a_client_that_can_come_back_does_not_stop_its_run(api: Served, store: S
     document, key = {"messages": [user("Hello")]}, {"Idempotency-Key": "k"}
     with pytest.raises(httpx.ReadTimeout):
         api.http.post("/v1/chat/completions", json=document, headers=key, timeout=0.5)
-    run_id = until(lambda: store.views.runs(limit=1), "the run")[0].run_id
+    run_id = until(lambda: store.views.list_runs(limit=1), "the run")[0].run_id
     until(lambda: api.followers.count == 0, "the client is seen to leave")
     assert store.status(run_id) is RunStatus.QUEUED
     store.answer(run_id, SAID)
@@ -250,7 +250,7 @@ def test_a_server_that_goes_away_says_so_and_another_gives_the_answer(serve: Cal
     assert (last_name, last["error"]["code"]) == (None, "gateway_draining")
     second = serve()
     store = Store.over(second.client.database)
-    [view] = store.views.runs()
+    [view] = store.views.list_runs()
     assert view.status is RunStatus.QUEUED
     store.answer(view.run_id, SAID)
     with patient(second) as http:
@@ -327,8 +327,8 @@ def test_a_format_becomes_the_schema_of_the_answer(http: httpx.Client, store: St
         with answering(store, SAID) as runs:
             assert ask(http, user("Count."), response_format=given).status_code == 200
         with store.database.read() as connection:
-            pk = find(connection, runs[0])
-        assert store.runs.output_schema_of(pk) == wanted
+            pk = find_run(connection, runs[0])
+        assert store.runs.load_output_schema(pk) == wanted
 
 
 @pytest.mark.parametrize(("change", "code", "param"), WRONG)

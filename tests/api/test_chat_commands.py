@@ -9,7 +9,7 @@ import pytest
 from serving import Served
 from support.store import Store, asks
 
-from hermes_worker.cli.chat.sayings import meaning
+from hermes_worker.cli.chat.line_parser import parse_line
 from hermes_worker.cli.chat.talk import Talk, TalkOptions
 from hermes_worker.cli.chat.turn import ChatNotice, Shown
 from hermes_worker.client import HermesClient, RefusedError
@@ -46,7 +46,7 @@ class Chat:
 
     def type(self, line: str) -> str | None:
         """The id of the run that it began."""
-        return self.talk.take(meaning(line))
+        return self.talk.do(parse_line(line))
 
     def turn(self, line: str) -> str:
         """A run from its first line to its answer."""
@@ -72,10 +72,10 @@ def test_model_is_that_of_the_runs_that_follow(chat: Chat) -> None:
     chat.turn("hello")
     assert chat.type("/model vendor/other") is None
     assert chat.page.last == "the next run asks vendor/other"
-    assert chat.store.views.run(chat.turn("again")).model == "vendor/other"
+    assert chat.store.views.load_run(chat.turn("again")).model == "vendor/other"
     chat.type("/model")
     assert chat.page.last == "the next run asks the usual model"
-    assert chat.store.views.run(chat.turn("once more")).model != "vendor/other"
+    assert chat.store.views.load_run(chat.turn("once more")).model != "vendor/other"
 
 
 def test_new_begins_another_conversation_with_the_next_line(chat: Chat) -> None:
@@ -139,7 +139,7 @@ def test_steer_and_stop_are_meant_for_the_run_at_work(chat: Chat) -> None:
     assert run_id is not None
     chat.talk.begin(run_id)
     chat.type("/steer in French")
-    assert [event.data for event in chat.store.views.events_after(run_id, 0) if event.name == "run.steered"]
+    assert [event.data for event in chat.store.views.list_events_after(run_id, 0) if event.name == "run.steered"]
     chat.type("/stop")
     assert chat.store.status(run_id) is RunStatus.CANCELLED
 

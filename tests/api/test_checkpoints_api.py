@@ -15,28 +15,28 @@ from support.store import Store
 from support.workspace_hosts import ssh_server
 
 from hermes_worker.client import HermesClient
-from hermes_worker.features.checkpoints.files.places import store_of
+from hermes_worker.features.checkpoints.files.places import find_store
 from hermes_worker.features.checkpoints.rules import Moment
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.tables import sessions
-from hermes_worker.wiring import copy_rule, opening_workspaces
+from hermes_worker.wiring import build_copy_rule, make_workspace_opener
 from hermes_worker.workspaces.ref import WorkspaceRef
 
 
 def changed(served: Served) -> tuple[str, Path]:
     """A run that has changed a file."""
     run_id = served.submit()
-    place = RunWorkspaces(served.client.database).of(run_id)
+    place = RunWorkspaces(served.client.database).load_workspace(run_id)
     root = Path(WorkspaceRef.from_json(place.workspace).root)
     root.mkdir(parents=True)
     (root / "a.txt").write_text("one\n")
     (root / "b.txt").write_text("key = sk-ant-api03-aaaaaaaaaaaaaaaaaaaaaaaa\n")
-    store = store_of(served.client.settings.home, place.tenant, place.workspace)
+    store = find_store(served.client.settings.home, place.tenant, place.workspace)
     assert store is not None
-    store.keep(Moment(session_id=place.session_id, run_id=run_id, iteration=1, tool="patch"))
+    store.keep_checkpoint(Moment(session_id=place.session_id, run_id=run_id, iteration=1, tool="patch"))
     (root / "a.txt").write_text("two\n")
     (root / "b.txt").write_text("key = sk-ant-api03-bbbbbbbbbbbbbbbbbbbbbbbb\n")
     return run_id, root
@@ -63,7 +63,7 @@ def test_a_run_is_compared_and_put_back_over_the_api(api: Served, store: Store) 
         client.restore(run_id, done["before"])
         assert (root / "a.txt").read_text() == "two\n"
         assert [each["tool"] for each in client.checkpoints(run_id)["data"]] == ["restore", "restore", "patch"]
-    deeds = [row for row in AuditLog(api.client.database).page("default", limit=50) if row.act == "run.restore"]
+    deeds = [row for row in AuditLog(api.client.database).list_actions("default", limit=50) if row.act == "run.restore"]
     assert {row.subject for row in deeds} == {run_id}
 
 
@@ -137,12 +137,14 @@ def test_files_on_another_host_are_put_back_where_the_api_reaches_it(
         ref = WorkspaceRef(kind="ssh", root=str(tmp_path / "there")).to_json()
         with api.client.database.write() as connection:
             connection.execute(sa.update(sessions).values(workspace=ref))
-        opened = opening_workspaces(api.client.settings, None, copy_rule(api.client.settings, api.client.database))
+        opened = make_workspace_opener(
+            api.client.settings, None, build_copy_rule(api.client.settings, api.client.database)
+        )
         opened(ref).write_bytes("a.txt", b"one\n")
-        kept = store_of(api.client.settings.home, "default", ref, opened=opened)
+        kept = find_store(api.client.settings.home, "default", ref, opened=opened)
         assert kept is not None
-        place = RunWorkspaces(api.client.database).of(run_id)
-        kept.keep(Moment(session_id=place.session_id, run_id=run_id, iteration=1, tool="patch"))
+        place = RunWorkspaces(api.client.database).load_workspace(run_id)
+        kept.keep_checkpoint(Moment(session_id=place.session_id, run_id=run_id, iteration=1, tool="patch"))
         opened(ref).write_bytes("a.txt", b"two\n")
 
         [found] = api.http.get(f"/v1/runs/{run_id}/checkpoints").json()["data"]

@@ -25,11 +25,11 @@ from hermes_worker.client import (
 )
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.events import AskedAgain
-from hermes_worker.core.messages import ModelReply, Usage, user_body
+from hermes_worker.core.messages import ModelReply, Usage, build_user_body
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.settings import Settings
 from hermes_worker.store.runs.runs import CompactionRow
 from hermes_worker.store.runs.waits import Waits
@@ -129,7 +129,7 @@ def test_a_stream_that_is_read_again_answers_no_later_question(client: HermesCli
     request = {"command": "rm -r build", "description": "recursive delete", "pattern_key": "k", "arguments": "{}"}
     asked = Question(kind=WaitKind.APPROVAL, request=request, choices=["once", "deny"], expires_s=60)
     questions.ask(store.call(run_id, 0), asked)
-    questions.approve(run_id, Choice.ONCE, by="cli:tester")
+    questions.approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     store.settle(run_id, 0)
     questions.ask(store.call(run_id, 1), replace(asked, request={**request, "command": "rm -r src"}))
 
@@ -141,7 +141,7 @@ def test_a_stream_that_is_read_again_answers_no_later_question(client: HermesCli
         callbacks = Callbacks(approval_callback=allow, event_callback=lambda name, _: seen.append(name))
         following = pool.submit(client.follow, run_id, callbacks)
         until(lambda: seen.count("approval.request") == 2, "both questions")
-        [still_open] = questions.open()
+        [still_open] = questions.list_open()
         assert still_open.request["command"] == "rm -r src"
         store.runs.request_stop(run_id)
         following.result(timeout=PATIENCE_S)
@@ -176,7 +176,7 @@ def test_a_discarded_reply_ends_its_segment_and_what_follows_is_told_anew(
         following = pool.submit(client.follow, run_id, recorder.callbacks)
         live.append(run_id, LiveEntry(kind="text", text="cut sho", iteration=1, attempt=0, offset=0))
         until(lambda: recorder.of("stream_delta"), "the first piece")
-        store.runs.commit_discarded(store.turn(run_id), AskedAgain(memory=None, is_counted=False), REPLY)
+        store.runs.commit_discarded_reply(store.turn(run_id), AskedAgain(memory=None, is_counted=False), REPLY)
         store.answer(run_id, REPLY)
         following.result(timeout=PATIENCE_S)
 
@@ -186,8 +186,8 @@ def test_a_discarded_reply_ends_its_segment_and_what_follows_is_told_anew(
 
 def test_a_compaction_is_told_without_its_text(client: HermesClient, store: Store) -> None:
     run_id = client.submit("hello")
-    row = CompactionRow(body=user_body("a long summary"), rows=7, number=1, usage=Usage(input=1))
-    store.runs.commit_compacted(store.turn(run_id), AskedAgain(memory=None, is_counted=False), row)
+    row = CompactionRow(body=build_user_body("a long summary"), rows=7, number=1, usage=Usage(input=1))
+    store.runs.commit_compaction(store.turn(run_id), AskedAgain(memory=None, is_counted=False), row)
     store.answer(run_id, REPLY)
     recorder = Recorder()
     client.follow(run_id, recorder.callbacks)

@@ -27,7 +27,7 @@ from hermes_worker.client import (
     documents,
     operations,
 )
-from hermes_worker.client.address import address_of
+from hermes_worker.client.address import build_address
 from hermes_worker.client.exchange import (
     KEY_HEADER,
     ApiAnswer,
@@ -37,13 +37,13 @@ from hermes_worker.client.exchange import (
     Patience,
     PauseStep,
     SendStep,
-    exchange,
+    run_exchange,
 )
-from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumption, ToldEvent, typed
+from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumption, ToldEvent, read_typed
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import load
+from hermes_worker.extension import load_reference
 
 REPLY = ModelReply(text="Hello world", usage=Usage(input=3, output=2))
 CUTS = (7_000, 0, 300, 1_200, 2_500, 9_000)
@@ -243,7 +243,7 @@ def test_every_operation_of_the_document_has_a_method_or_a_reason(api: Served) -
 
 
 def test_both_clients_have_a_method_for_each_operation() -> None:
-    streams = {"joined": "join", "waited": "wait"}
+    streams = {"build_join": "join", "build_wait": "wait"}
     names = {streams.get(name, name) for name, _ in _made().values()} | {"submit", "start", "close", "follow", "send"}
     public = [{n for n in vars(kind) if not n.startswith("_")} for kind in (HermesClient, AsyncHermesClient)]
     assert public[0] == public[1]
@@ -272,7 +272,6 @@ SHAPES = {
     "WaitDocument": "WaitObject",
     "AnsweredDocument": "AnsweredQuestion",
     "ControlledDocument": "Controlled",
-    "DeedDocument": "DeedObject",
     "FullJobDocument": "JobInFull",
     "FiringDocument": "FiringObject",
     "SessionDocument": "SessionObject",
@@ -312,8 +311,8 @@ def _null_but_required(shape: Any, shapes: Mapping[str, Any]) -> Iterator[str]:
 def test_what_leaves_out_null_requires_nothing_that_may_be_null() -> None:
     """Or the answers were not as the document says, and no client could read them."""
     lean = 0
-    for each in installed.current().routers.values():
-        for route in load(each.implementation).routes:
+    for each in installed.get_installed().routers.values():
+        for route in load_reference(each.implementation).routes:
             if isinstance(route, APIRoute) and route.response_model_exclude_none and route.response_model is not None:
                 shape = TypeAdapter(route.response_model).json_schema(mode="serialization")
                 assert list(_null_but_required(shape, shape.get("$defs", {}))) == [], route.path
@@ -342,7 +341,7 @@ def played(
 ) -> tuple[list[ApiRequest[Any]], list[float], Any]:
     """What was sent, how long was waited, and what came of it; the last of ``heard`` is heard again and again."""
     clock, sent, waits = Clock(), [], []
-    asking: Exchange[Any] = exchange(request, Patience(for_s=for_s), clock, "the server")
+    asking: Exchange[Any] = run_exchange(request, Patience(for_s=for_s), clock, "the server")
     answers = itertools.chain(heard, itertools.repeat(heard[-1]))
     step = next(asking)
     while True:
@@ -453,11 +452,11 @@ def test_ids_stay_in_their_part_of_the_path() -> None:
 def test_a_key_is_in_no_error() -> None:
     for key in ("sec ret-5719", "secret\n5719"):
         with pytest.raises(ConfigurationError) as raised:
-            address_of("http://h:1", key, None, None)
+            build_address("http://h:1", key, None, None)
         assert "5719" not in str(raised.value)
-    assert "5719" not in repr(address_of("http://h:1", "secret5719", None, None))
+    assert "5719" not in repr(build_address("http://h:1", "secret5719", None, None))
     with pytest.raises(ConfigurationError) as raised:
-        address_of("http://me:secret5719@h:1", "key", None, None)
+        build_address("http://me:secret5719@h:1", "key", None, None)
     assert "5719" not in str(raised.value)
 
 
@@ -475,17 +474,19 @@ def test_events_are_read_from_any_pieces() -> None:
 
 def test_half_an_event_is_told_again_and_a_stream_without_events_is_given_up() -> None:
     clock = Clock()
-    stream = Resumption(lambda after: operations.events("run_1", after), typed, after="0", patience_s=5.0, clock=clock)
+    stream = Resumption(
+        lambda after: operations.events("run_1", after), read_typed, after="0", patience_s=5.0, clock=clock
+    )
     assert stream.request.headers["Last-Event-ID"] == "0"
     list(stream.take(b'id: 4\ndata: {"event": "tool.generating", "tool": "t"}\n\nid: 5\ndata: {"event": "tool.gen'))
     assert stream.request.headers["Last-Event-ID"] == "4"
     [end] = stream.take(b'id: 9\ndata: {"event": "run.completed", "output": "x"}\n\n')
     assert isinstance(end, RunEnded) and stream.is_over
     clock.now = 4.9
-    assert stream.ended("cut") > 0
+    assert stream.note_end("cut") > 0
     clock.now = 5.1
     with pytest.raises(UnavailableError, match="cut"):
-        stream.ended("cut")
-    assert stream.begun(answered(503)) is not None
+        stream.note_end("cut")
+    assert stream.judge_head(answered(503)) is not None
     with pytest.raises(RefusedError):
-        stream.begun(answered(404, {"error": {"message": "no", "code": "run_not_found"}}))
+        stream.judge_head(answered(404, {"error": {"message": "no", "code": "run_not_found"}}))

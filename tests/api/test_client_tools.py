@@ -16,12 +16,12 @@ from answering import answering
 from serving import PATIENCE_S, Served, until
 from support.store import Asked, Store, settlement
 
-from hermes_worker.agent.sourced import client_tools
+from hermes_worker.agent.source_tools import client_tools
 from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.tool_schemas import fitted_schema, sent_name
+from hermes_worker.core.tool_schemas import fit_schema, make_sendable_name
 from hermes_worker.models.wires.definitions import fit_tools
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.client_calls import ClientCalls
@@ -42,7 +42,7 @@ def sdk(api: Served) -> openai.OpenAI:
 
 
 def stored_tools(store: Store, run_id: str) -> str:
-    return ClientCalls(store.database).tools_of_run(run_id)
+    return ClientCalls(store.database).load_run_tools(run_id)
 
 
 def leave(store: Store, *requests: ToolRequest, text: str = "") -> Callable[[str], None]:
@@ -137,11 +137,11 @@ def test_the_calls_go_to_the_client_and_the_results_to_the_model(api: Served, st
     (choice,) = said["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Take an umbrella.", "stop")
     assert store.results(run_id) == ["rain", "sun"]
-    assert len(store.views.runs()) == 1
+    assert len(store.views.list_runs()) == 1
     # The client goes on with the conversation, and is known by it.
     with answering(store, DONE) as runs:
         ask(api.http, USER, message, result(oslo), result(rome, "sun"), choice["message"], USER)
-    assert store.views.run(runs[0]).session.id == store.views.run(run_id).session.id
+    assert store.views.load_run(runs[0]).session.id == store.views.load_run(run_id).session.id
 
 
 def test_the_definitions_are_a_part_of_a_new_session_and_never_change(api: Served, store: Store) -> None:
@@ -227,7 +227,7 @@ def test_a_client_that_never_returns_ends_the_run_and_comes_too_late(api: Served
     assert store.status(run_id) is RunStatus.WAITING_FOR_INPUT
     store.let_pass(2)
     store.sweep()
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.EXPIRED, "idle_exceeded")
     assert "client_tools.timeout_s" in (view.error or "")
     assert "too late" in refused(ask(api.http, USER, message, result(message["tool_calls"][0])), "tool_call_over")
@@ -305,9 +305,9 @@ def test_a_definition_that_can_be_mended_is_stored_as_it_came_and_sent_mended(
     assert json.loads(stored)[-1]["function"] == {"description": "", **tools[0]["function"]}
     *_, sent = fit_tools(tuple(tool_texts(stored))).texts
     assert json.loads(sent)["function"] == {
-        "name": sent_name(ODD_NAME),
+        "name": make_sendable_name(ODD_NAME),
         "description": "",
-        "parameters": fitted_schema(parameters),
+        "parameters": fit_schema(parameters),
     }
     (tool,) = client_tools(stored)
     assert (tool.name, tool.parameters) == (ODD_NAME, parameters)
@@ -318,7 +318,7 @@ def test_a_client_is_handed_a_call_under_the_name_that_it_chose(api: Served, sto
 
     def work(run_id: str) -> None:
         stored = stored_tools(store, run_id)
-        asked = ToolRequest(id="c", name=sent_name(ODD_NAME), arguments='{"city": "Oslo"}')
+        asked = ToolRequest(id="c", name=make_sendable_name(ODD_NAME), arguments='{"city": "Oslo"}')
         reply = fit_tools(tuple(tool_texts(stored))).restore(ModelReply(text="", tool_requests=(asked,)))
         catalog = declared_catalog().for_session(stored)
         planned, calls = plan_calls(reply, catalog)

@@ -10,13 +10,13 @@ from serving import Served
 from support.questions import DANGER, open_wait
 from support.store import Store, asks
 
-from hermes_worker.core.answer_binding import question_code
+from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.settings import Secret
-from hermes_worker.settings.server_key import fingerprint_of
+from hermes_worker.settings.server_key import compute_fingerprint
 from hermes_worker.store.runs.waits import Waits
 
 _TOOLS = canonical_json(
@@ -52,7 +52,7 @@ def test_an_approval_is_listed_and_answered_once(api: Served, store: Store, http
     assert (listed["run_id"], listed["command"], listed["kind"]) == (run_id, "rm -r x", "approval")
     assert http.get(f"/v1/runs/{run_id}").json()["status"] == "waiting_for_approval"
     named = {"wait_id": listed["id"]}
-    assert listed["code"] == question_code(listed["id"])
+    assert listed["code"] == format_question_code(listed["id"])
     wrong = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "maybe", **named})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_approval_choice")
     answer = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "approve", **named})
@@ -60,10 +60,10 @@ def test_an_approval_is_listed_and_answered_once(api: Served, store: Store, http
         "object": "hermes.run.approval_response",
         "run_id": run_id,
         "choice": "once",
-        "by": f"api:key-{fingerprint_of(Secret(api.key))}",
+        "by": f"api:key-{compute_fingerprint(Secret(api.key))}",
         "resolved": 1,
     }
-    [recorded] = Waits(store.database).answers(run_id)
+    [recorded] = Waits(store.database).list_answers(run_id)
     assert (recorded.outcome, recorded.by) == ("once", answer.json()["by"])
     late = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny", **named})
     assert (late.status_code, late.json()["error"]["code"]) == (409, "approval_not_pending")
@@ -171,8 +171,8 @@ def test_a_run_is_paused_resumed_and_steered(api: Served, store: Store, http: ht
     assert http.post(f"/v1/runs/{run_id}/resume").json() == {"run_id": run_id, "status": "running"}
     store.answer(run_id)
     assert http.get(f"/v1/runs/{run_id}").json()["pending_steer"] == "in French"
-    key = f"api:key-{fingerprint_of(Secret(api.key))}"
-    authors = [event.data["by"] for event in store.views.events_after(run_id, 0) if "by" in event.data]
+    key = f"api:key-{compute_fingerprint(Secret(api.key))}"
+    authors = [event.data["by"] for event in store.views.list_events_after(run_id, 0) if "by" in event.data]
     assert authors == [key, key, key]
     for verb in ("pause", "resume"):
         over = http.post(f"/v1/runs/{run_id}/{verb}")

@@ -190,7 +190,7 @@ class _Broken:
         self._error = error
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("store", "probe"):
+        if name not in ("call_store", "probe"):
             return getattr(self._context, name)
 
         async def fail(*_args: object, **_more: object) -> None:
@@ -385,7 +385,7 @@ def _in_the_way(place: Place, label: str) -> Answer:
     if label.startswith("POST /v1/mcp-servers/"):  # tenants may have none here
         new = NewMcpServer(server=McpServer(url="http://127.0.0.1:1/mcp").model_dump_json(), is_process=False)
         name = f"door-{label.rpartition('/')[2]}"
-        McpServers(place.store.database).keep("default", name, new, before=None, facts={})
+        McpServers(place.store.database).write_server("default", name, new, before=None, facts={})
         return place.ask(method, usual(label, mcp_server=name))
     if label == "GET /v1/ids":
         for last in "01":
@@ -471,8 +471,8 @@ def _defect(place: Place, label: str) -> Answer:
         patch.setattr(health.schema, "Ready", None)
         patch.setattr(capabilities, "AuthObject", None)
         patch.setattr(capabilities, "SkillList", None)
-        patch.setattr(models, "offered", None)
-        patch.setattr(inbound, "at_webhook", None)
+        patch.setattr(models, "list_model_names", None)
+        patch.setattr(inbound, "find_webhook_account", None)
         return with_context(place, RuntimeError("a defect"), method, _reading(place, label))
 
 
@@ -495,7 +495,7 @@ def _unavailable(place: Place, label: str) -> Answer:
 
 
 def _incomplete(place: Place, label: str) -> Answer:
-    view = replace(place.store.views.run(place.ended()), status=RunStatus.FAILED, output=None, error="no money")
+    view = replace(place.store.views.load_run(place.ended()), status=RunStatus.FAILED, output=None, error="no money")
 
     async def failed(*_: object) -> RunView:
         return view
@@ -521,7 +521,12 @@ def _address(place: Place, expires_at: int) -> Asked:
     assert claim is not None
     digest = hashlib.sha256(b"x").hexdigest()
     kept = KeptFile(
-        path="a.txt", sha256=digest, size=1, media_type="text/plain", modified_at=1.0, blob_hash=gatherings.keep(b"x")
+        path="a.txt",
+        sha256=digest,
+        size=1,
+        media_type="text/plain",
+        modified_at=1.0,
+        blob_hash=gatherings.store_content(b"x"),
     )
     gatherings.settle(claim, [kept])
     [file] = json.loads(place.ask("GET", Asked(f"/v1/runs/{run_id}/artifacts")).body)["data"]

@@ -24,7 +24,7 @@ def settled(store: Store, target: str, error: str = "HTTP 500") -> str:
     outbox = Deliveries(store.database)
     claim = outbox.claim(SendDelivery(run_id="", delivery_id=delivery_id, attempt=1), store.owner)
     assert claim is not None
-    outbox.failed(claim, Failure(kind="transient", message=error), is_abandoned=True)
+    outbox.settle_failed(claim, Failure(kind="transient", message=error), is_abandoned=True)
     return delivery_id
 
 

@@ -126,7 +126,7 @@ def test_all_approvals_of_a_run_are_answered_at_once(api: Served, store: Store) 
     path = f"/v1/runs/{run_id}/approval"
     refused = api.http.post(path, json={"choice": "once", "all": True, "wait_id": 1})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "all")
-    seen = {"wait_ids": [each.wait_id for each in waits.open(run_id=run_id)]}
+    seen = {"wait_ids": [each.wait_id for each in waits.list_open(run_id=run_id)]}
     some = api.http.post(path, json={"choice": "session", "resolve_all": True, **seen}).json()
     assert (some["resolved"], some["choice"]) == (2, "session")
     assert api.http.post(path, json={"choice": "session", "all": True, **seen}).status_code == 400

@@ -57,7 +57,7 @@ from hermes_worker.api.operations import is_path_of
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import load
+from hermes_worker.extension import load_reference
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.services import submission
@@ -89,8 +89,8 @@ DIALECTS = {
 """By names of routers. All others are ``queue``: what a queue API adds."""
 OPERATIONS = {
     f"{method} {route.path}": next((dialect for dialect, names in DIALECTS.items() if declared.name in names), "queue")
-    for declared in installed.current().routers.values()
-    for route in load(declared.implementation).routes
+    for declared in installed.get_installed().routers.values()
+    for route in load_reference(declared.implementation).routes
     for method in route.methods
 }
 """The dialect of each."""
@@ -227,7 +227,7 @@ class World:
         rows = McpServers(self.store.database)
         if rows.find("default", "server") is None:
             new = NewMcpServer(server=McpServer(url="http://127.0.0.1:1/mcp").model_dump_json(), is_process=False)
-            rows.keep("default", "server", new, before=None, facts={})
+            rows.write_server("default", "server", new, before=None, facts={})
         return "server"
 
     def skill(self) -> str:
@@ -253,7 +253,7 @@ class World:
     def credential(self) -> str:
         """Of a provider, closed."""
         found = Finding(condition=KeyCondition.NO_MONEY)
-        KeyStates(self.store.database).failed(("openai", "key1"), found, run_id="run_1", reason="pay first")
+        KeyStates(self.store.database).record_failure(("openai", "key1"), found, run_id="run_1", reason="pay first")
         return "key1"
 
     def key(self, tenant: str) -> str:

@@ -16,7 +16,7 @@ from serving import until
 from support.migrated import bring_up
 from support.patience import PATIENCE_S
 
-from hermes_worker.api.server import ApiServer, listen
+from hermes_worker.api.server import ApiServer, open_sockets
 from hermes_worker.settings import Settings
 from hermes_worker.wiring import open_client
 
@@ -69,7 +69,7 @@ def test_the_first_submissions_import_nothing(api: tuple[httpx.Client, Path]) ->
 def test_the_document_of_operations_is_made_before_anybody_asks(settings: Settings) -> None:
     client = open_client(settings)
     try:
-        server = ApiServer(client, listen(settings.server))
+        server = ApiServer(client, open_sockets(settings.server))
         assert server.application.openapi_schema is None
         server.warm_up()
         assert server.application.openapi_schema is not None

@@ -13,14 +13,14 @@ from support.questions import open_wait
 from support.store import Store, asks
 from test_tenants import client, tenants  # noqa: F401  (fixtures)
 
-from hermes_worker.core.compactions import CONTEXT_FIELD, CompactionFacts, facts_document
+from hermes_worker.core.compactions import CONTEXT_FIELD, CompactionFacts, build_document
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.services.model_prompts import shown_rows
+from hermes_worker.services.model_prompts import list_prompt_rows
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.prompts import PromptMaterial
 from hermes_worker.store.runs.waits import Waits
@@ -194,14 +194,14 @@ def test_a_prompt_is_shown_as_it_was_compacted_and_with_what_a_hook_added() -> N
         row(1, "user", content="Hi"),
         row(2, "assistant", content="Hello.", **{CONTEXT_FIELD: "It is Monday."}),
         row(3, "user", content="Go on"),
-        row(4, "user", content="A summary.", _compacted=facts_document(CompactionFacts(through=3))),
+        row(4, "user", content="A summary.", _compacted=build_document(CompactionFacts(through=3))),
         row(5, "assistant", content="Done."),
     ]
     parts = PromptMaterial(model="m", is_open=False, system_prompt="", tools="[]", rows=rows, replies=[2, 5])
-    assert "It is Monday." in str(shown_rows(parts, 1))
-    assert "Hello" not in str(shown_rows(parts, 1))
-    assert "A summary." in str(shown_rows(parts, 2))
-    assert "Go on" not in str(shown_rows(parts, 2))
+    assert "It is Monday." in str(list_prompt_rows(parts, 1))
+    assert "Hello" not in str(list_prompt_rows(parts, 1))
+    assert "A summary." in str(list_prompt_rows(parts, 2))
+    assert "Go on" not in str(list_prompt_rows(parts, 2))
 
 
 def test_secrets_in_arguments_are_hidden(api: Served, store: Store) -> None:

@@ -7,18 +7,26 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.stream.followers import _UNREAD_MAX, Feed, LiveHeard, News, _heard, _Positions, _streams
+from hermes_worker.stream.followers import (
+    _UNREAD_MAX,
+    Feed,
+    News,
+    ReceivedEntry,
+    _iterate_streams,
+    _parse_entries,
+    _Positions,
+)
 from hermes_worker.stream.live import LiveEntry
 
 FIELDS = {"kind": "text", "text": "a", "iteration": "1", "attempt": "1", "offset": "0"}
 
 
-def heard(number: int, kind: str = "text") -> LiveHeard:
-    return LiveHeard((number, 0), LiveEntry(kind=kind, text="a", iteration=1, attempt=1, offset=0))
+def heard(number: int, kind: str = "text") -> ReceivedEntry:
+    return ReceivedEntry((number, 0), LiveEntry(kind=kind, text="a", iteration=1, attempt=1, offset=0))
 
 
 def news_of(feed: Feed) -> News | None:
-    return asyncio.run(feed.news(0.01))
+    return asyncio.run(feed.wait_for_news(0.01))
 
 
 def numbers(feed: Feed) -> list[int]:
@@ -28,17 +36,17 @@ def numbers(feed: Feed) -> list[int]:
 
 def test_what_was_heard_before_is_left_out() -> None:
     feed = Feed()
-    feed.hear((0, 0), [heard(1), heard(2)])
-    feed.hear((0, 0), [heard(1), heard(2), heard(3)])
-    feed.hear((3, 0), [heard(4)])
+    feed.take_entries((0, 0), [heard(1), heard(2)])
+    feed.take_entries((0, 0), [heard(1), heard(2), heard(3)])
+    feed.take_entries((3, 0), [heard(4)])
     assert numbers(feed) == [1, 2, 3, 4]
     assert news_of(feed) is None
 
 
 def test_a_read_that_began_before_the_reader_came_is_not_for_it() -> None:
     feed = Feed()
-    feed.hear((7, 0), [heard(8)])
-    feed.hear((0, 0), [heard(7), heard(8)])
+    feed.take_entries((7, 0), [heard(8)])
+    feed.take_entries((0, 0), [heard(7), heard(8)])
     assert numbers(feed) == [7, 8]
 
 
@@ -49,7 +57,7 @@ def test_rows_are_due_when_somebody_says_so_or_there_are_newer_ones() -> None:
     assert news_of(feed) is None
     feed.note_rows(4)
     assert news_of(feed) == News(entries=[], are_rows_due=True)
-    feed.hear((0, 0), [heard(1, "row")])
+    feed.take_entries((0, 0), [heard(1, "row")])
     found = news_of(feed)
     assert found is not None
     assert found.are_rows_due
@@ -58,9 +66,9 @@ def test_rows_are_due_when_somebody_says_so_or_there_are_newer_ones() -> None:
 def test_a_reader_that_takes_nothing_does_not_fill_the_memory() -> None:
     feed = Feed()
     for number in range(1, 4 * _UNREAD_MAX):
-        feed.hear((number - 1, 0), [heard(number)])
+        feed.take_entries((number - 1, 0), [heard(number)])
     assert len(numbers(feed)) == _UNREAD_MAX
-    feed.hear((4 * _UNREAD_MAX - 1, 0), [heard(4 * _UNREAD_MAX)])
+    feed.take_entries((4 * _UNREAD_MAX - 1, 0), [heard(4 * _UNREAD_MAX)])
     assert numbers(feed) == [4 * _UNREAD_MAX], "and it hears what comes now; rows tell it what is missing"
 
 
@@ -85,26 +93,26 @@ def test_a_position_is_not_moved_by_a_read_that_a_new_reader_has_overtaken() -> 
     ids=["RESP2", "RESP3"],
 )
 def test_both_protocols_are_read(replies: Any) -> None:
-    [(key, entries)] = _streams(replies)
-    [one] = _heard(entries)
+    [(key, entries)] = _iterate_streams(replies)
+    [one] = _parse_entries(entries)
     assert (key, one.id, one.entry.iteration, one.at) == ("k", (5, 1), 1, 0.005)
 
 
 @pytest.mark.parametrize("replies", [None, [], {}])
 def test_no_reply_is_no_stream(replies: Any) -> None:
-    assert list(_streams(replies)) == []
+    assert list(_iterate_streams(replies)) == []
 
 
 def test_entries_that_announce_nothing_are_soon_not_followed_and_true_ones_are() -> None:
     def reads(*, are_true: bool) -> int:
         feed, due = Feed(), 0
         for number in range(1, 101):
-            feed.hear((0, 0), [heard(number, "row")])
+            feed.take_entries((0, 0), [heard(number, "row")])
             found = news_of(feed)
             assert found is not None
             due += found.are_rows_due
             if are_true:
-                feed.found_rows(number)
+                feed.confirm_rows(number)
         return due
 
     assert reads(are_true=True) == 100

@@ -17,7 +17,7 @@ ACCOUNT = "telegram:default"
 @pytest.fixture
 def chats(api: Served) -> GatewayRows:
     rows = GatewayRows(api.client.database)
-    hold = rows.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:1", lease_s=60)
+    hold = rows.acquire_lease(ACCOUNT, mode="poll", token_hash="t", holder="host:1", lease_s=60)
     assert hold is not None
     rows.renew(hold, 60, error="it says Conflict")
     return rows
@@ -26,7 +26,7 @@ def chats(api: Served) -> GatewayRows:
 def asked(chats: GatewayRows, person: str) -> str:
     """The code that a stranger was given."""
     with chats._database.write() as connection:
-        code = chats.offer_code(connection, ACCOUNT, person)
+        code = chats.create_code(connection, ACCOUNT, person)
     assert code is not None
     return code
 
@@ -54,7 +54,7 @@ def test_an_operator_sees_accounts_and_lets_in_who_tells_the_code(api: Served, c
     params = {"account": ACCOUNT, "person": "42"}
     gone = [api.http.delete("/v1/gateway/people", params=params).status_code for _ in range(2)]
     assert gone == [204, 404]
-    acts = [row.act for row in AuditLog(api.client.database).page("default")]
+    acts = [row.act for row in AuditLog(api.client.database).list_actions("default")]
     assert [act for act in acts if act.startswith("chat.")] == ["chat.pair", "chat.revoke"]
 
 
@@ -66,9 +66,9 @@ def test_who_is_refused_has_no_code_and_gets_none_sooner(api: Served, chats: Gat
     body = {"account": ACCOUNT, "code": code}
     assert api.http.post("/v1/gateway/pairings", json=body).status_code == 409
     with chats._database.write() as connection:
-        assert chats.offer_code(connection, ACCOUNT, "42") is None
+        assert chats.create_code(connection, ACCOUNT, "42") is None
     assert api.http.delete("/v1/gateway/people", params=params).status_code == 404
-    assert [row.act for row in AuditLog(api.client.database).page("default")][-1] == "chat.deny"
+    assert [row.act for row in AuditLog(api.client.database).list_actions("default")][-1] == "chat.deny"
 
 
 def test_wrong_codes_lock_the_account(api: Served, chats: GatewayRows) -> None:

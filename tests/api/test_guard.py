@@ -237,7 +237,7 @@ def test_a_body_that_turns_out_too_large_is_refused(api: Served) -> None:
     answer = connection.getresponse()
     assert answer.status == 413
     assert json.loads(answer.read())["error"]["code"] == "body_too_large"
-    assert api.client.views.runs() == []
+    assert api.client.views.list_runs() == []
 
 
 def test_a_body_of_just_the_allowed_size_is_read(http: httpx.Client) -> None:
@@ -314,7 +314,7 @@ def test_every_answer_has_the_security_headers_and_errors_have_one_shape(
     def fail(*_: object) -> None:
         raise RuntimeError("boom sk-abcdefghijklmnopqrstuvwxyz")
 
-    monkeypatch.setattr(type(api.client.views), "call_counts", fail)
+    monkeypatch.setattr(type(api.client.views), "count_calls", fail)
     run_id = api.submit()
     expected = {
         ("GET", "/nothing"): (404, "not_found"),

@@ -20,7 +20,7 @@ from hermes_worker import __version__
 from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Settings
-from hermes_worker.store.revisions import newest
+from hermes_worker.store.revisions import find_newest
 
 ALL_QUEUES = ",".join(STANDING_QUEUES)
 Usage = namedtuple("Usage", "total used free")
@@ -48,7 +48,7 @@ def test_all_is_well_with_workers_and_servers(api: Served, store: Store, http: h
     assert document["pid"] == os.getpid()
     assert document["version"] == __version__
     assert document["active_agents"] == 1
-    assert checks["state_db"]["schema_revision"] == newest()
+    assert checks["state_db"]["schema_revision"] == find_newest()
     assert checks["state_db"]["backend"] == "sqlite"
     assert set(checks["broker"]["queue_depths"]) == set(QueueName)
     assert checks["workers"]["processes"][0]["name"] == "host:1"
@@ -106,7 +106,7 @@ def test_a_schema_that_is_not_ours_is_unavailable(api: Served, http: httpx.Clien
         connection.execute(sa.text("update alembic_version set version_num = 'future'"))
     _, checks = detailed(http, 503)
     assert checks["state_db"]["schema_revision"] == "future"
-    assert newest() in checks["state_db"]["error"]
+    assert find_newest() in checks["state_db"]["error"]
 
 
 @pytest.mark.parametrize(("free", "status"), [(11, "ok"), (10, "degraded"), (0, "degraded")])

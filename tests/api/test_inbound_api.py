@@ -21,8 +21,8 @@ from support.patience import PATIENCE_S
 
 from hermes_worker.channels.inbound.receiving import WEBHOOK_BYTES_MAX
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.gateway.taking import Taker
-from hermes_worker.settings import GatewaySettings, Settings, load
+from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.settings import GatewaySettings, Settings, load_settings
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.tables import channels, deliveries, inbound, runs
 
@@ -51,7 +51,7 @@ def environ(settings: Settings) -> dict[str, str]:
 
 @pytest.fixture
 def listened(environ: dict[str, str]) -> Settings:
-    return load(environ)
+    return load_settings(environ)
 
 
 def rows(api: Served, column: Any) -> list[Any]:
@@ -71,7 +71,7 @@ def test_one_event_that_comes_to_several_servers_at_once_begins_one_run(
         environ["HERMES_DATABASE_URL"] = request.getfixturevalue("postgres_url")
         bring_up(environ["HERMES_DATABASE_URL"])
     with ExitStack() as stack:
-        servers = [stack.enter_context(served(load(environ))) for _ in range(4)]
+        servers = [stack.enter_context(served(load_settings(environ))) for _ in range(4)]
         with ThreadPoolExecutor(5) as pool:
             answers = list(pool.map(lambda number: bring(servers[number % 4].url), range(5)))
         assert [(answer.status_code, answer.json()) for answer in answers] == [(200, {"status": "ok"})] * 5
@@ -85,7 +85,7 @@ def test_an_account_with_a_name_has_an_address_and_a_secret_of_its_own(
     serve: Callable[..., Served], environ: dict[str, str]
 ) -> None:
     named = {"HERMES_GATEWAY_ACCOUNTS": "telegram:ops", "TELEGRAM_WEBHOOK_SECRET__OPS": "another_secret"}
-    api = serve(load(environ | named | {"TELEGRAM_ALLOWED_USERS__OPS": "4242"}))
+    api = serve(load_settings(environ | named | {"TELEGRAM_ALLOWED_USERS__OPS": "4242"}))
 
     def status(path: str, secret: str) -> int:
         return httpx.post(f"{api.url}{path}", json=GENUINE, headers={HEADER: secret}, timeout=PATIENCE_S).status_code
@@ -121,7 +121,7 @@ def test_nothing_is_confirmed_that_could_not_be_written(
 
     api = serve(listened)
     with monkeypatch.context() as broken:
-        broken.setattr(GatewayRows, "take", is_away)
+        broken.setattr(GatewayRows, "insert_event", is_away)
         assert bring(api.url).status_code == 503
     assert rows(api, runs.c.pk) == rows(api, inbound.c.pk) == []
     assert bring(api.url).status_code == 200
@@ -134,7 +134,7 @@ def test_an_event_that_breaks_our_code_is_left_behind_at_the_third_try_on_any_se
     def breaks(*_: object) -> NoReturn:
         raise RuntimeError("a defect of ours")
 
-    monkeypatch.setattr(Taker, "_converse", breaks)
+    monkeypatch.setattr(InboundHandler, "_converse", breaks)
     servers = [serve(listened), serve(listened)]
     tried = [bring(servers[number % 2].url).status_code for number in range(4)]
     assert tried == [500, 500, 200, 200]
@@ -152,7 +152,7 @@ def test_an_event_that_broke_our_code_once_is_taken_at_the_second_try(
 
     api = serve(listened)
     with monkeypatch.context() as broken:
-        broken.setattr(Taker, "_converse", breaks)
+        broken.setattr(InboundHandler, "_converse", breaks)
         assert bring(api.url).status_code == 500
     assert (rows(api, inbound.c.outcome), rows(api, inbound.c.tries)) == (["broken"], [1])
     assert [bring(api.url).status_code for _ in range(2)] == [200, 200]

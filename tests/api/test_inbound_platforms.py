@@ -30,7 +30,7 @@ from support.inbound_cases import (
 from support.patience import PATIENCE_S
 
 from hermes_worker.channels.inbound.receiving import WebhookRequest
-from hermes_worker.settings import Settings, load
+from hermes_worker.settings import Settings, load_settings
 from hermes_worker.store.tables import channels, deliveries, inbound, runs
 
 SIGNED = {name: case for name, case in CASES.items() if case.sign is not None}
@@ -94,7 +94,7 @@ def api(settings: Settings, keys: KeyServer, serve: Callable[..., Served]) -> Se
     for case in SIGNED.values():
         environ |= case.values
     environ |= {"TEAMS_METADATA_URL": f"{keys.url}/metadata", "GOOGLE_CHAT_KEYS_URL": f"{keys.url}/keys"}
-    return serve(load(environ))
+    return serve(load_settings(environ))
 
 
 def bring(http: httpx.Client, name: str, request: WebhookRequest) -> httpx.Response:

@@ -113,7 +113,7 @@ def test_what_did_not_arrive_is_told_beside_what_did_not_run(http: httpx.Client,
     effect = SendDelivery(run_id=str(owed.run_id), delivery_id=owed.delivery_id, attempt=1)
     claim = outbox.claim(effect, store.owner)
     assert claim is not None
-    outbox.failed(claim, Failure(kind="forbidden", message="blocked by the user"), is_abandoned=False)
+    outbox.settle_failed(claim, Failure(kind="forbidden", message="blocked by the user"), is_abandoned=False)
     tick(Jobs(api.client.database), api.client.settings)
     told = http.get(url).json()["job"]
     assert (told["last_status"], told["last_error"]) == ("ok", None)

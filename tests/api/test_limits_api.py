@@ -25,7 +25,7 @@ def test_an_operator_sets_what_a_tenant_may_use(api: Served, tenants: Tenants, c
     assert answer.json() == {"object": "hermes.limits", "tenant": "acme", "limits": wanted, "weight": 2.0}
     assert api.http.get("/v1/tenants/acme/limits").json() == {**answer.json(), "keys": []}
     assert guest.get("/v1/limits").json()["limits"] == wanted
-    deed = AuditLog(api.client.database).page("acme", act="limit.set")[0]
+    deed = AuditLog(api.client.database).list_actions("acme", act="limit.set")[0]
     assert (deed.before, deed.after) == ({}, {"runs": 2, "usd_per_day": 12_500_000_000})
     assert api.http.put("/v1/tenants/acme/limits", json={"limits": {}}).json()["limits"] == {}
     assert api.http.get("/v1/tenants/nobody/limits").status_code == 404

@@ -23,7 +23,7 @@ from support import mcp_client_driver
 from support.migrated import bring_up
 
 from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError
-from hermes_worker.mcp.requests import McpExchange, call_tool, spoken
+from hermes_worker.mcp.requests import McpExchange, call_tool, negotiate_protocol
 from hermes_worker.mcp.servers import WITH_EVENT_STREAM, WITH_SESSIONS, McpServer
 from hermes_worker.mcp.sessions import McpSession
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Secret, ServerSettings, Settings
@@ -164,7 +164,7 @@ def test_tools_of_the_reference_server_are_called_in_one_session(tmp_path: Path)
     if program is None:
         pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
     with everything(program, "streamableHttp", tmp_path) as url:
-        server, tools = spoken(McpServer(url=f"{url}/mcp"), None)
+        server, tools = negotiate_protocol(McpServer(url=f"{url}/mcp"), None)
         assert server.protocol == WITH_SESSIONS
         assert "echo" in {tool["name"] for tool in tools}
         session = McpSession(url=server.url)
@@ -183,7 +183,7 @@ def test_the_reference_server_asks_a_person_in_the_middle_of_a_call(tmp_path: Pa
     if program is None:
         pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
     with everything(program, "streamableHttp", tmp_path) as url:
-        server, tools = spoken(McpServer(url=f"{url}/mcp"), None)
+        server, tools = negotiate_protocol(McpServer(url=f"{url}/mcp"), None)
         assert "trigger-elicitation-request" in {tool["name"] for tool in tools}, "it is told that one can be asked"
         asking = McpExchange(
             server=server, token=None, ends_at=time.monotonic() + 20, session=McpSession(url=server.url)
@@ -201,7 +201,7 @@ def test_the_reference_server_of_the_first_revision_is_called(tmp_path: Path) ->
     if program is None:
         pytest.skip("needs the npm package @modelcontextprotocol/server-everything, and its program in PATH")
     with everything(program, "sse", tmp_path) as url:
-        server, tools = spoken(McpServer(url=f"{url}/sse"), None)
+        server, tools = negotiate_protocol(McpServer(url=f"{url}/sse"), None)
         assert server.protocol == WITH_EVENT_STREAM
         assert {"echo", "get-sum"} <= {tool["name"] for tool in tools}
         assert [_echoed(server, McpSession(url=url), words).endswith(words) for words in ("one", "two")] == [True, True]

@@ -188,7 +188,7 @@ def test_a_task_asks_its_client_and_is_answered_and_cancelled(api: Served, store
     assert "rm -r x" in request["params"]["message"]
     assert after["status"] == "cancelled"
     assert "declined to answer" in store.results(question)[0]
-    acts = [row.act for row in AuditLog(api.client.database).page("default", limit=20)]
+    acts = [row.act for row in AuditLog(api.client.database).list_actions("default", limit=20)]
     assert {"approval.answer", "question.answer", "run.stop"} <= set(map(str, acts))
 
 

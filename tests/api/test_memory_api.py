@@ -19,8 +19,8 @@ from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
+    MemoryKey,
     MemoryOperation,
-    MemoryPlace,
     MemoryRules,
     MemoryTarget,
 )
@@ -75,7 +75,7 @@ def test_what_must_not_be_kept_is_refused(client: HermesClient, content: str) ->
 def test_a_staged_change_is_settled_by_a_person(client: HermesClient, store: Store) -> None:
     wanted = [MemoryOperation(action=MemoryAction.ADD, content="likes tea")]
     agent = MemoryAuthor(name="agent:run_1", run_id="run_1", call_key="run_1.1.0")
-    staged_id = Memories(store.database).stage(MemoryPlace(tenant="default"), wanted, RULES, agent).staged_id
+    staged_id = Memories(store.database).stage(MemoryKey(tenant="default"), wanted, RULES, agent).staged_id
     [staged] = client.memory()["staged"]
     assert (staged["staged_id"], staged["operations"], staged["run_id"]) == (staged_id, TEA, "run_1")
     settled = client.settle_memory("memory", str(staged_id), approve=True)
@@ -124,7 +124,7 @@ def test_the_command_line_shows_the_same_here_and_over_a_server(
     assert made.code == 0 and made.out.startswith("Entry added. mem_")
     assert local.inline("memory", "add", "speaks Dutch").code == 0
     wanted = [MemoryOperation(action=MemoryAction.ADD, content="waits")]
-    Memories(store.database).stage(MemoryPlace(tenant="default"), wanted, RULES, MemoryAuthor(name="agent:s"))
+    Memories(store.database).stage(MemoryKey(tenant="default"), wanted, RULES, MemoryAuthor(name="agent:s"))
     for words in (["list"], ["list", "--json"], ["show"], ["history"], ["history", "--json", "--user"], ["export"]):
         here, there = local.inline("memory", *words), remote.inline("memory", *words)
         assert (here.code, here.out) == (there.code, there.out) and here.code == 0, (words, here.err, there.err)
@@ -143,8 +143,8 @@ def test_a_tenants_configuration_says_which_of_its_memories_people_see_and_how_l
     assert client.memory()["profile"] == "work"
     assert remote.inline("memory", "add", "likes tea").code == 0
     assert local.inline("memory", "list").out == remote.inline("memory", "list").out != ""
-    assert list(Memories(store.database).entries("default", "work")[MemoryTarget.MEMORY])
-    assert not list(Memories(store.database).entries("default", "default")[MemoryTarget.MEMORY])
+    assert list(Memories(store.database).load_entries("default", "work")[MemoryTarget.MEMORY])
+    assert not list(Memories(store.database).load_entries("default", "default")[MemoryTarget.MEMORY])
 
 
 def test_entries_are_replaced_removed_and_brought_back_by_people(both: tuple[CommandLine, CommandLine]) -> None:
@@ -178,7 +178,7 @@ def test_the_originals_files_are_taken_in_and_written(both: tuple[CommandLine, C
 
 
 def test_a_staged_change_is_approved_and_declined_by_name(both: tuple[CommandLine, CommandLine], store: Store) -> None:
-    memories, place = Memories(store.database), MemoryPlace(tenant="default")
+    memories, place = Memories(store.database), MemoryKey(tenant="default")
     for number, line in enumerate(both):
         wanted = [MemoryOperation(action=MemoryAction.ADD, content=f"fact {number}")]
         ids = [memories.stage(place, wanted, RULES, MemoryAuthor(name="agent:s")).staged_id for _ in range(2)]

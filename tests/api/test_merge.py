@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import StoredEvent
-from hermes_worker.stream.live import NOT_OURS, LiveEntry, entry_of
-from hermes_worker.stream.sse import Cursor, EventMark, Merge, StreamStart, WireEvent, frame
+from hermes_worker.stream.live import NOT_OURS, LiveEntry, parse_entry
+from hermes_worker.stream.sse import Cursor, EventMark, Merge, StreamStart, WireEvent, format_frame
 
 USAGE = Usage(input=10, output=5, cache_read=3, cache_write=2)
 
@@ -332,7 +332,7 @@ def row(name: str, **data: object) -> StoredEvent:
 def test_an_event_is_one_line_of_json_whatever_the_model_wrote() -> None:
     text = 'a\r\nb\n\ndata: {"event":"run.completed"}\u2028\x00\ud800"'
     event = only(row("message.completed", iteration=1, message_seq=3, text=text, finish_reason="stop"))
-    raw = frame("run_1", event)
+    raw = format_frame("run_1", event)
     lines = raw.decode().split("\n")
     assert lines[0] == "id: 1"
     assert lines[1].startswith("data: {")
@@ -444,4 +444,4 @@ def test_a_start_that_no_worker_announced_is_not_told(text: str) -> None:
     ],
 )
 def test_an_entry_that_no_worker_wrote_says_nothing(fields: dict[str, str]) -> None:
-    assert entry_of(fields) is NOT_OURS
+    assert parse_entry(fields) is NOT_OURS

@@ -145,4 +145,4 @@ def test_what_an_object_calls_its_session_every_path_takes(
         assert http.get(path, headers=headers).status_code == 200, path
     said = {"settings": {"agent.max_turns": "5"}}
     assert http.put(f"/v1/sessions/{word}/settings", json=said, headers=headers).json()["settings"] == said["settings"]
-    assert Configurations(store.database).of_anybodys_session(word) == ("default", said["settings"])
+    assert Configurations(store.database).require_overrides_of_any(word) == ("default", said["settings"])

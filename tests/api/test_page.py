@@ -157,7 +157,7 @@ def test_who_logs_out_is_out(api: Served) -> None:
     assert "Path=/;" in answer.headers["set-cookie"]
     refused = httpx.get(f"{api.url}/v1/runs", headers={"Cookie": f"{COOKIE}={kept}"}, **PATIENT)
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "login_over")
-    acts = [row.act for row in AuditLog(api.client.database).page("default")]
+    acts = [row.act for row in AuditLog(api.client.database).list_actions("default")]
     assert acts == ["page.login", "page.logout"]
     with browser(api) as below:
         answer = below.delete("/v1/page/login", params={"path": "/hermes/"}, headers={"Origin": api.url})
@@ -217,7 +217,7 @@ def test_saved_filters_are_those_of_a_holder_and_stay_with_a_new_key(
     assert new.get("/v1/page/filters").json() == saved.json()
     assert new.delete("/v1/page/filters", params={"name": "Nightly, bad"}).status_code == 204
     assert ada.get("/v1/page/filters").json()["data"] == []
-    acts = [row.act for row in AuditLog(api.client.database).page("acme")]
+    acts = [row.act for row in AuditLog(api.client.database).list_actions("acme")]
     assert [act for act in acts if act.startswith("filter")] == ["filter.save", "filter.save", "filter.remove"]
 
 

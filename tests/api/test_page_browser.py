@@ -26,12 +26,12 @@ from test_control import waiting
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.search.indexing import Indexer
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.statistics import count_ended_rows
 from scheduler.ticking import tick
 
 _TELL_VIOLATIONS = """addEventListener("securitypolicyviolation",
@@ -209,11 +209,11 @@ def test_what_was_answered_stays_to_be_read_with_who_and_why(
     waits = Waits(store.database)
 
     def answered(number: int) -> None:
-        waits.approve(waiting(store), Choice.DENY, by="ann", reason=f"reason {number}.")
+        waits.approve(waiting(store), ApprovalChoice.DENY, by="ann", reason=f"reason {number}.")
 
     for number in range(60):
         answered(number)
-    waits.approve(waiting(store), Choice.SESSION, by="bob")
+    waits.approve(waiting(store), ApprovalChoice.SESSION, by="bob")
     visitor = visit()
     page = visitor.page
     visitor.open("inbox", "Inbox")
@@ -256,9 +256,9 @@ def test_sessions_are_found_by_what_was_said(api: Served, store: Store, visit: C
     run_id = api.submit(input="Where does the quokka live?")
     store.answer(run_id, ModelReply(text="On Rottnest Island."))
     api.submit(input="Something else")
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
-    Indexer(store.database).look(60.0, pause_s=0.0)
+    Indexer(store.database).index_due(60.0, pause_s=0.0)
     visitor = visit()
     page = visitor.page
     visitor.open("sessions", "Sessions")
@@ -487,7 +487,7 @@ def test_lists_are_read_when_the_server_says_so_and_left_alone_otherwise(
     run_id = waiting(store)
     page.get_by_text("rm -r x").wait_for()
     page.locator(f"a[title='{run_id}']").wait_for()
-    Waits(store.database).approve(run_id, Choice.DENY, by="ann")
+    Waits(store.database).approve(run_id, ApprovalChoice.DENY, by="ann")
     page.get_by_text("rm -r x").wait_for(state="detached")
     page.get_by_role("button", name="Log out").click()
     page.get_by_label("API key").wait_for()
@@ -724,7 +724,7 @@ def test_whoever_asks_in_a_chat_is_let_in_by_their_code_or_refused(
     asking.get_by_role("button", name="Refuse").click()
     page.get_by_text("Nobody asks.").wait_for()
     let_in.get_by_role("button", name="Revoke").click()
-    assert chats.known("telegram:default"), "nothing was done yet"
+    assert chats.list_people("telegram:default"), "nothing was done yet"
     page.get_by_role("dialog").get_by_role("button", name="Do it").click()
     page.get_by_text("Nobody was let in with a code.").wait_for()
 
@@ -817,7 +817,7 @@ def test_every_view_fits_every_width(
     store.call(store.with_tools(Replay.PURE), owner=store.worker("worker-1", ttl_s=1e9).pk)
     asking = waiting(store)
     waiting(store, WaitKind.INPUT)
-    Waits(store.database).approve(waiting(store), Choice.SESSION, by="ann")
+    Waits(store.database).approve(waiting(store), ApprovalChoice.SESSION, by="ann")
     tree = _delegated(api, store)
     chats = _chats(api)
     for person in ("ann", "bob"):
@@ -845,7 +845,7 @@ def test_every_view_fits_every_width(
 def _chats(api: Served) -> GatewayRows:
     """An account that is listened to, and whose last look failed."""
     chats = GatewayRows(api.client.database)
-    hold = chats.hold("telegram:default", mode="poll", token_hash="t", holder="host:1", lease_s=600)
+    hold = chats.acquire_lease("telegram:default", mode="poll", token_hash="t", holder="host:1", lease_s=600)
     assert hold is not None
     chats.renew(hold, 600, error="it says Conflict")
     return chats
@@ -853,7 +853,7 @@ def _chats(api: Served) -> GatewayRows:
 
 def _code_for(chats: GatewayRows, person: str) -> str:
     with chats._database.write() as connection:
-        code = chats.offer_code(connection, "telegram:default", person)
+        code = chats.create_code(connection, "telegram:default", person)
     assert code is not None
     return code
 

@@ -39,12 +39,12 @@ def test_an_operator_adds_lists_and_removes_a_key(sealed: Served) -> None:
     assert again.json() == view
     listed = http.get(PLACE)
     assert listed.json()["data"] == [view]
-    [held] = ProviderKeys(sealed.client.database).held()
+    [held] = ProviderKeys(sealed.client.database).list_keys()
     assert held.key == KEY
     gone = http.delete(f"{PLACE}/{view['key_id']}")
     assert gone.json() == view and http.get(PLACE).json()["data"] == []
     assert http.delete(f"{PLACE}/{view['key_id']}").status_code == 404
-    rows = [row for row in AuditLog(sealed.client.database).page("acme") if row.act.startswith("provider_key")]
+    rows = [row for row in AuditLog(sealed.client.database).list_actions("acme") if row.act.startswith("provider_key")]
     assert [(row.act, row.subject, row.address) for row in rows] == [
         ("provider_key.add", view["key_id"], "127.0.0.1"),
         ("provider_key.remove", view["key_id"], "127.0.0.1"),

@@ -11,7 +11,7 @@ from serving import Served
 from support.patience import PATIENCE_S
 from support.store import Store
 
-from hermes_worker.api.cursors import cursor_of
+from hermes_worker.api.cursors import make_cursor
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.settings import Secret
@@ -83,7 +83,7 @@ def test_a_cursor_is_good_for_its_own_list_only(api: Served) -> None:
     for _ in range(3):
         post(api, tags=["t"])
     cursor = api.http.get("/v1/runs?tag=t&limit=1").json()["next_cursor"]
-    strange = cursor_of(Keyring([Secret("x" * 40)]), RunFilter(tags=("t",)), 1)
+    strange = make_cursor(Keyring([Secret("x" * 40)]), RunFilter(tags=("t",)), 1)
     other = f"{cursor[:-6]}{'A' * 6}"
 
     for query in (f"cursor={cursor}", f"tag=t&cursor={strange}", f"tag=t&cursor={other}", "cursor=1", "cursor=é"):

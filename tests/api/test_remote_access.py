@@ -18,12 +18,12 @@ from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
 from hermes_worker.features.mcp_servers.rows import McpServers
 from hermes_worker.mcp.protocol import OfferedTools
-from hermes_worker.mcp.rows import ServerLooker
+from hermes_worker.mcp.rows import ServerLister
 from hermes_worker.settings import EncryptionSettings, McpSettings, Secret, Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.tables import kept_answers
-from hermes_worker.wiring import pruner_of
+from hermes_worker.wiring import build_pruner
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_keys_are_made_shown_once_and_revoked_as_in_the_database(
     for words in (["keys", "create", "x", "--tenant", "default"], ["tenants", "list"], ["tenants", "create", "y"]):
         assert remote.inline(*words, *guest).code == (2 if "default" not in words else 0)
     assert "whole installation" in remote.inline("tenants", "list", *guest).err
-    assert Tenants(api.client.database).keys("acme")[-1].holder == "x"  # its own tenant is the default for a key
+    assert Tenants(api.client.database).list_keys("acme")[-1].holder == "x"  # its own tenant is the default for a key
 
 
 def test_webhook_routes_are_kept_listed_tried_and_removed(
@@ -191,7 +191,9 @@ def test_pruning_goes_on_request_after_request(
     assert "was deleted" in remote.inline("runs", "show", old[0]).err
     counted = remote.inline("prune", "--dry-run")
     assert "at least so many" in counted.err
-    assert sum(batch.count for batch in pruner_of(store.database, api.client.settings).steps(acts=False)) == 0
+    assert (
+        sum(batch.count for batch in build_pruner(store.database, api.client.settings).prune_stepwise(acts=False)) == 0
+    )
 
 
 # ------------------------------------------------------------------------------------ what a tenant has of its own
@@ -240,7 +242,7 @@ def test_provider_keys_are_kept_as_in_the_database(sealed: Served, tmp_path: Pat
         return [sorted(made), hidden]
 
     assert life(there) == life(here)
-    acts = [row for row in AuditLog(sealed.client.database).page("acme") if row.act.startswith("provider_key")]
+    acts = [row for row in AuditLog(sealed.client.database).list_actions("acme") if row.act.startswith("provider_key")]
     assert [row.act for row in acts] == ["provider_key.add", "provider_key.remove"] * 2
     assert [row.address for row in acts] == ["127.0.0.1", "127.0.0.1", None, None]
     boss = Tenants(sealed.client.database).create_key("acme", "boss", [KeyScope.ADMIN]).token
@@ -285,7 +287,7 @@ def test_targets_of_alerts_are_set_as_in_the_database(
     weak = keyed_file(tmp_path / "weak", tenants.create_key("acme", "w", [KeyScope.RUNS_WRITE]).token)
     assert remote.inline(*targets, "--key-file", str(weak)).code == 2
     assert local.inline(*targets, "--tenant", "bolt").out == ""
-    [last] = [row for row in AuditLog(api.client.database).page("acme") if row.act == "alerts.targets"][-1:]
+    [last] = [row for row in AuditLog(api.client.database).list_actions("acme") if row.act == "alerts.targets"][-1:]
     assert last.address == "127.0.0.1" and "local" not in repr(last)
 
 
@@ -300,7 +302,7 @@ def test_mcp_servers_of_a_tenant_are_kept_as_in_the_database(
     monkeypatch.setattr("hermes_worker.features.mcp_servers.verbs._LOOK_S", 0.02)
     offered = [{"name": "look", "description": "Look.", "inputSchema": {"type": "object"}}]
     rows = McpServers(served.client.database)
-    looker = ServerLooker(rows, lambda held, server: (server, OfferedTools(offered)), (), is_process=False)
+    looker = ServerLister(rows, lambda held, server: (server, OfferedTools(offered)), (), is_process=False)
     looker.start()
 
     def life(hermes: CommandLine, name: str) -> list[tuple[int, str]]:
@@ -327,6 +329,8 @@ def test_mcp_servers_of_a_tenant_are_kept_as_in_the_database(
         assert life(there, "desk") == life(here, "shop")
     finally:
         looker.stop()
-    acts = [row.act for row in AuditLog(served.client.database).page("default") if row.act.startswith("mcp_server")]
+    acts = [
+        row.act for row in AuditLog(served.client.database).list_actions("default") if row.act.startswith("mcp_server")
+    ]
     once = ["keep", "test", "test", "approve", "keep", "approve", "remove"]
     assert acts == [f"mcp_server.{act}" for act in once * 2]

@@ -17,8 +17,8 @@ from support.store import Store
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.settings import Settings
 from hermes_worker.store.search.indexing import Indexer
-from hermes_worker.store.sessions import Changes, SessionPage, Sessions
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.sessions import SessionChanges, SessionPage, Sessions
+from hermes_worker.store.statistics import count_ended_rows
 
 STATE_DB = """
 create table sessions (id text primary key, source text, model text, system_prompt text, parent_session_id text,
@@ -62,16 +62,16 @@ def talked(store: Store, *texts: str) -> str:
     session_id = first
     for text in texts[1:]:
         store.answer(store.submit(input=text, session_id=session_id).run_id, ModelReply(text="noted"))
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
-    Indexer(store.database).look(60.0, pause_s=0.0)
+    Indexer(store.database).index_due(60.0, pause_s=0.0)
     return session_id
 
 
 def test_sessions_are_shown_and_found_alike(local: CommandLine, remote: CommandLine, store: Store) -> None:
     heron = talked(store, "deploy the heron", "and the stork")
     talked(store, "nothing of that")
-    Sessions(store.database).change(heron, Changes(title="Birds"))
+    Sessions(store.database).change(heron, SessionChanges(title="Birds"))
 
     lines = [
         *(
@@ -114,9 +114,9 @@ def test_sessions_are_changed(way: str, request: pytest.FixtureRequest, store: S
     assert line.inline("sessions", "end", "A plan", "--reason", "done").code == 0
     assert (its.get(session_id).title, its.get(session_id).end_reason) == ("A plan", "done")
     fork = line.inline("sessions", "fork", "A plan", "--at", "2").out.strip()
-    assert [view.message_count for view in its.called("A plan", limit=9)] == [2, 4]
+    assert [view.message_count for view in its.find_by_title("A plan", limit=9)] == [2, 4]
     assert line.inline("sessions", "delete", fork, "--yes").out == f"deleted {fork}\n"
-    assert [view.label.id for view in its.called("A plan", limit=9)] == [session_id]
+    assert [view.label.id for view in its.find_by_title("A plan", limit=9)] == [session_id]
 
 
 @pytest.mark.parametrize("way", ["local", "remote"])
@@ -133,7 +133,9 @@ def test_sessions_move_through_a_file(way: str, request: pytest.FixtureRequest, 
     assert (first.code, len(first.out.split())) == (0, 2), first.err
     source = "cli" if way == "local" else "api"
     its = Sessions(store.database, source=source)
-    assert [one.body for one in its.messages(f"import_{session_id}")] == [one.body for one in its.messages(session_id)]
+    assert [one.body for one in its.list_messages(f"import_{session_id}")] == [
+        one.body for one in its.list_messages(session_id)
+    ]
     again = line.inline("sessions", "import", str(file))
     assert (again.code, again.out) == (1, "")
     assert "2 not" in again.err
@@ -158,7 +160,7 @@ def test_the_originals_database_is_imported(
         "cron_complete",
         "20260101_101010_aaaaaaaa",
     )
-    said = its.messages("20260101_101010_aaaaaaaa")
+    said = its.list_messages("20260101_101010_aaaaaaaa")
     assert [(one.role.value, one.created_at, one.tool_name) for one in said] == [
         ("user", 1_767_000_001.0, None),
         ("assistant", 1_767_000_002.0, None),
@@ -195,8 +197,8 @@ def test_sessions_that_ended_are_pruned(way: str, request: pytest.FixtureRequest
     line: CommandLine = request.getfixturevalue(way)
     ended, archived, going_on = (talked(store, text) for text in ("one", "two", "three"))
     its = Sessions(store.database)
-    its.change(ended, Changes(end_reason="done"))
-    its.change(archived, Changes(end_reason="done", is_archived=True))
+    its.change(ended, SessionChanges(end_reason="done"))
+    its.change(archived, SessionChanges(end_reason="done", is_archived=True))
 
     shown = line.inline("sessions", "prune", "--older-than", "0")
     assert "1 sessions would be deleted" in shown.err
@@ -205,16 +207,16 @@ def test_sessions_that_ended_are_pruned(way: str, request: pytest.FixtureRequest
         "deleted 0"
     )
     assert line.inline("sessions", "prune", "--older-than", "0", "--yes").out == "deleted 1 of 1 sessions\n"
-    assert {view.label.id for view in its.page(SessionPage())} == {going_on}
+    assert {view.label.id for view in its.list_page(SessionPage())} == {going_on}
     assert line.inline("sessions", "archive", archived, "--undo").code == 0
-    assert {view.label.id for view in its.page(SessionPage())} == {going_on, archived}
+    assert {view.label.id for view in its.list_page(SessionPage())} == {going_on, archived}
 
 
 @pytest.mark.parametrize("way", ["local", "remote"])
 def test_a_session_is_resumed_by_its_title(way: str, request: pytest.FixtureRequest, store: Store) -> None:
     line: CommandLine = request.getfixturevalue(way)
     session_id = talked(store, "hello")
-    Sessions(store.database).change(session_id, Changes(title="Plan"))
+    Sessions(store.database).change(session_id, SessionChanges(title="Plan"))
 
     told = json.loads(line.inline("sessions", "resume", "Plan", "go on", "--detach", "--json").out)
 

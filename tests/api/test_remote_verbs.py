@@ -18,7 +18,7 @@ from support.store import Store
 
 from hermes_worker import live_settings
 from hermes_worker.core.effects import CallHook, GatherArtifacts
-from hermes_worker.core.hooks import observed_by
+from hermes_worker.core.hooks import build_observed
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
@@ -60,7 +60,7 @@ def both(*lines: list[str]) -> Iterator[list[str]]:
 
 def test_alerts_and_keys_of_providers(local: CommandLine, remote: CommandLine, store: Store) -> None:
     found = Finding(condition=KeyCondition.NO_MONEY)
-    KeyStates(store.database).failed(("openai", "key1"), found, run_id="run_1", reason="pay first")
+    KeyStates(store.database).record_failure(("openai", "key1"), found, run_id="run_1", reason="pay first")
     sweep_alerts(store.database, AlertPolicy(targets=("telegram:1",)))
     same(local, remote, [*both(["alerts", "list"], ["providers", "status"]), ["alerts", "list", "--limit", "1"]])
     same(local, remote, [["alerts", "test"], ["providers", "open", "key1"], ["providers", "status"]])
@@ -158,7 +158,7 @@ def test_deliveries_are_shown_and_sent_again(local: CommandLine, remote: Command
 def test_what_hooks_were_told_and_a_training_sample(
     local: CommandLine, remote: CommandLine, store: Store, api: Served, tmp_path: Path
 ) -> None:
-    database = Database(api.client.settings.database_url, observed=observed_by([("audit", ("agent:end",))]))
+    database = Database(api.client.settings.database_url, observed=build_observed([("audit", ("agent:end",))]))
     here = Store.over(database)
     untold, run_id = (here.submit(source="cli").run_id for _ in range(2))
     [effect] = [hint.effect for hint in here.answer(run_id) if isinstance(hint.effect, CallHook)]
@@ -188,7 +188,7 @@ def test_artifacts_are_fetched_by_signed_addresses_and_their_hashes_looked_at(
         size=1,
         media_type="text/plain",
         modified_at=1.0,
-        blob_hash=gatherings.keep(b"x"),
+        blob_hash=gatherings.store_content(b"x"),
     )
     gatherings.settle(claim, [kept])
     same(local, remote, [*both(["runs", "artifacts", run_id])])

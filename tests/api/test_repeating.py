@@ -16,12 +16,12 @@ from serving import PATIENCE_S, Served
 from support.questions import open_wait
 from support.store import Store, asks
 
-from hermes_worker.api.repeating import KEEPS
+from hermes_worker.api.idempotency import KEEPS
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.store.access.kept_answers import KeptAnswers
+from hermes_worker.store.access.kept_answers import StoredAnswers
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import jobs, kept_answers, sessions
@@ -158,14 +158,14 @@ def test_of_two_at_once_one_works_and_the_other_is_told_so(
     api: Served, http: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_at_work, may_end = threading.Event(), threading.Event()
-    keep: Callable[..., None] = KeptAnswers.keep
+    keep: Callable[..., None] = StoredAnswers.store_answer
 
     def slowly(*given: Any) -> None:
         is_at_work.set()
         may_end.wait(PATIENCE_S)
         keep(*given)
 
-    monkeypatch.setattr(KeptAnswers, "keep", slowly)
+    monkeypatch.setattr(StoredAnswers, "store_answer", slowly)
     first: list[httpx.Response] = []
     thread = threading.Thread(target=lambda: first.append(ask(http, "/api/sessions", "k", {"title": "x"})))
     thread.start()

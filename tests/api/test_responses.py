@@ -83,7 +83,7 @@ def test_a_response_follows_another(sdk: openai.OpenAI, store: Store) -> None:
     assert [row["content"] for row in store.bodies(runs[1])] == ["One", "Arr!", "Two", "Aye."]
     assert [row["content"] for row in store.bodies(runs[2])] == ["One", "Arr!", "Three", "Nay."]
     assert [row["content"] for row in store.bodies(runs[3])] == ["One", "Arr!", "Two", "Aye.", "Four", "Ho."]
-    sessions = [store.views.run(run_id).session.id for run_id in runs]
+    sessions = [store.views.load_run(run_id).session.id for run_id in runs]
     assert sessions == [runs[0], runs[0], runs[2], runs[3]]
     assert (branch.status, other.instructions) == ("completed", "Be brief.")
     with pytest.raises(openai.NotFoundError) as refusal:
@@ -134,8 +134,8 @@ def test_a_client_that_leaves_stops_only_what_nobody_can_ask_for(api: Served, st
         document = {"input": "Hello", "stream": stream, "store": is_stored}
         with pytest.raises(httpx.ReadTimeout):
             api.http.post("/v1/responses", json=document, timeout=0.7)
-        until(lambda wanted=number: len(store.views.runs()) == wanted, "the run")
-        run_id = store.views.runs(limit=1)[0].run_id
+        until(lambda wanted=number: len(store.views.list_runs()) == wanted, "the run")
+        run_id = store.views.list_runs(limit=1)[0].run_id
         until(lambda: api.followers.count == 0, "the client is seen to leave")
         until(lambda run=run_id, wanted=status: store.status(run) is wanted, f"{status} of what is stored: {is_stored}")
 

@@ -108,7 +108,7 @@ def test_a_request_that_waits_for_its_run_is_refused_when_its_key_ends(
 ) -> None:
     path, body = WAITS[name]
     asking = Asking(api, key, "POST", path, body)
-    until(lambda: api.client.views.open_run_ids("acme"), "the run of the request")
+    until(lambda: api.client.views.list_open_run_ids("acme"), "the run of the request")
     revoke(tenants, key)
     until(lambda: asking.is_over, "the answer")
     assert (asking.status, "invalid_api_key" in "".join(asking.lines)) == (401, True)
@@ -141,7 +141,7 @@ def test_a_key_that_stays_valid_is_looked_at_and_serves_on(
     api: Served, key: NewKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
-    find = Tenants(api.client.database).principal_of
+    find = Tenants(api.client.database).find_principal
     monkeypatch.setattr(api.server.config.app.state.holders, "_find", lambda token: looks.append(token) or find(token))
     asking = Asking(api, key, "GET", "/v1/changes", None)
     until(lambda: len(looks) > 5, "several looks")

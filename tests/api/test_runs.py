@@ -14,7 +14,7 @@ from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, rules_of
+from hermes_worker.features.retention.rules import DEFAULT_RULES, parse_rules
 from hermes_worker.store.tables import tool_calls
 
 
@@ -192,8 +192,8 @@ def test_a_deleted_run_is_gone_and_not_unknown(api: Served, store: Store, http: 
     store.answer(run_id)
     store.let_pass(40 * 86_400.0)
     api.submit()
-    rules = {**DEFAULT_RULES, **rules_of(["runs=30d"])}
-    assert sum(batch.count for batch in Pruner(store.database, rules).steps() if batch.what == "runs") == 1
+    rules = {**DEFAULT_RULES, **parse_rules(["runs=30d"])}
+    assert sum(batch.count for batch in Pruner(store.database, rules).prune_stepwise() if batch.what == "runs") == 1
     for path in ("", "/result", "/events"):
         answer = http.get(f"/v1/runs/{run_id}{path}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (410, "run_deleted")

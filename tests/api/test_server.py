@@ -18,16 +18,16 @@ import pytest
 from serving import PATIENCE_S, until
 from support.migrated import bring_up
 
-from hermes_worker.api.server import allow_many_connections, listen, serve
+from hermes_worker.api.server import allow_many_connections, open_sockets, serve
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings import ServerSettings, Settings, as_environ, load
+from hermes_worker.settings import ServerSettings, Settings, load_settings, render_environ
 from hermes_worker.settings.server_key import find_server_key
 
 PROGRAM = """
 from hermes_worker.api.server import serve
 from hermes_worker.observe import configure_logging
-from hermes_worker.settings import load
-settings = load()
+from hermes_worker.settings import load_settings
+settings = load_settings()
 configure_logging(settings.log, "api", secrets=settings.secrets)
 serve(settings, on_ready=lambda url: print(url, flush=True))
 """
@@ -38,7 +38,7 @@ def installed(tmp_path: Path, broker_url: str) -> Settings:
     home = tmp_path / "home"
     home.mkdir()
     environ = {"HERMES_BROKER_URL": broker_url, "HERMES_SERVER_PORT": "0", "HERMES_HOME": str(home)}
-    settings = load({**environ, "HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+    settings = load_settings({**environ, "HOME": str(tmp_path), "PATH": os.environ["PATH"]})
     bring_up(settings.database_url)
     return settings
 
@@ -48,7 +48,7 @@ def process(installed: Settings, request: pytest.FixtureRequest) -> Iterator[sub
     """A server; its parameter is what the environment says besides."""
     running = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
-        env=as_environ(installed) | {"PYTHONPATH": str(Path.cwd())} | getattr(request, "param", {}),
+        env=render_environ(installed) | {"PYTHONPATH": str(Path.cwd())} | getattr(request, "param", {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_a_sentence(installed: Settings) -> None:
 def test_an_address_that_is_not_ours_is_a_sentence() -> None:
     for host in ("192.0.2.1", "no-such-host.invalid"):
         with pytest.raises(ConfigurationError, match="HERMES_SERVER_HOST"):
-            listen(ServerSettings(host=host, port=0))
+            open_sockets(ServerSettings(host=host, port=0))
 
 
 def test_without_a_key_no_public_address_is_served(installed: Settings) -> None:
@@ -140,7 +140,7 @@ def test_without_a_key_no_public_address_is_served(installed: Settings) -> None:
 
 
 def test_localhost_is_served_on_every_address_it_has() -> None:
-    sockets = listen(ServerSettings(host="localhost", port=0))
+    sockets = open_sockets(ServerSettings(host="localhost", port=0))
     try:
         assert sockets[0].family == socket.AF_INET
         assert len({sock.getsockname()[1] for sock in sockets}) == 1

@@ -20,7 +20,7 @@ from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.search.indexing import Indexer
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.statistics import count_ended_rows
 
 
 def opened(http: httpx.Client, **body: Any) -> dict[str, Any]:
@@ -43,9 +43,9 @@ def code_of(answer: httpx.Response) -> tuple[int, str]:
 def test_what_was_said_is_found_over_http(api: Served, http: httpx.Client, store: Store) -> None:
     talked(api, store, "mine", "deploy the heron")
     talked(api, store, "yours", "nothing")
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
-    Indexer(store.database).look(60.0, pause_s=0.0)
+    Indexer(store.database).index_due(60.0, pause_s=0.0)
 
     found = http.get("/api/sessions/search", params={"q": "heron"}).json()
 
@@ -272,7 +272,7 @@ def test_a_deleted_session_takes_its_runs_along_and_leaves_its_forks(
     # The name is free again, and what had it is another session.
     talked(api, store, "mine")
     assert http.get("/api/sessions/mine").json()["session"]["message_count"] == 2
-    assert store.views.run(run_id_of(http, "mine")).run_id != run_id
+    assert store.views.load_run(run_id_of(http, "mine")).run_id != run_id
 
 
 def run_id_of(http: httpx.Client, session_id: str) -> str:
@@ -290,7 +290,7 @@ def test_a_session_in_use_or_on_hold_is_not_deleted(api: Served, http: httpx.Cli
     assert code_of(http.delete("/api/sessions/busy")) == (409, "session_active")
     store.answer(at_work)
     rules = Retention(api.client.database, DEFAULT_RULES)
-    number = rules.hold("default", session_id=at_work, reason="court", by="cli:me")
+    number = rules.place_hold("default", session_id=at_work, reason="court", by="cli:me")
     assert code_of(http.delete("/api/sessions/busy")) == (409, "session_held")
     rules.release("default", number.number)
     assert http.delete("/api/sessions/busy").status_code == 200

@@ -11,7 +11,7 @@ from test_tenants import client, tenants  # noqa: F401  (fixtures)
 
 from hermes_worker import live_settings
 from hermes_worker.core.principals import KeyScope
-from hermes_worker.settings import describe
+from hermes_worker.settings import describe_settings
 from hermes_worker.store.access.principals import Tenants
 
 OpenClient = Callable[[str], httpx.Client]
@@ -20,7 +20,7 @@ OpenClient = Callable[[str], httpx.Client]
 def test_operators_see_every_setting_and_who_said_so_and_no_secret(api: Served) -> None:
     listed = api.http.get("/v1/settings").json()
     rows = {row["key"]: row for row in listed["data"]}
-    assert list(rows) == [row.key for row in describe()]
+    assert list(rows) == [row.key for row in describe_settings()]
     assert rows["lease.attempts_max"]["value"] == "3"
     assert (rows["lease.attempts_max"]["layer"], rows["lease.attempts_max"]["origin"]) == ("default", "default")
     assert rows["lease.attempts_max"]["description"].startswith("How many times a step")

@@ -25,8 +25,8 @@ from hermes_worker.core.messages import ModelReply, Usage, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, Settings
-from hermes_worker.store.runs.calls import started_event
-from hermes_worker.stream.live import Live, LiveEntry, stream_key
+from hermes_worker.store.runs.calls import build_started_event
+from hermes_worker.stream.live import Live, LiveEntry, make_stream_key
 from hermes_worker.stream.sse import GOING_AWAY
 
 
@@ -61,7 +61,7 @@ def test_a_run_is_told_from_its_first_word_to_its_end(api: Served, store: Store,
     asked = replace(asked, reply=replace(asked.reply, text="Let me look.", reasoning="thinking"))
     store.ask_tools(run_id, asked)
     claim = store.call(run_id)
-    text = canonical_json(started_event(claim).data)
+    text = canonical_json(build_started_event(claim).data)
     live.append(run_id, LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=0))
     reader.wait_for("tool.started")
     store.calls.settle(claim, settlement())
@@ -170,9 +170,9 @@ def test_a_preview_that_is_none_costs_no_other_run_its_own_and_begins_anew(
     say(live, run_id, "Hello")
     readers[0].wait_for("message.delta")
     if spoil == "words":
-        breaking.set(stream_key(run_id), "words")
+        breaking.set(make_stream_key(run_id), "words")
     else:
-        breaking.xadd(stream_key(run_id), {"kind": "row"}, id=FOREVER)
+        breaking.xadd(make_stream_key(run_id), {"kind": "row"}, id=FOREVER)
     say(live, other, "Good ")
     readers[1].wait_for("message.delta")
     say(live, run_id, " world", at=5)
@@ -182,7 +182,7 @@ def test_a_preview_that_is_none_costs_no_other_run_its_own_and_begins_anew(
         live.nudge(each)
     for reader in readers:
         reader.wait_for_end()
-    assert breaking.type(stream_key(run_id)) == "stream"
+    assert breaking.type(make_stream_key(run_id)) == "stream"
 
 
 def test_a_reader_that_comes_late_gets_what_others_heard_before(api: Served, live: Live) -> None:
@@ -240,7 +240,7 @@ def test_a_parallel_call_is_told_once_whichever_way_it_comes(api: Served, store:
     reader.wait_for("message.completed")
     claims = [store.call(run_id, position) for position in range(3)]
     for claim in claims[:2]:
-        text = canonical_json(started_event(claim).data)
+        text = canonical_json(build_started_event(claim).data)
         live.append(run_id, LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=claim.position))
     reader.wait_for("tool.started", 2)
     store.calls.settle(claims[1], settlement())

@@ -172,7 +172,7 @@ def cut_chat_stream(servers: list[Served], store: Store, die: random.Random) -> 
     reader, uncut = (CutReader(servers, "POST", path, body, headers) for _ in range(2))
     cuts = cut_and_compare(reader, uncut, die, work_for(reader, servers, store, die))
     assert [each["seq"] for each in reader.events] == list(range(1, len(reader.events) + 1))
-    assert len(store.views.runs(session_id=name)) == 1
+    assert len(store.views.list_runs(session_id=name)) == 1
     return cuts
 
 

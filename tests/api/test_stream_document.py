@@ -14,16 +14,16 @@ from support.questions import DANGER, QUESTION, open_wait
 from support.store import ANSWER, Store, asks, settlement
 
 from hermes_worker.core.events import AskedAgain
-from hermes_worker.core.messages import Usage, canonical_json, user_body
+from hermes_worker.core.messages import Usage, build_user_body, canonical_json
 from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.hooks.calls import HookCalls
-from hermes_worker.store.runs.calls import started_event
+from hermes_worker.store.runs.calls import build_started_event
 from hermes_worker.store.runs.runs import CompactionRow
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.stream.events import LIVE_FIELDS, ROW_FIELDS, event_schemas
+from hermes_worker.stream.events import LIVE_FIELDS, ROW_FIELDS, build_event_schemas
 from hermes_worker.stream.live import Live, LiveEntry
 
 AGAIN = AskedAgain(memory=None, is_counted=False)
@@ -32,9 +32,9 @@ AGAIN = AskedAgain(memory=None, is_counted=False)
 def eventful(api: Served, store: Store) -> str:
     """A run to which everything happens that ends well."""
     run_id = api.submit(max_iterations=3)
-    store.runs.commit_discarded(store.turn(run_id), AGAIN, ANSWER)
-    summary = CompactionRow(body=user_body("a summary"), rows=7, number=1, usage=Usage(input=1))
-    store.runs.commit_compacted(store.turn(run_id), AGAIN, summary)
+    store.runs.commit_discarded_reply(store.turn(run_id), AGAIN, ANSWER)
+    summary = CompactionRow(body=build_user_body("a summary"), rows=7, number=1, usage=Usage(input=1))
+    store.runs.commit_compaction(store.turn(run_id), AGAIN, summary)
     lose_a_worker(store, run_id)
     store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE, Replay.ONCE))
     api.http.post(f"/v1/runs/{run_id}/steer", json={"text": "in French"}).raise_for_status()
@@ -77,7 +77,7 @@ def stopped(api: Served, store: Store) -> str:
     run_id = api.submit()
     store.ask_tools(run_id, asks(Replay.PURE, Replay.PURE))
     claim = store.call(run_id)
-    HookCalls(store.database).tell_failed(claim.run_pk, hook="audit", event="pre_tool_call", reason="it hung")
+    HookCalls(store.database).record_failure(claim.run_pk, hook="audit", event="pre_tool_call", reason="it hung")
     api.http.post(f"/v1/runs/{run_id}/stop").raise_for_status()
     store.calls.settle(claim, settlement())
     return run_id
@@ -122,7 +122,7 @@ def test_live_pieces_are_told_as_the_document_says(api: Served, store: Store, st
     reader.wait_for("tool.generating")
     store.ask_tools(run_id, asks(Replay.PURE, Replay.PURE))
     second = store.call(run_id, 1)
-    say("tool_started", canonical_json(started_event(second).data), at=1)
+    say("tool_started", canonical_json(build_started_event(second).data), at=1)
     assert reader.wait_for("tool.started")["position"] == 1
     say("tool_progress", canonical_json({"tool": "terminal", "text": "half"}), at=1)
     assert reader.wait_for("tool.progress")["position"] == 1
@@ -139,7 +139,7 @@ def test_live_pieces_are_told_as_the_document_says(api: Served, store: Store, st
 
 def test_every_kind_of_event_has_a_type_and_a_schema_of_its_name() -> None:
     assert {str(name) for name in ROW_FIELDS} == {*RunEventName}
-    assert {*LIVE_FIELDS, *RunEventName} <= set(event_schemas())
+    assert {*LIVE_FIELDS, *RunEventName} <= set(build_event_schemas())
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from serving import hints_waiting
 from support.store import Store
 
-from hermes_worker.live_settings import live_settings_of
-from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
+from hermes_worker.live_settings import build_live_settings
+from hermes_worker.services.submission import InvalidSubmission, Submission, build_run, resolve_model, submit
 from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.tables import runs, sessions
@@ -36,18 +36,18 @@ def store(client: Client) -> Store:
 
 def with_settings(client: Client, **changes: object) -> Client:
     settings = replace(client.settings, **changes)  # type: ignore[arg-type]
-    return replace(client, settings=settings, live_settings=live_settings_of(settings, client.database))
+    return replace(client, settings=settings, live_settings=build_live_settings(settings, client.database))
 
 
 def test_a_submission_is_durable_before_it_is_announced(client: Client, store: Store) -> None:
-    faults.arm("submit.after_commit=raise")
+    faults.arm_faults("submit.after_commit=raise")
     try:
         with pytest.raises(FaultInjected):
             submit(client, Submission(input="x", idempotency_key="k"))
     finally:
-        faults.disarm()
+        faults.disarm_faults()
     assert hints_waiting(client) == 0
-    [view] = client.views.runs()
+    [view] = client.views.list_runs()
     assert store.due(view.run_id), "the sweeper finds it"
     again = submit(client, Submission(input="x", idempotency_key="k"))
     assert (again.run_id, again.was_replayed) == (view.run_id, True)
@@ -56,10 +56,10 @@ def test_a_submission_is_durable_before_it_is_announced(client: Client, store: S
 def test_the_settings_fill_in_what_was_not_asked_for(client: Client) -> None:
     agent = AgentSettings(iterations_max=5, wall_s_max=60.0, idle_s_max=None, toolsets=("file",))
     chosen = with_settings(client, agent=agent, model=ModelSettings(provider="scripted", name="my-model"))
-    view = client.views.run(submit(chosen, Submission(input="x")).run_id)
+    view = client.views.load_run(submit(chosen, Submission(input="x")).run_id)
     assert (view.model, view.iterations_max) == ("my-model", 5)
     asked = Submission(input="x", model="other", iterations_max=7)
-    view = client.views.run(submit(chosen, asked).run_id)
+    view = client.views.load_run(submit(chosen, asked).run_id)
     assert (view.model, view.iterations_max) == ("other", 7)
 
 
@@ -75,7 +75,7 @@ def test_a_retry_after_a_change_of_settings_is_still_a_retry(client: Client) -> 
 def test_tools_are_the_same_bytes_whatever_the_order_of_the_toolsets(client: Client, store: Store) -> None:
     def tools(*toolsets: str) -> str:
         run_id = submit(client, Submission(input="x", toolsets=toolsets)).run_id
-        return store.runs.session_of(store.turn(run_id).loaded.session_pk).tools
+        return store.runs.load_session_context(store.turn(run_id).loaded.session_pk).tools
 
     assert tools("file", "terminal") == tools("terminal", "file", "file")
     assert {tool["function"]["name"] for tool in json.loads(tools("terminal"))} == {"process", "terminal"}
@@ -108,7 +108,7 @@ def test_whoever_asks_is_told_which_field_is_wrong(client: Client, wrong: dict[s
     with pytest.raises(InvalidSubmission) as caught:
         submit(client, Submission(**{"input": "x", **wrong}))  # type: ignore[arg-type]
     assert [caught.value.field] == list(wrong)
-    assert client.views.runs() == []
+    assert client.views.list_runs() == []
 
 
 @pytest.mark.parametrize("name", ["a", "agent:main:telegram:dm:42", "!", "~", "[", "]", "^", "s" * 256, "a.b"])
@@ -170,7 +170,7 @@ def test_what_cannot_be_worked_in_is_refused(client: Client, tmp_path: Path) -> 
     for directory in (client.settings.home, client.settings.home / "logs", tmp_path / "sneaky"):
         with pytest.raises(InvalidSubmission, match="holds the state"):
             submit(client, Submission(input="x", directory=str(directory)))
-    assert client.views.runs() == []
+    assert client.views.list_runs() == []
 
 
 # --- which model -----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_known_provider_has_a_usual_model() -> None:
 
 def test_a_prompt_names_a_provider_by_its_usual_name(client: Client) -> None:
     settings = replace(client.settings, model=ModelSettings(provider="Claude", api_key=Secret("sk-x")))
-    prompt = new_run(settings, Submission(input="hello"), context=()).system_prompt
+    prompt = build_run(settings, Submission(input="hello"), context=()).system_prompt
     assert "Provider: anthropic" in prompt
 
 
@@ -211,7 +211,7 @@ def test_a_server_of_ones_own_has_no_usual_model() -> None:
 
 def test_a_run_from_the_command_line_may_ask_its_user(client: Client) -> None:
     def tools(source: str, **more: object) -> str:
-        return new_run(client.settings, Submission(input="x", source=source, **more)).tools  # type: ignore[arg-type]
+        return build_run(client.settings, Submission(input="x", source=source, **more)).tools  # type: ignore[arg-type]
 
     assert '"clarify"' in tools("cli")
     assert '"clarify"' not in tools("api")

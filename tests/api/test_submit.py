@@ -46,7 +46,7 @@ def test_a_submission_is_stored_announced_and_answered(api: Served, store: Store
 
 def test_a_session_gets_a_workspace_a_prompt_and_tools(api: Served, store: Store, settings: Settings) -> None:
     run_id = api.submit(instructions="Answer in French.", session_id="s:1")
-    session = store.runs.session_of(store.turn(run_id).loaded.session_pk)
+    session = store.runs.load_session_context(store.turn(run_id).loaded.session_pk)
     workspace = json.loads(session.workspace)
     assert workspace["kind"] == "local"
     assert Path(workspace["root"]).parent == settings.home / "workspaces"
@@ -82,17 +82,17 @@ def test_a_message_list_is_history_and_a_last_message(api: Served, store: Store)
             ],
         },
     ]
-    assert "Be brief." in store.runs.session_of(store.turn(run_id).loaded.session_pk).system_prompt
+    assert "Be brief." in store.runs.load_session_context(store.turn(run_id).loaded.session_pk).system_prompt
 
 
 def test_limits_and_model_are_taken_over(api: Served) -> None:
     run_id = api.submit(model="gpt-test", max_iterations=7, max_wall_s=60, metadata={"who": "me"})
-    view = api.client.views.run(run_id)
+    view = api.client.views.load_run(run_id)
     assert (view.model, view.iterations_max) == ("gpt-test", 7)
 
 
 def test_the_name_of_the_agent_means_the_configured_model(api: Served) -> None:
-    assert api.client.views.run(api.submit(model="hermes-agent")).model == "scripted"
+    assert api.client.views.load_run(api.submit(model="hermes-agent")).model == "scripted"
 
 
 BAD_BODIES: list[tuple[Any, str, str]] = [
@@ -165,7 +165,7 @@ BAD_BODIES: list[tuple[Any, str, str]] = [
 def test_only_who_is_at_the_machine_names_a_directory_of_it(http: httpx.Client, api: Served) -> None:
     body = {"input": "x", "workspace": "/etc"}
     refused(http.post("/v1/runs", json=body), 403, "not_the_installations_key", "workspace")
-    assert api.client.views.runs() == []
+    assert api.client.views.list_runs() == []
 
 
 def test_every_wrong_field_is_named(http: httpx.Client, api: Served) -> None:
@@ -173,7 +173,7 @@ def test_every_wrong_field_is_named(http: httpx.Client, api: Served) -> None:
         message = refused(http.post("/v1/runs", content=json.dumps(body), headers=JSON), 400, code, param)
         assert message
         assert "Traceback" not in message
-    assert api.client.views.runs() == []
+    assert api.client.views.list_runs() == []
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_the_same_key_and_request_give_the_same_run(http: httpx.Client, api: Ser
     assert "Idempotent-Replayed" not in first.headers
     assert again.headers["Idempotent-Replayed"] == "true"
     assert again.headers["X-Hermes-Session-Id"] == first.headers["X-Hermes-Session-Id"]
-    assert len(api.client.views.runs()) == 1
+    assert len(api.client.views.list_runs()) == 1
 
 
 def test_the_same_key_with_another_request_is_a_conflict(http: httpx.Client) -> None:
@@ -241,7 +241,7 @@ def test_of_many_requests_with_one_key_at_once_one_makes_the_run(
     assert {answer.status_code for answer in answers} == {202}, [a.text for a in answers if a.status_code != 202]
     assert len({answer.json()["run_id"] for answer in answers}) == 1
     assert sum("Idempotent-Replayed" not in answer.headers for answer in answers) == 1
-    assert len(api.client.views.runs()) == 1
+    assert len(api.client.views.list_runs()) == 1
 
 
 # --- when something is away ------------------------------------------------------------------------------------------

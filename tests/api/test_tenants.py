@@ -190,7 +190,7 @@ def client(api: Served) -> Iterator[Callable[[str], httpx.Client]]:
 @pytest.fixture
 def guest(tenants: Tenants, client: Callable[[str], httpx.Client], store: Store) -> Side:
     http = client(tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token)
-    return Side(http, one_of_each(http, store) | {"key_id": tenants.keys("acme")[0].key_id})
+    return Side(http, one_of_each(http, store) | {"key_id": tenants.list_keys("acme")[0].key_id})
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def mcp_server(store: Store, tenant: str) -> str:
     rows, name = McpServers(store.database), f"m{uuid.uuid5(uuid.NAMESPACE_DNS, tenant).hex[:12]}"
     if rows.find(tenant, name) is None:
         new = NewMcpServer(server=McpServer(url="http://127.0.0.1:1/mcp").model_dump_json(), is_process=False)
-        rows.keep(tenant, name, new, before=None, facts={})
+        rows.write_server(tenant, name, new, before=None, facts={})
     return name
 
 
@@ -493,7 +493,7 @@ def test_a_key_that_was_just_seen_costs_no_statement(
 
 def asked_by(store: Store, run_id: str) -> int:
     """The number of the question that a run asks."""
-    [wait] = Waits(store.database).open(run_id=run_id)
+    [wait] = Waits(store.database).list_open(run_id=run_id)
     return wait.wait_id
 
 
@@ -507,7 +507,7 @@ def test_a_key_that_only_approves_does_not_say_what_runs(
     refused = approver.post(f"/v1/runs/{run_id}/approval", json=other)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "missing_scope")
     assert "lacks the scope 'runs:write', which replacing the arguments" in refused.json()["error"]["message"]
-    assert Waits(store.database).open(run_id=run_id)
+    assert Waits(store.database).list_open(run_id=run_id)
     assert both.post(f"/v1/runs/{run_id}/approval", json=other).status_code == 200
     plain = waiting(store)
     allowed = {"choice": "once", "wait_id": asked_by(store, plain)}
@@ -522,7 +522,7 @@ def test_the_audit_log_tells_whether_an_answer_changed_what_a_call_does(api: Ser
     assert api.http.post(f"/v1/runs/{allowed}/approval", json=as_asked).status_code == 200
 
     def told(run_id: str) -> tuple[object, object]:
-        [deed] = AuditLog(api.client.database).page("default", act="approval.answer", subject=run_id)
+        [deed] = AuditLog(api.client.database).list_actions("default", act="approval.answer", subject=run_id)
         return deed.before["arguments_sha256"], deed.after["arguments_sha256"]
 
     asked = hashlib.sha256(b'{"command":"rm -r x"}').hexdigest()

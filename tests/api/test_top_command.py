@@ -11,7 +11,7 @@ from serving import Served
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.cli.top.view import TopAction, TopState, lines, pressed, rows_of, with_fleet
+from hermes_worker.cli.top.view import TopAction, TopState, list_rows, press_key, render_rows, update_fleet
 from hermes_worker.cli.top.watching import FleetWatch
 from hermes_worker.client import HermesClient, RefusedError
 from hermes_worker.core.principals import KeyScope
@@ -39,18 +39,18 @@ def asking(store: Store) -> str:
 
 
 def looked(watch: FleetWatch) -> TopState:
-    return with_fleet(TopState(), watch.look())
+    return update_fleet(TopState(), watch.poll_once())
 
 
 def text_of(state: TopState) -> str:
-    return "\n".join(line.text for line in lines(state))
+    return "\n".join(line.text for line in render_rows(state))
 
 
 def confirmed(state: TopState, row: str, key: str) -> TopAction:
     while state.chosen != row:
-        state, _ = pressed(state, "down")
-    state, _ = pressed(state, key)
-    _, action = pressed(state, "y")
+        state, _ = press_key(state, "down")
+    state, _ = press_key(state, key)
+    _, action = press_key(state, "y")
     assert action is not None
     return action
 
@@ -75,19 +75,19 @@ def test_it_shows_runs_by_tree_and_what_waits(store: Store, watch: FleetWatch) -
 def test_its_keys_do_what_they_say(store: Store, watch: FleetWatch) -> None:
     waits, runs = asking(store), [store.submit().run_id for _ in range(2)]
     state = looked(watch)
-    assert watch.do(confirmed(state, rows_of(state.fleet)[0], "a")) == "allowed"
+    assert watch.do(confirmed(state, list_rows(state.fleet)[0], "a")) == "allowed"
     assert list(looked(watch).fleet.questions) == []
     assert watch.do(confirmed(state, f"run {runs[0]}", "s")) == f"{runs[0]} was asked to stop"
     assert store.status(runs[0]) is RunStatus.CANCELLED
     with pytest.raises(RefusedError):
-        watch.do(confirmed(state, rows_of(state.fleet)[0], "d"))
+        watch.do(confirmed(state, list_rows(state.fleet)[0], "d"))
     assert waits in text_of(looked(watch))
 
 
 def test_a_run_is_opened_with_its_tree_and_its_calls(store: Store, watch: FleetWatch) -> None:
     parent = store.with_tools(Replay.PURE)
     store.delegate(parent, 2)
-    opened = watch.opened(parent)
+    opened = watch.open_run(parent)
     text = "\n".join(opened.lines)
     assert text.count("run_") >= 3
     assert "calls" in opened.lines and "1.0" in text

@@ -19,13 +19,13 @@ from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.store.runs.new_children import NewChild
-from hermes_worker.store.runs.runs import new_run_id
+from hermes_worker.store.runs.runs import create_run_id
 
 
 def child_of(store: Store, parent: str) -> str:
     store.ask_tools(parent, asks(Replay.PURE))
     child = NewChild(
-        run_id=new_run_id(),
+        run_id=create_run_id(),
         spec=replace(SPEC, iterations_max=100_000),
         system_prompt="You are a child.",
         tools="[]",
@@ -147,7 +147,7 @@ def test_a_stop_of_a_run_that_has_ended_says_what_it_stopped(api: Served, store:
 
 def spec_of(store: Store, run_id: str) -> RunSpec:
     loaded = store.turn(run_id).loaded
-    return store.calls.spec_of(loaded.pk)
+    return store.calls.load_spec(loaded.pk)
 
 
 def test_limits_are_stored_with_the_run(api: Served, store: Store) -> None:

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from serving import Served
 
 from hermes_worker import __version__
-from hermes_worker.settings import ModelSettings, Secret, ServerSettings, Settings, load
-from hermes_worker.settings.shaping import configuration_of
+from hermes_worker.settings import ModelSettings, Secret, ServerSettings, Settings, load_settings
+from hermes_worker.settings.configuration_id import name_configuration
 from hermes_worker.store.tables import sessions
 
 
@@ -27,7 +27,7 @@ def test_a_run_tells_the_program_prompt_and_configuration_it_began_with(
         prompt = connection.execute(sa.select(sessions.c.system_prompt)).scalar_one()
     assert began_with == {
         "program": __version__,
-        "configuration": configuration_of(settings),
+        "configuration": name_configuration(settings),
         "prompt": hashlib.sha256(prompt.encode()).hexdigest(),
     }
 
@@ -51,7 +51,7 @@ def test_a_retry_records_the_versions_of_its_own_beginning(serve: Callable[..., 
     changed = serve(replace(settings, agent=replace(settings.agent, iterations_max=7)))
     again = changed.http.post(f"/v1/runs/{first}/retry").json()["run_id"]
     told = changed.http.get(f"/v1/runs/{again}").json()["began_with"]
-    assert told["configuration"] == configuration_of(changed.client.settings) != configuration_of(settings)
+    assert told["configuration"] == name_configuration(changed.client.settings) != name_configuration(settings)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_a_retry_records_the_versions_of_its_own_beginning(serve: Callable[..., 
 )
 def test_what_does_not_shape_a_run_does_not_change_the_name_of_a_configuration(other: dict[str, object]) -> None:
     usual = Settings(home=Path("/home"), model=ModelSettings(provider="scripted"))
-    assert configuration_of(replace(usual, **other)) == configuration_of(usual)
-    assert configuration_of(replace(usual, model=ModelSettings(provider="openai"))) != configuration_of(usual)
+    assert name_configuration(replace(usual, **other)) == name_configuration(usual)
+    assert name_configuration(replace(usual, model=ModelSettings(provider="openai"))) != name_configuration(usual)
 
 
 def test_replicas_that_read_the_same_configuration_agree(tmp_path: Path) -> None:
     environ = {"HERMES_MODEL": "some-model", "HERMES_BASE_URL": "https://models.example.org/v1"}
-    first, second = (load(environ, home=tmp_path / name) for name in ("one", "two"))
-    assert configuration_of(first) == configuration_of(second)
-    other = load(environ | {"HERMES_MODEL": "another-model"}, home=tmp_path / "one")
-    assert configuration_of(other) != configuration_of(first)
+    first, second = (load_settings(environ, home=tmp_path / name) for name in ("one", "two"))
+    assert name_configuration(first) == name_configuration(second)
+    other = load_settings(environ | {"HERMES_MODEL": "another-model"}, home=tmp_path / "one")
+    assert name_configuration(other) != name_configuration(first)

@@ -24,8 +24,8 @@ from hermes_worker.api.server import seal_routes
 from hermes_worker.channels.signature import sign
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.features.webhooks.rows import Webhooks
-from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route, checked
-from hermes_worker.features.webhooks.rules.sealed import sealed_secret
+from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route, validate_route
+from hermes_worker.features.webhooks.rules.sealed import seal_secret
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -36,7 +36,7 @@ JSON = {"content-type": "application/json"}
 
 
 def add(store: Store, name: str = "hook", *, tenant: str = "default", **changes: Any) -> None:
-    route = checked(Route(**{"name": name, "secret": SECRET, "prompt": "Look at {text}", **changes}))
+    route = validate_route(Route(**{"name": name, "secret": SECRET, "prompt": "Look at {text}", **changes}))
     Webhooks(store.database, tenant).add(route.name, route.secret, route.to_json())
 
 
@@ -72,7 +72,7 @@ def test_an_event_becomes_a_run_whose_answer_is_delivered(api: Served, store: St
     spec = spec_of(store, run_id)
     facts = {"webhook_route": "hook", "webhook_event": "issues", "webhook_delivery": "g-1"}
     assert (spec.source, spec.source_kind, spec.metadata) == ("webhook:hook", "webhook", facts)
-    assert store.views.run(run_id).session.name is None
+    assert store.views.load_run(run_id).session.name is None
     until(lambda: hints_waiting(api.client) == 1, "the hint")
     (hint,) = store.answer(run_id)
     assert hint.effect.kind == "send_delivery"
@@ -155,7 +155,7 @@ def test_an_event_that_comes_again_is_not_taken_again(http: httpx.Client, store:
     assert sorted(answer.status_code for answer in answers) == [200] * 7 + [202]
     assert {answer.json()["status"] for answer in answers} == {"accepted", "duplicate"}
     assert post(http, x_github_delivery="g-1").json() == {"status": "duplicate", "delivery_id": "g-1"}
-    assert len(store.views.runs(limit=20)) == 1
+    assert len(store.views.list_runs(limit=20)) == 1
 
 
 @pytest.mark.parametrize("changes", [{}, {"deliver_only": True, "deliver": ["local"]}])
@@ -173,7 +173,7 @@ def test_another_event_under_the_same_id_is_a_conflict_and_no_duplicate(
 def test_an_event_is_a_duplicate_also_when_its_route_has_changed(http: httpx.Client, store: Store) -> None:
     add(store)
     assert post(http, x_github_delivery="g-1").status_code == 202
-    route = checked(Route(name="hook", secret=SECRET, prompt="Other words: {text}"))
+    route = validate_route(Route(name="hook", secret=SECRET, prompt="Other words: {text}"))
     Webhooks(store.database).add(route.name, route.secret, route.to_json(), replaces=True)
     assert post(http, x_github_delivery="g-1").json()["status"] == "duplicate"
 
@@ -229,7 +229,7 @@ def test_two_servers_take_a_signed_body_once(serve: Callable[..., Served], setti
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: post(servers[n % 2].http, x_github_delivery=f"g-{n}").json(), range(8)))
     assert sorted(answer["status"] for answer in answers) == ["accepted"] + ["replayed"] * 7
-    assert len(store.views.runs(limit=20)) == 1
+    assert len(store.views.list_runs(limit=20)) == 1
 
 
 def test_callers_of_the_api_can_take_no_event_and_no_conversation_away_from_a_webhook(
@@ -276,7 +276,7 @@ def test_a_route_that_only_delivers_owes_the_text_once(api: Served, store: Store
     outbox = Deliveries(store.database)
     assert sorted(view.target for view in outbox.list()) == ["local", "telegram:7"]
     assert sorted(first.json()["deliveries"]) == sorted(view.delivery_id for view in outbox.list())
-    assert store.views.runs(limit=5) == []
+    assert store.views.list_runs(limit=5) == []
     until(lambda: hints_waiting(api.client) == 2, "the hints")
 
 
@@ -354,18 +354,18 @@ def test_secrets_of_an_earlier_version_are_encrypted_when_the_api_starts(api: Se
     add(store)
     add(store, name="open", secret=NO_AUTH)
     seal_routes(api.client)
-    sealed, is_open = (row.secret for row in Webhooks(store.database).all())
+    sealed, is_open = (row.secret for row in Webhooks(store.database).list_routes())
     assert SECRET not in sealed
     assert is_open == NO_AUTH
     assert post(api.http).status_code == 202
     seal_routes(api.client)
-    assert Webhooks(store.database).all()[0].secret == sealed
+    assert Webhooks(store.database).list_routes()[0].secret == sealed
 
 
 def test_a_route_whose_key_is_nowhere_takes_nothing(api: Served, store: Store) -> None:
-    sealed = sealed_secret(Keyring([Secret("a-key-of-another-installation")]), "hook", SECRET)
+    sealed = seal_secret(Keyring([Secret("a-key-of-another-installation")]), "hook", SECRET)
     Webhooks(store.database).add("hook", sealed, "{}")
     seal_routes(api.client)
     answer = post(api.http)
     assert (answer.status_code, answer.json()) == (503, {"error": "Route cannot be used now"})
-    assert Webhooks(store.database).all()[0].secret == sealed
+    assert Webhooks(store.database).list_routes()[0].secret == sealed

@@ -17,7 +17,7 @@ from hermes_worker.store.tables import deliveries
 
 def test_an_operator_sees_alerts(hermes: CommandLine, store: Store) -> None:
     found = Finding(condition=KeyCondition.NO_MONEY)
-    KeyStates(store.database).failed(("openai", "key1"), found, run_id="run_1", reason="pay first")
+    KeyStates(store.database).record_failure(("openai", "key1"), found, run_id="run_1", reason="pay first")
     sweep_alerts(store.database, AlertPolicy(targets=("telegram:1",)))
     [line] = [line for line in hermes.inline("alerts", "list").out.splitlines() if line.startswith("provider")]
     assert "no money" in line

@@ -18,7 +18,7 @@ from support.store import EMPTY, Store, opened
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.local.archives import InvalidArchive, unpack
-from hermes_worker.local.paths import holding_home
+from hermes_worker.local.paths import hold_home
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_a_home_comes_back_as_it_was_while_others_wrote(hermes: CommandLine, sto
     with opened(f"sqlite:///{other / 'hermes-worker.db'}") as copy:
         assert copy.status(ended) is RunStatus.COMPLETED
         copy.sweep(EMPTY)
-        assert [call.status.value for call in copy.views.calls(at_work)] == ["unknown", "pending"]
-        known = {view.run_id for view in copy.views.runs(limit=1000)}
+        assert [call.status.value for call in copy.views.list_calls(at_work)] == ["unknown", "pending"]
+        known = {view.run_id for view in copy.views.list_runs(limit=1000)}
         assert known <= {ended, at_work, *written}
         for run_id in known - {at_work}:
             assert copy.status(run_id) in (RunStatus.COMPLETED, RunStatus.QUEUED, RunStatus.RUNNING)
@@ -103,15 +103,15 @@ def test_nothing_is_overwritten_unless_forced(hermes: CommandLine, store: Store,
     assert (refused.code, "--force" in refused.err) == (2, True)
     missing = hermes.inline("restore", str(home.parent / "no.tar"), "--force")
     assert (missing.code, "No such file" in missing.err) == (2, True)
-    with holding_home(home):
+    with hold_home(home):
         running = hermes.inline("restore", str(archive), "--force")
         assert (running.code, "hermes-worker" in running.err) == (2, True)
-    assert store.views.run(run_id).run_id == run_id
+    assert store.views.load_run(run_id).run_id == run_id
     store.submit()
     store.database.close()
     assert hermes.inline("restore", str(archive), "--force").code == 0
     with opened(f"sqlite:///{home / 'hermes-worker.db'}") as copy:
-        assert [view.run_id for view in copy.views.runs()] == [run_id]
+        assert [view.run_id for view in copy.views.list_runs()] == [run_id]
 
 
 def test_a_restore_that_is_killed_anywhere_leaves_the_old_home_or_the_new_one(
@@ -132,12 +132,12 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_home_or_the_new_one(
         hermes.environ["HERMES_FAULTS"] = f"restore.between_files=kill@{kills + 1}"
         code = hermes("restore", str(archive), "--force", "--home", str(trial)).code
         with opened(f"sqlite:///{trial / 'hermes-worker.db'}") as copy:
-            found = {view.run_id for view in copy.views.runs()}
+            found = {view.run_id for view in copy.views.list_runs()}
         assert found in ({old}, {old, newer})
-        with holding_home(trial):
+        with hold_home(trial):
             pass
         with opened(f"sqlite:///{trial / 'hermes-worker.db'}") as copy:
-            assert [view.run_id for view in copy.views.runs()] == [old]
+            assert [view.run_id for view in copy.views.list_runs()] == [old]
         assert (trial / "config.yaml").read_text() == ""
         assert (trial / "workspaces/w/src/x.py").exists() and not (trial / "valkey").exists()
         left = {path.name for path in (trial / "run").iterdir()}
@@ -153,9 +153,9 @@ def test_a_restore_that_is_killed_before_it_takes_effect_changes_nothing(tmp_pat
     run_id = store.submit().run_id
     home = tmp_path / "home"
     (home / "run" / "restore.0123abcd" / "cron").mkdir(parents=True)
-    with holding_home(home):
+    with hold_home(home):
         assert not list((home / "run").glob("restore*"))
-    assert store.views.run(run_id).run_id == run_id
+    assert store.views.load_run(run_id).run_id == run_id
 
 
 def test_only_the_epoch_is_marked(hermes: CommandLine, store: Store) -> None:

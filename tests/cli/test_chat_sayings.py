@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.cli.chat.sayings import (
+from hermes_worker.cli.chat.line_parser import (
     ALLOWING,
     COMMANDS,
     Decide,
@@ -18,9 +18,9 @@ from hermes_worker.cli.chat.sayings import (
     Respond,
     Say,
     SlashVerb,
-    completions,
-    help_lines,
-    meaning,
+    list_completions,
+    parse_line,
+    render_help,
 )
 from hermes_worker.cli.chat.turn import PendingQuestion
 
@@ -48,7 +48,7 @@ QUESTION = PendingQuestion(wait_id=8, is_approval=False, text="Which?", choices=
     ],
 )
 def test_a_line_is_something_to_say_or_a_command(line: str, meant: Meaning) -> None:
-    assert meaning(line) == meant
+    assert parse_line(line) == meant
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_line_is_something_to_say_or_a_command(line: str, meant: Meaning) -> N
     ],
 )
 def test_a_line_that_nobody_meant_does_nothing_and_says_what_to_write(line: str, why: str) -> None:
-    found = meaning(line)
+    found = parse_line(line)
     assert isinstance(found, Misread) and why in found.why
 
 
@@ -82,49 +82,49 @@ def test_a_line_that_nobody_meant_does_nothing_and_says_what_to_write(line: str,
     ],
 )
 def test_an_approval_is_answered_in_place(line: str, choice: str, reason: str) -> None:
-    assert meaning(line, [APPROVAL]) == Decide(question=APPROVAL, choice=choice, reason=reason)
+    assert parse_line(line, [APPROVAL]) == Decide(question=APPROVAL, choice=choice, reason=reason)
 
 
 @pytest.mark.parametrize("line", ["yes please", "always do that", "go on", "/approve forever", "ok", "o"])
 def test_nothing_is_allowed_by_a_line_that_does_not_say_so(line: str) -> None:
-    assert isinstance(meaning(line, [APPROVAL]), Misread)
+    assert isinstance(parse_line(line, [APPROVAL]), Misread)
 
 
 @given(st.text(max_size=40))
 def test_only_the_words_for_it_allow_anything(line: str) -> None:
-    found = meaning(line, [APPROVAL])
+    found = parse_line(line, [APPROVAL])
     if isinstance(found, Decide) and found.choice != "deny":
         words = line.strip().lower().removeprefix("/approve").strip()
         assert words in (*ALLOWING, "y", "yes", "")
 
 
 def test_a_question_is_answered_with_any_words_and_commands_stay_commands() -> None:
-    assert meaning("2", [QUESTION]) == Respond(question=QUESTION, text="2")
-    assert meaning("neither", [QUESTION, APPROVAL]) == Respond(question=QUESTION, text="neither")
-    assert meaning("/stop", [QUESTION]) == Do(verb=SlashVerb.STOP)
-    assert meaning("/approve", [QUESTION, APPROVAL]) == Decide(question=APPROVAL, choice="once")
+    assert parse_line("2", [QUESTION]) == Respond(question=QUESTION, text="2")
+    assert parse_line("neither", [QUESTION, APPROVAL]) == Respond(question=QUESTION, text="neither")
+    assert parse_line("/stop", [QUESTION]) == Do(verb=SlashVerb.STOP)
+    assert parse_line("/approve", [QUESTION, APPROVAL]) == Decide(question=APPROVAL, choice="once")
 
 
 def test_of_several_questions_a_line_answers_the_one_whose_code_it_bears() -> None:
     other = replace(APPROVAL, wait_id=9, text="rm -rf dist")
     both = [APPROVAL, other]
     for line in ("yes", "/approve", "/deny", "deny later"):
-        found = meaning(line, both)
+        found = parse_line(line, both)
         assert isinstance(found, Misread)
         assert found.why.endswith(f"name the one that you answer: {APPROVAL.code}, {other.code}")
     code = other.code
     for line in (f"once {code}", f"{code.lower()} y", f"/approve {code}", f"/approve once {code}"):
-        assert meaning(line, both) == Decide(question=other, choice="once")
-    assert meaning(f"/deny {code} not here", both) == Decide(question=other, choice="deny", reason="not here")
+        assert parse_line(line, both) == Decide(question=other, choice="once")
+    assert parse_line(f"/deny {code} not here", both) == Decide(question=other, choice="deny", reason="not here")
     words = [QUESTION, replace(QUESTION, wait_id=10)]
-    assert isinstance(meaning("red", words), Misread)
-    assert meaning(f"{words[1].code} light red", words) == Respond(question=words[1], text="light red")
+    assert isinstance(parse_line("red", words), Misread)
+    assert parse_line(f"{words[1].code} light red", words) == Respond(question=words[1], text="light red")
 
 
 @pytest.mark.parametrize("line", ["yes {}", "/approve {}", "/deny {} no", "deny {}", "{} always"])
 def test_the_code_of_a_question_that_is_over_answers_no_other(line: str) -> None:
     over = replace(APPROVAL, wait_id=9)
-    found = meaning(line.format(over.code), [APPROVAL])
+    found = parse_line(line.format(over.code), [APPROVAL])
     assert isinstance(found, Misread)
     assert found.why == f"no question with the code {over.code} is open"
 
@@ -133,19 +133,19 @@ def test_the_code_of_a_question_that_is_over_answers_no_other(line: str) -> None
 def test_a_line_that_was_begun_before_a_question_came_does_not_answer_it(line: str, asks: PendingQuestion) -> None:
     lapsed = replace(asks, wait_id=6)
     for before in ((), (lapsed,)):
-        found = meaning(line, [asks], before)
+        found = parse_line(line, [asks], before)
         assert isinstance(found, Misread)
         assert found.why == f"the question {asks.code} came while you wrote; read it, and send the line again"
-    assert not isinstance(meaning(line, [asks], (lapsed, asks)), Misread)
-    assert meaning("/stop", [asks], ()) == Do(verb=SlashVerb.STOP)
+    assert not isinstance(parse_line(line, [asks], (lapsed, asks)), Misread)
+    assert parse_line("/stop", [asks], ()) == Do(verb=SlashVerb.STOP)
 
 
 def test_the_help_names_every_command_and_every_command_is_read() -> None:
-    text = "\n".join(help_lines())
+    text = "\n".join(render_help())
     for command in COMMANDS:
         assert f"/{command.verb.value} " in f"{text} "
         line = f"/{command.verb.value}{' x' if command.needs_argument else ''}"
-        assert not isinstance(meaning(line, [APPROVAL]), Misread), line
+        assert not isinstance(parse_line(line, [APPROVAL]), Misread), line
     assert {command.verb for command in COMMANDS} == set(SlashVerb)
 
 
@@ -159,9 +159,9 @@ def test_the_help_names_every_command_and_every_command_is_read() -> None:
     ],
 )
 def test_commands_are_completed(text: str, expected: list[str]) -> None:
-    assert [found for found, _ in completions(text, (), ("chat-1", "other"))] == expected
+    assert [found for found, _ in list_completions(text, (), ("chat-1", "other"))] == expected
 
 
 def test_answers_are_completed() -> None:
-    assert [found for found, _ in completions("a", (APPROVAL,), ())] == ["always"]
-    assert [found for found, _ in completions("", (QUESTION,), ())] == ["red", "blue"]
+    assert [found for found, _ in list_completions("a", (APPROVAL,), ())] == ["always"]
+    assert [found for found, _ in list_completions("", (QUESTION,), ())] == ["red", "blue"]

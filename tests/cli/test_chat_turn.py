@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes_worker.cli.chat import blocks as blocks_module
-from hermes_worker.cli.chat.blocks import BLOCK_CHARS_MAX, Unfinished, flushed, taken
+from hermes_worker.cli.chat.blocks import BLOCK_CHARS_MAX, Unfinished, flush_blocks, take_blocks
 from hermes_worker.cli.chat.turn import (
     CallBegun,
     CallFolded,
@@ -20,9 +20,9 @@ from hermes_worker.cli.chat.turn import (
     Prose,
     Shown,
     TurnState,
-    step,
+    apply_event,
 )
-from hermes_worker.cli.wording import clean
+from hermes_worker.cli.wording import strip_controls
 
 PIECES = st.sampled_from(
     [
@@ -48,7 +48,7 @@ MARKDOWN = st.lists(PIECES, max_size=40).map("".join)
 def told(*events: dict[str, Any]) -> tuple[TurnState, list[Shown]]:
     state, shown = TurnState(), []
     for event in events:
-        state, more = step(state, event)
+        state, more = apply_event(state, event)
         shown += more
     return state, shown
 
@@ -76,10 +76,10 @@ def split(text: str, sizes: list[int]) -> list[tuple[str, bool]]:
     """The blocks of a text that comes in pieces of these sizes."""
     state, found = Unfinished(), []
     for size in (*sizes, len(text)):
-        state, whole = taken(state, text[:size])
+        state, whole = take_blocks(state, text[:size])
         text = text[size:]
         found += whole
-    return [(block.text, block.is_plain) for block in (*found, *flushed(state))]
+    return [(block.text, block.is_plain) for block in (*found, *flush_blocks(state))]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def texts_of(shown: Shown) -> list[str]:
 def test_any_events_are_taken_and_whatever_is_shown_is_text(events: list[dict[str, Any]]) -> None:
     state, shown = told(*events)
     for each in shown:
-        assert all(text == clean(text) for text in texts_of(each)), each
+        assert all(text == strip_controls(text) for text in texts_of(each)), each
         assert all("\n" not in text for text in texts_of(each)) or isinstance(each, Prose | ChatEnd)
-    assert state.doing == clean(state.doing)
-    assert state.reply.unfinished.text == clean(state.reply.unfinished.text)
+    assert state.doing == strip_controls(state.doing)
+    assert state.reply.unfinished.text == strip_controls(state.reply.unfinished.text)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hermes_worker.cli.config import config
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings import load
-from hermes_worker.settings.editing import with_value
+from hermes_worker.settings import load_settings
+from hermes_worker.settings.config_editing import set_value
 
 TEXT = """\
 # How we run it.
@@ -50,7 +50,7 @@ def asked(home: Path, *arguments: str, **environ: str) -> Result:
     ],
 )
 def test_one_value_changes_and_the_rest_of_the_text_stays(key: str, value: object, line: str) -> None:
-    after = with_value(TEXT, key, value)
+    after = set_value(TEXT, key, value)
     assert any(line in each for each in after.splitlines()), after
     expected = yaml.safe_load(TEXT)
     place = expected
@@ -65,7 +65,7 @@ def test_one_value_changes_and_the_rest_of_the_text_stays(key: str, value: objec
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "model: short-form\n", "model:\n", "model:\n  # later\n"])
 def test_there_is_a_place_in_every_file(text: str) -> None:
-    read = yaml.safe_load(with_value(text, "model.context_length", 4_096))
+    read = yaml.safe_load(set_value(text, "model.context_length", 4_096))
     assert read["model"]["context_length"] == 4_096
     assert read["model"].get("default") == ("short-form" if "short" in text else None)
 
@@ -73,7 +73,7 @@ def test_there_is_a_place_in_every_file(text: str) -> None:
 @pytest.mark.parametrize("text", ["- a list\n", "a: [", "model: 7: 8"])
 def test_what_is_no_file_of_settings_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"valid YAML|must be a mapping"):
-        with_value(text, "model.default", "x")
+        set_value(text, "model.default", "x")
 
 
 names = st.sampled_from(["alpha", "beta", "gamma"])
@@ -87,7 +87,7 @@ def test_any_file_reads_as_it_did_but_for_the_value(
     document: dict[str, dict[str, object]], group: str, name: str, value: object, is_flow: bool | None
 ) -> None:
     text = yaml.safe_dump(document, default_flow_style=is_flow)
-    after = with_value(text, f"{group}.{name}", value)
+    after = set_value(text, f"{group}.{name}", value)
     assert yaml.safe_load(after) == {**document, group: {**document.get(group, {}), name: value}}
 
 
@@ -115,7 +115,7 @@ def test_a_value_is_written_at_once_and_shown_as_a_difference(tmp_path: Path) ->
     result = asked(tmp_path, "set", "compression.threshold", "0.6")
     assert result.exit_code == 0, result.output
     assert "+  threshold: 0.6" in result.output and "restart them" in result.output
-    assert load({}, home=tmp_path).model.compact_at == 0.6
+    assert load_settings({}, home=tmp_path).model.compact_at == 0.6
     assert (tmp_path / "config.yaml").stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".config")] == []
 

@@ -11,11 +11,11 @@ from support.commandline import CommandLine
 from support.questions import DANGER, QUESTION
 from support.store import Store, asks
 
-from hermes_worker.core.answer_binding import question_code
+from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.runs.waits import Waits
 
 SECRET = "sk-abcdefghijklmnopqrstuvwxyz123456"
@@ -27,7 +27,7 @@ def waiting(store: Store, question: Question) -> tuple[str, str]:
     run_id = store.with_tools(Replay.ONCE)
     waits = Waits(store.database)
     waits.ask(store.call(run_id), question)
-    return run_id, str(waits.open(run_id=run_id)[0].wait_id)
+    return run_id, str(waits.list_open(run_id=run_id)[0].wait_id)
 
 
 def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: Store) -> None:
@@ -52,7 +52,7 @@ def test_a_command_that_waits_is_refused_with_a_reason(hermes: CommandLine, stor
     run_id, wait_id = waiting(store, WITH_SECRET)
     unnamed = hermes.inline("runs", "deny", run_id, "--reason", "not here")
     assert unnamed.code == 2
-    code = question_code(int(wait_id))
+    code = format_question_code(int(wait_id))
     assert unnamed.err.startswith(
         "hermes-worker: say which question you answer; the run asks:\n"
         f"  --wait-id {wait_id}  ({code})  rm -r build --token="
@@ -108,7 +108,7 @@ def test_what_a_run_asks_is_shown_while_it_is_watched(hermes: CommandLine, store
     store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE, segments=[0, 1]))
     waits = Waits(store.database)
     waits.ask(store.call(run_id, 0), WITH_SECRET)
-    waits.approve(run_id, Choice.ONCE, by="cli:tester")
+    waits.approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     store.settle(run_id, 0)
     waits.ask(store.call(run_id, 1), QUESTION)
     store.runs.request_stop(run_id)

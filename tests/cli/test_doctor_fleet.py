@@ -15,11 +15,11 @@ from hermes_worker.cli import doctor_fleet
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.doctor_repairs import REPAIRS
 from hermes_worker.features.configurations.rows import Configurations
-from hermes_worker.settings import Settings, load
+from hermes_worker.settings import Settings, load_settings
 from hermes_worker.store import sizes
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.jobs.jobs import Jobs
-from hermes_worker.store.revisions import newest, state
+from hermes_worker.store.revisions import find_newest, load_state
 from hermes_worker.store.tables import hook_calls, jobs, maintenance, runs
 
 
@@ -32,13 +32,13 @@ def home(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(examine: Callable[[Settings], tuple[Grade, str]]) -> tuple[str, str]:
-    grade, text = examine(load())
+    grade, text = examine(load_settings())
     return grade.value, text
 
 
 def repaired() -> dict[str, str]:
     """What was put right, by its subject."""
-    done = {subject: repair(load()) for subject, repair in REPAIRS}
+    done = {subject: repair(load_settings()) for subject, repair in REPAIRS}
     return {subject: text for subject, text in done.items() if text is not None}
 
 
@@ -53,11 +53,11 @@ def repaired() -> dict[str, str]:
 def test_the_oldest_step_of_a_queue_says_whether_there_are_workers_enough(
     home: Path, store: Store, age_s: int, grade: str, words: str
 ) -> None:
-    assert said(doctor_fleet.queues) == ("ok", "nothing waits")
+    assert said(doctor_fleet.check_queues) == ("ok", "nothing waits")
     store.runs.create(new_run())
     with store.database.write() as connection:
         connection.execute(sa.update(runs).values(hinted_at=runs.c.hinted_at - age_s))
-    found = said(doctor_fleet.queues)
+    found = said(doctor_fleet.check_queues)
     assert found[0] == grade
     assert words in found[1]
 
@@ -65,14 +65,14 @@ def test_the_oldest_step_of_a_queue_says_whether_there_are_workers_enough(
 def test_a_job_that_nobody_begins_says_that_there_is_no_scheduler(
     home: Path, hermes: CommandLine, store: Store
 ) -> None:
-    assert said(doctor_fleet.beat) == ("ok", "no job is scheduled")
+    assert said(doctor_fleet.check_beat) == ("ok", "no job is scheduled")
     made = hermes.inline("cron", "create", "every 1h", "Look around.", "--name", "look")
     assert made.code == 0, made.said
     assert "No scheduler is at work, so no job begins. 'hermes-worker up'" in made.err
-    assert said(doctor_fleet.beat) == ("ok", "1 scheduled, none overdue")
+    assert said(doctor_fleet.check_beat) == ("ok", "1 scheduled, none overdue")
     with store.database.write() as connection:
         connection.execute(sa.update(jobs).values(next_fire_at=jobs.c.next_fire_at - 3_600 - 300))
-    grade, text = said(doctor_fleet.beat)
+    grade, text = said(doctor_fleet.check_beat)
     assert grade == "broken"
     assert "start one with 'hermes-worker beat'" in text
 
@@ -80,7 +80,7 @@ def test_a_job_that_nobody_begins_says_that_there_is_no_scheduler(
 def test_where_a_scheduler_was_at_work_a_moment_ago_a_new_job_is_told_nothing(
     home: Path, hermes: CommandLine, store: Store
 ) -> None:
-    Jobs(store.database).note_scheduler()
+    Jobs(store.database).record_scheduler()
     made = hermes.inline("cron", "create", "every 1h", "Look around.", "--json")
     assert made.code == 0 and made.err == ""
     with store.database.write() as connection:
@@ -89,33 +89,33 @@ def test_where_a_scheduler_was_at_work_a_moment_ago_a_new_job_is_told_nothing(
 
 
 def test_a_configuration_that_cannot_be_used_is_named_and_the_last_good_one_counts(home: Path, store: Store) -> None:
-    assert said(doctor_fleet.configuration) == ("ok", "none in the database")
+    assert said(doctor_fleet.check_configuration) == ("ok", "none in the database")
     rows = Configurations(store.database)
     for version, text in enumerate(("agent: {max_turns: 5}", "agent: {max_turns: five}")):
         rows.write(None, text, expected=version, written_by="me")
-    grade, words = said(doctor_fleet.configuration)
+    grade, words = said(doctor_fleet.check_configuration)
     assert grade == "broken"
     assert "version 2 of the configuration of the fleet cannot be used: agent.max_turns must be" in words
     rows.write(None, "agent: {max_turns: 6}", expected=2, written_by="me")
-    assert said(doctor_fleet.configuration) == ("ok", "can be used (fleet 3)")
+    assert said(doctor_fleet.check_configuration) == ("ok", "can be used (fleet 3)")
 
 
 def test_pages_that_hold_nothing_are_told_and_given_back(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert said(doctor_fleet.size)[0] == "ok"
+    assert said(doctor_fleet.check_size)[0] == "ok"
     with store.database.write() as connection:
         connection.execute(sa.text("create table ballast (words text)"))
         connection.execute(sa.text("insert into ballast values (:words)"), {"words": "x" * 4_000_000})
     with store.database.write() as connection:
         connection.execute(sa.text("drop table ballast"))
     monkeypatch.setattr(sizes, "_FREE_BYTES_NOTED", 1_000_000)
-    grade, text = said(doctor_fleet.size)
+    grade, text = said(doctor_fleet.check_size)
     assert grade == "note"
     assert "hold nothing; 'doctor --fix' gives them back" in text
     assert repaired()["size"].startswith("gave back ")
-    assert said(doctor_fleet.size)[0] == "ok"
-    assert sizes.size_of(store.database).free_bytes == 0
+    assert said(doctor_fleet.check_size)[0] == "ok"
+    assert sizes.measure_size(store.database).free_bytes == 0
     assert repaired() == {}
 
 
@@ -138,21 +138,21 @@ def test_what_can_be_put_right_is_when_it_is_asked_for(home: Path, hermes: Comma
 
 def test_an_older_schema_is_brought_up_to_date(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
-    assert repaired() == {"database": f"its schema was nothing and is {newest()}"}
+    assert repaired() == {"database": f"its schema was nothing and is {find_newest()}"}
     assert repaired() == {}
     database = Database(f"sqlite:///{tmp_path / 'empty.db'}")
-    assert state(database).is_usable
+    assert load_state(database).is_usable
     database.close()
 
 
 def test_a_memory_provider_is_judged_by_its_latest_calls(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not doctor_fleet.remembers(load())
+    assert not doctor_fleet.has_memory_provider(load_settings())
     monkeypatch.setenv("HERMES_EXTENSIONS", "memory_http")
     monkeypatch.setenv("HERMES_MEMORY_URL", "http://127.0.0.1:1")
-    assert doctor_fleet.remembers(load())
-    assert said(doctor_fleet.memory)[0] == "ok"
+    assert doctor_fleet.has_memory_provider(load_settings())
+    assert said(doctor_fleet.check_memory)[0] == "ok"
     store.runs.create(new_run())
     call = {"tenant": "default", "hook": "http-sync", "event": "post_llm_call", "event_seq": 1, "created_at": 1.0}
     with store.database.write() as connection:
@@ -160,12 +160,12 @@ def test_a_memory_provider_is_judged_by_its_latest_calls(
         for number, how in enumerate(("failed", "done")):
             settled = {"state": how, "reason": "HTTP 503", "settled_at": 2.0, "event_id": f"e{number}"}
             connection.execute(sa.insert(hook_calls).values(**call, **settled, run_pk=run_pk))
-    grade, text = said(doctor_fleet.memory)
+    grade, text = said(doctor_fleet.check_memory)
     assert grade == "note"
     assert "http of memory_http (unverified live); 1 of its 2 latest calls failed: HTTP 503" in text
 
 
 def test_a_home_without_rows_has_nothing_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
-    for examine in (doctor_fleet.queues, doctor_fleet.beat, doctor_fleet.size):
-        assert examine(load())[0] == "ok"
+    for examine in (doctor_fleet.check_queues, doctor_fleet.check_beat, doctor_fleet.check_size):
+        assert examine(load_settings())[0] == "ok"

@@ -12,8 +12,8 @@ from support.store import Store
 
 from hermes_worker.cli import doctor_mcp
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
-from hermes_worker.mcp.servers import McpServer, approved, new_server
-from hermes_worker.settings import load
+from hermes_worker.mcp.servers import McpServer, approve_tools, make_server
+from hermes_worker.settings import load_settings
 
 TOOL = {"name": "read", "inputSchema": {"type": "object"}}
 OTHER = {"name": "write", "inputSchema": {"type": "object"}}
@@ -31,20 +31,22 @@ def home(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kept(store: Store, name: str, server: McpServer, offered: list[Any] | None, problem: str = "") -> None:
     rows = McpServers(store.database)
     new = NewMcpServer(server=server.model_dump_json(), is_process=server.is_process)
-    rows.keep("default", name, new, before=None, facts={})
+    rows.write_server("default", name, new, before=None, facts={})
     row = rows.require("default", name)
     if offered is not None:
-        rows.looked(row, offered=json.dumps(offered), server=row.server, definitions=[], again_s=300.0)
+        rows.record_offer(row, offered=json.dumps(offered), server=row.server, definitions=[], again_s=300.0)
     if problem:
-        rows.failed(rows.require("default", name), problem, again_s=300.0)
+        rows.record_problem(rows.require("default", name), problem, again_s=300.0)
 
 
 def said() -> list[tuple[str, str]]:
-    return [(grade.value, text) for _, examine in doctor_mcp.checks(load()) for grade, text in [examine()]]
+    return [
+        (grade.value, text) for _, examine in doctor_mcp.list_checks(load_settings()) for grade, text in [examine()]
+    ]
 
 
-ADDRESS = new_server(url="https://mcp.example.org/mcp")
-READY = approved(ADDRESS, [TOOL])
+ADDRESS = make_server(url="https://mcp.example.org/mcp")
+READY = approve_tools(ADDRESS, [TOOL])
 
 
 def test_the_doctor_counts_the_servers_and_names_those_that_wait_for_somebody(home: Path, store: Store) -> None:
@@ -54,7 +56,7 @@ def test_the_doctor_counts_the_servers_and_names_those_that_wait_for_somebody(ho
     kept(store, "waits", READY, [TOOL, OTHER])
     kept(store, "fails", READY, [TOOL], problem="it is away")
     kept(store, "fresh", ADDRESS, None)
-    kept(store, "program", new_server(command=("mcp-files", "/srv")), [])
+    kept(store, "program", make_server(command=("mcp-files", "/srv")), [])
     [(grade, text)] = said()
     assert grade == "note"
     assert text.startswith("5 servers of 1 tenant, 1 of them ready; default/program is not started: the command")

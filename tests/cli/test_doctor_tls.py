@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from hermes_worker.cli.doctor_tls import TlsProblem, tls_finding
+from hermes_worker.cli.doctor_tls import TlsProblem, find_tls_problem
 
 DAY = timedelta(days=1)
 
@@ -74,7 +74,7 @@ def test_a_time_that_has_passed_is_told_from_a_wrong_clock(issuer: trustme.CA, c
     begins, ends, says, problem = CASES[case]
     now = datetime.now(UTC)
     with served(issuer, begins=now + begins, ends=now + ends, says=(now + says).timestamp()) as port:
-        found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=True)
+        found = find_tls_problem("127.0.0.1", port, server_name="localhost", is_public=True)
     assert (found and found.problem) == problem
 
 
@@ -82,7 +82,7 @@ def test_the_clock_of_the_database_tells_as_well(issuer: trustme.CA) -> None:
     now = datetime.now(UTC)
     there = (now - 5 * DAY).timestamp()
     with served(issuer, begins=now - 9 * DAY, ends=now - DAY, says=time.time()) as port:
-        found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=False, clocks=[there])
+        found = find_tls_problem("127.0.0.1", port, server_name="localhost", is_public=False, clocks=[there])
     assert found is not None and found.problem is TlsProblem.CLOCK_SKEW
     assert "120.0 hours ahead" in found.text
 
@@ -96,7 +96,7 @@ def test_somebody_in_between_is_told_from_an_authority_of_ones_own(
     other = trustme.CA(organization_name="Corporate Inspection")
     now = datetime.now(UTC)
     with served(other, begins=now - DAY, ends=now + DAY, says=time.time()) as port:
-        found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=is_public)
+        found = find_tls_problem("127.0.0.1", port, server_name="localhost", is_public=is_public)
     assert found is not None and found.problem is problem
     assert "Corporate Inspection" in found.text and "SSL_CERT_FILE" in found.text
 
@@ -104,7 +104,7 @@ def test_somebody_in_between_is_told_from_an_authority_of_ones_own(
 def test_a_certificate_for_another_name_is_named(issuer: trustme.CA) -> None:
     now = datetime.now(UTC)
     with served(issuer, begins=now - DAY, ends=now + DAY, name="other.example", says=time.time()) as port:
-        found = tls_finding("127.0.0.1", port, server_name="localhost", is_public=True)
+        found = find_tls_problem("127.0.0.1", port, server_name="localhost", is_public=True)
     assert found is not None and found.problem is TlsProblem.WRONG_HOST
 
 
@@ -120,7 +120,7 @@ def test_a_server_without_tls_and_one_that_is_away_are_no_certificates() -> None
 
         thread = threading.Thread(target=speak, daemon=True)
         thread.start()
-        found = tls_finding("127.0.0.1", port, is_public=True)
+        found = find_tls_problem("127.0.0.1", port, is_public=True)
         assert found is not None and found.problem is TlsProblem.OTHER
     with pytest.raises(OSError):
-        tls_finding("127.0.0.1", port, is_public=True)
+        find_tls_problem("127.0.0.1", port, is_public=True)

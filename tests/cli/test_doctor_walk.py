@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from support.store import Store
 
 from hermes_worker.cli import doctor, doctor_providers
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.tables import workers
-from hermes_worker.workspaces.sandbox.ladder import Sandbox, SandboxStanding
-from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.backends import Sandbox, SandboxBackend
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -36,13 +36,13 @@ def test_this_clock_is_compared_with_the_databases(
 ) -> None:
     now = time.time()
     monkeypatch.setattr(doctor.time, "time", lambda: now)
-    monkeypatch.setattr(doctor, "_database_clock", lambda settings: now - ahead_s)
-    found, text = doctor._clock(load({}, home=tmp_path))
+    monkeypatch.setattr(doctor, "_read_database_clock", lambda settings: now - ahead_s)
+    found, text = doctor._clock(load_settings({}, home=tmp_path))
     assert (found, words in text) == (grade, True), text
 
 
 def test_a_disk_that_is_nearly_full_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = load({}, home=tmp_path)
+    settings = load_settings({}, home=tmp_path)
     assert doctor._disk(settings)[0] == "ok"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 1, 1))
     grade, text = doctor._disk(settings)
@@ -62,14 +62,14 @@ def test_a_disk_that_is_nearly_full_is_broken(tmp_path: Path, monkeypatch: pytes
 def test_what_confines_commands_is_told_and_nothing_is_broken_only_where_it_is_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, rung: str | None, grade: str, words: str
 ) -> None:
-    standing = SandboxStanding(Landlock() if rung else None, ("bubblewrap is not here",))
-    monkeypatch.setattr(Sandbox, "standing", lambda self: standing)
-    found, text = doctor._sandbox(load({"HERMES_SANDBOX": mode}, home=tmp_path))
+    standing = SandboxBackend(LandlockRung() if rung else None, ("bubblewrap is not here",))
+    monkeypatch.setattr(Sandbox, "find_backend", lambda self: standing)
+    found, text = doctor._sandbox(load_settings({"HERMES_SANDBOX": mode}, home=tmp_path))
     assert (found, words in text) == (grade, True), text
 
 
 def test_a_sandbox_that_is_switched_off_is_a_note_that_says_so(tmp_path: Path) -> None:
-    found, text = doctor._sandbox(load({"HERMES_SANDBOX": "off"}, home=tmp_path))
+    found, text = doctor._sandbox(load_settings({"HERMES_SANDBOX": "off"}, home=tmp_path))
     assert (found, "commands are not confined" in text, "install" in text) == ("note", True, False), text
 
 
@@ -78,10 +78,10 @@ def test_workers_of_another_version_are_counted(store: Store, tmp_path: Path, mo
     monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
     for name in ("old", "new"):
         store.workers.register(name=name, queues="model,tools,delivery,system", ttl_s=60.0)
-    assert doctor._workers(load())[0] == "ok"
+    assert doctor._workers(load_settings())[0] == "ok"
     with store.database.write() as connection:
         connection.execute(sa.update(workers).where(workers.c.name == "old").values(version="0.0.1"))
-    grade, text = doctor._workers(load())
+    grade, text = doctor._workers(load_settings())
     assert (grade, "1 of 0.0.1" in text) == ("note", True)
 
 
@@ -106,14 +106,16 @@ def served() -> Iterator[str]:
 def test_every_further_key_is_tried_and_one_that_is_refused_is_named(served: str, tmp_path: Path) -> None:
     given = {"HERMES_BASE_URL": served, "HERMES_API_KEY": "sk-good-good-good", "HERMES_MODEL": "m"}
     more = {**given, "HERMES_MORE_API_KEYS": "sk-good-good-good,sk-spent-spent-spent"}
-    grade, text = doctor_providers.providers(load(more, home=tmp_path))
+    grade, text = doctor_providers.check_providers(load_settings(more, home=tmp_path))
     assert (grade, text) == ("broken", "0 more keys answer; the model's server refuses the key (401)")
     fallback = {
         **given,
         "HERMES_FALLBACK_PROVIDERS": f"custom:m@{served}$OTHER_API_KEY",
         "OTHER_API_KEY": "sk-good-good-good",
     }
-    assert doctor_providers.providers(load(fallback, home=tmp_path)) == ("ok", "1 more key answers")
-    grade, text = doctor_providers.providers(load({**given, "HERMES_FALLBACK_PROVIDERS": "openai:m"}, home=tmp_path))
+    assert doctor_providers.check_providers(load_settings(fallback, home=tmp_path)) == ("ok", "1 more key answers")
+    grade, text = doctor_providers.check_providers(
+        load_settings({**given, "HERMES_FALLBACK_PROVIDERS": "openai:m"}, home=tmp_path)
+    )
     assert (grade, "openai:m is never asked: " in text) == ("note", True)
     assert "sk-" not in text

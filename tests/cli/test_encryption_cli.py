@@ -9,7 +9,7 @@ import pytest
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.store.engine.sealing import MARK, key_id
+from hermes_worker.store.engine.sealing import MARK, derive_key_id
 
 CANARY = "tell-nobody-11d2"
 
@@ -35,30 +35,32 @@ def test_a_home_is_encrypted_changes_its_key_and_is_decrypted(hermes: CommandLin
 
     before = json.loads(hermes.inline("encryption", "status", "--json").out)
     assert before["left"] > 3 and before["keys"][0] == {
-        "key": key_id(first),
+        "key": derive_key_id(first),
         "is_current": True,
         "is_here": True,
         "is_needed": False,
     }
     done = hermes.inline("encryption", "reseal")
-    assert (done.code, f"0 left; all others are stored by the key {key_id(first)}" in done.out) == (0, True)
+    assert (done.code, f"0 left; all others are stored by the key {derive_key_id(first)}" in done.out) == (0, True)
     stored = b"".join(path.read_bytes() for path in database.parent.glob(f"{database.name}*"))
     assert CANARY.encode() not in stored and MARK.encode() in stored
     assert CANARY in hermes.inline("runs", "show", run_id, "--json").out
-    assert line_of_doctor(hermes) == f"ok: new texts are encrypted with the key {key_id(first)}"
+    assert line_of_doctor(hermes) == f"ok: new texts are encrypted with the key {derive_key_id(first)}"
 
     second = hermes.inline("encryption", "new-key").out.strip()
     keys.write_text(second)
     refused = hermes.inline("runs", "list")
-    assert refused.code == 2 and key_id(first) in refused.err and first not in refused.err + refused.out
+    assert refused.code == 2 and derive_key_id(first) in refused.err and first not in refused.err + refused.out
     assert line_of_doctor(hermes).startswith("broken: texts in the database are encrypted with the key")
     shown = hermes.inline("encryption", "status").out
-    assert f"{key_id(first)}" in shown and "is not here" in shown
+    assert f"{derive_key_id(first)}" in shown and "is not here" in shown
 
     keys.write_text(f"{second}\n{first}")
     done = hermes.inline("encryption", "reseal")
-    assert f"keep the key {key_id(first)}" in done.out
-    assert line_of_doctor(hermes).startswith(f"note: new texts are encrypted with the key {key_id(second)}; others may")
+    assert f"keep the key {derive_key_id(first)}" in done.out
+    assert line_of_doctor(hermes).startswith(
+        f"note: new texts are encrypted with the key {derive_key_id(second)}; others may"
+    )
 
     keys.write_text(f"clear\n{second}\n{first}")
     assert hermes.inline("encryption", "reseal").code == 0

@@ -37,16 +37,16 @@ def no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
 
 
-@pytest.mark.parametrize("name", list(installed.current().commands))
+@pytest.mark.parametrize("name", list(installed.get_installed().commands))
 def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
     command = entry.commands.get_command(click.Context(entry.commands), name)
     assert command is not None
-    assert installed.current().commands[name].summary == command.get_short_help_str(limit=200) or isinstance(
+    assert installed.get_installed().commands[name].summary == command.get_short_help_str(limit=200) or isinstance(
         command, click.Group
     )
 
 
-@pytest.mark.parametrize("name", list(installed.current().commands))
+@pytest.mark.parametrize("name", list(installed.get_installed().commands))
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(name, "--help") == 0
     assert "Usage: hermes-worker" in capsys.readouterr().out
@@ -55,7 +55,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_the_whole_explains_itself_without_importing_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in installed.current().commands)
+    assert all(name in shown for name in installed.get_installed().commands)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_run_at_work_is_stopped_when_that_is_asked_for(hermes: CommandLine, st
     run_id = store.submit(principal=f"cli:{ANNA}", input=ANNA).run_id
     refused = hermes.inline("erase", *WHOM, "--yes")
     assert (refused.code, "--stop" in refused.err) == (2, True)
-    assert store.views.run(run_id).run_id == run_id
+    assert store.views.load_run(run_id).run_id == run_id
     assert hermes.inline("erase", *WHOM, "--yes", "--stop").code == 0
     assert traces(store, ANNA) == {}
 

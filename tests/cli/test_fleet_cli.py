@@ -14,9 +14,9 @@ from support.store import Store, asks
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.holdings import read_workers
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import runs
+from hermes_worker.store.worker_claims import load_workers
 
 
 def documents(finished: Finished) -> list[dict[str, Any]]:
@@ -232,7 +232,7 @@ def test_workers_are_listed_and_one_is_asked_to_leave(hermes: CommandLine, store
     assert f"model of {run_id}" in hermes("workers", "list", "-o", "wide").out
 
     assert hermes("workers", "drain", busy.worker_id[:10]).code == 0
-    assert [view.draining_at is None for view in read_workers(store.database)] == [False, True]
+    assert [view.draining_at is None for view in load_workers(store.database)] == [False, True]
     lines = hermes("workers", "list").out.splitlines()
     assert ["leaving" in line for line in lines[1:]] == [True, False]
     for name in ("nobody", ""):

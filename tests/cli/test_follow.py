@@ -12,12 +12,12 @@ import redis
 from support.store import ANSWER, Store, opened
 from support.valkey import valkey_server
 
-from hermes_worker.broker.queue import redis_client
+from hermes_worker.broker.queue import build_redis_client
 from hermes_worker.cli.follow import Notice, Sources, follow
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store.runs.runs import RunNotFound
-from hermes_worker.stream.live import Live, LiveEntry, stream_key
+from hermes_worker.stream.live import Live, LiveEntry, make_stream_key
 from hermes_worker.stream.sse import Cursor, WireEvent
 
 
@@ -66,7 +66,7 @@ def test_that_nobody_works_is_said_once_and_the_end_is_still_told(store: Store) 
 def test_text_is_shown_while_it_is_written(store: Store, broker_url: str) -> None:
     run_id = store.submit().run_id
     following = follow(sources(store, broker_url), run_id)
-    with redis_client(broker_url) as client:
+    with build_redis_client(broker_url) as client:
         live = Live(client)
         for offset, text in ((0, "do"), (2, "ne")):
             live.append(run_id, LiveEntry(kind="text", text=text, iteration=1, attempt=1, offset=offset))
@@ -81,7 +81,7 @@ def test_a_preview_that_is_none_is_thrown_away(
     store: Store, broker_url: str, breaking: redis.Redis, spoil: str
 ) -> None:
     run_id = store.submit().run_id
-    key = stream_key(run_id)
+    key = make_stream_key(run_id)
     if spoil == "words":
         breaking.set(key, "words")
     else:
@@ -98,7 +98,7 @@ def until_gone(client: redis.Redis, key: str) -> None:
 
 def test_whoever_follows_is_counted_as_a_watcher(store: Store, broker_url: str) -> None:
     run_id = store.submit().run_id
-    with redis_client(broker_url) as client, client.pubsub(ignore_subscribe_messages=True) as heard:
+    with build_redis_client(broker_url) as client, client.pubsub(ignore_subscribe_messages=True) as heard:
         heard.subscribe("hermes:control")
         heard.get_message(timeout=5)
         following = follow(sources(store, broker_url), run_id)
@@ -119,7 +119,7 @@ def test_a_broker_that_comes_back_elsewhere_is_found(store: Store) -> None:
 
     def write(server: EmbeddedValkey, text: str, offset: int) -> str:
         urls.append(server.url)
-        with redis_client(server.url) as client:
+        with build_redis_client(server.url) as client:
             entry = LiveEntry(kind="text", text=text, iteration=1, attempt=1, offset=offset)
             Live(client).append(run_id, entry)
         piece = next(following)
@@ -138,7 +138,7 @@ def test_a_database_that_is_away_is_waited_for(store: Store, monkeypatch: pytest
     run_id = store.submit().run_id
     following = follow(sources(store, None), run_id, on_idle=lambda: "began")
     assert told(next(following)) == ["began"]
-    read = store.views.events_after
+    read = store.views.list_events_after
     failures = iter([True, True])
 
     def sometimes(asked: str, seq: int) -> object:
@@ -146,7 +146,7 @@ def test_a_database_that_is_away_is_waited_for(store: Store, monkeypatch: pytest
             raise UnavailableError("the database did not answer")
         return read(asked, seq)
 
-    monkeypatch.setattr(store.views, "events_after", sometimes)
+    monkeypatch.setattr(store.views, "list_events_after", sometimes)
     store.answer(run_id)
     said = told(*following)
     assert said[0] == "the database did not answer; waiting for it to come back"

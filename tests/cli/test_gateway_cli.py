@@ -19,12 +19,12 @@ from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import main
 from hermes_worker.cli.stack import _has_accounts
 from hermes_worker.core.gateway import ChatRole
-from hermes_worker.gateway.listening import listened_accounts
+from hermes_worker.gateway.listening import list_listened_accounts
 from hermes_worker.metrics import serving
 from hermes_worker.observe import count, reset_counters
 from hermes_worker.store.access.audit import Act, AuditLog
 from hermes_worker.store.gateway import GatewayRows
-from hermes_worker.wiring import database_of
+from hermes_worker.wiring import build_database
 
 TOKEN = {"TELEGRAM_BOT_TOKEN": "77:abc"}
 ACCOUNT = "telegram:default"
@@ -42,8 +42,10 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayRows:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
     monkeypatch.setenv("HERMES_DATABASE_URL", url := f"sqlite:///{tmp_path / 'test.db'}")
     bring_up(url)
-    found = GatewayRows(database_of(settings_module.load({"HERMES_DATABASE_URL": url, "HERMES_HOME": str(tmp_path)})))
-    found.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:1", lease_s=60)
+    found = GatewayRows(
+        build_database(settings_module.load_settings({"HERMES_DATABASE_URL": url, "HERMES_HOME": str(tmp_path)}))
+    )
+    found.acquire_lease(ACCOUNT, mode="poll", token_hash="t", holder="host:1", lease_s=60)
     return found
 
 
@@ -57,9 +59,9 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayRows:
     ],
 )
 def test_a_token_alone_begins_no_listening(environ: dict[str, str], listens: bool, tmp_path: Path) -> None:
-    settings = settings_module.load({"HERMES_HOME": str(tmp_path), **environ})
+    settings = settings_module.load_settings({"HERMES_HOME": str(tmp_path), **environ})
     assert _has_accounts(settings) is listens
-    assert bool(listened_accounts(settings)) is listens
+    assert bool(list_listened_accounts(settings)) is listens
 
 
 def test_the_role_refuses_to_start_where_nobody_is_to_be_listened_to(
@@ -75,26 +77,26 @@ def test_status_names_the_holder_and_whoever_was_paired_is_revoked(
     rows: GatewayRows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with rows._database.write() as connection:
-        code = rows.offer_code(connection, ACCOUNT, "42")
+        code = rows.create_code(connection, ACCOUNT, "42")
     assert code is not None
     assert call("gateway", "pair", "telegram", "WRONGONE") != 0
     assert "no open request" in capsys.readouterr().err
     assert call("gateway", "pair", "telegram", code, "--role", "member") == 0
-    assert [(one.person, one.role) for one in rows.known(ACCOUNT)] == [("42", ChatRole.MEMBER)]
+    assert [(one.person, one.role) for one in rows.list_people(ACCOUNT)] == [("42", ChatRole.MEMBER)]
     assert call("gateway", "status") == 0
     assert "host:1" in capsys.readouterr().out
     assert call("gateway", "revoke", "telegram", "42") == 0
-    assert rows.known(ACCOUNT) == []
+    assert rows.list_people(ACCOUNT) == []
     assert call("gateway", "revoke", "telegram", "42") != 0
-    deeds = [(row.act, row.subject) for row in AuditLog(rows._database).page("default", limit=50)]
+    deeds = [(row.act, row.subject) for row in AuditLog(rows._database).list_actions("default", limit=50)]
     assert deeds == [(Act.CHAT_PAIR, ACCOUNT), (Act.CHAT_REVOKE, ACCOUNT)], "each that changed something, once"
 
 
 def test_an_account_is_free_as_soon_as_its_gateway_is_known_to_have_ended(rows: GatewayRows) -> None:
-    rows.release_held_by("host:2")
-    assert rows.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is None
-    rows.release_held_by("host:1")
-    assert rows.hold(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is not None
+    rows.release_leases_of("host:2")
+    assert rows.acquire_lease(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is None
+    rows.release_leases_of("host:1")
+    assert rows.acquire_lease(ACCOUNT, mode="poll", token_hash="t", holder="host:2", lease_s=60) is not None
 
 
 def test_accounts_are_listed_with_whose_their_chats_are(
@@ -164,8 +166,8 @@ def test_who_asks_is_listed_until_their_codes_are_taken_back(
 ) -> None:
     acme = GatewayRows(rows._database, "acme")
     with rows._database.write() as connection:
-        mine = rows.offer_code(connection, ACCOUNT, "42")
-        assert acme.offer_code(connection, ACCOUNT, "42") is not None
+        mine = rows.create_code(connection, ACCOUNT, "42")
+        assert acme.create_code(connection, ACCOUNT, "42") is not None
     assert mine is not None
     rows.pair(ACCOUNT, mine, ChatRole.MEMBER)
     assert call("gateway", "people", "telegram") == 0
@@ -173,12 +175,12 @@ def test_who_asks_is_listed_until_their_codes_are_taken_back(
     assert lines == [[ACCOUNT, "acme", "42", "asks"], [ACCOUNT, "default", "42", "member"]]
     assert call("gateway", "clear-pending", "telegram") == 0
     assert "taken back: 1" in capsys.readouterr().out
-    assert [(one.tenant, one.role) for one in rows.known()] == [("default", ChatRole.MEMBER)]
+    assert [(one.tenant, one.role) for one in rows.list_people()] == [("default", ChatRole.MEMBER)]
     assert call("gateway", "clear-pending", "telegram") == 0
     assert call("gateway", "people", "telegram:ops") == 0
     assert "Nobody" in capsys.readouterr().out
     forgotten = [
-        row.subject for row in AuditLog(rows._database).page("default", limit=50) if row.act == Act.CHAT_FORGET
+        row.subject for row in AuditLog(rows._database).list_actions("default", limit=50) if row.act == Act.CHAT_FORGET
     ]
     assert forgotten == [ACCOUNT]
 
@@ -195,7 +197,7 @@ def test_a_gateway_serves_what_it_counted(rows: GatewayRows, monkeypatch: pytest
 
     def begin(home: Path | None, role: Any, name: str | None, runner_of: Callable[..., Any]) -> int:
         with ExitStack() as stack:
-            runner_of(settings_module.load(dict(os.environ)), "gw", stack)
+            runner_of(settings_module.load_settings(dict(os.environ)), "gw", stack)
             count("inbound.taken", 3)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
                 read.append(answer.read().decode())

@@ -10,7 +10,7 @@ from support.migrated import bring_up
 from support.store import Store
 
 from hermes_worker.core.effects import CallHook
-from hermes_worker.core.hooks import observed_by
+from hermes_worker.core.hooks import build_observed
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.hooks.calls import HookCalls
 
@@ -18,7 +18,7 @@ from hermes_worker.store.hooks.calls import HookCalls
 def test_what_hooks_were_told_is_listed_with_what_came_of_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     bring_up(url)
-    database = Database(url, observed=observed_by([("audit", ("agent:end",))]))
+    database = Database(url, observed=build_observed([("audit", ("agent:end",))]))
     here = Store.over(database)
     untold, run_id = (here.submit(source="cli").run_id for _ in range(2))
     [effect] = [hint.effect for hint in here.answer(run_id) if isinstance(hint.effect, CallHook)]

@@ -16,10 +16,10 @@ import yaml
 from support.commandline import CommandLine, Finished
 
 from hermes_worker.cli import init as init_module
-from hermes_worker.cli.init_files import COMPOSE_PASSWORDS, value_of
+from hermes_worker.cli.init_files import COMPOSE_PASSWORDS, read_value
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.models.scripted.server import ScriptedServer
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-of-a-test-0123456789"
@@ -64,7 +64,7 @@ def mode_of(path: Path) -> int:
 
 
 def settings_of(hermes: CommandLine) -> Any:
-    return load(hermes.environ, home=hermes.home)
+    return load_settings(hermes.environ, home=hermes.home)
 
 
 def answered(
@@ -186,15 +186,15 @@ def test_a_compose_directory_gets_all_that_compose_and_its_job_of_secrets_ask_fo
     dotenv = directory / ".env"
     first = dotenv.read_text()
     assert mode_of(dotenv) == 0o600
-    assert all(len(value_of(first, name) or "") >= 24 for name in COMPOSE_PASSWORDS)
+    assert all(len(read_value(first, name) or "") >= 24 for name in COMPOSE_PASSWORDS)
     assert not hermes.home.exists()
     refused = hermes.inline(*chosen(model, "--model", "another", "--no-try", "--compose", str(directory)))
     assert refused.code == 2 and "another HERMES_MODEL" in refused.err
     assert dotenv.read_text() == first
     words = ["--model", "another", "--no-try", "--force", "--model-key-file", key_file, "--compose", str(directory)]
     assert hermes.inline(*chosen(model, *words)).code == 0
-    assert {name: value_of(dotenv.read_text(), name) for name in COMPOSE_PASSWORDS} == {
-        name: value_of(first, name) for name in COMPOSE_PASSWORDS
+    assert {name: read_value(dotenv.read_text(), name) for name in COMPOSE_PASSWORDS} == {
+        name: read_value(first, name) for name in COMPOSE_PASSWORDS
     }
 
     program = Path(sys.executable).with_name("docker-compose")
@@ -205,7 +205,7 @@ def test_a_compose_directory_gets_all_that_compose_and_its_job_of_secrets_ask_fo
     assert services["worker-model"]["environment"]["HERMES_MODEL"] == "another"
     given = services["secrets"]["environment"]
     assert given["HERMES_API_KEY"] == KEY
-    assert given["POSTGRES_PASSWORD"] == value_of(first, "POSTGRES_PASSWORD")
+    assert given["POSTGRES_PASSWORD"] == read_value(first, "POSTGRES_PASSWORD")
 
 
 def test_an_overlay_has_the_model_the_image_and_secrets_that_nobody_else_can_read(
@@ -256,7 +256,7 @@ def test_compose_starts_a_gateway_with_the_accounts_of_the_platforms_that_are_na
     assert TOKEN not in ended.said
     assert "gateway pair telegram CODE" in ended.out
     written = dotenv.read_text()
-    assert value_of(written, "COMPOSE_PROFILES") == "observe,gateway"
+    assert read_value(written, "COMPOSE_PROFILES") == "observe,gateway"
     assert "not-asked-for" not in written
     assert hermes.inline(*words).code == 0, "the same once more replaces nothing"
     assert dotenv.read_text().count("COMPOSE_PROFILES") == 1
@@ -282,7 +282,7 @@ def test_a_platform_that_brings_its_messages_to_the_api_starts_no_gateway(
     assert ended.code == 0, ended.said
     assert "Tell line the address" in ended.out
     written = (compose_directory / ".env").read_text()
-    assert (value_of(written, "COMPOSE_PROFILES"), value_of(written, "HERMES_GATEWAY")) == (None, "true")
+    assert (read_value(written, "COMPOSE_PROFILES"), read_value(written, "HERMES_GATEWAY")) == (None, "true")
 
 
 def test_a_person_is_asked_where_people_write_and_for_what_is_missing(
@@ -304,7 +304,7 @@ def test_a_person_is_asked_where_people_write_and_for_what_is_missing(
     assert TOKEN not in ended.said and "secret-of-a-room" not in ended.said
     written = (compose_directory / ".env").read_text()
     names = ("TELEGRAM_BOT_TOKEN", "MATRIX_HOMESERVER", "MATRIX_ACCESS_TOKEN")
-    assert [value_of(written, name) for name in names] == [TOKEN, "https://chat.test", "secret-of-a-room"]
+    assert [read_value(written, name) for name in names] == [TOKEN, "https://chat.test", "secret-of-a-room"]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_model_is_tried_at_the_address_that_is_going_to_be_written(
         tried.append(settings.model)
         raise ConfigurationError("not asked")
 
-    monkeypatch.setattr(init_module, "provider_of", note)
+    monkeypatch.setattr(init_module, "build_provider", note)
     assert hermes.inline("init", "--yes", "--force", "--provider", "openai", "--model", "gpt-x").code == 2
     assert [(each.provider, each.name, each.base_url) for each in tried] == [("openai", "gpt-x", None)]
 

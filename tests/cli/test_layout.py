@@ -11,7 +11,7 @@ import pytest
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.cli.layout import clock, in_tree_order, in_words, moment, table
+from hermes_worker.cli.layout import format_clock, format_field, format_moment, iterate_tree, render_table
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ HEADER = ("RUN", "STATUS", "CREATED", "ANSWER")
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = click.unstyle(table(ROWS, HEADER, ids=(0,), whole=(2,))).splitlines()
+    lines = click.unstyle(render_table(ROWS, HEADER, ids=(0,), whole=(2,))).splitlines()
     assert all(len(line) + len(re.findall("[漢字]", line)) <= width for line in lines)
     assert "run_0123456789ab " in lines[1]
     assert all("2026-11-22 23:57:12 CET" in line for line in lines[1:])
@@ -48,15 +48,15 @@ def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) 
 
 def test_a_table_that_fits_or_goes_into_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert all(row[0] in table(ROWS, HEADER, ids=(0,)) and row[3] in table(ROWS, HEADER) for row in ROWS)
+    assert all(row[0] in render_table(ROWS, HEADER, ids=(0,)) and row[3] in render_table(ROWS, HEADER) for row in ROWS)
     monkeypatch.setenv("COLUMNS", "220")
-    assert ROWS[0][0] in table(ROWS, HEADER, ids=(0,))
+    assert ROWS[0][0] in render_table(ROWS, HEADER, ids=(0,))
 
 
 def test_times_are_local_and_name_their_zone() -> None:
-    assert moment(0) == "1970-01-01 01:00:00 CET"
-    assert clock(1_750_000_000) == "17:06:40 CEST"
-    assert moment(None) == "-"
+    assert format_moment(0) == "1970-01-01 01:00:00 CET"
+    assert format_clock(1_750_000_000) == "17:06:40 CEST"
+    assert format_moment(None) == "-"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_times_are_local_and_name_their_zone() -> None:
     ],
 )
 def test_a_field_is_shown_in_words(name: str, value: object, words: str) -> None:
-    assert in_words(name, value) == words
+    assert format_field(name, value) == words
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -104,4 +104,4 @@ def test_lists_and_details_show_no_python_and_fit(hermes: CommandLine, store: St
     ],
 )
 def test_a_tree_is_told_from_its_roots_and_leaves_nobody_out(parents: dict[str, str | None], order: str) -> None:
-    assert " ".join(f"{name}{level}" for name, level in in_tree_order(parents)) == order
+    assert " ".join(f"{name}{level}" for name, level in iterate_tree(parents)) == order

@@ -12,7 +12,7 @@ from support.migrated import template
 
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
-from hermes_worker.store.revisions import newest
+from hermes_worker.store.revisions import find_newest
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ def test_the_gate_opens_when_somebody_else_has_migrated(hermes: CommandLine, tmp
 
     later.join()
     assert waited.code == 0, waited.said
-    assert newest() in waited.out
+    assert find_newest() in waited.out
 
 
 def test_a_database_that_is_ahead_is_left_alone(hermes: CommandLine, tmp_path: Path) -> None:
-    _set_ahead(tmp_path / "x.db", newest())
+    _set_ahead(tmp_path / "x.db", find_newest())
 
     migrated = hermes.inline("migrate")
 

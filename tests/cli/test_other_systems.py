@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.system.platforms import refusal, support_of
+from hermes_worker.system.platforms import find_refusal, find_support
 
 _ELSEWHERE = """
 import json, os, signal, sys
@@ -100,10 +100,10 @@ def test_a_command_that_cannot_work_is_refused_in_a_sentence(tmp_path: Path) -> 
 
 
 def test_linux_lacks_nothing_and_a_stranger_is_refused() -> None:
-    linux = support_of("linux", (3, 11))
+    linux = find_support("linux", (3, 11))
     assert linux.runs and not linux.lacks and not linux.needs
-    assert refusal("chaos", "linux", (3, 11)) is None
-    assert "Linux only" in str(refusal("chaos", "darwin", (3, 13)))
-    assert refusal("submit", "darwin", (3, 11)) is None
-    assert "virtual machine" in str(refusal("submit", "freebsd14", (3, 13)))
-    assert refusal("doctor", "freebsd14", (3, 13)) is None
+    assert find_refusal("chaos", "linux", (3, 11)) is None
+    assert "Linux only" in str(find_refusal("chaos", "darwin", (3, 13)))
+    assert find_refusal("submit", "darwin", (3, 11)) is None
+    assert "virtual machine" in str(find_refusal("submit", "freebsd14", (3, 13)))
+    assert find_refusal("doctor", "freebsd14", (3, 13)) is None

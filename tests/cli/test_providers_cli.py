@@ -13,7 +13,7 @@ from hermes_worker.store.key_states import KeyStates
 
 def test_an_operator_sees_closed_keys_and_opens_them(hermes: CommandLine, store: Store) -> None:
     found = Finding(condition=KeyCondition.NO_MONEY)
-    KeyStates(store.database).failed(("openai", "key1"), found, run_id="run_1", reason="pay first")
+    KeyStates(store.database).record_failure(("openai", "key1"), found, run_id="run_1", reason="pay first")
     [line] = [line for line in hermes.inline("providers", "status").out.splitlines() if line.startswith("key1")]
     assert "no_money" in line and "pay first" in line
     assert "may be used" in hermes.inline("providers", "open", "key1").out

@@ -12,8 +12,8 @@ from support.commandline import CommandLine, wait_for
 from support.store import Store, check
 
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, rules_of
-from hermes_worker.tasks.upkeep import prune_files
+from hermes_worker.features.retention.rules import DEFAULT_RULES, parse_rules
+from hermes_worker.tasks.maintenance import prune_files
 
 DAY_S = 86_400.0
 
@@ -85,7 +85,7 @@ def test_workspaces_and_documents_go_by_their_rules(tmp_path: Path, store: Store
 
     kept = Pruner(store.database, DEFAULT_RULES)
     assert set(prune_files(home, kept, outputs_kept=0).values()) == {0}
-    pruner = Pruner(store.database, {**DEFAULT_RULES, **rules_of(["workspaces=30d", "outputs=30d"])})
+    pruner = Pruner(store.database, {**DEFAULT_RULES, **parse_rules(["workspaces=30d", "outputs=30d"])})
     assert prune_files(home, pruner, outputs_kept=0) == {"outputs": 2, "workspaces": 1}
     assert sorted(path.name for path in (home / "workspaces").iterdir()) == sorted(names[1:])
     assert outside.exists()
@@ -112,4 +112,4 @@ def test_a_prune_that_is_ended_goes_on_where_it_was(hermes: CommandLine, store: 
 
 
 def left(store: Store) -> set[str]:
-    return {view.run_id for view in store.views.runs(limit=1000)}
+    return {view.run_id for view in store.views.list_runs(limit=1000)}

@@ -8,8 +8,8 @@ import click
 import pytest
 
 from hermes_worker.cli.follow import Notice
-from hermes_worker.cli.layout import table
-from hermes_worker.cli.screen import Screen, clean, one_line
+from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.screen import Screen, flatten_text, strip_controls
 from hermes_worker.stream.sse import WireEvent
 
 
@@ -151,17 +151,17 @@ def test_nothing_a_model_or_a_tool_wrote_commands_the_terminal(capsys: pytest.Ca
 
 
 def test_clean_keeps_what_text_needs() -> None:
-    assert clean("a\tb\nc é 漢 🙂") == "a\tb\nc é 漢 🙂"
+    assert strip_controls("a\tb\nc é 漢 🙂") == "a\tb\nc é 漢 🙂"
 
 
 def test_one_line_fits() -> None:
-    assert one_line("a\n b\tc", 80) == "a b c"
-    assert one_line("x" * 50, 10) == "x" * 9 + "…"
+    assert flatten_text("a\n b\tc", 80) == "a b c"
+    assert flatten_text("x" * 50, 10) == "x" * 9 + "…"
 
 
 def test_columns_are_as_wide_as_what_is_seen_of_their_cells() -> None:
     rows = [("a", click.style("completed", fg="green"), "end"), ("bbb", "x", "")]
-    assert click.unstyle(table(rows, ("R", "S", "T"))).splitlines() == [
+    assert click.unstyle(render_table(rows, ("R", "S", "T"))).splitlines() == [
         "R    S          T",
         "a    completed  end",
         "bbb  x",

@@ -42,7 +42,7 @@ def test_the_fleets_configuration_is_set_listed_and_shown(hermes: CommandLine, s
     assert [line.split()[0] for line in listed] == ["VERSION", "2", "1"]
     assert hermes.inline("config", "versions", "--text", "1").out == "agent:\n  max_turns: 50\n"
     assert "has no version 9" in hermes.inline("config", "versions", "--text", "9").err
-    [first, *_] = AuditLog(store.database).page("default")
+    [first, *_] = AuditLog(store.database).list_actions("default")
     assert (first.act, first.subject) == ("configuration.write", "fleet")
 
 

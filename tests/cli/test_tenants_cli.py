@@ -121,10 +121,10 @@ def test_a_tenant_and_its_keys(hermes: CommandLine, store: Store) -> None:
     rotated = hermes.inline("keys", "rotate", document["key_id"], "--tenant", "acme", "--overlap-hours", "1")
     key_id, token = rotated.out.split()
     tenants = Tenants(store.database)
-    assert tenants.principal_of(document["key"]) is not None
-    assert tenants.principal_of(token) is not None
+    assert tenants.find_principal(document["key"]) is not None
+    assert tenants.find_principal(token) is not None
     assert hermes.inline("keys", "revoke", key_id, "--tenant", "acme").code == 0
-    assert tenants.principal_of(token) is None
+    assert tenants.find_principal(token) is None
     listed = hermes.inline("keys", "list", "--tenant", "acme").out
     assert "revoked" in listed
     assert token not in listed
@@ -138,9 +138,9 @@ def test_a_tenant_is_disabled_and_its_runs_stop_where_that_is_asked(hermes: Comm
     runs = [store.submit(tenant=tenant).run_id for tenant in ("acme", "acme", "default")]
     assert hermes.inline("tenants", "disable", "acme").out == "acme disabled\n"
     assert "the tenant 'acme' is disabled" in hermes.inline("submit", "Hello", "--tenant", "acme").err
-    assert [store.views.run(run_id).status.is_terminal for run_id in runs] == [False, False, False]
+    assert [store.views.load_run(run_id).status.is_terminal for run_id in runs] == [False, False, False]
     assert hermes.inline("tenants", "disable", "acme", "--stop").out == "acme disabled; 2 runs stopped\n"
-    assert [store.views.run(run_id).status.is_terminal for run_id in runs] == [True, True, False]
+    assert [store.views.load_run(run_id).status.is_terminal for run_id in runs] == [True, True, False]
     assert hermes.inline("tenants", "enable", "acme").out == "acme enabled\n"
     assert hermes.inline("submit", "Hello", "--tenant", "acme").code == 0
     assert "cannot be disabled" in hermes.inline("tenants", "disable", "default").err

@@ -14,15 +14,15 @@ from hermes_worker.cli.top.fleet import (
     FleetFacts,
     FleetQuestion,
     FleetRun,
-    keys_of,
-    parents_of,
-    questions_of,
-    queues_of,
-    runs_of,
-    spent_of,
-    tree_lines,
-    usd_per_minute,
-    workers_of,
+    compute_usd_per_minute,
+    parse_keys,
+    parse_parents,
+    parse_questions,
+    parse_queues,
+    parse_runs,
+    parse_workers,
+    render_tree,
+    sum_spent,
 )
 from hermes_worker.cli.top.view import (
     AnswerApproval,
@@ -35,17 +35,17 @@ from hermes_worker.cli.top.view import (
     TopAction,
     TopLine,
     TopState,
-    aged,
-    foot,
-    lines,
-    opened_lines,
-    pressed,
-    rows_of,
-    short,
-    window,
-    with_fleet,
+    choose_window,
+    format_short,
+    list_rows,
+    mark_as_old,
+    press_key,
+    render_foot,
+    render_opened,
+    render_rows,
+    update_fleet,
 )
-from hermes_worker.cli.wording import clean
+from hermes_worker.cli.wording import strip_controls
 
 NOW = 1_000.0
 HOSTILE = "x\x1b[2J\u202ey\nz"
@@ -63,7 +63,7 @@ FLEET = FleetFacts(at=NOW, questions=[APPROVAL, QUESTION], runs=[RUN, replace(RU
 
 
 def at(row: str, fleet: FleetFacts = FLEET) -> TopState:
-    return replace(with_fleet(TopState(), fleet), chosen=row)
+    return replace(update_fleet(TopState(), fleet), chosen=row)
 
 
 # -------------------------------------------------------------------------------------------------------------- facts
@@ -71,7 +71,7 @@ def at(row: str, fleet: FleetFacts = FLEET) -> TopState:
 
 def test_a_child_stands_below_the_run_that_delegated_to_it() -> None:
     parents = {"run_c": "run_a", "run_d": "run_c", "run_e": "run_gone"}
-    found = runs_of([document(f"run_{name}") for name in "deabc"], parents, NOW)
+    found = parse_runs([document(f"run_{name}") for name in "deabc"], parents, NOW)
     assert [(run.run_id, run.depth) for run in found] == [
         ("run_e", 0),
         ("run_a", 0),
@@ -83,15 +83,15 @@ def test_a_child_stands_below_the_run_that_delegated_to_it() -> None:
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.sampled_from("abcdefgh"), max_size=6))
 def test_every_open_run_is_shown_once_whoever_is_said_to_have_delegated(parents: dict[str, str]) -> None:
-    found = runs_of([document(name) for name in "abcdef"], parents, NOW)
+    found = parse_runs([document(name) for name in "abcdef"], parents, NOW)
     assert sorted(run.run_id for run in found) == list("abcdef")
 
 
 def test_texts_of_the_api_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "terminal_width", lambda: None)  # no cell is cut
     documents = {"title": HOSTILE, "model": HOSTILE, "status": HOSTILE}
-    run = runs_of([document(HOSTILE, **documents)], {}, NOW)
-    question = questions_of(
+    run = parse_runs([document(HOSTILE, **documents)], {}, NOW)
+    question = parse_questions(
         [{"id": 1, "run_id": HOSTILE, "kind": "approval", "command": HOSTILE, "created_at": NOW}], NOW
     )
     step = {"tool": HOSTILE, "run_id": HOSTILE, "claimed_at": NOW}
@@ -102,12 +102,12 @@ def test_texts_of_the_api_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
         at=NOW,
         runs=run,
         questions=question,
-        workers=workers_of([worker], NOW),
-        queues=queues_of(queue),
-        keys=keys_of([key], NOW),
+        workers=parse_workers([worker], NOW),
+        queues=parse_queues(queue),
+        keys=parse_keys([key], NOW),
     )
-    shown = lines(with_fleet(TopState(), fleet))
-    assert all(line.text == clean(line.text) and "\n" not in line.text for line in shown)
+    shown = render_rows(update_fleet(TopState(), fleet))
+    assert all(line.text == strip_controls(line.text) and "\n" not in line.text for line in shown)
     assert sum("x<U+001B>[2J<U+202E>y" in line.text for line in shown) == 5, shown
 
 
@@ -121,14 +121,14 @@ def test_texts_of_the_api_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_spending_is_told_by_the_minute(samples: list[tuple[float, float]], expected: float | None) -> None:
-    assert usd_per_minute(samples) == expected
+    assert compute_usd_per_minute(samples) == expected
 
 
 def test_unknown_spending_is_not_nothing() -> None:
-    assert spent_of([None]) is None
-    assert spent_of([]) == 0.0
-    assert spent_of([None, 0.25, 0.5]) == 0.75
-    assert "spent today unknown" in lines(TopState(fleet=FleetFacts(at=NOW)))[0].text
+    assert sum_spent([None]) is None
+    assert sum_spent([]) == 0.0
+    assert sum_spent([None, 0.25, 0.5]) == 0.75
+    assert "spent today unknown" in render_rows(TopState(fleet=FleetFacts(at=NOW)))[0].text
 
 
 def test_a_tree_is_shown_by_depth() -> None:
@@ -141,14 +141,14 @@ def test_a_tree_is_shown_by_depth() -> None:
             {"run": document("run_d"), "parent_run_id": "run_b", "depth": 2},
         ],
     }
-    assert tree_lines(tree) == [
+    assert render_tree(tree) == [
         "run_a  running  $0.5000  about run_a",
         "  run_b  running  about run_b",
         "    run_d  running  about run_d",
         "  run_c  running  about run_c",
     ]
-    assert tree_lines({**tree, "total": 6})[-1] == "and 2 more"
-    assert parents_of(tree) == {"run_b": "run_a", "run_c": "run_a", "run_d": "run_b"}
+    assert render_tree({**tree, "total": 6})[-1] == "and 2 more"
+    assert parse_parents(tree) == {"run_b": "run_a", "run_c": "run_a", "run_d": "run_b"}
 
 
 # --------------------------------------------------------------------------------------------------------------- keys
@@ -167,7 +167,7 @@ def test_a_tree_is_shown_by_depth() -> None:
     ],
 )
 def test_what_harms_nothing_is_done_at_once(row: str, key: str, action: TopAction | None) -> None:
-    assert pressed(at(row), key)[1] == action
+    assert press_key(at(row), key)[1] == action
 
 
 @pytest.mark.parametrize(
@@ -180,19 +180,19 @@ def test_what_harms_nothing_is_done_at_once(row: str, key: str, action: TopActio
     ],
 )
 def test_what_cannot_be_taken_back_is_confirmed(row: str, key: str, action: TopAction, asked: str) -> None:
-    state, now = pressed(at(row), key)
+    state, now = press_key(at(row), key)
     assert now is None
-    assert asked in foot(state)[0].text
-    moved = with_fleet(state, replace(FLEET, questions=[], runs=[replace(RUN, run_id="run_z")]))
-    assert pressed(moved, "y")[1] == action, "what was asked about, whatever stands there now"
+    assert asked in render_foot(state)[0].text
+    moved = update_fleet(state, replace(FLEET, questions=[], runs=[replace(RUN, run_id="run_z")]))
+    assert press_key(moved, "y")[1] == action, "what was asked about, whatever stands there now"
     for other in ("n", "enter", "s", "escape"):
-        after, nothing = pressed(state, other)
+        after, nothing = press_key(state, other)
         assert (nothing, after.confirming, after.said) == (None, None, "nothing was done")
 
 
 @pytest.mark.parametrize("row", ["wait 8", "run run_b"])
 def test_a_question_is_no_approval(row: str) -> None:
-    state, action = pressed(at(row), "a")
+    state, action = press_key(at(row), "a")
     assert (action, state.confirming) == (None, None)
     assert "nothing here waits to be allowed" in state.said
 
@@ -203,66 +203,66 @@ def test_a_question_is_no_approval(row: str) -> None:
 )
 def test_nobody_allows_what_they_cannot_read_to_its_end(asked: str, room: int, is_shown: bool) -> None:
     document = {"id": 7, "run_id": "run_a", "kind": "approval", "command": asked, "created_at": NOW}
-    state = replace(at("wait 7", replace(FLEET, questions=questions_of([document], NOW))), room=room)
-    allowed, denied = pressed(state, "a")[0], pressed(state, "d")[0]
+    state = replace(at("wait 7", replace(FLEET, questions=parse_questions([document], NOW))), room=room)
+    allowed, denied = press_key(state, "a")[0], press_key(state, "d")[0]
     assert (allowed.confirming is not None, "too long" in allowed.said) == (is_shown, not is_shown)
     assert denied.confirming == AnswerApproval(run_id="run_a", wait_id=7, choice="deny")
 
 
 def test_a_command_of_two_lines_is_not_read_as_one() -> None:
     document = {"id": 7, "run_id": "r", "kind": "approval", "command": "echo a #\nrm -rf /\n", "created_at": NOW}
-    assert [each.text for each in questions_of([document], NOW)] == ["echo a # ⏎ rm -rf /"]
+    assert [each.text for each in parse_questions([document], NOW)] == ["echo a # ⏎ rm -rf /"]
 
 
 def test_an_opened_run_is_broken_to_the_width_and_scrolled() -> None:
     state = replace(at("run run_a"), opened=OpenedRun(run_id="run_a", lines=["first line", "二二二", ""]))
-    assert [line.text for line in opened_lines(state, 5)] == ["run_a", "first", " line", "二二", "二", ""]
-    down = pressed(pressed(state, "down")[0], "j")[0]
-    assert [line.text for line in opened_lines(down, 5)] == ["run_a", "二二", "二", ""]
+    assert [line.text for line in render_opened(state, 5)] == ["run_a", "first", " line", "二二", "二", ""]
+    down = press_key(press_key(state, "down")[0], "j")[0]
+    assert [line.text for line in render_opened(down, 5)] == ["run_a", "二二", "二", ""]
     assert down.chosen == state.chosen
-    assert [line.text for line in opened_lines(pressed(down, "up")[0], 5)][1] == " line"
+    assert [line.text for line in render_opened(press_key(down, "up")[0], 5)][1] == " line"
     for _ in range(9):
-        down = pressed(down, "down")[0]
-    assert len(opened_lines(down, 99)) == 2, "the last line stays"
-    assert pressed(down, "escape")[0].scrolled == 0
+        down = press_key(down, "down")[0]
+    assert len(render_opened(down, 99)) == 2, "the last line stays"
+    assert press_key(down, "escape")[0].scrolled == 0
 
 
 def test_the_choice_stays_with_its_row_and_goes_to_the_next_when_that_is_gone() -> None:
     state = at("run run_b")
-    assert rows_of(FLEET) == ["wait 7", "wait 8", "run run_a", "run run_b"]
-    assert with_fleet(state, replace(FLEET, questions=[])).chosen == "run run_b"
-    assert with_fleet(state, replace(FLEET, runs=[RUN])).chosen == "run run_a"
-    assert with_fleet(state, FleetFacts()).chosen == ""
-    assert pressed(at("run run_b"), "down")[0].chosen == "run run_b"
-    assert pressed(at("run run_b"), "k")[0].chosen == "run run_a"
-    assert pressed(with_fleet(TopState(), FLEET), "up")[0].chosen == "wait 7"
+    assert list_rows(FLEET) == ["wait 7", "wait 8", "run run_a", "run run_b"]
+    assert update_fleet(state, replace(FLEET, questions=[])).chosen == "run run_b"
+    assert update_fleet(state, replace(FLEET, runs=[RUN])).chosen == "run run_a"
+    assert update_fleet(state, FleetFacts()).chosen == ""
+    assert press_key(at("run run_b"), "down")[0].chosen == "run run_b"
+    assert press_key(at("run run_b"), "k")[0].chosen == "run run_a"
+    assert press_key(update_fleet(TopState(), FLEET), "up")[0].chosen == "wait 7"
 
 
 def test_what_was_opened_is_closed_before_top_is_left() -> None:
     state = replace(at("run run_a"), opened=OpenedRun(run_id="run_a", lines=["all"]))
-    closed, action = pressed(state, "q")
+    closed, action = press_key(state, "q")
     assert (closed.opened, action) == (None, None)
-    assert pressed(closed, "q")[1] == LeaveTop()
+    assert press_key(closed, "q")[1] == LeaveTop()
 
 
 # -------------------------------------------------------------------------------------------------------------- lines
 
 
 def test_nothing_is_told_of_a_fleet_that_was_not_seen_yet() -> None:
-    assert [line.text for line in lines(TopState())] == ["asking the server"]
-    assert [line.text for line in lines(TopState(fleet=FleetFacts(lost_because="it is away")))] == ["it is away"]
+    assert [line.text for line in render_rows(TopState())] == ["asking the server"]
+    assert [line.text for line in render_rows(TopState(fleet=FleetFacts(lost_because="it is away")))] == ["it is away"]
 
 
 def test_the_chosen_row_is_marked_and_one_line_each() -> None:
-    shown = lines(at("run run_b"))
-    assert [line.row for line in shown if line.row] == rows_of(FLEET)
+    shown = render_rows(at("run run_b"))
+    assert [line.row for line in shown if line.row] == list_rows(FLEET)
     [chosen] = [line for line in shown if line.style == "chosen"]
     assert "run_b" in chosen.text and "paused" in chosen.text
 
 
 def test_a_section_that_is_not_told_says_why() -> None:
     fleet = replace(FLEET, untold={"workers": "this key lacks the scope"}, lost_because="nobody is at home")
-    text = "\n".join(line.text for line in lines(TopState(fleet=fleet)))
+    text = "\n".join(line.text for line in render_rows(TopState(fleet=fleet)))
     assert "workers: this key lacks the scope" in text
     assert "queues: none" in text
     assert "not connected, this is how it was: nobody is at home" in text
@@ -270,20 +270,20 @@ def test_a_section_that_is_not_told_says_why() -> None:
 
 @pytest.mark.parametrize(("now", "is_old"), [(NOW + 9, False), (NOW + 11, True)])
 def test_what_a_silent_server_said_is_told_to_be_old(now: float, is_old: bool) -> None:
-    assert ("has not answered for" in aged(FLEET, now, 10).lost_because) == is_old
-    assert aged(FleetFacts(), now, 10) == FleetFacts(), "nothing was seen yet"
+    assert ("has not answered for" in mark_as_old(FLEET, now, 10).lost_because) == is_old
+    assert mark_as_old(FleetFacts(), now, 10) == FleetFacts(), "nothing was seen yet"
     lost = replace(FLEET, lost_because="it is away")
-    assert aged(lost, now, 10) == lost
+    assert mark_as_old(lost, now, 10) == lost
 
 
 @given(st.integers(1, 60), st.integers(0, 59), st.integers(1, 70))
 def test_the_chosen_line_is_always_among_those_shown(count: int, chosen: int, height: int) -> None:
     shown = [TopLine(text=str(n), style="chosen" if n == chosen % count else "") for n in range(count)]
-    seen = window(shown, height)
+    seen = choose_window(shown, height)
     assert len(seen) == min(count, height)
     assert any(line.style == "chosen" for line in seen)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (7_300, "2h"), (200_000, "2d")])
 def test_lengths_of_time_are_short(seconds: float, text: str) -> None:
-    assert short(seconds) == text
+    assert format_short(seconds) == text

@@ -9,11 +9,11 @@ import click
 from support.commandline import CommandLine
 from support.store import SPEC, Store, asks, settlement
 
-from hermes_worker.cli.family import FamilyWatch
+from hermes_worker.cli.children import FamilyWatch
 from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.services.sheets import news_of
+from hermes_worker.services.sheets import load_news
 from hermes_worker.store.runs.new_children import NewChild
 
 
@@ -64,7 +64,7 @@ def test_limits_of_a_submission_are_stored_with_its_run(hermes: CommandLine, sto
     accepted = hermes.inline("submit", "hello", "--model", "m", *limits)
     assert accepted.code == 0, accepted.err
     claim = store.turn(accepted.out.strip())
-    spec = store.calls.spec_of(claim.loaded.pk)
+    spec = store.calls.load_spec(claim.loaded.pk)
     assert (spec.iterations_max, spec.tokens_max, spec.tool_calls_max, spec.budget) == (5, 700, 8, "mixed")
 
 
@@ -88,7 +88,7 @@ def test_a_tree_shows_its_children_and_what_was_refused_to_them(hermes: CommandL
     watch = FamilyWatch()
 
     def news() -> list[str]:
-        return watch.changed(news_of(store.database, root))
+        return watch.render_changes(load_news(store.database, root))
 
     told = [click.unstyle(line) for line in news()]
     assert told == [

@@ -22,10 +22,10 @@ from hermes_worker.broker.rights import USER
 from hermes_worker.cli.entry import main
 from hermes_worker.core.logins import LoginState
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.access.logins import Logins
 from hermes_worker.store.workers import Workers
-from hermes_worker.wiring import logins_of, open_database
+from hermes_worker.wiring import list_logins, open_database
 
 Command = Callable[..., Finished]
 
@@ -276,11 +276,11 @@ def test_the_doctor_says_that_a_login_is_dead_and_spends_none(
     assert re.search(r"^note +logins ", hermes("doctor").out, re.MULTILINE)
     assert hermes("migrate").code == 0
     assert re.search(r"^ok +logins +1 configured", hermes("doctor").out, re.MULTILINE)
-    settings = load()
-    (login,) = logins_of(settings)
+    settings = load_settings()
+    (login,) = list_logins(settings)
     logins = Logins(open_database(settings))
     assert logins.claim(login.name, LoginState(), "c", ttl_s=1)
-    assert logins.bury(login.name, "c", "sign in again")
+    assert logins.revoke(login.name, "c", "sign in again")
 
     examined = hermes("doctor")
 
@@ -396,7 +396,7 @@ def test_the_doctor_fails_when_nobody_consumes_a_needed_queue(
     sick = hermes("doctor")
     assert sick.code == 1
     assert re.search(r"^broken +workers +0 alive, and none consumes model or tools", sick.out, re.MULTILINE)
-    workers = Workers(open_database(load()))
+    workers = Workers(open_database(load_settings()))
     workers.register(name="w", queues="model,system", ttl_s=600)
     assert "none consumes tools or delivery" in hermes("doctor").out
     workers.register(name="v", queues="tools", ttl_s=600)

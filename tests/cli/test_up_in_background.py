@@ -14,9 +14,16 @@ import psutil
 import pytest
 from support.commandline import CommandLine, wait_for
 
-from hermes_worker.local import detached
-from hermes_worker.local.detached import LOG_BYTES_MAX, NoStack, RunningStack, StackLog, end_of_log, lines_to_come
-from hermes_worker.local.paths import StackNote, holding_home, left_behind, running_stack
+from hermes_worker.local import background_stack as detached
+from hermes_worker.local.background_stack import (
+    LOG_BYTES_MAX,
+    NoStack,
+    RunningStack,
+    StackLog,
+    follow_lines,
+    read_log_end,
+)
+from hermes_worker.local.paths import StackNote, find_left_note, find_running_stack, hold_home
 
 NOTE = StackNote(
     pid=os.getpid(), command="up", started_at=0.0, broker_url="redis://x", model="m", model_key="k", api_url=None
@@ -27,7 +34,7 @@ NOTE = StackNote(
 def hermes(tmp_path: Path) -> Iterator[CommandLine]:
     hermes = CommandLine(tmp_path / "home", {"HERMES_PROVIDER": "scripted"})
     yield hermes
-    note = running_stack(hermes.home)
+    note = find_running_stack(hermes.home)
     if note is not None and note.pid != os.getpid():
         os.kill(note.pid, signal.SIGKILL)
 
@@ -51,7 +58,7 @@ def test_a_stack_in_the_background_is_there_until_down_drains_it(hermes: Command
     grow(brokers)
     started = hermes("up", "--detach", "--port", "0")
     assert started.code == 0, started.said
-    note = running_stack(hermes.home)
+    note = find_running_stack(hermes.home)
     assert note is not None
     assert f"pid {note.pid}" in started.out and str(note.api_url) in started.out
     assert os.getsid(note.pid) == note.pid, "a terminal that is closed does not end it"
@@ -86,7 +93,7 @@ def test_a_start_that_fails_in_the_background_is_told_in_a_sentence(hermes: Comm
     assert failed.code != 0
     assert len(failed.err.strip().splitlines()) <= 2, failed.err
     assert "Connection refused" in failed.err
-    assert running_stack(hermes.home) is None
+    assert find_running_stack(hermes.home) is None
 
 
 # --- who is meant ----------------------------------------------------------------------------------------------------
@@ -94,7 +101,7 @@ def test_a_start_that_fails_in_the_background_is_told_in_a_sentence(hermes: Comm
 
 def test_a_number_that_another_process_has_now_is_never_signalled(hermes: CommandLine) -> None:
     """The stack was killed, and its number went to another process, which is this one."""
-    with holding_home(hermes.home) as held:
+    with hold_home(hermes.home) as held:
         held.announce(replace(NOTE, started_at=began_at() - 3600.0))
         with pytest.raises(NoStack):  # the lock is held, but by no process that is as old as the note
             RunningStack(hermes.home)
@@ -104,12 +111,12 @@ def test_a_number_that_another_process_has_now_is_never_signalled(hermes: Comman
     assert (told.code, "ended without a word" in told.out) == (1, True), told.said
     refused = hermes.inline("down")
     assert (refused.code, f"pid {os.getpid()}" in refused.err) == (0, True), refused.said
-    with holding_home(hermes.home):
-        assert left_behind(hermes.home) is None, "the next one takes the note away"
+    with hold_home(hermes.home):
+        assert find_left_note(hermes.home) is None, "the next one takes the note away"
 
 
 def test_the_holder_of_a_home_is_held_until_it_gives_it_back(hermes: CommandLine) -> None:
-    with holding_home(hermes.home) as held:
+    with hold_home(hermes.home) as held:
         held.announce(replace(NOTE, started_at=began_at() + 1.0))
         stack = RunningStack(hermes.home)
         assert stack.is_running
@@ -132,7 +139,7 @@ def test_a_log_that_has_grown_is_put_aside_and_so_many_are_kept(tmp_path: Path) 
     whole = b"".join((tmp_path / name).read_bytes() for name in ("up.log.2", "up.log.1", "up.log"))
     assert whole.decode().splitlines() == [f"line {number:02}" for number in range(5, 17)]
     assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
-    assert end_of_log(path, 3) == ([b"line 14", b"line 15", b"line 16"], path.stat().st_size)
+    assert read_log_end(path, 3) == ([b"line 14", b"line 15", b"line 16"], path.stat().st_size)
 
 
 def test_a_reader_loses_nothing_while_logs_are_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +149,7 @@ def test_a_reader_loses_nothing_while_logs_are_put_aside(tmp_path: Path, monkeyp
     output = log.open()
     seen: list[bytes] = []
     is_over = threading.Event()
-    reader = threading.Thread(target=lambda: seen.extend(lines_to_come(path, 0, is_over.is_set)))
+    reader = threading.Thread(target=lambda: seen.extend(follow_lines(path, 0, is_over.is_set)))
     reader.start()
     wanted = [f"line {number}".encode() for number in range(14)]
     for number, line in enumerate(wanted):

@@ -11,7 +11,7 @@ from support.commandline import CommandLine
 from support.fake_kubernetes import FakeCluster, fake_cluster
 from support.store import Store
 
-from hermes_worker.store.runs.runs import new_run_id
+from hermes_worker.store.runs.runs import create_run_id
 from hermes_worker.workspaces.remote.kubernetes import KubernetesHost
 from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
 
@@ -31,7 +31,7 @@ def cluster(tmp_path: Path, hermes: CommandLine) -> Iterator[FakeCluster]:
 def test_workspaces_are_listed_with_their_sessions_and_removed(
     hermes: CommandLine, store: Store, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    quiet, busy, strange = (new_run_id() for _ in range(3))
+    quiet, busy, strange = (create_run_id() for _ in range(3))
     roots = {name: str(tmp_path / name / "files" / name) for name in (quiet, busy, strange)}
     for root in roots.values():
         RemoteWorkspace(KubernetesHost(cluster.account(), root), root).write_bytes("file", b"text")

@@ -14,7 +14,7 @@ from hermes_worker.core.recovery import retry
 
 @pytest.fixture
 def no_time_for_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.0)
+    monkeypatch.setattr(retry, "compute_backoff_s", lambda *_, **__: 0.0)
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ from strict_server import Fault, StrictServer, silence, status
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
-from hermes_worker.core.messages import ModelRequest, user_body
+from hermes_worker.core.messages import ModelRequest, build_user_body
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.recovery import retry
-from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.chain import ModelChoice, ProviderChain
 from hermes_worker.models.credentials import CredentialPool
-from hermes_worker.models.governor import ConfiguredLimits, Governing, Governor, KeyPlace, Ungoverned
-from hermes_worker.models.key_watch import AllOpen
+from hermes_worker.models.governor import CallGovernor, ConfiguredLimits, CredentialRef, Governor, NoGovernor
+from hermes_worker.models.key_watch import NoKeyStates
 from hermes_worker.store.key_states import Probe
 from hermes_worker.tasks.calls.auxiliary import Auxiliary, AuxiliaryReply
-from hermes_worker.tasks.iteration.metering import Bill
+from hermes_worker.tasks.iteration.spending import Bill
 
-REQUEST = ModelRequest(model="main-model", messages=(user_body("sum up"),))
+REQUEST = ModelRequest(model="main-model", messages=(build_user_body("sum up"),))
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def ask(
     servers: list[StrictServer],
     *,
     abort: AbortSignal | None = None,
-    governor: Governing | None = None,
+    governor: CallGovernor | None = None,
     bill: Bill | None = None,
 ) -> AuxiliaryReply:
     """The first server is the task's own, the others are the chain of the conversation."""
-    own = {AuxTask.COMPRESSION: Chain(choice(servers[0]))}
-    main = Chain(choice(servers[1]), [choice(servers[2], "other")])
-    calls = Auxiliary(main=main, governor=governor or Ungoverned(), own=own)
+    own = {AuxTask.COMPRESSION: ProviderChain(choice(servers[0]))}
+    main = ProviderChain(choice(servers[1]), [choice(servers[2], "other")])
+    calls = Auxiliary(main=main, governor=governor or NoGovernor(), own=own)
     return calls.ask(AuxTask.COMPRESSION, REQUEST, abort or AbortSignal(), ticket="run:1", bill=bill or Bill())
 
 
@@ -88,7 +88,7 @@ def test_the_chain_of_the_conversation_stands_in(servers: list[StrictServer], fa
 def test_passing_trouble_is_tried_again_with_the_same_provider(
     servers: list[StrictServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.01)
+    monkeypatch.setattr(retry, "compute_backoff_s", lambda *_, **__: 0.01)
     servers[0].faults(status(500), status(502))
     assert ask(servers).text == "answer 1"
     assert len(servers[0].accepted) == 3
@@ -130,19 +130,19 @@ def test_a_provider_that_may_not_be_asked_soon_is_passed_over(servers: list[Stri
 
 
 @dataclass
-class Noted(AllOpen):
+class Noted(NoKeyStates):
     """What calls say of keys."""
 
     said: list[str] = field(default_factory=list)
     closes: bool = False
 
-    def failed(
-        self, place: KeyPlace, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
+    def report_failure(
+        self, place: CredentialRef, failure: Classification, *, run_id: str, probe: Probe | None, is_renewable: bool
     ) -> bool:
         self.said.append(f"{run_id} {failure.kind.value}")
         return self.closes
 
-    def answered(self, place: KeyPlace, probe: Probe | None) -> None:
+    def report_answer(self, place: CredentialRef, probe: Probe | None) -> None:
         self.said.append("answered")
 
 
@@ -150,7 +150,7 @@ def test_what_a_call_beside_the_conversation_finds_out_counts_for_its_key(server
     servers[0].faults(*[status(402, "insufficient credits")] * 9)
     keys = Noted()
     calls = Auxiliary(
-        main=Chain(choice(servers[0]), [choice(servers[1])]), governor=Ungoverned(), keys=keys, run_id="run_1"
+        main=ProviderChain(choice(servers[0]), [choice(servers[1])]), governor=NoGovernor(), keys=keys, run_id="run_1"
     )
     calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1", bill=Bill())
     assert keys.said == [f"run_1 {FailureKind.BILLING.value}", "answered"]
@@ -159,12 +159,12 @@ def test_what_a_call_beside_the_conversation_finds_out_counts_for_its_key(server
 def test_a_key_that_is_closed_by_a_failure_is_not_tried_again(
     servers: list[StrictServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.01)
+    monkeypatch.setattr(retry, "compute_backoff_s", lambda *_, **__: 0.01)
     servers[0].faults(*[status(500, "down")] * 20)
-    main = Chain(choice(servers[0]), [choice(servers[1])])
+    main = ProviderChain(choice(servers[0]), [choice(servers[1])])
     for closes, tries in ((True, 1), (False, AuxTask.COMPRESSION.tries_max)):
         before = len(servers[0].requests)
-        calls = Auxiliary(main=main, governor=Ungoverned(), keys=Noted(closes=closes))
+        calls = Auxiliary(main=main, governor=NoGovernor(), keys=Noted(closes=closes))
         assert calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1", bill=Bill()).text == "answer 2"
         assert len(servers[0].requests) - before == tries
 
@@ -173,7 +173,7 @@ def test_a_call_that_was_aborted_says_nothing_of_its_key(servers: list[StrictSer
     servers[0].faults(silence)
     keys, abort = Noted(), AbortSignal()
     threading.Timer(0.2, abort.set, ["stop"]).start()
-    calls = Auxiliary(main=Chain(choice(servers[0])), governor=Ungoverned(), keys=keys)
+    calls = Auxiliary(main=ProviderChain(choice(servers[0])), governor=NoGovernor(), keys=keys)
     with pytest.raises(ModelCallError):
         calls.ask(AuxTask.COMPRESSION, REQUEST, abort, ticket="run:1", bill=Bill())
     assert keys.said == []
@@ -181,8 +181,8 @@ def test_a_call_that_was_aborted_says_nothing_of_its_key(servers: list[StrictSer
 
 def test_a_key_that_rests_is_not_used_here_either(servers: list[StrictServer], broker_url: str) -> None:
     pool = CredentialPool(redis.Redis.from_url(broker_url, decode_responses=True))
-    main = Chain(choice(servers[0], more_keys=["k2"]))
-    pool.rest(main.credentials("m", 0)[0], 60)
-    calls = Auxiliary(main=main, governor=Ungoverned(), pool=pool)
+    main = ProviderChain(choice(servers[0], more_keys=["k2"]))
+    pool.rest_key(main.credentials("m", 0)[0], 60)
+    calls = Auxiliary(main=main, governor=NoGovernor(), pool=pool)
     calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1", bill=Bill())
     assert servers[0].requests[-1].header("authorization") == "Bearer k2"

@@ -17,7 +17,7 @@ from hermes_worker.core.key_states import KeyRules
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.models.chain import ModelChoice
-from hermes_worker.models.credentials import CredentialPool, Pooling
+from hermes_worker.models.credentials import CredentialPool, KeyPool
 from hermes_worker.models.key_watch import KeyWatch
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.tasks.iteration.requests import ModelOptions
@@ -63,7 +63,7 @@ class Fleet:
 
     def begun(self) -> str:
         """A run whose model call was due, and done."""
-        self.watch.look()
+        self.watch.poll_once()
         run_id = self.turns.submit()
         self.turns.step(run_id)
         return run_id
@@ -72,7 +72,7 @@ class Fleet:
         """Once more, if the sweeper lets it."""
         for _ in range(2):
             self.turns.store.sweep()
-        self.watch.look()
+        self.watch.poll_once()
         self.turns.step(run_id)
         return self.turns.store.status(run_id)
 
@@ -83,7 +83,7 @@ def fleet(
     *,
     fallback: str = "",
     more_keys: tuple[str, ...] = (),
-    pool: Pooling | None = None,
+    pool: KeyPool | None = None,
 ) -> Fleet:
     rules = KeyRules(runs_needed=2, span_s=0.0, probe_first_s=10.0, probe_max_s=100.0)
     watch = KeyWatch(KeyStates(store.database, rules))
@@ -102,7 +102,9 @@ def fleet(
 
 def waits_because(store: Store, run_id: str) -> str:
     told = [
-        event.data.get("reason") for event in store.views.events_after(run_id, 0) if event.name == RunEventName.WAITING
+        event.data.get("reason")
+        for event in store.views.list_events_after(run_id, 0)
+        if event.name == RunEventName.WAITING
     ]
     return str(told[-1])
 
@@ -211,7 +213,7 @@ def test_bad_requests_of_one_run_close_no_key(store: Store, provider: Provider, 
     fleet_ = fleet(store, server)
     for _ in range(4):
         assert store.status(fleet_.begun()) is RunStatus.FAILED
-    assert KeyStates(store.database).all() == []
+    assert KeyStates(store.database).list_keys() == []
 
 
 def test_the_deadline_of_a_parked_run_holds(store: Store, provider: Provider, server: FaultServer) -> None:
@@ -229,17 +231,17 @@ def test_a_run_parks_while_another_makes_the_probe(store: Store, provider: Provi
     fleet_ = fleet(store, server)
     run_id = fleet_.begun()
     store.let_pass(15)
-    [row] = KeyStates(store.database).all()
+    [row] = KeyStates(store.database).list_keys()
     probe = KeyStates(store.database).claim_probe(row.credential, store.owner)
     assert probe is not None
     assert fleet_.again(run_id) is RunStatus.WAITING_FOR_CAPACITY
     assert provider.asked["k1"] == 1, "somebody else is trying"
-    fleet_.watch.give_back(probe)
-    assert not KeyStates(store.database).all()[0].is_probed
+    fleet_.watch.release_probe(probe)
+    assert not KeyStates(store.database).list_keys()[0].is_probed
 
 
 def test_nothing_is_written_while_nothing_is_wrong(store: Store, provider: Provider, server: FaultServer) -> None:
     fleet_ = fleet(store, server)
     assert store.status(fleet_.begun()) is RunStatus.COMPLETED
     assert fleet_.watch.are_all_open
-    assert KeyStates(store.database).all() == []
+    assert KeyStates(store.database).list_keys() == []

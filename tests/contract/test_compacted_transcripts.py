@@ -13,19 +13,19 @@ from dialects import Refused, check_chat, check_messages, check_responses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.agent.prompt.compaction import Protected, tokens_in
+from hermes_worker.agent.prompt.compaction import ProtectedRows, estimate_tokens
 from hermes_worker.agent.prompt.compactors import SummaryCompactor
-from hermes_worker.agent.prompt.pipeline import prepare
+from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.compactions import facts_of, is_compaction, newest_compaction, visible
+from hermes_worker.core.compactions import find_newest_compaction, is_compaction, parse_facts, select_visible
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, canonical_json, user_body
+from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, build_user_body, canonical_json
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires import anthropic_messages, openai_chat, openai_responses
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
-from hermes_worker.tasks.iteration.compacting import Bounds, SummaryMissing, Wish, compact
-from hermes_worker.tasks.iteration.metering import Bill
+from hermes_worker.tasks.iteration.compaction import Bounds, CompactionRequest, SummaryMissing, compact
 from hermes_worker.tasks.iteration.requests import ModelOptions
+from hermes_worker.tasks.iteration.spending import Bill
 
 Body = dict[str, Any]
 ENDPOINT = Endpoint(base_url="https://models.example/v1", api_key="k")
@@ -111,11 +111,11 @@ HOW = st.fixed_dictionaries(
 
 def shortened(history: list[Message], how: Mapping[str, Any]) -> list[Message]:
     """As an iteration does it; ``history`` itself where nothing is changed."""
-    protected = Protected(head_rows=how["head"], tail_rows=6, tail_part=how["tail_part"])
+    protected = ProtectedRows(head_rows=how["head"], tail_rows=6, tail_part=how["tail_part"])
     options = ModelOptions(window=how["window"], compactor=SummaryCompactor(protected))
     bounds = Bounds(window=how["window"], options=options)
-    tokens = int(max(bounds.trigger, tokens_in(visible(history))) * how["over"])
-    wish = Wish(tokens=tokens, focus=how["focus"], may_wait=how["may_wait"])
+    tokens = int(max(bounds.trigger, estimate_tokens(select_visible(history))) * how["over"])
+    wish = CompactionRequest(tokens=tokens, focus=how["focus"], may_wait=how["may_wait"])
     writer = cast(Auxiliary, Writer(fails=how["fails"]))
     try:
         made = compact(history, bounds, writer, AbortSignal(), model="m", ticket="t", bill=Bill(), wish=wish)
@@ -127,8 +127,8 @@ def shortened(history: list[Message], how: Mapping[str, Any]) -> list[Message]:
 
 def require_whole(history: Sequence[Message], before: Sequence[Message]) -> None:
     """What is sent of ``history`` is one that every wire takes, and holds what it must."""
-    shown = visible(history)
-    assert list(prepare(shown)) == [row.body for row in shown], "nothing needs repair"
+    shown = select_visible(history)
+    assert list(build_messages(shown)) == [row.body for row in shown], "nothing needs repair"
     bodies = [json.loads(row.body) for row in shown]
     asked = [call["id"] for body in bodies for call in body.get("tool_calls", ())]
     assert asked == [body["tool_call_id"] for body in bodies if body["role"] == "tool"]
@@ -138,8 +138,8 @@ def require_whole(history: Sequence[Message], before: Sequence[Message]) -> None
     tail = [row for row in before if not is_compaction(row)][-TAIL_ROWS:]
     assert list(shown[-len(tail) :]) == tail, "to the byte"
     ends_with_answer = shown[-1].role is Role.ASSISTANT
-    next_turn = [user_body("and now?")] if ends_with_answer else []
-    messages = [SYSTEM, *prepare(shown), *next_turn]
+    next_turn = [build_user_body("and now?")] if ends_with_answer else []
+    messages = [SYSTEM, *build_messages(shown), *next_turn]
     request = ModelRequest(model="m", messages=messages, tools=[TOOL], window=8_000)
     for name, takes in WIRES.items():
         try:
@@ -159,11 +159,11 @@ def _hold(turns: Sequence[Any], more: Sequence[Any], hows: Sequence[Mapping[str,
         after = shortened(history, how)
         assert after[: len(stored)] == stored, "no row of the transcript is another one"
         require_whole(after, stored)
-        assert tokens_in(visible(after)) <= tokens_in(visible(stored)) + 2_500
+        assert estimate_tokens(select_visible(after)) <= estimate_tokens(select_visible(stored)) + 2_500
         fresh = transcript(more, first=len(after) + 100)
         history = [*after, *(Message(seq=len(after) + n, role=r.role, body=r.body) for n, r in enumerate(fresh, 1))]
-        before = visible(after)
-        assert list(visible(history))[: len(before)] == list(before), "the prompt only grows (I7)"
+        before = select_visible(after)
+        assert list(select_visible(history))[: len(before)] == list(before), "the prompt only grows (I7)"
 
 
 SLOW = settings(max_examples=1_500, deadline=None, suppress_health_check=list(HealthCheck))
@@ -192,14 +192,14 @@ def test_a_long_session_with_thirty_compactions_is_whole_and_its_prompt_only_gro
     for number in range(2, 10_000):
         group = [('{"path":"/a"}', f"{number} found " * 120)]
         fresh = transcript([(f"do {number}", [group, group], "done")], first=number)
-        before = visible(history)
+        before = select_visible(history)
         history += [Message(seq=len(history) + n, role=r.role, body=r.body) for n, r in enumerate(fresh, 1)]
-        assert list(visible(history))[: len(before)] == list(before)
+        assert list(select_visible(history))[: len(before)] == list(before)
         requests += 1
-        if tokens_in(visible(history)) > 6_800:
+        if estimate_tokens(select_visible(history)) > 6_800:
             history = shortened(history, how)
             made += 1
-            pruned_to = max(pruned_to, facts_of(newest_compaction(history)).pruned)
+            pruned_to = max(pruned_to, parse_facts(find_newest_compaction(history)).pruned)
             require_whole(history, history[:-1])
         if len(history) >= 2_000 and made >= 30:
             break

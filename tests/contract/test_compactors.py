@@ -13,11 +13,11 @@ import pytest
 from dialects import check_chat, check_messages, check_responses
 from vendor_rules import check_converse, check_gemini
 
-from hermes_worker.agent.prompt.compaction import CompactionPlan, compaction_body, tokens_in
-from hermes_worker.agent.prompt.compactors import SUMMARY, TAIL_ROWS_MIN, Compactor, checked
-from hermes_worker.agent.prompt.pipeline import prepare
+from hermes_worker.agent.prompt.compaction import CompactionPlan, build_compaction_body, estimate_tokens
+from hermes_worker.agent.prompt.compactors import SUMMARY, TAIL_ROWS_MIN, Compactor, check_plan
+from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.compactions import facts_of, visible
+from hermes_worker.core.compactions import parse_facts, select_visible
 from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, canonical_json
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires import (
@@ -28,9 +28,9 @@ from hermes_worker.models.wires import (
     openai_responses,
 )
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
-from hermes_worker.tasks.iteration.compacting import Bounds, Wish, compact
-from hermes_worker.tasks.iteration.metering import Bill
+from hermes_worker.tasks.iteration.compaction import Bounds, CompactionRequest, compact
 from hermes_worker.tasks.iteration.requests import ModelOptions
+from hermes_worker.tasks.iteration.spending import Bill
 
 Body = dict[str, Any]
 WINDOW = 8_000
@@ -132,7 +132,7 @@ def compacted(history: list[Message], compactor: Compactor) -> list[Message]:
 
 def request(shown: Sequence[Message]) -> ModelRequest:
     system = canonical_json({"role": "system", "content": "Be careful."})
-    return ModelRequest(model="m", messages=[system, *prepare(shown)], tools=[TOOL], window=WINDOW)
+    return ModelRequest(model="m", messages=[system, *build_messages(shown)], tools=[TOOL], window=WINDOW)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -140,24 +140,26 @@ def request(shown: Sequence[Message]) -> ModelRequest:
 def test_what_is_left_is_a_conversation_that_the_wire_takes(compactor: str, wire: str) -> None:
     for bodies in (LONG, LATE):
         history = compacted(rows(bodies), COMPACTORS[compactor])
-        WIRES[wire](request(visible(history)))
+        WIRES[wire](request(select_visible(history)))
         grown = [*history, *rows([*bodies, user("compaction"), *steps(70, 110)])[len(bodies) + 1 :]]
         again = compacted(grown, COMPACTORS[compactor])
-        WIRES[wire](request(visible(again)))
+        WIRES[wire](request(select_visible(again)))
 
 
 @pytest.mark.parametrize("compactor", COMPACTORS)
 def test_the_newest_request_and_the_rows_at_the_end_stay(compactor: str) -> None:
     for bodies, newest in ((LONG, "now do that: Ω"), (LATE, "and the newest: Ж")):
         history = rows(bodies)
-        shown = visible(compacted(history, COMPACTORS[compactor]))
+        shown = select_visible(compacted(history, COMPACTORS[compactor]))
         assert len(shown) < len(history)
         assert newest in "".join(row.body for row in shown)
         assert shown[-TAIL_ROWS_MIN:] == history[-TAIL_ROWS_MIN:], "to the byte"
-        assert list(prepare(shown)) == [row.body for row in shown], "no call is without its result, nor a result alone"
+        assert list(build_messages(shown)) == [row.body for row in shown], (
+            "no call is without its result, nor a result alone"
+        )
 
 
-SOUND = checked(cast(CompactionPlan, Window().plan(rows(LONG), trigger=1)), rows(LONG))
+SOUND = check_plan(cast(CompactionPlan, Window().plan(rows(LONG), trigger=1)), rows(LONG))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ SOUND = checked(cast(CompactionPlan, Window().plan(rows(LONG), trigger=1)), rows
 )
 def test_a_plan_that_would_lose_something_is_refused(changes: dict[str, int], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        checked(replace(SOUND, **changes), rows(LONG))
+        check_plan(replace(SOUND, **changes), rows(LONG))
 
 
 class Broken(Window):
@@ -208,7 +210,7 @@ def test_a_compactor_that_fails_is_stood_in_for(broken: Broken, capfd: pytest.Ca
 def test_a_summary_that_fails_is_stood_in_for(broken: Broken) -> None:
     shown = compacted(rows(LONG), broken)[-1].body
     assert "No model wrote these notes" in shown
-    assert shown == compaction_body(SOUND, SUMMARY.notes(SOUND))
+    assert shown == build_compaction_body(SOUND, SUMMARY.notes(SOUND))
 
 
 def test_what_the_provider_counts_moves_the_point_at_which_a_conversation_is_too_long() -> None:
@@ -255,7 +257,7 @@ def test_a_summary_has_a_fifth_of_what_it_stands_for_and_neither_holds_nor_is_to
         model="m",
         ticket="t",
         bill=Bill(),
-        wish=Wish(tokens=tokens_in(history), focus=""),
+        wish=CompactionRequest(tokens=estimate_tokens(history), focus=""),
     )
     assert made is not None
     assert writer.request.output_tokens_max == tokens
@@ -269,10 +271,10 @@ def test_very_many_short_messages_become_few() -> None:
     bodies = [user("begin"), *(body for n in range(400) for body in (said(f"so {n}"), user(f"and {n}")))]
     history = rows(bodies)
     bounds = Bounds(window=1_000_000, options=ModelOptions())
-    wish = Wish(tokens=tokens_in(history), has_too_many_rows=True)
+    wish = CompactionRequest(tokens=estimate_tokens(history), has_too_many_rows=True)
     auxiliary = cast(Auxiliary, Silent())
     made = compact(history, bounds, auxiliary, AbortSignal(), model="m", ticket="t", bill=Bill(), wish=wish)
     assert made is not None
-    shown = visible([*history, Message(seq=len(history) + 1, role=Role.USER, body=made.body)])
+    shown = select_visible([*history, Message(seq=len(history) + 1, role=Role.USER, body=made.body)])
     assert len(shown) < len(history) / 3
-    assert facts_of(Message(seq=1, role=Role.USER, body=made.body)).futile == 0
+    assert parse_facts(Message(seq=1, role=Role.USER, body=made.body)).futile == 0

@@ -20,7 +20,7 @@ def test_a_worker_that_asks_somebody_else_leaves_the_run_alone(store: Store, ser
     assert stand_in.step(run_id)
     assert not server.requests
     assert store.status(run_id) is RunStatus.WAITING_FOR_CAPACITY
-    waiting = store.views.events_after(run_id, 0)[-1]
+    waiting = store.views.list_events_after(run_id, 0)[-1]
     assert waiting.name == RunEventName.WAITING
     assert f"it was given to nope at {GIVEN}, and the workers ask the scripted stand-in" in waiting.data["reason"]
 

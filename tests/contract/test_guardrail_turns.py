@@ -54,7 +54,7 @@ def test_a_call_that_fails_again_is_remarked_upon(turns: Turns, server: StrictSe
 
     remarks = [text.partition("[Guardrail: ")[2] for text in turns.store.results(run_id)]
     assert [text[:28] for text in remarks] == ["", "this call has failed 2 times", "this call has failed 3 times"]
-    assert turns.store.views.run(run_id).status is RunStatus.COMPLETED
+    assert turns.store.views.load_run(run_id).status is RunStatus.COMPLETED
     assert server.refusals == []
     assert any(GUARD_FIELD in row for row in turns.store.bodies(run_id))
     assert GUARD_FIELD not in json.dumps(server.accepted)
@@ -68,7 +68,7 @@ def test_a_call_that_fails_for_ever_is_blocked_and_its_turn_ends(
 
     run_id = ended(turns, tmp_path / "workspace")
 
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.GUARDRAIL_HALT)
     results = turns.store.results(run_id)
     assert len(results) == 6

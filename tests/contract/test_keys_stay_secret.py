@@ -20,7 +20,7 @@ from hermes_worker.models.chain import ModelChoice
 from hermes_worker.models.governor import Governor
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.results import training_sample, turn_result
+from hermes_worker.services.results import build_training_sample, build_turn_result
 from hermes_worker.settings import LogSettings
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
@@ -84,12 +84,12 @@ def test_a_key_that_a_provider_repeats_reaches_nobody(
         client.flushall()
         server.faults(*[FAULTS[name]] * 9)
         run_id = turns.submit(session_id=name.replace(" ", "-"))
-        store.runs.watch(run_id, 60)
+        store.runs.mark_watched(run_id, 60)
         turns.finish(run_id)
-        told += [turn_result(store.views, run_id), training_sample(store.views, run_id)]
-        told.append([(event.name, dict(event.data)) for event in store.views.events_after(run_id, 0)])
+        told += [build_turn_result(store.views, run_id), build_training_sample(store.views, run_id)]
+        told.append([(event.name, dict(event.data)) for event in store.views.list_events_after(run_id, 0)])
         told.append([_content(client, found) for found in client.keys("*")])
-        assert store.views.run(run_id).status is RunStatus.FAILED, name
+        assert store.views.load_run(run_id).status is RunStatus.FAILED, name
 
     database = texts_of(tmp_path / "store.db")
     logs = capfd.readouterr()
@@ -116,7 +116,7 @@ def test_a_run_that_fails_for_its_configuration_names_the_setting(
     run_id = turns.submit()
     turns.finish(run_id)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert view.status is RunStatus.FAILED
     assert named in (view.error or "")
 
@@ -127,7 +127,7 @@ def test_a_vendors_own_variable_is_named_for_its_key(store: Store, server: Stric
     run_id = turns.submit()
     turns.finish(run_id)
 
-    assert "GROQ_API_KEY or HERMES_API_KEY" in (store.views.run(run_id).error or "")
+    assert "GROQ_API_KEY or HERMES_API_KEY" in (store.views.load_run(run_id).error or "")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_run_without_a_key_a_provider_or_a_host_fails_and_names_the_setting(
     run_id = turns.submit()
     turns.finish(run_id)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert view.status is RunStatus.FAILED
     assert named in (view.error or "")
     assert HELLO.text not in (view.output or "")

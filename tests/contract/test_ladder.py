@@ -28,11 +28,11 @@ from hermes_worker.core.effects import Iterate
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
-from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.chain import ModelChoice, ProviderChain
 from hermes_worker.models.credentials import CredentialPool
 from hermes_worker.models.governor import ConfiguredLimits, Governor
 from hermes_worker.store.runs.views import RunView
-from hermes_worker.stream.live import stream_key
+from hermes_worker.stream.live import make_stream_key
 from hermes_worker.tasks.iteration.requests import ModelOptions
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
@@ -64,7 +64,7 @@ def finished(turns: Turns, server: StrictServer, **changes: object) -> RunView:
     turns.finish(run_id)
     check(turns.store)
     assert server.refusals == []
-    return turns.store.views.run(run_id)
+    return turns.store.views.load_run(run_id)
 
 
 # ---------------------------------------------------------------------------------------------------- nothing is wrong
@@ -99,11 +99,11 @@ def test_thinking_between_tags_is_kept_out_of_what_watchers_see(
     server.says(Said(text="<think>secret thoughts</think>\n\nthe answer <b>is</b> this"))
     turns = Turns.over(store, server.base_url, live=live)
     run_id = turns.submit()
-    store.runs.watch(run_id, 60)
+    store.runs.mark_watched(run_id, 60)
     turns.finish(run_id)
 
     with redis.Redis.from_url(for_administrator(broker_url), decode_responses=True) as administrator:
-        entries = [fields for _, fields in administrator.xrange(stream_key(run_id))]
+        entries = [fields for _, fields in administrator.xrange(make_stream_key(run_id))]
     assert "".join(entry["text"] for entry in entries if entry["kind"] == "text") == "the answer <b>is</b> this"
 
 
@@ -173,7 +173,7 @@ def test_an_address_where_nothing_is_served_is_refused_at_once_and_named(store: 
     run_id = turns.submit()
     turns.finish(run_id)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, len(server.requests)) == (RunStatus.FAILED, 1)
     assert f"{wrong}/chat/completions" in (view.error or "")
     assert "HERMES_BASE_URL" in (view.error or "")
@@ -195,7 +195,7 @@ def test_a_server_that_is_not_there_gets_a_second_round_after_a_pause(chat: Turn
 
     assert chat.finish(run_id) == 1
     assert len(server.accepted) == 6
-    assert chat.store.views.run(run_id).exit_reason == "all_retries_exhausted_no_response"
+    assert chat.store.views.load_run(run_id).exit_reason == "all_retries_exhausted_no_response"
 
 
 def test_a_long_wait_parks_the_run_and_what_was_tried_is_not_forgotten(turns: Turns, server: StrictServer) -> None:
@@ -206,7 +206,7 @@ def test_a_long_wait_parks_the_run_and_what_was_tried_is_not_forgotten(turns: Tu
     assert turns.store.status(run_id) is RunStatus.WAITING_FOR_CAPACITY
     assert turns.finish(run_id) == 2
 
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert (view.exit_reason, len(server.accepted)) == ("all_retries_exhausted_no_response", 3)
 
 
@@ -254,7 +254,7 @@ def test_a_conversation_that_is_too_long_is_compacted_and_goes_on(
     sent_before = len(server.accepted)
     turns.finish(run_id)
 
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert (view.status, view.output) == (RunStatus.COMPLETED, "all counted")
     refused, summary, answered = map(json.dumps, server.accepted[sent_before:])
     assert "<turns>" in summary
@@ -280,7 +280,7 @@ def test_a_conversation_is_compacted_before_it_is_refused(store: Store, server: 
     server.says(Said(text="fine"))
     turns.finish(following)
 
-    assert store.views.run(following).output == "fine"
+    assert store.views.load_run(following).output == "fine"
     assert "<turns>" not in json.dumps(server.accepted[-1])
     assert server.refusals == []
 
@@ -315,7 +315,7 @@ def test_a_turn_is_compacted_three_times_at_most(chat: Turns, server: StrictServ
     server.faults(*[status(413, "request entity too large"), lambda s, r, q, p: p.document(200, r.document(NOTES))] * 9)
     chat.finish(run_id)
 
-    view = chat.store.views.run(run_id)
+    view = chat.store.views.load_run(run_id)
     assert (view.status, view.failure_kind) == (RunStatus.FAILED, "payload_too_large")
     assert chat.store.event_names(run_id).count("session.compress") <= 3
     check(chat.store)
@@ -327,7 +327,7 @@ def test_without_a_model_for_the_summary_notes_are_cut_from_the_turns(chat: Turn
     server.says(Said(text="done"))
     chat.finish(run_id)
 
-    assert chat.store.views.run(run_id).output == "done"
+    assert chat.store.views.load_run(run_id).output == "done"
     assert "No model wrote these notes" in json.dumps(server.accepted[-1])
 
 
@@ -335,7 +335,7 @@ def test_a_summary_is_written_by_the_provider_that_is_set_for_it(store: Store, s
     with StrictServer() as small, StrictServer() as broken:
         broken.faults(*[status(402, "insufficient credits")] * 9)
         small.says(NOTES)
-        own = Chain(
+        own = ProviderChain(
             ModelChoice(base_url=broken.base_url, api_key="k", model="first"),
             [ModelChoice(base_url=small.base_url, api_key="k", model="small", api_mode="anthropic_messages")],
         )
@@ -347,7 +347,7 @@ def test_a_summary_is_written_by_the_provider_that_is_set_for_it(store: Store, s
         assert [sent["model"] for sent in (*broken.accepted, *small.accepted)] == ["first", "small"]
     assert not any("<turns>" in json.dumps(sent) for sent in server.accepted)
     assert "numbers were counted" in json.dumps(server.accepted[-1])
-    assert store.views.run(run_id).status is RunStatus.COMPLETED
+    assert store.views.load_run(run_id).status is RunStatus.COMPLETED
 
 
 def test_compaction_can_be_switched_off(store: Store, server: StrictServer) -> None:
@@ -356,7 +356,7 @@ def test_compaction_can_be_switched_off(store: Store, server: StrictServer) -> N
     server.faults(status(413, "request entity too large"))
     turns.finish(run_id)
 
-    assert "compaction is off" in (store.views.run(run_id).error or "")
+    assert "compaction is off" in (store.views.load_run(run_id).error or "")
 
 
 def test_asking_for_too_much_output_asks_for_less_once(turns: Turns, server: StrictServer) -> None:
@@ -386,7 +386,7 @@ def test_reasoning_that_is_rejected_is_left_out_for_the_rest_of_the_turn(turns: 
 
     turns.finish(run_id)
 
-    assert turns.store.views.run(run_id).output == HELLO.text
+    assert turns.store.views.load_run(run_id).output == HELLO.text
     assert "encrypted_content" not in json.dumps(server.accepted[-1].get("input", ""))
     assert "signature" not in json.dumps(server.accepted[-1].get("messages", ""))
     assert server.refusals == []
@@ -458,7 +458,7 @@ def test_text_that_was_shown_is_continued_and_joined(turns: Turns, server: Stric
     run_id = turns.submit()
     turns.finish(run_id)
 
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert view.status is RunStatus.COMPLETED
     assert view.output is not None and view.output.endswith("and the rest")
     assert whole.startswith(view.output.removesuffix(" and the rest"))
@@ -528,7 +528,7 @@ def test_a_tool_that_does_not_exist_is_not_asked_for_for_ever(store: Store, serv
         another_worker = Turns.over(store, server.base_url, api_mode=API_MODE[wire])
         assert another_worker.step(run_id)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason, view.failure_kind) == (RunStatus.FAILED, "unknown_tools", "unknown_tools")
     assert (view.is_partial, view.is_completed) == (True, False)
     assert view.error is not None
@@ -608,7 +608,10 @@ def test_thoughts_that_a_server_refuses_are_left_out(store: Store, server: Stric
     run_id = turns.submit()
     turns.finish(run_id)
 
-    assert (store.views.run(run_id).status, store.views.run(run_id).output) == (RunStatus.COMPLETED, HELLO.text)
+    assert (store.views.load_run(run_id).status, store.views.load_run(run_id).output) == (
+        RunStatus.COMPLETED,
+        HELLO.text,
+    )
     assert [("reasoning_content" in refusal) for refusal in server.refusals] == [True]
     check(store)
 
@@ -634,7 +637,7 @@ def test_what_a_model_thought_beside_its_calls_goes_back_to_it(store: Store, pro
         run_id = turns.submit()
         turns.finish(run_id)
 
-    assert store.views.run(run_id).status is RunStatus.COMPLETED
+    assert store.views.load_run(run_id).status is RunStatus.COMPLETED
     assert len(server.requests) == (2 if provider == "deepseek" else 3)
     check(store)
 
@@ -799,7 +802,7 @@ def test_what_the_turn_remembers_survives_the_worker(store: Store, server: Stric
     assert first.memory(run_id)["counters"]["parts"] == ["The beginning, "]
     second.step(run_id)
 
-    assert store.views.run(run_id).output == "The beginning, and the end."
+    assert store.views.load_run(run_id).output == "The beginning, and the end."
 
 
 def test_the_next_turn_of_a_session_does_not_trip_over_any_of_this(turns: Turns, server: StrictServer) -> None:
@@ -811,7 +814,7 @@ def test_the_next_turn_of_a_session_does_not_trip_over_any_of_this(turns: Turns,
     following = turns.submit(session_id="s", input="again")
     turns.finish(following)
 
-    assert turns.store.views.run(following).output == "fine"
+    assert turns.store.views.load_run(following).output == "fine"
     assert server.refusals == []
 
 
@@ -951,7 +954,7 @@ def test_a_run_without_leave_to_ask_is_parked_and_keeps_its_place(
     turns.step(second)
 
     assert (store.status(first), store.status(second)) == (RunStatus.COMPLETED, RunStatus.WAITING_FOR_CAPACITY)
-    resume_at = store.views.run(second).resume_at
+    resume_at = store.views.load_run(second).resume_at
     assert resume_at is not None
     assert resume_at - store.database.now() == pytest.approx(61, abs=3)
     assert len(server.accepted) == 1
@@ -979,7 +982,7 @@ def test_what_a_run_costs_is_summed_with_its_steps(store: Store, server: StrictS
     run_id = turns.submit(model="gpt-4o")
     turns.finish(run_id)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     # 12 input, 8 cached and 5 output tokens, twice, at 2.50, 1.25 and 10 dollars a million (2026-03).
     assert view.cost_usd == 2 * (12 * Decimal("2.5") + 8 * Decimal("1.25") + 5 * 10) / Decimal(1_000_000)
     assert view.cost_status is CostStatus.ESTIMATED
@@ -1004,6 +1007,6 @@ def test_what_the_provider_says_it_billed_counts(chat: Turns, server: StrictServ
 
 
 def test_a_run_that_never_asked_has_no_cost(chat: Turns) -> None:
-    view = chat.store.views.run(chat.submit())
+    view = chat.store.views.load_run(chat.submit())
 
     assert (view.cost_usd, view.cost_status) == (None, None)

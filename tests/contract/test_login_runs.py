@@ -22,7 +22,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.models.chain import ModelChoice
 from hermes_worker.models.credentials import CredentialPool
 from hermes_worker.models.governor import Governor
-from hermes_worker.models.logins import Grants, exchange_over
+from hermes_worker.models.logins import LoginTokens, exchange_over
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import LogSettings
 from hermes_worker.store.access.logins import Logins
@@ -52,7 +52,7 @@ def turns_over(
         store,
         choice=choice,
         fallbacks=fallbacks,
-        grants=Grants(Logins(store.database), exchange_over()),
+        grants=LoginTokens(Logins(store.database), exchange_over()),
         pool=CredentialPool(client) if client else None,
         governor=Governor(client) if client else None,
     )
@@ -77,7 +77,7 @@ def test_a_refused_token_is_renewed_once_and_the_call_made_again(
     turns.finish(run_id)
     check(store)
 
-    assert store.views.run(run_id).output == HELLO.text
+    assert store.views.load_run(run_id).output == HELLO.text
     assert shown(server) == [f"Bearer access-{number}-fedcba9876543210" for number in (1, 2)]
     assert (tokens.exchanges, tokens.is_burnt) == (2, False)
 
@@ -88,7 +88,7 @@ def test_a_token_that_is_refused_again_ends_the_run(store: Store, server: Strict
     run_id = turns.submit()
     turns.finish(run_id)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.failure_kind) == (RunStatus.FAILED, "auth")
     assert (len(server.requests), tokens.exchanges) == (2, 2)
 
@@ -99,7 +99,7 @@ def test_a_login_that_is_refused_names_what_to_change(store: Store, server: Stri
     for _ in range(2):
         run_id = turns.submit()
         turns.finish(run_id)
-        assert "HERMES_REFRESH_TOKENS" in (store.views.run(run_id).error or "")
+        assert "HERMES_REFRESH_TOKENS" in (store.views.load_run(run_id).error or "")
     assert (len(tokens.requests), server.requests) == (1, [])
 
 
@@ -115,7 +115,7 @@ def test_another_login_and_then_a_key_step_in(
     run_id = turns.submit()
     turns.finish(run_id)
 
-    assert store.views.run(run_id).output == HELLO.text
+    assert store.views.load_run(run_id).output == HELLO.text
     assert shown(server) == ["Bearer access-1-fedcba9876543210", f"Bearer {KEY}"]
 
 
@@ -128,7 +128,7 @@ def test_a_provider_to_fall_back_on_steps_in_for_a_dead_login(
         turns = turns_over(store, server, login_at(tokens), fallbacks=(fallback,))
         run_id = turns.submit()
         turns.finish(run_id)
-        assert store.views.run(run_id).output == HELLO.text
+        assert store.views.load_run(run_id).output == HELLO.text
         assert len(other.accepted) == 1
 
 
@@ -139,7 +139,7 @@ def test_a_token_server_that_is_away_for_a_moment_costs_a_moment(
     turns = turns_over(store, server, login_at(tokens))
     run_id = turns.submit()
     turns.finish(run_id)
-    assert store.views.run(run_id).output == HELLO.text
+    assert store.views.load_run(run_id).output == HELLO.text
     assert tokens.exchanges == 1
 
 
@@ -167,9 +167,11 @@ def test_the_tokens_of_a_login_reach_nobody(
     dead = turns.submit(session_id="dead")
     turns.finish(dead)
 
-    told = [store.views.run(run_id).error for run_id in (failed, dead)]
+    told = [store.views.load_run(run_id).error for run_id in (failed, dead)]
     assert all(told)
-    told += [str([(e.name, dict(e.data)) for e in store.views.events_after(run_id, 0)]) for run_id in (failed, dead)]
+    told += [
+        str([(e.name, dict(e.data)) for e in store.views.list_events_after(run_id, 0)]) for run_id in (failed, dead)
+    ]
     broker = json.dumps([client.hgetall(key) for key in client.keys("*") if client.type(key) == "hash"])
     database = texts_of(tmp_path / "store.db")
     logs = capfd.readouterr()

@@ -20,13 +20,13 @@ from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
+    MemoryKey,
     MemoryOperation,
-    MemoryPlace,
     MemoryRules,
     MemoryTarget,
 )
 from hermes_worker.lab.plan import FleetRole
-from hermes_worker.services.submission import Submission, prepared
+from hermes_worker.services.submission import Submission, prepare_run
 from hermes_worker.store.runs.runs import NewRun
 
 pytestmark = pytest.mark.faults
@@ -67,9 +67,9 @@ def opening(rig: Rig, place: Path) -> NewRun:
     rules, author = MemoryRules(limit=1_000), MemoryAuthor(name="cli:ann")
     for target, text in ((MemoryTarget.MEMORY, "The quay is old."), (MemoryTarget.USER, "Her name is Ada.")):
         added = [MemoryOperation(action=MemoryAction.ADD, content=text)]
-        where = MemoryPlace(tenant="default", target=target)
+        where = MemoryKey(tenant="default", target=target)
         Memories(rig.client.database).change(where, added, rules, author)
-    return prepared(rig.client, Submission(input="begin", directory=str(project), toolsets=["hermes-cli"]))
+    return prepare_run(rig.client, Submission(input="begin", directory=str(project), toolsets=["hermes-cli"]))
 
 
 @pytest.mark.parametrize("wire", RULES)
@@ -87,7 +87,9 @@ def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
         with rig_on(
             tmp_path, database_url=database_url, broker_url=broker_url, workers_per_role=3, more_environ=environ
         ) as rig:
-            until(lambda: True if len(rig.client.workers.alive()) >= len(rig.fleet.workers) else None, "all workers")
+            until(
+                lambda: True if len(rig.client.workers.list_alive()) >= len(rig.fleet.workers) else None, "all workers"
+            )
             for worker in [w for w in rig.fleet.workers if w.role is FleetRole.MODEL]:
                 rig.fleet.arm(worker, "iterate.after_reply=kill@2")
             server.says(*(work(number) for number in range(1_000)))

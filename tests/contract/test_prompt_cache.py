@@ -18,11 +18,18 @@ from typing import Any, cast
 import pytest
 from dialects import RULES, Said, ToolUse, check_messages
 
-from hermes_worker.core.messages import Message, Role, assistant_body, canonical_json, tool_body, user_body
-from hermes_worker.core.run_memory import RunMemory
+from hermes_worker.core.messages import (
+    Message,
+    Role,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
+    canonical_json,
+)
+from hermes_worker.core.recovery_state import RecoveryState
 from hermes_worker.models.base import Provider
 from hermes_worker.models.catalog import Wire
-from hermes_worker.models.chain import Chain, ModelChoice, ModelRoute
+from hermes_worker.models.chain import ModelChoice, ModelRoute, ProviderChain
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.anthropic_messages import Dialect, request_body
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
@@ -160,20 +167,20 @@ class Conversation:
 
     def ask(self, said: Said) -> None:
         """One model call, its reply and the results of its calls."""
-        request = build_request(SESSION, self.rows, ROUTE, RunMemory(), is_summary=False, options=OPTIONS)
+        request = build_request(SESSION, self.rows, ROUTE, RecoveryState(), is_summary=False, options=OPTIONS)
         body = request_body(request, ANTHROPIC, Dialect())
         document = json.loads(body)
         check_messages(document, lambda header: "present")
         self.sent.append(body)
         self.found.append(self.cache.ask(document))
         reply = _replied(said)
-        self.add(assistant_body(reply))
+        self.add(build_assistant_body(reply))
         for call in reply.tool_requests:
-            self.add(tool_body(call.id, f"result of {call.id}. " * 20))
+            self.add(build_tool_body(call.id, f"result of {call.id}. " * 20))
 
     def work(self, rounds: int, *, calls: int, thinks: bool, name: str = "a") -> None:
         """A turn of so many rounds with calls, and an answer."""
-        self.add(user_body(f"Please do {name}. " * 10))
+        self.add(build_user_body(f"Please do {name}. " * 10))
         for number in range(rounds):
             uses = tuple(ToolUse(id=f"{name}_{number}_{n}", name="t", arguments='{"a": 1}') for n in range(calls))
             thinking = f"{name}: thought {number}. " * 20 if thinks else ""
@@ -263,9 +270,9 @@ def _unmarked(body: bytes) -> bytes:
     ids=["alibaba", "dashscope", "its host", "opencode-go", "opencode's host"],
 )
 def test_qwen_gets_marks_however_its_provider_is_named(choice: ModelChoice) -> None:
-    rows = [Message(seq=1, role=Role.USER, body=user_body("q"))]
+    rows = [Message(seq=1, role=Role.USER, body=build_user_body("q"))]
 
-    route = Chain(choice).route("", 0)
-    request = build_request(SESSION, rows, route, RunMemory(), is_summary=False, options=OPTIONS)
+    route = ProviderChain(choice).route("", 0)
+    request = build_request(SESSION, rows, route, RecoveryState(), is_summary=False, options=OPTIONS)
 
     assert ["cache_control" in row for row in request.messages] == [True, True]

@@ -17,12 +17,12 @@ from hermes_worker.agent.prompt.compactors import SummaryCompactor
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.hooks import HookEvent
-from hermes_worker.core.recovery.asking import UNSUMMARISED_MAX
+from hermes_worker.core.recovery.request_policy import UNSUMMARISED_MAX
 from hermes_worker.core.run import RunStatus
-from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.chain import ModelChoice, ProviderChain
+from hermes_worker.tasks.context import WorkerHooks
 from hermes_worker.tasks.hooks.running import HookRunner, LoadedHook
 from hermes_worker.tasks.iteration.requests import ModelOptions
-from hermes_worker.tasks.parts import Hooks
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 
@@ -57,7 +57,7 @@ def test_a_conversation_is_summarised_and_no_model_is_asked_for_an_answer(turns:
     server.says(Said(text="## Goal\nnumbers were counted"))
     run_id = asked(turns, "the sums of Ω")
 
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert view.status is RunStatus.COMPLETED
     assert "numbers were counted" in (view.output or "")
     assert len(server.accepted) == sent + 1, "only the summary"
@@ -79,7 +79,7 @@ def test_a_short_conversation_is_left_as_it_is(turns: Turns, server: StrictServe
     server.says(Said(text="hello"))
     turns.finish(turns.submit(session_id="s", input="hello"))
     sent = len(server.accepted)
-    view = turns.store.views.run(asked(turns))
+    view = turns.store.views.load_run(asked(turns))
     assert (view.status, view.output) == (
         RunStatus.COMPLETED,
         "The conversation is short: there is nothing to summarise.",
@@ -96,7 +96,7 @@ def test_the_answer_is_the_summary_where_a_picture_stays_beside_it(turns: Turns,
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     talked(turns, server, input=[{"type": "text", "text": "count this"}, picture])
     server.says(Said(text="## Goal\nnumbers were counted"))
-    view = turns.store.views.run(asked(turns))
+    view = turns.store.views.load_run(asked(turns))
     assert "numbers were counted" in (view.output or "") and "iVBOR" not in (view.output or "")
     server.says(Said(text="and on we go"))
     turns.finish(turns.submit(session_id="s", input="go on"))
@@ -115,7 +115,7 @@ def summaries_refused(server: StrictServer, rules: WireRules, request: Received,
 def summarised_by(store: Store, server: StrictServer, aside: StrictServer, **options: object) -> Turns:
     """Summaries are asked of ``aside`` first, and then of ``server``."""
     choice = ModelChoice(base_url=aside.base_url, api_key="k", model="notes", api_mode="chat_completions")
-    chain = {AuxTask.COMPRESSION: Chain(choice)}
+    chain = {AuxTask.COMPRESSION: ProviderChain(choice)}
     return Turns.over(store, server.base_url, aside=chain, options=ModelOptions(**options))  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def test_a_summary_that_fails_loses_no_message(store: Store, server: StrictServe
         talked(turns, server)
         aside.faults(*[status(400, "broken")] * 9)
         server.faults(status(400, "broken"))
-        view = store.views.run(asked(turns))
+        view = store.views.load_run(asked(turns))
         assert view.status is RunStatus.COMPLETED
         assert "No model wrote a summary" in (view.output or "")
         server.says(Said(text="still here"))
@@ -159,11 +159,11 @@ def test_a_stopped_request_changes_nothing_and_a_later_turn_is_answered(turns: T
     stopped = turns.submit(session_id="s", input="/compress", compress="")
     turns.store.runs.request_stop(stopped)
     turns.finish(stopped)
-    assert turns.store.views.run(stopped).status is RunStatus.CANCELLED
+    assert turns.store.views.load_run(stopped).status is RunStatus.CANCELLED
     server.says(Said(text="here I am"))
     later = turns.submit(session_id="s", input="are you there")
     turns.finish(later)
-    assert turns.store.views.run(later).output == "here I am"
+    assert turns.store.views.load_run(later).output == "here I am"
 
 
 def test_a_hook_says_what_the_summary_must_keep(store: Store, server: StrictServer) -> None:
@@ -175,7 +175,7 @@ def test_a_hook_says_what_the_summary_must_keep(store: Store, server: StrictServ
 
     turns = Turns.over(store, server.base_url)
     hook = LoadedHook(name="keep", events=frozenset({"pre_compress"}), call=keep, timeout_s=5.0)
-    turns.parts = replace(turns.parts, hooks=Hooks(runner=HookRunner([hook]), store=None))
+    turns.parts = replace(turns.parts, hooks=WorkerHooks(runner=HookRunner([hook]), store=None))
     talked(turns, server)
     server.says(Said(text="notes"))
     asked(turns, "codes")

@@ -10,7 +10,7 @@ from support.turns import Turns
 from test_ladder import chat, finished, turns, wire  # noqa: F401  (fixtures)
 
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.structured import REPAIRS_MAX
+from hermes_worker.core.structured_output import REPAIRS_MAX
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TODO = ToolUse(id="call_1", name="todo", arguments='{"todos": []}')
@@ -30,7 +30,7 @@ def test_an_answer_is_sent_back_with_what_is_wrong(turns: Turns, server: StrictS
     assert "it is not one JSON value" in json.dumps(server.accepted[1])
     assert "'n' must be of type integer, not string" in json.dumps(server.accepted[3])
     # The rounds of correction are in no transcript.
-    rows = [json.loads(row.body) for row in turns.store.views.transcript(view.run_id)]
+    rows = [json.loads(row.body) for row in turns.store.views.load_transcript(view.run_id)]
     assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]
 
 

@@ -16,14 +16,21 @@ from test_wires import ALL_RULES, WIRES, Wire, ask, provider
 
 from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.messages import Delta, ModelRequest, assistant_body, canonical_json, tool_body, user_body
-from hermes_worker.core.tool_schemas import sent_name
+from hermes_worker.core.messages import (
+    Delta,
+    ModelRequest,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
+    canonical_json,
+)
+from hermes_worker.core.tool_schemas import make_sendable_name
 from hermes_worker.models.wires import definitions
 from hermes_worker.models.wires.definitions import fit_request, fit_tools
 
 TESTS = Path(__file__).parents[1]
 REPORTS = [case for case in json.loads((TESTS / "cases/reports.json").read_text()) if case["kind"] == "mcp tool"]
-USER = user_body("hi")
+USER = build_user_body("hi")
 LEFT_OUT = "tool_definition.left_out"
 
 
@@ -98,7 +105,7 @@ def test_a_call_comes_back_under_the_names_that_the_session_knows(wire: Wire, se
     name = "files.read/" + "x" * 80
     schema = {"type": "object", "properties": {"$top": {"type": "integer"}}, "required": ["$top"]}
     asked = request(tool(name, schema), tool("7zip", {"type": "object", "properties": {}}))
-    [first, second] = (sent_name(name), sent_name("7zip"))
+    [first, second] = (make_sendable_name(name), make_sendable_name("7zip"))
     [top] = fit_request(asked).tools[0].split('"properties":{"')[1].split('"')[:1]
     calls = ToolUse(id="call_1", name=first, arguments=f'{{"{top}": 3}}'), ToolUse(id="call_2", name=second)
     server.says(Said(calls=calls))
@@ -108,14 +115,14 @@ def test_a_call_comes_back_under_the_names_that_the_session_knows(wire: Wire, se
     assert [one.tool_name for one in seen if one.tool_name] == [name, "7zip"]
     assert [one.name for one in sent_tools(server.accepted[-1])] == [first, second]
 
-    rows = (USER, assistant_body(reply), *(tool_body(one.id, "done") for one in reply.tool_requests))
+    rows = (USER, build_assistant_body(reply), *(build_tool_body(one.id, "done") for one in reply.tool_requests))
     ask(provider(wire, server), request(*asked.tools, rows=rows))
     assert server.refusals == []
     assert name not in json.dumps(server.accepted[-1]), "servers judge the names of earlier calls as well"
 
 
 def test_two_names_that_would_be_sent_alike_are_sent_apart() -> None:
-    shadow = sent_name("files.read")
+    shadow = make_sendable_name("files.read")
     fits = {"type": "object", "properties": {}}
     texts = tuple(tool(name, fits) for name in ("files.read", shadow, "files/read"))
     fitted = fit_tools(texts)

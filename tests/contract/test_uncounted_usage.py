@@ -17,18 +17,18 @@ from support.patience import PATIENCE_S
 from support.store import Store, check
 from support.turns import Turns
 
-from hermes_worker.api.schema import usage_object
-from hermes_worker.cli.screen import summary
-from hermes_worker.core.pricing import CostStatus, own_price
+from hermes_worker.api.schema import build_usage_object
+from hermes_worker.cli.screen import format_summary
+from hermes_worker.core.pricing import CostStatus, parse_own_price
 from hermes_worker.core.run import RunStatus
-from hermes_worker.services.results import turn_result
+from hermes_worker.services.results import build_turn_result
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.tasks.leases import AbortReason
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 
 CALLS = [Said(calls=(ToolUse(id=f"call_{n}", name="todo", arguments='{"todos": []}'),)) for n in range(30)]
-PRICED = dict([own_price("custom:strict=1/10")])
+PRICED = dict([parse_own_price("custom:strict=1/10")])
 DROPPED = object()
 
 
@@ -84,7 +84,7 @@ def finished(turns: Turns, server: StrictServer, **changes: object) -> RunView:
     turns.finish(run_id)
     check(turns.store)
     assert server.refusals == []
-    return turns.store.views.run(run_id)
+    return turns.store.views.load_run(run_id)
 
 
 def priced(turns: Turns) -> Turns:
@@ -104,11 +104,11 @@ def test_a_server_that_does_not_count_is_counted_for_and_everybody_is_told(
     assert view.usage.output == -(-len(HELLO.text) // 4)
     assert view.usage.estimated == view.usage.total
     assert (view.cost_usd, view.cost_status) == (0, CostStatus.UNKNOWN)
-    told = usage_object(view)
+    told = build_usage_object(view)
     assert told is not None
     assert told["estimated_tokens"] == told["total_tokens"] == view.usage.total
-    assert turn_result(turns.store.views, view.run_id)["estimated_tokens"] == view.usage.total
-    assert "(partly estimated)" in summary(view, 0)
+    assert build_turn_result(turns.store.views, view.run_id)["estimated_tokens"] == view.usage.total
+    assert "(partly estimated)" in format_summary(view, 0)
 
 
 def test_a_count_of_one_half_is_taken_and_the_other_estimated(turns: Turns, server: StrictServer) -> None:
@@ -121,10 +121,10 @@ def test_a_count_of_one_half_is_taken_and_the_other_estimated(turns: Turns, serv
 def test_a_server_that_counts_is_believed(turns: Turns, server: StrictServer) -> None:
     view = finished(turns, server)
     assert (view.usage.total, view.usage.estimated, view.usage.unknown_attempts) == (25, 0, 0)
-    told = usage_object(view)
+    told = build_usage_object(view)
     assert told is not None
     assert told.keys() == {"input_tokens", "output_tokens", "total_tokens"}
-    assert "estimated" not in summary(view, 0)
+    assert "estimated" not in format_summary(view, 0)
 
 
 def test_a_limit_in_dollars_holds_although_the_server_does_not_count(turns: Turns, server: StrictServer) -> None:
@@ -170,10 +170,10 @@ def test_a_request_that_was_sent_and_not_answered_is_an_attempt_of_unknown_outco
     assert view.usage.unknown_output >= 2
     assert view.doubtful_cost_usd > 0
     assert view.cost_usd == Decimal(12 + 5 * 10 + 8) / 1_000_000
-    told = usage_object(view)
+    told = build_usage_object(view)
     assert told is not None
     assert told["unknown_attempts"] == 2
-    assert "2 attempts of unknown outcome" in summary(view, 0)
+    assert "2 attempts of unknown outcome" in format_summary(view, 0)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_server_that_is_not_there_bills_nothing(store: Store) -> None:
     turns = Turns.over(store, "http://127.0.0.1:9/v1")
     run_id = turns.submit()
     turns.finish(run_id)
-    assert store.views.run(run_id).usage.unknown_attempts == 0
+    assert store.views.load_run(run_id).usage.unknown_attempts == 0
 
 
 def test_an_error_after_part_of_the_reply_is_billed_and_one_before_it_is_not(
@@ -240,7 +240,7 @@ def test_a_stop_in_the_middle_of_a_reply_leaves_an_attempt_of_unknown_outcome(
     turns.step(run_id)
     stopper.join()
 
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert (view.status, view.usage.total, view.usage.unknown_attempts) == (RunStatus.CANCELLED, 0, 1)
 
 
@@ -261,13 +261,13 @@ def test_a_call_that_is_handed_over_counts_only_what_was_sent(turns: Turns, serv
     leaving.start()
     turns.step(run_id)
     leaving.join()
-    assert turns.store.views.run(run_id).usage.unknown_attempts == 1
+    assert turns.store.views.load_run(run_id).usage.unknown_attempts == 1
 
     # This worker leaves: it takes the call once more, and gives it back before anything was sent.
     asked = len(server.accepted)
     turns.step(run_id)
     assert len(server.accepted) == asked
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert (view.status, view.usage.unknown_attempts) == (RunStatus.RUNNING, 1)
 
 
@@ -275,19 +275,19 @@ def test_a_call_that_is_given_up_and_parked_keeps_what_it_sent_in_vain(turns: Tu
     server.faults(reset, status(429, "slow", None, "Retry-After: 600"))
     run_id = turns.submit()
     turns.step(run_id)
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert (view.status, view.usage.unknown_attempts) == (RunStatus.WAITING_FOR_CAPACITY, 1)
     turns.finish(run_id)
-    assert turns.store.views.run(run_id).usage.unknown_attempts == 1
+    assert turns.store.views.load_run(run_id).usage.unknown_attempts == 1
 
 
 def test_a_failed_run_counts_the_requests_that_failed(turns: Turns, store: Store, server: StrictServer) -> None:
     server.faults(status(500), status(500), status(401))
     run_id = turns.submit()
     turns.finish(run_id)
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert view.status is RunStatus.FAILED
     assert view.usage.refused_attempts == len(server.requests) == 3
     assert view.usage.chargeable == 0
-    assert "0 model calls, 0 tool calls, 0 tokens in, 0 out, 3 attempts that failed" in summary(view, 0)
-    assert turn_result(store.views, run_id)["refused_attempts"] == 3
+    assert "0 model calls, 0 tool calls, 0 tokens in, 0 out, 3 attempts that failed" in format_summary(view, 0)
+    assert build_turn_result(store.views, run_id)["refused_attempts"] == 3

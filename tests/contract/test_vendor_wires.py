@@ -28,7 +28,7 @@ from strict_server import StrictServer, body, instead_of_event, status
 from support.fault_server import FaultServer, Received, Reply
 from vendor_rules import CONVERSE_MODEL, SERVICE, VENDOR_RULES, _with_bytes, converse_events, frame
 
-from hermes_worker.agent.prompt.pipeline import prepare
+from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
 from hermes_worker.core.messages import (
@@ -36,10 +36,10 @@ from hermes_worker.core.messages import (
     ModelReply,
     ModelRequest,
     Role,
-    assistant_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
     canonical_json,
-    tool_body,
-    user_body,
 )
 from hermes_worker.models.base import Provider
 from hermes_worker.models.catalog import find_provider, wire_rows
@@ -48,8 +48,8 @@ from hermes_worker.models.factory import build_provider
 from hermes_worker.models.wires import bedrock_converse, gemini_generate
 from hermes_worker.models.wires.bedrock_converse import BedrockConverse
 from hermes_worker.models.wires.gemini_generate import GeminiGenerate
-from hermes_worker.settings import load
-from hermes_worker.wiring import endpoint_of, place_of
+from hermes_worker.settings import load_settings
+from hermes_worker.wiring import find_endpoint, find_wire_and_endpoint
 
 SYSTEM = canonical_json({"role": "system", "content": "You are strict."})
 TOOL = canonical_json(
@@ -71,7 +71,7 @@ def ask(asked: Provider, request: ModelRequest) -> ModelReply:
 
 def stored(wire: str, *bodies: str) -> list[str]:
     rows = [Message(seq=n, role=Role(json.loads(text)["role"]), body=text) for n, text in enumerate(bodies, start=1)]
-    return [SYSTEM, *prepare(rows, wire_rows()[wire].needs)]
+    return [SYSTEM, *build_messages(rows, wire_rows()[wire].needs)]
 
 
 def bedrock(server: StrictServer, key: str = "bedrock-api-key-0123456789") -> Provider:
@@ -127,10 +127,12 @@ def test_our_request_is_the_one_that_botocore_would_send(server: StrictServer) -
     server.says(CALLING)
     asked = bedrock(server)
     request = ModelRequest(
-        model=CONVERSE_MODEL, messages=(SYSTEM, user_body("hi")), tools=(TOOL,), reasoning_effort="high"
+        model=CONVERSE_MODEL, messages=(SYSTEM, build_user_body("hi")), tools=(TOOL,), reasoning_effort="high"
     )
     reply = ask(asked, request)
-    turn = stored("bedrock_converse", user_body("hi"), assistant_body(reply), tool_body("call_1", "seen"))
+    turn = stored(
+        "bedrock_converse", build_user_body("hi"), build_assistant_body(reply), build_tool_body("call_1", "seen")
+    )
     server.says(HELLO)
     ask(asked, replace(request, messages=turn, output_tokens_max=500))
 
@@ -148,7 +150,9 @@ def test_our_request_is_the_one_that_botocore_would_send(server: StrictServer) -
 
 
 def test_a_pair_of_keys_signs_the_request_as_botocore_does(server: StrictServer) -> None:
-    ask(bedrock(server, f"{PAIR}:session/token=="), ModelRequest(model=CONVERSE_MODEL, messages=(user_body("x"),)))
+    ask(
+        bedrock(server, f"{PAIR}:session/token=="), ModelRequest(model=CONVERSE_MODEL, messages=(build_user_body("x"),))
+    )
 
     sent = server.requests[0]
     path = sent.head.split(" ")[1]
@@ -175,7 +179,7 @@ def test_no_part_of_a_pair_of_keys_is_in_a_message(server: StrictServer) -> None
     server.faults(status(403, f"The security token {identity} with {secret} is invalid"))
 
     with pytest.raises(ModelCallError) as raised:
-        ask(bedrock(server, PAIR), ModelRequest(model="m", messages=(user_body("x"),)))
+        ask(bedrock(server, PAIR), ModelRequest(model="m", messages=(build_user_body("x"),)))
 
     assert raised.value.kind is FailureKind.AUTH
     assert secret not in str(raised.value)
@@ -189,7 +193,7 @@ def test_the_name_of_an_error_is_read_from_its_header() -> None:
     with FaultServer(refuse) as server, pytest.raises(ModelCallError) as raised:
         ask(
             BedrockConverse(Endpoint(base_url=server.base_url, api_key="k")),
-            ModelRequest(model="m", messages=(user_body("x"),)),
+            ModelRequest(model="m", messages=(build_user_body("x"),)),
         )
 
     assert raised.value.kind is FailureKind.RATE_LIMIT
@@ -210,7 +214,7 @@ def test_an_exception_in_a_stream_is_judged_by_its_name_and_text(
     server.faults(instead_of_event(1, data))
 
     with pytest.raises(ModelCallError) as raised:
-        ask(bedrock(server), ModelRequest(model="m", messages=(user_body("x"),)))
+        ask(bedrock(server), ModelRequest(model="m", messages=(build_user_body("x"),)))
 
     assert raised.value.kind is kind
 
@@ -232,7 +236,7 @@ def test_a_frame_that_is_no_frame_is_noticed(server: StrictServer, name: str) ->
     server.faults(instead_of_event(1, BROKEN_FRAMES[name]))
 
     with pytest.raises(ModelCallError) as raised:
-        ask(bedrock(server), ModelRequest(model="m", messages=(user_body("x"),)))
+        ask(bedrock(server), ModelRequest(model="m", messages=(build_user_body("x"),)))
 
     assert raised.value.kind is FailureKind.SERVER_ERROR
 
@@ -266,7 +270,7 @@ def test_a_request_without_tools_tells_calls_as_text(server: StrictServer) -> No
     rows = (
         canonical_json({"role": "user", "content": "q"}),
         canonical_json({"role": "assistant", "content": None, "tool_calls": [call]}),
-        tool_body("c" * 90, "seen"),
+        build_tool_body("c" * 90, "seen"),
     )
     asked = bedrock(server)
     ask(asked, ModelRequest(model="m", messages=rows))
@@ -284,9 +288,11 @@ def test_a_request_without_tools_tells_calls_as_text(server: StrictServer) -> No
 def test_what_gemini_signed_goes_back_with_its_call(server: StrictServer) -> None:
     server.says(CALLING)
     asked = gemini(server)
-    request = ModelRequest(model="gemini-3-strict", messages=(user_body("hi"),), tools=(TOOL,))
+    request = ModelRequest(model="gemini-3-strict", messages=(build_user_body("hi"),), tools=(TOOL,))
     reply = ask(asked, request)
-    turn = stored("gemini_generate", user_body("hi"), assistant_body(reply), tool_body("call_1", "seen"))
+    turn = stored(
+        "gemini_generate", build_user_body("hi"), build_assistant_body(reply), build_tool_body("call_1", "seen")
+    )
     server.says(HELLO)
     ask(asked, replace(request, messages=turn))
 
@@ -299,9 +305,9 @@ def test_what_gemini_signed_goes_back_with_its_call(server: StrictServer) -> Non
 def test_a_call_of_another_model_says_that_it_is_not_signed() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     rows = (
-        user_body("q"),
+        build_user_body("q"),
         canonical_json({"role": "assistant", "content": None, "tool_calls": [call]}),
-        tool_body("c1", "seen"),
+        build_tool_body("c1", "seen"),
     )
     endpoint = Endpoint(base_url="http://127.0.0.1/v1beta")
 
@@ -324,7 +330,7 @@ def test_a_call_of_another_model_says_that_it_is_not_signed() -> None:
     ],
 )
 def test_an_effort_is_a_level_or_a_budget(model: str, effort: str | None, thinking: object) -> None:
-    request = ModelRequest(model=model, messages=(user_body("x"),), reasoning_effort=effort)
+    request = ModelRequest(model=model, messages=(build_user_body("x"),), reasoning_effort=effort)
     sent = gemini_generate.request_body(request, Endpoint(base_url="http://127.0.0.1"), gemini_generate.Dialect())
     assert json.loads(sent).get("generationConfig", {}).get("thinkingConfig") == thinking
 
@@ -332,7 +338,7 @@ def test_an_effort_is_a_level_or_a_budget(model: str, effort: str | None, thinki
 def test_a_prompt_that_is_blocked_is_blocked_content(server: StrictServer) -> None:
     server.faults(body(200, json.dumps({"promptFeedback": {"blockReason": "SAFETY"}}).encode()))
 
-    reply = ask(gemini(server), ModelRequest(model="m", messages=(user_body("x"),)))
+    reply = ask(gemini(server), ModelRequest(model="m", messages=(build_user_body("x"),)))
 
     assert (reply.text, reply.finish_reason) == ("", "content_filter")
 
@@ -345,7 +351,7 @@ def test_a_call_without_an_id_gets_one_that_every_worker_makes(server: StrictSer
     }
     server.faults(*[body(200, json.dumps(chunk).encode())] * 2)
 
-    first, second = (ask(gemini(server), ModelRequest(model="m", messages=(user_body("x"),))) for _ in range(2))
+    first, second = (ask(gemini(server), ModelRequest(model="m", messages=(build_user_body("x"),))) for _ in range(2))
 
     assert first.tool_requests == second.tool_requests
     assert len(first.tool_requests[0].id) == 9
@@ -355,11 +361,13 @@ def test_a_call_without_an_id_gets_one_that_every_worker_makes(server: StrictSer
 
 
 def test_both_come_in_as_extensions_with_their_rows(tmp_path: Path) -> None:
-    settings = load({"HERMES_PROVIDER": "aws", "AWS_BEARER_TOKEN_BEDROCK": "k", "HERMES_MODEL": "m"}, home=tmp_path)
-    wire, endpoint = place_of(settings)
+    settings = load_settings(
+        {"HERMES_PROVIDER": "aws", "AWS_BEARER_TOKEN_BEDROCK": "k", "HERMES_MODEL": "m"}, home=tmp_path
+    )
+    wire, endpoint = find_wire_and_endpoint(settings)
     assert (wire, endpoint.base_url) == ("bedrock_converse", "https://bedrock-runtime.us-east-1.amazonaws.com")
     options = '{"bedrock": {"region": "eu-central-1", "service_tier": "flex"}}'
-    there = endpoint_of(load({**_environ("bedrock"), "HERMES_MODEL_PROVIDERS": options}, home=tmp_path))
+    there = find_endpoint(load_settings({**_environ("bedrock"), "HERMES_MODEL_PROVIDERS": options}, home=tmp_path))
     assert (there.base_url, there.region) == ("https://bedrock-runtime.eu-central-1.amazonaws.com", "eu-central-1")
     assert isinstance(build_provider(_Chosen(provider="gemini-native", api_key="k")), GeminiGenerate)
     row = find_provider("gemini-native")

@@ -13,7 +13,7 @@ from support.turns import Turns
 from support.valkey import for_administrator
 
 from hermes_worker.core.run import RunStatus
-from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace
+from hermes_worker.models.governor import ConfiguredLimits, CredentialRef, Governor
 from hermes_worker.tasks.leases import AbortReason
 
 
@@ -29,7 +29,7 @@ def test_the_call_of_an_older_run_goes_first_however_long_younger_ones_wait(
     told_s = {}
     for run_id in (young, old):
         turns.step(run_id)
-        told_s[run_id] = store.views.run(run_id).resume_at or 0.0
+        told_s[run_id] = store.views.load_run(run_id).resume_at or 0.0
     assert told_s[young] - told_s[old] == pytest.approx(61, abs=3)
 
 
@@ -41,7 +41,7 @@ def test_a_call_with_older_ones_before_it_is_not_waited_for_in_a_worker(
     turns = Turns.over(store, server.base_url, governor=governor)
     run_id = turns.submit()
     route = turns.parts.chain.route("strict", 0)
-    place = KeyPlace(provider=route.name, credential=route.credential)
+    place = CredentialRef(provider=route.name, credential=route.credential)
     for number in range(20):
         governor.acquire(place, ticket=f"older{number}", tokens=1, order=0)
     turns.step(run_id)

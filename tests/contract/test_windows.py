@@ -69,7 +69,7 @@ def test_a_window_nobody_told_is_stepped_down_to(turns: Turns, server: StrictSer
     server.faults(*[small(20_000, said, code)] * 9)
     turns.finish(run_id)
 
-    view = turns.store.views.run(run_id)
+    view = turns.store.views.load_run(run_id)
     assert (view.status, view.output) == (RunStatus.COMPLETED, "all counted"), view.error
     assert server.refusals == []
     check(turns.store)
@@ -104,7 +104,7 @@ def test_what_cannot_be_compacted_goes_to_the_next_provider(store: Store, server
         run_id = turns.submit()
         turns.finish(run_id)
 
-        assert store.views.run(run_id).output == "no trouble at all"
+        assert store.views.load_run(run_id).output == "no trouble at all"
         assert [len(asked.accepted) for asked in (server, larger)] == [1, 1]
 
 
@@ -118,7 +118,7 @@ def test_with_compaction_off_an_overflow_goes_to_the_next_provider(store: Store,
         run_id = turns.submit()
         turns.finish(run_id)
 
-        assert store.views.run(run_id).output == "no trouble at all"
+        assert store.views.load_run(run_id).output == "no trouble at all"
 
 
 # ------------------------------------------------------------------------------------------------- servers that tell
@@ -139,7 +139,7 @@ def test_a_server_is_asked_for_its_window_after_a_refusal_and_with_the_same_key(
     assert question.header("Authorization") == f"Bearer {KEY}"
     assert turns.memory(run_id)["window"] == 16_384
     turns.finish(run_id)
-    assert store.views.run(run_id).output == "all counted"
+    assert store.views.load_run(run_id).output == "all counted"
 
 
 def test_a_window_that_was_told_is_known_to_the_next_turn(store: Store, server: StrictServer) -> None:
@@ -147,9 +147,13 @@ def test_a_window_that_was_told_is_known_to_the_next_turn(store: Store, server: 
     turns = Turns.over(store, server.base_url)
     route = turns.parts.chain.route("strict", 0)
     assert route.window is not None
-    assert (route.window.known, route.window.ask(AbortSignal()), route.window.known) == (None, 16_384, 16_384)
+    assert (route.window.known_tokens, route.window.request_window(AbortSignal()), route.window.known_tokens) == (
+        None,
+        16_384,
+        16_384,
+    )
     asked_once = len(server.requests)
-    assert route.window.ask(AbortSignal()) == 16_384
+    assert route.window.request_window(AbortSignal()) == 16_384
     assert len(server.requests) == asked_once, "an answer is kept"
 
     run_id = long_conversation(turns, server, 9)
@@ -164,9 +168,9 @@ def test_a_server_that_cuts_silently_is_asked_aside(store: Store, server: Strict
     route = turns.parts.chain.route("strict", 0)
     assert route.window is not None
     until = time.monotonic() + PATIENCE_S
-    while route.window.known is None and time.monotonic() < until:
+    while route.window.known_tokens is None and time.monotonic() < until:
         time.sleep(0.01)
-    assert route.window.known == 8_192
+    assert route.window.known_tokens == 8_192
 
 
 def test_a_configured_window_is_not_asked_for(store: Store, server: StrictServer) -> None:
@@ -194,7 +198,7 @@ def test_a_server_that_does_not_answer_is_given_up_on_soon(monkeypatch: pytest.M
     monkeypatch.setattr(windows, "TIME_MAX_S", 0.3)
     with FaultServer(lambda _, reply: reply.block()) as server:
         begun = time.monotonic()
-        assert served(server.base_url).ask(AbortSignal()) is None
+        assert served(server.base_url).request_window(AbortSignal()) is None
         assert time.monotonic() - begun < 20
 
 
@@ -207,14 +211,14 @@ def test_an_abort_ends_the_questions_and_nothing_is_concluded() -> None:
 
     with FaultServer(never) as server:
         window = served(server.base_url)
-        assert window.ask(abort) is None
-        assert window.answers.fresh((window.endpoint.plain_url, "m")) == (False, None)
+        assert window.request_window(abort) is None
+        assert window.answers.find_fresh((window.endpoint.plain_url, "m")) == (False, None)
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[" * 100_000, b'{"data": 7}', b"\xff"])
 def test_answers_that_make_no_sense_are_no_window(answer: bytes) -> None:
     with FaultServer(lambda _, reply: reply.document(200, answer)) as server:
-        assert served(server.base_url).ask(AbortSignal()) is None
+        assert served(server.base_url).request_window(AbortSignal()) is None
 
 
 def test_a_redirect_is_not_followed_with_the_key() -> None:
@@ -223,7 +227,7 @@ def test_a_redirect_is_not_followed_with_the_key() -> None:
     ) as elsewhere:
         target = f"Location: {elsewhere.base_url}/models"
         with FaultServer(lambda _, reply: reply.document(302, b"", target)) as server:
-            assert served(server.base_url).ask(AbortSignal()) is None
+            assert served(server.base_url).request_window(AbortSignal()) is None
         assert elsewhere.requests == []
 
 
@@ -241,8 +245,8 @@ def test_a_stated_window_counts_where_it_is_smaller_than_usual_until_the_server_
         answers=WindowAnswers(),
         stated=stated,
     )
-    assert window.known == known
+    assert window.known_tokens == known
 
-    window.learn(50_000)
+    window.note_window(50_000)
 
-    assert window.known == 50_000
+    assert window.known_tokens == 50_000

@@ -32,8 +32,8 @@ from strict_server import (
 )
 from vendor_rules import CONVERSE_MODEL, VENDOR_RULES
 
-from hermes_worker.agent.prompt.cache_markers import CacheLayout, with_cache_markers
-from hermes_worker.agent.prompt.pipeline import WireNeeds, import_history, prepare
+from hermes_worker.agent.prompt.cache_markers import CacheLayout, add_cache_markers
+from hermes_worker.agent.prompt.pipeline import WireNeeds, build_messages, import_history
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import (
@@ -44,15 +44,15 @@ from hermes_worker.core.messages import (
     Role,
     ToolRequest,
     Usage,
-    assistant_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
     canonical_json,
-    tool_body,
-    user_body,
 )
-from hermes_worker.core.recovery.classify import classification_of
+from hermes_worker.core.recovery.classify import classify_translated
 from hermes_worker.models.base import Abort, OnDelta, Provider
-from hermes_worker.models.calling import STALE_FACTOR
 from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.exchange import STALE_FACTOR
 from hermes_worker.models.wires.anthropic_messages import AnthropicMessages
 from hermes_worker.models.wires.bedrock_converse import BedrockConverse
 from hermes_worker.models.wires.gemini_generate import GeminiGenerate
@@ -75,7 +75,7 @@ TOOLS = tuple(
     )
     for name in ("terminal", "todo")
 )
-REQUEST = ModelRequest(model="strict", messages=(SYSTEM, user_body("hello")), tools=TOOLS, session_id="s")
+REQUEST = ModelRequest(model="strict", messages=(SYSTEM, build_user_body("hello")), tools=TOOLS, session_id="s")
 ALL_RULES = {**RULES, **VENDOR_RULES}
 PATIENT = replace(REQUEST, model="qwen3-strict")
 """Of a model that may think for minutes: its reply is waited for, whatever the provider's usual patience."""
@@ -304,7 +304,7 @@ def rows(*bodies: str) -> list[Message]:
 
 
 def conversation(wire: Wire, *bodies: str) -> ModelRequest:
-    return replace(REQUEST, messages=[SYSTEM, *prepare(rows(*bodies), wire.needs)])
+    return replace(REQUEST, messages=[SYSTEM, *build_messages(rows(*bodies), wire.needs)])
 
 
 @pytest.mark.parametrize("has_marks", [False, True])
@@ -312,7 +312,7 @@ def test_a_long_turn_with_thinking_and_tools_is_accepted_step_by_step(
     wire: Wire, server: StrictServer, has_marks: bool
 ) -> None:
     """Signed and sealed reasoning goes back as it came; the server checks every signature."""
-    transcript = [user_body("look around")]
+    transcript = [build_user_body("look around")]
     asked = provider(wire, server)
     before = b""
     for step in range(6):
@@ -323,10 +323,10 @@ def test_a_long_turn_with_thinking_and_tools_is_accepted_step_by_step(
         server.says(Said(thinking=f"thought {step}", text=f"text {step}" if step % 2 else "", calls=calls))
         request = conversation(wire, *transcript)
         if has_marks and wire.name in ("messages", "converse"):
-            request = replace(request, messages=with_cache_markers(request.messages, CacheLayout.NATIVE))
+            request = replace(request, messages=add_cache_markers(request.messages, CacheLayout.NATIVE))
         reply = ask(asked, request)
-        transcript.append(assistant_body(reply))
-        transcript += [tool_body(r.id, f"result of {r.id}") for r in reply.tool_requests]
+        transcript.append(build_assistant_body(reply))
+        transcript += [build_tool_body(r.id, f"result of {r.id}") for r in reply.tool_requests]
         body_now = server.requests[-1].body
         if wire.name not in ("messages", "converse") or not has_marks:  # marks move along with the conversation
             assert body_now.startswith(before)
@@ -433,7 +433,7 @@ BROKEN_HISTORIES: dict[str, list[dict[str, Any]]] = {
 def test_a_history_from_outside_is_put_right_before_it_is_sent(wire: Wire, server: StrictServer, name: str) -> None:
     imported = import_history(BROKEN_HISTORIES[name])
 
-    ask(provider(wire, server), conversation(wire, *imported, user_body("go on")))
+    ask(provider(wire, server), conversation(wire, *imported, build_user_body("go on")))
 
     assert server.refusals == []
 
@@ -444,7 +444,7 @@ def test_a_stored_history_that_is_broken_is_put_right_for_every_request(
 ) -> None:
     known = [canonical_json(row) for row in BROKEN_HISTORIES[name] if row.get("role") in set(Role)]
 
-    ask(provider(wire, server), conversation(wire, *known, user_body("go on")))
+    ask(provider(wire, server), conversation(wire, *known, build_user_body("go on")))
 
     assert server.refusals == []
 
@@ -553,7 +553,7 @@ def test_refusals_of_the_real_sdk_are_classified(wire: Wire, server: StrictServe
     assert error.message.startswith(f"HTTP {case.status} from {server.base_url}")
     assert case.message[:40] in error.message
     if case.retries is not None:
-        assert classification_of(error).is_retryable is case.retries
+        assert classify_translated(error).is_retryable is case.retries
 
 
 def test_there_are_enough_cases_for_each_sdk() -> None:
@@ -639,7 +639,7 @@ def test_overflows_are_recognised_however_they_are_put(wire: Wire, server: Stric
     error = failure(provider(wire, server))
 
     assert error.kind is K.CONTEXT_OVERFLOW
-    assert classification_of(error).should_compress or classification_of(error).is_output_cap
+    assert classify_translated(error).should_compress or classify_translated(error).is_output_cap
 
 
 # ------------------------------------------------------------------------------------------------ errors of the network
@@ -836,7 +836,7 @@ def test_an_error_inside_a_stream_is_classified_without_a_status(
 
     assert error.kind is kind
     assert said in error.message
-    assert classification_of(error).is_retryable is (kind in PASSING_KINDS)
+    assert classify_translated(error).is_retryable is (kind in PASSING_KINDS)
 
 
 # ------------------------------------------------------------------------------------------------------------- aborting
@@ -871,7 +871,7 @@ def test_a_reply_survives_being_stored_and_sent_again(wire: Wire, server: Strict
     server.says(Said(thinking="t", text="x", calls=(ToolUse(id="call_1", name="todo", arguments='{"b": 1, "a": 2}'),)))
     asked = provider(wire, server)
     reply = ask(asked)
-    stored = [user_body("hello"), assistant_body(reply), tool_body("call_1", "done")]
+    stored = [build_user_body("hello"), build_assistant_body(reply), build_tool_body("call_1", "done")]
     server.says(HELLO)
 
     for _ in range(2):
@@ -888,7 +888,7 @@ def test_requests_of_one_session_share_their_cache_key(wire: Wire, server: Stric
     """Messages marks places in the prompt instead: see the long turn with marks."""
     asked = provider(wire, server, sends_cache_key=True)
     for text in ("one", "two"):
-        ask(asked, replace(REQUEST, messages=(SYSTEM, user_body(text))))
+        ask(asked, replace(REQUEST, messages=(SYSTEM, build_user_body(text))))
 
     keys = [request.document["prompt_cache_key"] for request in server.requests]
     assert keys[0] == keys[1]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.alerting import (
+from hermes_worker.core.alert_rules import (
     SETTLED_S,
     AlertKind,
     AlertSteps,
     OpenAlert,
     Trouble,
-    steps,
-    without_target,
+    decide_alert_steps,
+    remove_target,
 )
 
 BROKE = Trouble(kind=AlertKind.PROVIDER, subject="key1", epoch=1, text="no money")
@@ -40,7 +40,7 @@ GONE = replace(OPEN, clear_since=100.0)
 def test_a_trouble_is_said_once_and_so_is_its_end(
     troubles: list[Trouble], alerts: list[OpenAlert], now: float, wanted: AlertSteps
 ) -> None:
-    assert steps(troubles, alerts, now) == wanted
+    assert decide_alert_steps(troubles, alerts, now) == wanted
 
 
 @given(st.lists(st.booleans(), max_size=200))
@@ -48,7 +48,7 @@ def test_whatever_comes_and_goes_alerts_and_ends_alternate_and_flapping_is_dampe
     alert: OpenAlert | None = None
     said: list[tuple[str, int]] = []
     for second, is_wrong in enumerate(wrong):
-        found = steps([BROKE] if is_wrong else [], [alert] if alert else [], second * 10)
+        found = decide_alert_steps([BROKE] if is_wrong else [], [alert] if alert else [], second * 10)
         if found.raised:
             alert = OPEN
             said.append(("raised", second * 10))
@@ -74,4 +74,4 @@ def test_whatever_comes_and_goes_alerts_and_ends_alternate_and_flapping_is_dampe
     ],
 )
 def test_an_alert_about_a_dead_target_does_not_go_there(dead: str | None, told: tuple[str, ...]) -> None:
-    assert without_target(["telegram:1", "email:a@b.c", "telegram", "all", "telegram:1"], dead) == told
+    assert remove_target(["telegram:1", "email:a@b.c", "telegram", "all", "telegram:1"], dead) == told

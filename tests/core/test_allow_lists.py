@@ -59,10 +59,10 @@ def test_nobody_is_meant_who_calls_themselves_by_the_id_of_another(entry, person
 
 def test_a_list_lets_nobody_in_whose_name_reads_like_an_id_on_it():
     speakers = Speakers(allowed=["42"], guests=["43"])
-    assert speakers.role_of(InboundSender(id="42"), DIRECT, None) is ChatRole.OWNER
-    assert speakers.role_of(InboundSender(id="7", other_id="42"), DIRECT, None) is ChatRole.OWNER
-    assert speakers.role_of(InboundSender(id="7", alt_id="42"), DIRECT, None) is None
-    assert speakers.role_of(InboundSender(id="7", alt_id="43", name="42"), DIRECT, None) is None
+    assert speakers.decide_role(InboundSender(id="42"), DIRECT, None) is ChatRole.OWNER
+    assert speakers.decide_role(InboundSender(id="7", other_id="42"), DIRECT, None) is ChatRole.OWNER
+    assert speakers.decide_role(InboundSender(id="7", alt_id="42"), DIRECT, None) is None
+    assert speakers.decide_role(InboundSender(id="7", alt_id="43", name="42"), DIRECT, None) is None
 
 
 def test_a_rule_about_commands_tells_ids_from_names_as_well():

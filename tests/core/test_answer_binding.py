@@ -21,11 +21,11 @@ from hermes_worker.core.answer_binding import (
     PossibleAnswer,
     bind_answer,
     bind_press,
-    choice_in,
-    code_in,
-    code_line,
-    code_request,
-    question_code,
+    format_code_line,
+    format_code_request,
+    format_question_code,
+    parse_choice,
+    parse_code,
 )
 from hermes_worker.core.run import WaitKind
 
@@ -45,7 +45,7 @@ ON_ITS_WAY = replace(FIRST, delivered_at=None, messages=frozenset())
 LAPSED = replace(FIRST, closed_at=NOW + 60)
 LATER = replace(SECOND, opened_at=NOW + 61, delivered_at=NOW + 62)
 K1, K2, K3 = FIRST.code, SECOND.code, COLOUR.code
-STRANGE = question_code(4_711)
+STRANGE = format_question_code(4_711)
 AFTER = NOW + 100.0
 ASK, MESSAGE = "the code is asked for", NotAnAnswer.MESSAGE
 
@@ -190,15 +190,22 @@ def test_a_button_answers_the_question_that_bears_it_however_many_are_open() -> 
 
 @given(st.lists(st.integers(min_value=1, max_value=10**9), min_size=2, max_size=50, unique=True))
 def test_no_two_questions_ever_have_the_same_code(wait_ids: list[int]) -> None:
-    codes = [question_code(wait_id) for wait_id in wait_ids]
+    codes = [format_question_code(wait_id) for wait_id in wait_ids]
     assert len(set(codes)) == len(codes)
-    assert all(code_in(code.lower()) == code and choice_in(code) is None for code in codes)
+    assert all(parse_code(code.lower()) == code and parse_choice(code) is None for code in codes)
 
 
 def test_codes_are_short_and_no_two_of_the_first_ones_are_alike() -> None:
-    codes = [question_code(wait_id) for wait_id in range(1, 6_337)]
+    codes = [format_question_code(wait_id) for wait_id in range(1, 6_337)]
     assert len(set(codes)) == len(codes)
-    assert [len(question_code(wait_id)) for wait_id in (1, 192, 193, 6_336, 6_337, 202_944)] == [2, 2, 3, 3, 4, 4]
+    assert [len(format_question_code(wait_id)) for wait_id in (1, 192, 193, 6_336, 6_337, 202_944)] == [
+        2,
+        2,
+        3,
+        3,
+        4,
+        4,
+    ]
     for one, next_one in itertools.pairwise(codes[:192]):
         assert all(sign != other for sign, other in zip(one, next_one, strict=True))
 
@@ -227,7 +234,7 @@ def test_what_does_not_name_its_question_was_written_after_it_was_seen_and_can_m
     asked = found.question
     assert asked.is_open
     assert (found.choice is None) is (asked.kind is WaitKind.INPUT)
-    names_it = asked.code in {code_in(word) for word in answer.text.split()} or answer.quoted in asked.messages
+    names_it = asked.code in {parse_code(word) for word in answer.text.split()} or answer.quoted in asked.messages
     if not names_it:
         assert answer.sent_at is not None
         assert asked.delivered_at is not None
@@ -248,15 +255,15 @@ def test_a_command_is_always_told_something(answer: PossibleAnswer, questions: l
 
 
 def test_each_question_says_how_it_is_answered() -> None:
-    assert code_line(WaitKind.APPROVAL, "K7") == "Answer /approve K7 or /deny K7."
-    assert code_line(WaitKind.INPUT, "K7") == "Question K7: reply to this message, or write K7 and your answer."
+    assert format_code_line(WaitKind.APPROVAL, "K7") == "Answer /approve K7 or /deny K7."
+    assert format_code_line(WaitKind.INPUT, "K7") == "Question K7: reply to this message, or write K7 and your answer."
 
 
 def test_who_is_asked_for_the_code_is_told_the_questions_that_have_arrived() -> None:
     words = said("yes", sent_at=None)
     asked = bind_answer(words, [FIRST, COLOUR, replace(SECOND, delivered_at=None)])
     assert isinstance(asked, CodeWanted)
-    assert code_request(asked, words).splitlines() == [
+    assert format_code_request(asked, words).splitlines() == [
         "I cannot tell which question you answer. Name the one that you mean:",
         f"- {K1} (deletes a directory): /approve {K1} or /deny {K1}",
         f"- {K3} (Which colour?): {K3} and your answer",
@@ -264,6 +271,6 @@ def test_who_is_asked_for_the_code_is_told_the_questions_that_have_arrived() -> 
         "What you wrote was not passed on. If it answers none of these, send it again.",
     ]
     alone = CodeWanted(questions=(replace(FIRST, label="x " * 100),))
-    first, line = code_request(alone, said("/approve")).splitlines()
+    first, line = format_code_request(alone, said("/approve")).splitlines()
     assert first == "I cannot tell which question you answer. If it is this one, name it:"
     assert len(line) < 130

@@ -10,11 +10,11 @@ import pytest
 from hermes_worker.core.media_kinds import OCTETS
 from hermes_worker.features.artifacts.rules import (
     PATTERN_FORM,
-    is_wanted,
-    media_type_of,
-    refusal,
-    shown_name,
-    wrong_pattern,
+    explain_refusal,
+    explain_wrong_pattern,
+    find_media_type,
+    matches_any,
+    sanitize_name,
 )
 
 
@@ -31,14 +31,14 @@ from hermes_worker.features.artifacts.rules import (
     ],
 )
 def test_a_pattern_fits_what_it_says(pattern: str, fits: list[str], does_not: list[str]) -> None:
-    assert [path for path in fits if not is_wanted(path, [pattern])] == []
-    assert [path for path in does_not if is_wanted(path, [pattern])] == []
+    assert [path for path in fits if not matches_any(path, [pattern])] == []
+    assert [path for path in does_not if matches_any(path, [pattern])] == []
 
 
 def test_no_pattern_takes_long() -> None:
     began = time.process_time()
-    assert not is_wanted("a" * 1_000, ["*a" * 100 + "b"])
-    assert not is_wanted("/".join("a" * 500), ["/".join(["**", "a"] * 40) + "/b"])
+    assert not matches_any("a" * 1_000, ["*a" * 100 + "b"])
+    assert not matches_any("/".join("a" * 500), ["/".join(["**", "a"] * 40) + "/b"])
     assert time.process_time() - began < 1.0
 
 
@@ -64,21 +64,21 @@ def test_no_pattern_takes_long() -> None:
     ],
 )
 def test_what_may_be_a_pattern_is_what_the_document_says(pattern: str, is_one: bool) -> None:
-    assert (wrong_pattern(pattern) is None) is is_one
+    assert (explain_wrong_pattern(pattern) is None) is is_one
     assert (re.search(PATTERN_FORM, pattern) is not None) is is_one
 
 
 @pytest.mark.parametrize("path", ["a/tls.key", "cert.PEM", "auth.json", "x/credentials", "a\nb", "a" * 2_000])
 def test_a_file_of_this_path_is_never_an_artifact(path: str) -> None:
-    assert refusal(path)
+    assert explain_refusal(path)
 
 
 def test_what_a_browser_would_run_is_octets() -> None:
     for name in ("a.html", "a.svg", "a.xml", "a.js", "a.xhtml", "a", "a.exe"):
-        assert media_type_of(name) == OCTETS
-    assert media_type_of("x/A.PNG") == "image/png"
+        assert find_media_type(name) == OCTETS
+    assert find_media_type("x/A.PNG") == "image/png"
 
 
 def test_a_shown_name_hides_nothing() -> None:
-    assert shown_name("a/invoice\u202excod.exe") == "invoice_xcod.exe"
-    assert shown_name('a/"x\\y"') == "_x_y_"
+    assert sanitize_name("a/invoice\u202excod.exe") == "invoice_xcod.exe"
+    assert sanitize_name('a/"x\\y"') == "_x_y_"

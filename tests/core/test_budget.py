@@ -11,29 +11,29 @@ from hypothesis import strategies as st
 from hermes_worker.core.budget import (
     Amounts,
     Budget,
+    BudgetLimits,
     Dimension,
-    Limits,
-    Use,
+    LimitUse,
+    decide_reservation,
+    format_warning,
     is_refunded,
     is_wall_spent,
-    reservation,
-    uses,
-    warning,
+    list_uses,
 )
 
 law = settings(max_examples=200, deadline=None, derandomize=True)
-ROOM = Budget(limits=Limits(iterations=10, tokens=1_000, tool_calls=10, nano_usd=1_000))
+ROOM = Budget(limits=BudgetLimits(iterations=10, tokens=1_000, tool_calls=10, nano_usd=1_000))
 
 
 def test_the_first_call_of_a_tree_reserves_an_iteration_and_nothing_it_cannot_know() -> None:
-    assert reservation(ROOM, Amounts(), depth=0) == Amounts(iterations=1)
+    assert decide_reservation(ROOM, Amounts(), depth=0) == Amounts(iterations=1)
 
 
 def test_a_call_reserves_what_the_runs_own_calls_used_or_else_those_of_the_tree() -> None:
     tree = replace(ROOM, spent=Amounts(iterations=2, tokens=100, nano_usd=20))
-    assert reservation(tree, Amounts(), depth=0) == Amounts(iterations=1, tokens=50, nano_usd=10)
+    assert decide_reservation(tree, Amounts(), depth=0) == Amounts(iterations=1, tokens=50, nano_usd=10)
     own = Amounts(iterations=1, tokens=90, nano_usd=1)
-    assert reservation(tree, own, depth=0) == Amounts(iterations=1, tokens=90, nano_usd=1)
+    assert decide_reservation(tree, own, depth=0) == Amounts(iterations=1, tokens=90, nano_usd=1)
 
 
 @pytest.mark.parametrize(
@@ -47,25 +47,27 @@ def test_a_call_reserves_what_the_runs_own_calls_used_or_else_those_of_the_tree(
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_dimension(taken: Amounts, dimension: Dimension) -> None:
-    assert reservation(replace(ROOM, spent=taken), Amounts(), depth=0) is dimension
+    assert decide_reservation(replace(ROOM, spent=taken), Amounts(), depth=0) is dimension
 
 
 def test_what_others_reserved_is_not_there_to_be_had() -> None:
-    assert reservation(replace(ROOM, reserved=Amounts(iterations=10)), Amounts(), depth=0) is Dimension.ITERATIONS
-    assert reservation(replace(ROOM, reserved=Amounts(tokens=1_000)), Amounts(), depth=0) is Dimension.TOKENS
+    assert (
+        decide_reservation(replace(ROOM, reserved=Amounts(iterations=10)), Amounts(), depth=0) is Dimension.ITERATIONS
+    )
+    assert decide_reservation(replace(ROOM, reserved=Amounts(tokens=1_000)), Amounts(), depth=0) is Dimension.TOKENS
 
 
 def test_every_level_leaves_something_to_those_above_it() -> None:
-    assert reservation(replace(ROOM, spent=Amounts(iterations=9)), Amounts(), depth=1) is Dimension.ITERATIONS
-    assert reservation(replace(ROOM, spent=Amounts(tokens=950)), Amounts(), depth=1) is Dimension.TOKENS
-    assert reservation(replace(ROOM, spent=Amounts(nano_usd=900)), Amounts(), depth=2) is Dimension.COST
-    assert isinstance(reservation(replace(ROOM, spent=Amounts(tokens=950)), Amounts(), depth=0), Amounts)
+    assert decide_reservation(replace(ROOM, spent=Amounts(iterations=9)), Amounts(), depth=1) is Dimension.ITERATIONS
+    assert decide_reservation(replace(ROOM, spent=Amounts(tokens=950)), Amounts(), depth=1) is Dimension.TOKENS
+    assert decide_reservation(replace(ROOM, spent=Amounts(nano_usd=900)), Amounts(), depth=2) is Dimension.COST
+    assert isinstance(decide_reservation(replace(ROOM, spent=Amounts(tokens=950)), Amounts(), depth=0), Amounts)
 
 
 def test_a_cost_that_is_not_known_is_no_gift() -> None:
-    assert reservation(replace(ROOM, has_unknown_cost=True), Amounts(), depth=0) is Dimension.COST
-    unlimited = Budget(limits=Limits(iterations=10), has_unknown_cost=True)
-    assert isinstance(reservation(unlimited, Amounts(), depth=0), Amounts)
+    assert decide_reservation(replace(ROOM, has_unknown_cost=True), Amounts(), depth=0) is Dimension.COST
+    unlimited = Budget(limits=BudgetLimits(iterations=10), has_unknown_cost=True)
+    assert isinstance(decide_reservation(unlimited, Amounts(), depth=0), Amounts)
 
 
 @st.composite
@@ -79,10 +81,10 @@ def calls(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 def test_iterations_never_exceed_their_limit_and_the_top_always_gets_the_last_ones(
     asked: list[tuple[int, int, int]], limit: int, in_flight_max: int
 ) -> None:
-    budget = Budget(limits=Limits(iterations=limit))
+    budget = Budget(limits=BudgetLimits(iterations=limit))
     in_flight: list[Amounts] = []
     for depth, tokens, _ in asked:
-        granted = reservation(budget, Amounts(), depth=depth)
+        granted = decide_reservation(budget, Amounts(), depth=depth)
         if isinstance(granted, Amounts):
             in_flight.append(granted)
             budget = replace(budget, reserved=Amounts(iterations=len(in_flight)))
@@ -97,9 +99,11 @@ def test_iterations_never_exceed_their_limit_and_the_top_always_gets_the_last_on
 @law
 @given(calls())
 def test_calls_that_use_what_they_reserved_never_exceed_a_limit(asked: list[tuple[int, int, int]]) -> None:
-    budget = Budget(limits=Limits(iterations=1_000, tokens=500, nano_usd=500), spent=Amounts(iterations=1, tokens=50))
+    budget = Budget(
+        limits=BudgetLimits(iterations=1_000, tokens=500, nano_usd=500), spent=Amounts(iterations=1, tokens=50)
+    )
     for depth, _, _ in asked:
-        granted = reservation(budget, Amounts(), depth=depth)
+        granted = decide_reservation(budget, Amounts(), depth=depth)
         if isinstance(granted, Dimension):
             continue
         spent = budget.spent
@@ -153,10 +157,10 @@ def test_only_replies_that_ask_for_scripts_alone_are_given_back(names: list[str]
     ],
 )
 def test_the_warning_has_one_text_for_one_use(dimension: Dimension, used: int, limit: int, text: str | None) -> None:
-    assert warning([Use(dimension=dimension, used=used, limit=limit)]) == text
+    assert format_warning([LimitUse(dimension=dimension, used=used, limit=limit)]) == text
 
 
 def test_the_warning_is_about_the_nearest_limit() -> None:
     budget = replace(ROOM, spent=Amounts(iterations=7, tokens=800, tool_calls=9, nano_usd=1))
-    assert (warning(list(uses(budget))) or "").startswith("[BUDGET WARNING: 9 of 10 tool calls are used.")
-    assert warning([]) is None
+    assert (format_warning(list(list_uses(budget))) or "").startswith("[BUDGET WARNING: 9 of 10 tool calls are used.")
+    assert format_warning([]) is None

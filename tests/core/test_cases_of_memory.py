@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 from support.outside_cases import original_cases, reported_cases
 
-from hermes_worker.core.searching import filters_of, folded, hits, matches_words, read_query, words_of
-from hermes_worker.features.memory.rules import MemoryEntry, MemoryRefused, MemoryRules, decide, operations_of
+from hermes_worker.core.search_queries import (
+    build_filters,
+    count_hits,
+    fold_text,
+    make_words,
+    matches_words,
+    parse_query,
+)
+from hermes_worker.features.memory.rules import MemoryEntry, MemoryRefused, MemoryRules, decide_change, parse_operations
 from hermes_worker.features.skills.rules import SkillError, SkillFile
-from hermes_worker.features.skills.text_rules import facts_in
+from hermes_worker.features.skills.text_rules import read_facts
 
 
 @original_cases("memory")
@@ -21,21 +28,21 @@ def test_a_memory_is_changed_as_in_the_original(case: Mapping[str, Any]) -> None
     rules = MemoryRules(limit=said["limit"])
     if not expected["ok"]:
         with pytest.raises(MemoryRefused):
-            decide(there, operations_of(said["operations"]), rules)
+            decide_change(there, parse_operations(said["operations"]), rules)
         return
-    assert list(decide(there, operations_of(said["operations"]), rules).contents) == expected["entries"]
+    assert list(decide_change(there, parse_operations(said["operations"]), rules).contents) == expected["entries"]
 
 
 @reported_cases("cafe")
 def test_a_word_is_found_without_its_accents(case: Mapping[str, Any]) -> None:
-    query, text = read_query(case["input"]["query"]), folded(case["input"]["said"])
+    query, text = parse_query(case["input"]["query"]), fold_text(case["input"]["said"])
     assert query is not None
-    assert matches_words(filters_of(query), words_of(text)) and hits(query, text) == 1
+    assert matches_words(build_filters(query), make_words(text)) and count_hits(query, text) == 1
 
 
 @reported_cases("skill-colon")
 def test_a_colon_in_a_description_needs_no_quotes(case: Mapping[str, Any]) -> None:
-    facts = facts_in([SkillFile(path="SKILL.md", body=case["input"].encode())], called="colon")
+    facts = read_facts([SkillFile(path="SKILL.md", body=case["input"].encode())], called="colon")
     assert facts.description == "Use when: the user asks: things"
 
 
@@ -54,14 +61,14 @@ def test_a_colon_in_a_description_needs_no_quotes(case: Mapping[str, Any]) -> No
 )
 def test_what_yaml_would_refuse_as_a_text_is_read_as_one(line: str, description: str) -> None:
     body = f"---\nname: x\ndescription: {line}\nmetadata:\n  hermes:\n    tags: [a, b]\n---\nBODY\n"
-    facts = facts_in([SkillFile(path="SKILL.md", body=body.encode())], called="x")
+    facts = read_facts([SkillFile(path="SKILL.md", body=body.encode())], called="x")
     assert (facts.description, facts.tags) == (description, ("a", "b"))
 
 
 def test_front_matter_that_no_quotes_mend_is_still_refused() -> None:
     for line in ("description: [a", "name: x\n bad\n: y: z", "description: &a x"):
         with pytest.raises(SkillError):
-            facts_in([SkillFile(path="SKILL.md", body=f"---\n{line}\n- x\n---\nBODY\n".encode())], called="x")
+            read_facts([SkillFile(path="SKILL.md", body=f"---\n{line}\n- x\n---\nBODY\n".encode())], called="x")
 
 
 def test_an_entry_that_is_the_text_is_meant_and_not_those_that_hold_it() -> None:
@@ -70,4 +77,4 @@ def test_an_entry_that_is_the_text_is_meant_and_not_those_that_hold_it() -> None
     ]
     for action, left in (("remove", ["uses vim daily"]), ("replace", ["uses vim daily", "uses emacs"])):
         operation = {"action": action, "old_text": "uses vim", "content": "uses emacs"}
-        assert list(decide(there, operations_of([operation]), MemoryRules(limit=500)).contents) == left
+        assert list(decide_change(there, parse_operations([operation]), MemoryRules(limit=500)).contents) == left

@@ -11,11 +11,11 @@ from hermes_worker.core.chat_accounts import (
     RULE_PATTERN,
     ChatOwner,
     ChatRules,
-    named_variable,
-    usual_variable,
-    values_of_account,
+    add_account_suffix,
+    select_account_values,
+    strip_account_suffix,
 )
-from hermes_worker.core.session_keys import ChatOrigin, session_key
+from hermes_worker.core.session_keys import ChatOrigin, build_session_key
 
 RULES = ChatRules(
     (
@@ -45,11 +45,11 @@ def test_what_is_no_account_is_refused(account):
 
 
 def test_a_rule_for_a_chat_comes_before_one_for_its_account():
-    assert RULES.owner_of("telegram:ops", "42") == ChatOwner(tenant="acme")
-    assert RULES.owner_of("telegram:ops", "-100") == ChatOwner(tenant="globex", profile="support")
-    assert RULES.owner_of("telegram:default", "-100") == ChatOwner()
-    assert RULES.owner_of("github_comment:default", "o/r#1") == ChatOwner(tenant="acme")
-    assert RULES.owner_of_account("telegram:ops") == ChatOwner(tenant="acme")
+    assert RULES.find_owner("telegram:ops", "42") == ChatOwner(tenant="acme")
+    assert RULES.find_owner("telegram:ops", "-100") == ChatOwner(tenant="globex", profile="support")
+    assert RULES.find_owner("telegram:default", "-100") == ChatOwner()
+    assert RULES.find_owner("github_comment:default", "o/r#1") == ChatOwner(tenant="acme")
+    assert RULES.find_owner_of_account("telegram:ops") == ChatOwner(tenant="acme")
 
 
 def test_an_account_has_no_secret_of_another():
@@ -61,8 +61,8 @@ def test_an_account_has_no_secret_of_another():
         "TELEGRAM_BOT_TOKEN__OPS": "2:ops",
         "TELEGRAM_BOT_TOKEN__SALES": "3:sales",
     }
-    assert values_of_account(values, "default") is values
-    own = values_of_account(values, "ops", secrets={"TELEGRAM_BOT_TOKEN", "GOOGLE_CHAT_WEBHOOK_URL"})
+    assert select_account_values(values, "default") is values
+    own = select_account_values(values, "ops", secrets={"TELEGRAM_BOT_TOKEN", "GOOGLE_CHAT_WEBHOOK_URL"})
     assert own == {"TELEGRAM_BOT_TOKEN": "2:ops", "TELEGRAM_BASE_URL": "http://t"}
 
 
@@ -76,11 +76,11 @@ def test_an_account_has_no_secret_of_another():
     ],
 )
 def test_the_name_of_an_account_is_taken_off_its_variables(variable, usual):
-    assert usual_variable(variable) == usual
-    assert usual_variable(named_variable("TELEGRAM_BOT_TOKEN", "ops")) == "TELEGRAM_BOT_TOKEN"
+    assert strip_account_suffix(variable) == usual
+    assert strip_account_suffix(add_account_suffix("TELEGRAM_BOT_TOKEN", "ops")) == "TELEGRAM_BOT_TOKEN"
 
 
 def test_a_person_has_a_conversation_with_each_account():
     usual, ops = (ChatOrigin(platform="telegram", chat="42", account=account) for account in ("", "ops"))
-    assert session_key(usual) == "agent:main:telegram:dm:42"
-    assert session_key(ops) == "agent:main:telegram@ops:dm:42"
+    assert build_session_key(usual) == "agent:main:telegram:dm:42"
+    assert build_session_key(ops) == "agent:main:telegram@ops:dm:42"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.chat_context import NAME_CHARS_MAX, context_block, quoted
+from hermes_worker.core.chat_context import NAME_CHARS_MAX, build_context_block, quote_name
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundSender
 
 ADA = InboundSender(id="42", name="Ada")
@@ -16,7 +16,7 @@ ADA = InboundSender(id="42", name="Ada")
 
 def block(chat: InboundChat, sender: InboundSender = ADA, **more: bool) -> str:
     said = {"is_shared": False, "hides_ids": False, "is_guest": False} | more
-    return context_block("telegram", chat, sender, **said)
+    return build_context_block("telegram", chat, sender, **said)
 
 
 def test_a_direct_chat_names_its_user_and_a_shared_one_nobody() -> None:
@@ -48,7 +48,7 @@ def test_a_name_stays_on_its_line_inside_its_quotes(name: str) -> None:
 
 @given(st.text(max_size=600))
 def test_a_quoted_name_is_one_json_string_on_one_line(name: str) -> None:
-    shown = quoted(name)
+    shown = quote_name(name)
     assert len(shown.splitlines()) == 1
     assert isinstance(json.loads(shown), str)
     assert len(json.loads(shown)) <= NAME_CHARS_MAX

@@ -10,11 +10,11 @@ from hermes_worker.core.chat_signs import (
     ChatSigns,
     ProgressMode,
     RunProgress,
-    after_typing,
-    chosen_progress,
-    progress_text,
-    signs_in,
-    types_now,
+    choose_progress_mode,
+    compute_next_look_s,
+    format_progress,
+    is_typing,
+    read_signs,
 )
 from hermes_worker.core.run import CallStatus, RunStatus
 
@@ -26,15 +26,15 @@ AT_WORK = RunProgress(RunStatus.RUNNING)
     "signs", [ChatSigns(), TYPING, ChatSigns(has_typing=True, progress=ProgressMode.FULL), ChatSigns(has_text=False)]
 )
 def test_a_run_of_a_chat_says_what_is_shown_and_others_are_not_believed(signs):
-    assert signs_in(signs.metadata, "gateway") == signs
-    assert signs_in(signs.metadata, "api") == ChatSigns()
-    assert signs_in({}, "gateway") == ChatSigns(), "of a run from before there was this"
+    assert read_signs(signs.metadata, "gateway") == signs
+    assert read_signs(signs.metadata, "api") == ChatSigns()
+    assert read_signs({}, "gateway") == ChatSigns(), "of a run from before there was this"
 
 
 def test_a_platform_has_a_mode_of_its_own_and_the_last_one_counts():
     modes = ["telegram=full", "slack=off", "telegram=short"]
-    assert chosen_progress("full", modes, "telegram") is ProgressMode.SHORT
-    assert chosen_progress("full", modes, "discord") is ProgressMode.FULL
+    assert choose_progress_mode("full", modes, "telegram") is ProgressMode.SHORT
+    assert choose_progress_mode("full", modes, "discord") is ProgressMode.FULL
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_a_platform_has_a_mode_of_its_own_and_the_last_one_counts():
 def test_short_progress_is_what_is_at_work_and_how_many_were(statuses, short):
     words = {status.value[0]: status for status in CallStatus}
     calls = [CallSign("look", words.get(letter, CallStatus.UNKNOWN)) for letter in statuses]
-    assert progress_text(calls, ProgressMode.SHORT) == short
-    assert progress_text(calls, ProgressMode.OFF) == ""
+    assert format_progress(calls, ProgressMode.SHORT) == short
+    assert format_progress(calls, ProgressMode.OFF) == ""
 
 
 def test_full_progress_is_the_last_calls_and_how_they_ended():
     calls = [CallSign(f"tool{number}", CallStatus.SUCCEEDED) for number in range(20)]
     calls += [CallSign("bad", CallStatus.FAILED), CallSign("now", CallStatus.RUNNING)]
-    lines = progress_text(calls, ProgressMode.FULL).splitlines()
+    lines = format_progress(calls, ProgressMode.FULL).splitlines()
     assert len(lines) == 12
     assert lines[-3:] == ["✓ tool19", "✗ bad", "… now"]
 
@@ -74,11 +74,11 @@ def test_full_progress_is_the_last_calls_and_how_they_ended():
     ],
 )
 def test_a_chat_is_shown_typing_while_somebody_works_and_not_for_ever(signs, progress, age_s, has_preview, types):
-    assert types_now(signs, progress, age_s=age_s, has_preview=has_preview) is types
+    assert is_typing(signs, progress, age_s=age_s, has_preview=has_preview) is types
 
 
 def test_a_look_for_typing_alone_comes_less_often_than_one_for_a_text():
-    assert after_typing(1.0, TYPING) == after_typing(10.0, TYPING) == 4.0
-    assert after_typing(1.0, ChatSigns(has_typing=True)) == 1.0
-    assert after_typing(10.0, ChatSigns(has_typing=True)) == 4.0
-    assert after_typing(None, TYPING) is None
+    assert compute_next_look_s(1.0, TYPING) == compute_next_look_s(10.0, TYPING) == 4.0
+    assert compute_next_look_s(1.0, ChatSigns(has_typing=True)) == 1.0
+    assert compute_next_look_s(10.0, ChatSigns(has_typing=True)) == 4.0
+    assert compute_next_look_s(None, TYPING) is None

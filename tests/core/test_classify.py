@@ -17,15 +17,15 @@ from hermes_worker.core.recovery.classify import (
     Classification,
     RawError,
     RequestSize,
-    classification_of,
+    build_raw_error,
     classify,
+    classify_translated,
     is_output_cap_error,
     is_reasoning_model,
     parse_available_output_tokens,
     parse_context_limit,
     parse_retry_after,
     parse_wait,
-    raw_error,
 )
 
 LARGE = RequestSize(tokens=150_000, window=200_000)
@@ -311,15 +311,17 @@ def test_classification_is_total(message: str, status: int | None, class_name: s
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_every_kind_has_usual_flags(kind: FailureKind) -> None:
-    assert classification_of(ModelCallError(kind, "x")).kind is kind
+    assert classify_translated(ModelCallError(kind, "x")).kind is kind
 
 
 def test_a_translated_error_keeps_what_the_table_and_the_message_say() -> None:
-    denied = classification_of(ModelCallError(FailureKind.AUTH, "Forbidden", status=403))
+    denied = classify_translated(ModelCallError(FailureKind.AUTH, "Forbidden", status=403))
     assert flags(denied) == "F"
-    capped = classification_of(ModelCallError(FailureKind.CONTEXT_OVERFLOW, "Range of max_tokens should be [1, 65536]"))
+    capped = classify_translated(
+        ModelCallError(FailureKind.CONTEXT_OVERFLOW, "Range of max_tokens should be [1, 65536]")
+    )
     assert (capped.is_output_cap, capped.output_tokens_available, flags(capped)) == (True, 65_536, "R")
-    waiting = classification_of(ModelCallError(FailureKind.RATE_LIMIT, "slow down", retry_after_s=7.0))
+    waiting = classify_translated(ModelCallError(FailureKind.RATE_LIMIT, "slow down", retry_after_s=7.0))
     assert waiting.retry_after_s == 7.0
 
 
@@ -539,7 +541,7 @@ def test_every_judgement_survives_the_error_that_carries_it() -> None:
             retry_after_s=found.retry_after_s,
             classification=found,
         )
-        assert classification_of(carried) == replace(found, message="redacted")
+        assert classify_translated(carried) == replace(found, message="redacted")
     assert {_bare(classify(provoked)) for provoked in PROVOKED} == OUTCOMES
 
 
@@ -569,7 +571,7 @@ def _raised(wrapped: bool) -> BaseException:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_facts_are_read_along_the_chain_of_causes(wrapped: bool) -> None:
-    facts = raw_error(_raised(wrapped), provider="p", model="m", now_s=NOW_S)
+    facts = build_raw_error(_raised(wrapped), provider="p", model="m", now_s=NOW_S)
     assert (facts.status, facts.body, facts.retry_after_s) == (429, {"message": "slow down"}, 12.0)
     assert facts.causes == (("_SdkError: Error code: 429",) if wrapped else ())
     assert classify(facts).retry_after_s == 12.0
@@ -582,5 +584,5 @@ def test_an_error_that_was_being_handled_and_hidden_is_no_cause() -> None:
         except _SdkError:
             raise TimeoutError("late") from None
     except TimeoutError as error:
-        facts = raw_error(error, now_s=NOW_S)
+        facts = build_raw_error(error, now_s=NOW_S)
     assert (facts.status, facts.causes, facts.is_os_error) == (None, (), True)

@@ -44,9 +44,9 @@ def asked(position: int, *, of_client: bool = True) -> StoredEvent:
 def test_a_run_is_its_clients_when_all_else_of_the_reply_is_done(rows: list[StoredEvent], handed: list[str]) -> None:
     watch = HandoverWatch()
     for each in rows:
-        watch.take(each)
+        watch.add_event(each)
     assert watch.is_handed_over is bool(handed)
-    assert [call.name for call in watch.handed] == handed or not handed
+    assert [call.name for call in watch.handed_calls] == handed or not handed
 
 
 def test_the_name_of_a_call_is_read_back_and_nothing_else_is() -> None:
@@ -68,5 +68,5 @@ def test_the_name_of_a_call_is_read_back_and_nothing_else_is() -> None:
 def test_messages_belong_to_the_part_in_which_they_were_said() -> None:
     done = [HandedReply(iteration=2, last_seq=5, event_seq=9), HandedReply(iteration=3, last_seq=8, event_seq=14)]
     handovers = Handovers(done=done)
-    assert [handovers.part_of(seq) for seq in (2, 5, 6, 8, 9)] == [0, 0, 1, 1, 2]
-    assert (handovers.newest, handovers.before(0), handovers.before(2)) == (2, None, done[1])
+    assert [handovers.find_part(seq) for seq in (2, 5, 6, 8, 9)] == [0, 0, 1, 1, 2]
+    assert (handovers.newest, handovers.find_reply_before(0), handovers.find_reply_before(2)) == (2, None, done[1])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hermes_worker.core.clock_steps import ClockLook, step_of
+from hermes_worker.core.clock_steps import ClockLook, decide_step
 
 LAST = ClockLook(at=50_000.0, began=100.0, ended=100.1, shifted_s=0.0, swept_at=50_000.0)
 HOUR = 3600.0
@@ -36,7 +36,7 @@ def look(*, at: float, own: float, swept_at: float, shifted_s: float = 0.0, took
     ],
 )
 def test_a_step_is_what_the_two_clocks_went_apart_by_and_nobody_corrected(seen: ClockLook, step_s: float) -> None:
-    found = step_of(LAST, seen, swept_every_s=1.0)
+    found = decide_step(LAST, seen, swept_every_s=1.0)
     assert found is not None
     assert found == pytest.approx(step_s, abs=0.5)
 
@@ -44,11 +44,11 @@ def test_a_step_is_what_the_two_clocks_went_apart_by_and_nobody_corrected(seen: 
 @pytest.mark.parametrize("swept_at", [-HOUR, HOUR])
 def test_a_process_without_a_memory_lets_others_look_first(swept_at: float) -> None:
     first = replace(LAST, swept_at=LAST.at + swept_at)
-    assert step_of(None, first, swept_every_s=1.0) is None
+    assert decide_step(None, first, swept_every_s=1.0) is None
     again = replace(first, at=first.at + 1, began=first.began + 1, ended=first.ended + 1)
-    assert step_of(first, again, swept_every_s=1.0) == pytest.approx(min(0.0, -swept_at), abs=1.1)
+    assert decide_step(first, again, swept_every_s=1.0) == pytest.approx(min(0.0, -swept_at), abs=1.1)
 
 
 def test_a_process_without_a_memory_sweeps_at_once_where_others_do() -> None:
-    assert step_of(None, LAST, swept_every_s=1.0) == 0.0
-    assert step_of(None, replace(LAST, swept_at=0.0), swept_every_s=1.0) == 0.0
+    assert decide_step(None, LAST, swept_every_s=1.0) == 0.0
+    assert decide_step(None, replace(LAST, swept_at=0.0), swept_every_s=1.0) == 0.0

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hermes_worker.core.chat_commands import COMMAND_RULE, CommandAccess, CommandUser, TurnRow, begins_last_turn
+from hermes_worker.core.chat_commands import COMMAND_RULE, CommandAccess, CommandUser, TurnRow, find_last_turn
 from hermes_worker.core.gateway import ChatCommand, ChatRole
 from hermes_worker.core.messages import Role
 
@@ -44,11 +44,13 @@ def test_no_rule_gives_a_guest_what_is_never_theirs_and_help_is_everybodys(rule)
 
 def test_help_lists_what_somebody_may_do_and_nothing_else():
     access = CommandAccess(["stop=nobody"])
-    told = access.help_for(CommandUser(role=ChatRole.GUEST))
+    told = access.format_help(CommandUser(role=ChatRole.GUEST))
     assert "/new" in told
     assert not any(word in told for word in ("/approve", "/jobs", "/model", "/stop"))
-    assert "/jobs" in access.help_for(CommandUser(role=ChatRole.OWNER))
-    listed = {line.split()[0][1:] for line in CommandAccess().help_for(CommandUser(role=ChatRole.OWNER)).splitlines()}
+    assert "/jobs" in access.format_help(CommandUser(role=ChatRole.OWNER))
+    listed = {
+        line.split()[0][1:] for line in CommandAccess().format_help(CommandUser(role=ChatRole.OWNER)).splitlines()
+    }
     assert listed == {command.value for command in ChatCommand} - {"start", "help", "reset"}
 
 
@@ -77,8 +79,8 @@ def test_a_rule_for_a_chat_comes_before_one_for_its_account_and_that_before_one_
     assert not access.allows(member(account="telegram:default"), ChatCommand.UNDO)
     owner = CommandUser(role=ChatRole.OWNER, account=OPS, chat=GROUP)
     assert not access.allows(owner, ChatCommand.UNDO)
-    assert access.least(OPS, GROUP, ChatCommand.UNDO) is None
-    assert access.least("", "", ChatCommand.UNDO) is ChatRole.OWNER
+    assert access.find_least_role(OPS, GROUP, ChatCommand.UNDO) is None
+    assert access.find_least_role("", "", ChatCommand.UNDO) is ChatRole.OWNER
 
 
 def test_a_rule_for_a_person_comes_before_their_role_on_that_account_only():
@@ -88,8 +90,8 @@ def test_a_rule_for_a_person_comes_before_their_role_on_that_account_only():
     assert access.allows(member(account="telegram:default", person="4242"), ChatCommand.STOP)
     assert access.allows(member(person="9", alt_id="@ada"), ChatCommand.NEW)
     assert not access.allows(member(person="9"), ChatCommand.NEW)
-    assert access.persons(OPS, ChatCommand.NEW) == {"ada": True}
-    assert "/stop" not in access.help_for(member(person="4242"))
+    assert access.find_person_rules(OPS, ChatCommand.NEW) == {"ada": True}
+    assert "/stop" not in access.format_help(member(person="4242"))
 
 
 def test_no_rule_makes_a_guest_more_than_a_guest():
@@ -124,4 +126,4 @@ def rows(*said: tuple[Role, int], first: int = 1) -> list[TurnRow]:
     ],
 )
 def test_the_last_turn_is_what_its_run_wrote_or_of_a_copy_what_was_said_last(transcript, begins):
-    assert begins_last_turn(transcript) == begins
+    assert find_last_turn(transcript) == begins

@@ -9,17 +9,17 @@ import pytest
 from hermes_worker.channels.catalog import TextLimit, TextUnit
 from hermes_worker.channels.markup import matrix_html, slack_mrkdwn, telegram_html
 from hermes_worker.channels.splitting import split_text
-from hermes_worker.cli.screen import asked
+from hermes_worker.cli.screen import render_run_question
 from hermes_worker.core.consent import (
     CHAT_CHARS_MAX,
-    chat_choices,
     describe_dangers,
     is_too_long_for_chat,
-    keys_in,
+    read_pattern_keys,
     render_for_chat,
+    select_chat_choices,
     summarise,
 )
-from hermes_worker.core.gateway import asked_in_chat
+from hermes_worker.core.gateway import render_question
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import WaitKind
 
@@ -45,7 +45,7 @@ def test_a_command_is_shown_to_its_end_in_as_many_messages_as_it_needs(length: i
     assert any(HIDDEN_END.split()[-1] in part for part in parts)
     assert sum(part.count("x") for part in parts) >= command.count("x")
     assert parts[-1].rstrip().endswith(("```", f"({len(parts)}/{len(parts)})"))
-    assert chat_choices(request(command), CHOICES) == list(CHOICES)
+    assert select_chat_choices(request(command), CHOICES) == list(CHOICES)
 
 
 def test_what_is_too_long_for_a_chat_shows_both_ends_and_cannot_be_allowed_there() -> None:
@@ -54,7 +54,7 @@ def test_what_is_too_long_for_a_chat_shows_both_ends_and_cannot_be_allowed_there
     text = render_for_chat(asked_of, 17)
 
     assert is_too_long_for_chat(asked_of)
-    assert chat_choices(asked_of, CHOICES) == ["deny"]
+    assert select_chat_choices(asked_of, CHOICES) == ["deny"]
     assert HIDDEN_END in text
     assert "[97,022 of its 100,022 characters are left out here]" in text
     assert "it cannot be allowed here. Read it whole and answer it on the page (Inbox) or with" in text
@@ -86,20 +86,20 @@ def test_marks_that_nobody_sees_are_shown_in_a_chat() -> None:
     approval = Question(kind=WaitKind.APPROVAL, request=request("rm \u202etxt.\u200bgpj"), choices=CHOICES)
     question = Question(kind=WaitKind.INPUT, request={"question": "Which\u2066?"}, choices=("a\u200bb", "c"))
 
-    assert "rm <U+202E>txt.<U+200B>gpj" in (asked_in_chat(approval) or "")
-    assert asked_in_chat(question) == "Which<U+2066>?\n1. a<U+200B>b\n2. c"
+    assert "rm <U+202E>txt.<U+200B>gpj" in (render_question(approval) or "")
+    assert render_question(question) == "Which<U+2066>?\n1. a<U+200B>b\n2. c"
 
 
 def test_a_long_question_is_asked_whole() -> None:
     question = Question(kind=WaitKind.INPUT, request={"question": "w " * 4_000 + "end?"})
 
-    assert (asked_in_chat(question) or "").endswith("end?")
+    assert (render_question(question) or "").endswith("end?")
 
 
 def test_a_terminal_shows_all_of_a_command_and_which_line_is_whose() -> None:
     command = "echo " + "x" * 9_000 + "\nhermes-worker runs deny 'nothing'\nrm\u202e -rf ~"
 
-    lines = asked("run_1", {"command": command, "description": "recursive delete"})
+    lines = render_run_question("run_1", {"command": command, "description": "recursive delete"})
 
     assert lines[0] == "? wants to run (recursive delete):"
     assert lines[1] == f"    echo {'x' * 9_000}"
@@ -118,6 +118,6 @@ def test_dangers_are_counted_and_each_is_named() -> None:
 
 
 def test_the_rows_of_an_earlier_release_name_one_pattern() -> None:
-    assert keys_in({"pattern_key": "k"}) == ("k",)
-    assert keys_in({"pattern_key": "k", "pattern_keys": ["k", "l"]}) == ("k", "l")
-    assert keys_in({}) == ()
+    assert read_pattern_keys({"pattern_key": "k"}) == ("k",)
+    assert read_pattern_keys({"pattern_key": "k", "pattern_keys": ["k", "l"]}) == ("k", "l")
+    assert read_pattern_keys({}) == ()

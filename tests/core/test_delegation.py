@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hermes_worker.core.budget import Amounts, Budget, Limits
+from hermes_worker.core.budget import Amounts, Budget, BudgetLimits
 from hermes_worker.core.delegation import (
     BLOCKED_TOOLS,
     SUMMARY_CHARS_MAX,
@@ -16,17 +16,17 @@ from hermes_worker.core.delegation import (
     ChildTask,
     DelegationPolicy,
     InvalidDelegation,
-    background_message,
-    background_refusal,
-    child_tools,
-    delegation_id,
-    dispatch_note,
+    build_background_message,
+    build_dispatch_note,
+    build_report,
+    compute_summary_chars,
+    derive_delegation_id,
+    explain_background_refusal,
     may_be_background,
-    report,
+    parse_tasks,
     require_allowed,
-    shortened,
-    summary_chars,
-    tasks_of,
+    select_child_tools,
+    shorten_middle,
 )
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run import ExitReason, RunStatus
@@ -49,9 +49,9 @@ def outcome(index: int = 0, **changes: object) -> ChildOutcome:
 
 
 def test_a_goal_is_one_task_and_a_batch_is_many() -> None:
-    assert tasks_of({"goal": " look ", "context": "here"}) == (ChildTask(goal="look", context="here"),)
+    assert parse_tasks({"goal": " look ", "context": "here"}) == (ChildTask(goal="look", context="here"),)
     batch = {"tasks": [{"goal": "a"}, {"goal": "b", "context": "own", "role": "orchestrator"}], "context": "all"}
-    assert tasks_of(batch) == (
+    assert parse_tasks(batch) == (
         ChildTask(goal="a", context="all"),
         ChildTask(goal="b", context="own", role=ChildRole.ORCHESTRATOR),
     )
@@ -60,7 +60,7 @@ def test_a_goal_is_one_task_and_a_batch_is_many() -> None:
 @pytest.mark.parametrize("arguments", [{}, {"goal": "  "}, {"tasks": []}, {"tasks": [{"goal": "a"}, {"goal": ""}]}])
 def test_a_call_that_asks_for_nothing_is_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(InvalidDelegation, match="nothing was delegated"):
-        tasks_of(arguments)
+        parse_tasks(arguments)
 
 
 def test_depth_and_number_of_tasks_are_bounded() -> None:
@@ -74,14 +74,14 @@ def test_depth_and_number_of_tasks_are_bounded() -> None:
 
 def test_a_leaf_gets_its_parents_tools_without_the_blocked_ones() -> None:
     names = {"terminal", "delegate_task", *BLOCKED_TOOLS}
-    assert child_tools(names, DelegationPolicy(depth_max=9), ChildRole.LEAF, depth=1) == {"terminal"}
+    assert select_child_tools(names, DelegationPolicy(depth_max=9), ChildRole.LEAF, depth=1) == {"terminal"}
 
 
 def test_an_orchestrator_delegates_only_where_the_depth_allows_it() -> None:
     names = {"terminal", "delegate_task", "memory"}
     policy = DelegationPolicy(depth_max=2)
-    assert child_tools(names, policy, ChildRole.ORCHESTRATOR, depth=1) == {"terminal", "delegate_task"}
-    assert child_tools(names, policy, ChildRole.ORCHESTRATOR, depth=2) == {"terminal"}
+    assert select_child_tools(names, policy, ChildRole.ORCHESTRATOR, depth=1) == {"terminal", "delegate_task"}
+    assert select_child_tools(names, policy, ChildRole.ORCHESTRATOR, depth=2) == {"terminal"}
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_an_orchestrator_delegates_only_where_the_depth_allows_it() -> None:
     ],
 )
 def test_every_end_has_its_word(changes: dict[str, object], status: str, exit_reason: str) -> None:
-    [entry] = json.loads(report([outcome(**changes)]))["results"]  # type: ignore[arg-type]
+    [entry] = json.loads(build_report([outcome(**changes)]))["results"]  # type: ignore[arg-type]
     assert (entry["status"], entry["exit_reason"]) == (status, exit_reason)
     assert ("error" in entry) == (status == "failed")
 
 
 def test_a_report_names_what_a_child_did_and_used() -> None:
-    document = json.loads(report([outcome(0), outcome(1)]))
+    document = json.loads(build_report([outcome(0), outcome(1)]))
     assert document["total_duration_seconds"] == 1.23
     assert document["results"][1] == {
         "task_index": 1,
@@ -121,7 +121,7 @@ def test_a_report_names_what_a_child_did_and_used() -> None:
 @pytest.mark.parametrize("children", [1, 3, 16, 17, 100, 1_000])
 def test_all_summaries_together_fit_and_none_is_too_long(children: int) -> None:
     text = "x" * 1_000_000
-    document = json.loads(report([outcome(index, summary=text) for index in range(children)]))
+    document = json.loads(build_report([outcome(index, summary=text) for index in range(children)]))
     lengths = [len(entry["summary"]) for entry in document["results"]]
     assert max(lengths) <= SUMMARY_CHARS_MAX + 60
     assert sum(lengths) <= 470_000
@@ -129,10 +129,10 @@ def test_all_summaries_together_fit_and_none_is_too_long(children: int) -> None:
 
 
 def test_a_shortened_text_keeps_three_quarters_of_its_room_for_the_beginning() -> None:
-    text = shortened("a" * 500 + "b" * 500, 100)
+    text = shorten_middle("a" * 500 + "b" * 500, 100)
     assert text == "a" * 75 + "\n[... 900 characters left out ...]\n" + "b" * 25
-    assert shortened("short", 100) == "short"
-    assert summary_chars(1) == SUMMARY_CHARS_MAX
+    assert shorten_middle("short", 100) == "short"
+    assert compute_summary_chars(1) == SUMMARY_CHARS_MAX
 
 
 def test_only_who_talks_to_somebody_may_be_answered_later() -> None:
@@ -142,18 +142,18 @@ def test_only_who_talks_to_somebody_may_be_answered_later() -> None:
 
 
 def test_a_dispatch_has_the_same_name_in_its_note_and_in_its_result() -> None:
-    note = json.loads(dispatch_note("run_1.1.0", [ChildTask(goal="x" * 1_000)] * 50))
+    note = json.loads(build_dispatch_note("run_1.1.0", [ChildTask(goal="x" * 1_000)] * 50))
     assert (note["status"], note["mode"], note["count"]) == ("dispatched", "background", 50)
     assert (len(note["goals"]), len(note["goals"][0])) == (20, 200)
-    assert f"[BACKGROUND RESULT {note['delegation_id']}:" in background_message("run_1.1.0", [])
-    assert note["delegation_id"] == delegation_id("run_1.1.0") != delegation_id("run_1.1.1")
+    assert f"[BACKGROUND RESULT {note['delegation_id']}:" in build_background_message("run_1.1.0", [])
+    assert note["delegation_id"] == derive_delegation_id("run_1.1.0") != derive_delegation_id("run_1.1.1")
 
 
 # --- background ---
 
 
 def chain_budget(**spent: int) -> Budget:
-    limits = Limits(iterations=10, tokens=1_000, tool_calls=5, nano_usd=1_000)
+    limits = BudgetLimits(iterations=10, tokens=1_000, tool_calls=5, nano_usd=1_000)
     return Budget(limits=limits, spent=Amounts(**spent))
 
 
@@ -175,19 +175,19 @@ def test_nobody_is_sent_into_the_background_without_room_for_three_more_answers(
     budget: Budget, said: str | None
 ) -> None:
     """That of the turn which sends, that of the child, and that of the turn which the child's begins."""
-    refusal = background_refusal(budget, turns=0, turns_max=1, is_shared=True)
+    refusal = explain_background_refusal(budget, turns=0, turns_max=1, is_shared=True)
     assert refusal is None if said is None else refusal is not None and f"of the {said} " in refusal
 
 
 def test_children_with_a_budget_of_their_own_need_no_room_in_the_chains() -> None:
     budget = chain_budget(iterations=8)
-    assert background_refusal(budget, turns=0, turns_max=1, is_shared=False) is None
-    assert background_refusal(budget, turns=0, turns_max=1, is_shared=True) is not None
+    assert explain_background_refusal(budget, turns=0, turns_max=1, is_shared=False) is None
+    assert explain_background_refusal(budget, turns=0, turns_max=1, is_shared=True) is not None
 
 
 @pytest.mark.parametrize(("turns", "turns_max"), [(20, 20), (21, 20), (0, 0)])
 def test_a_chain_goes_on_for_as_many_turns_as_allowed_and_the_refusal_says_so(turns: int, turns_max: int) -> None:
-    refusal = background_refusal(chain_budget(), turns=turns, turns_max=turns_max, is_shared=True)
+    refusal = explain_background_refusal(chain_budget(), turns=turns, turns_max=turns_max, is_shared=True)
     assert refusal is not None
     assert f"for {turns_max} turn(s)" in refusal
-    assert background_refusal(chain_budget(), turns=turns, turns_max=turns + 1, is_shared=True) is None
+    assert explain_background_refusal(chain_budget(), turns=turns, turns_max=turns + 1, is_shared=True) is None

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import ModelReply, ToolRequest
-from hermes_worker.core.recovery import empty
-from hermes_worker.core.recovery.empty import (
+from hermes_worker.core.recovery import reply_policy as empty
+from hermes_worker.core.recovery.reply_policy import (
     Accept,
     AcceptReason,
     AskAgain,
@@ -19,22 +19,22 @@ from hermes_worker.core.recovery.empty import (
     FallBackProvider,
     FinishPartial,
     PartialReason,
+    ReplyContext,
     ReplyCounters,
     ReplyFacts,
     RunTools,
-    Surroundings,
     UnansweredReason,
     Verdict,
-    after_reply,
-    counters_document,
-    counters_from,
-    facts_of,
-    output_limit,
+    build_document,
+    compute_output_limit,
+    judge_reply,
+    parse_counters,
+    read_reply_facts,
 )
 
 FRESH = ReplyCounters()
-ALONE = Surroundings()
-CHAIN = Surroundings(has_fallback=True)
+ALONE = ReplyContext()
+CHAIN = ReplyContext(has_fallback=True)
 
 
 def reply(text: str = "", finish_reason: str = "stop", **facts: object) -> ReplyFacts:
@@ -52,7 +52,7 @@ def said(counters: ReplyCounters) -> list[tuple[str, str]]:
 
 
 def test_visible_text_is_the_answer() -> None:
-    assert after_reply(reply(" <think>x</think>hello "), FRESH, ALONE) == Accept(text="hello")
+    assert judge_reply(reply(" <think>x</think>hello "), FRESH, ALONE) == Accept(text="hello")
 
 
 UNKNOWN_ROUNDS: list[tuple[list[tuple[str, ...]], list[int]]] = [
@@ -69,9 +69,9 @@ def test_the_third_reply_in_a_row_that_names_no_tool_ends_the_turn(
 ) -> None:
     counters, verdict = FRESH, None
     for unknown, count in zip(rounds, expected, strict=True):
-        verdict = after_reply(reply(call_names=("a", "b"), unknown_names=unknown), counters, ALONE)
+        verdict = judge_reply(reply(call_names=("a", "b"), unknown_names=unknown), counters, ALONE)
         if isinstance(verdict, RunTools):
-            counters = counters_from(json.loads(json.dumps(counters_document(verdict.counters))))
+            counters = parse_counters(json.loads(json.dumps(build_document(verdict.counters))))
             assert counters.unknown_rounds == count
     ends = [len(unknown) == 2 and not count for unknown, count in zip(rounds, expected, strict=True)]
     assert isinstance(verdict, FinishPartial) is ends[-1]
@@ -84,19 +84,19 @@ def test_an_empty_reply_in_between_does_not_forget_calls_that_named_no_tool() ->
     unknown = reply(call_names=("a",), unknown_names=("a",))
     counters = FRESH
     for facts in (unknown, reply(""), unknown, reply("", "length", call_names=("a",))):
-        verdict = after_reply(facts, counters, ALONE)
+        verdict = judge_reply(facts, counters, ALONE)
         assert isinstance(verdict, RunTools | AskAgain)
         counters = verdict.counters
-    assert isinstance(after_reply(unknown, counters, ALONE), FinishPartial)
+    assert isinstance(judge_reply(unknown, counters, ALONE), FinishPartial)
 
 
 def test_calls_are_run_and_their_text_kept() -> None:
-    verdict = after_reply(reply("let me see", call_names=("terminal",)), FRESH, ALONE)
+    verdict = judge_reply(reply("let me see", call_names=("terminal",)), FRESH, ALONE)
     assert verdict == RunTools(text="let me see", counters=FRESH)
 
 
 def test_the_facts_of_a_plain_reply() -> None:
-    facts = facts_of(ModelReply(text="t", tool_requests=(ToolRequest(id="1", name="n", arguments="{}"),)))
+    facts = read_reply_facts(ModelReply(text="t", tool_requests=(ToolRequest(id="1", name="n", arguments="{}"),)))
     assert (facts.text, facts.call_names, json.loads(facts.row)["tool_calls"][0]["id"]) == ("t", ("n",), "1")
 
 
@@ -106,25 +106,25 @@ def test_the_facts_of_a_plain_reply() -> None:
 def test_a_cut_answer_is_continued_three_times_then_returned_as_it_is() -> None:
     counters, limits = FRESH, []
     for piece in ("a", "b", "c"):
-        verdict = again(after_reply(reply(piece, "length"), counters, ALONE))
+        verdict = again(judge_reply(reply(piece, "length"), counters, ALONE))
         assert verdict.is_counted
         limits.append(verdict.output_tokens_max)
         counters = verdict.counters
     assert limits == [8_192, 16_384, 32_768]
     assert [role for role, _ in said(counters)] == ["assistant", "user"] * 3
-    ending = after_reply(reply("d", "length"), counters, ALONE)
+    ending = judge_reply(reply("d", "length"), counters, ALONE)
     assert isinstance(ending, FinishPartial)
     assert (ending.text, ending.reason) == ("abcd", PartialReason.TRUNCATED)
 
 
 def test_the_parts_of_a_continued_answer_are_joined_without_a_seam() -> None:
-    counters = again(after_reply(reply("Once upon a ti", "length"), FRESH, ALONE)).counters
-    assert after_reply(reply("me."), counters, ALONE) == Accept(text="Once upon a time.")
+    counters = again(judge_reply(reply("Once upon a ti", "length"), FRESH, ALONE)).counters
+    assert judge_reply(reply("me."), counters, ALONE) == Accept(text="Once upon a time.")
 
 
 def test_the_parts_go_into_the_row_that_calls_tools() -> None:
-    counters = again(after_reply(reply("I will lo", "length"), FRESH, ALONE)).counters
-    verdict = after_reply(reply("ok.", call_names=("terminal",)), counters, ALONE)
+    counters = again(judge_reply(reply("I will lo", "length"), FRESH, ALONE)).counters
+    verdict = judge_reply(reply("ok.", call_names=("terminal",)), counters, ALONE)
     assert verdict == RunTools(text="I will look.", counters=FRESH)
 
 
@@ -140,44 +140,44 @@ def test_the_parts_go_into_the_row_that_calls_tools() -> None:
     ],
 )
 def test_the_model_is_told_why_it_was_cut(facts: dict[str, object], expected: str) -> None:
-    verdict = again(after_reply(reply("part", "length", **facts), FRESH, ALONE))
+    verdict = again(judge_reply(reply("part", "length", **facts), FRESH, ALONE))
     assert said(verdict.counters) == [("assistant", "part"), ("user", expected)]
 
 
 def test_a_cut_reply_without_text_only_gets_more_room() -> None:
-    verdict = again(after_reply(reply("", "length", reasoning="hm"), FRESH, ALONE))
+    verdict = again(judge_reply(reply("", "length", reasoning="hm"), FRESH, ALONE))
     assert (verdict.counters.scaffold, verdict.output_tokens_max) == ((), 8_192)
 
 
 def test_thinking_that_used_up_the_output_ends_the_turn_with_advice() -> None:
-    ending = after_reply(reply("<think>on and on", "length"), FRESH, CHAIN)
+    ending = judge_reply(reply("<think>on and on", "length"), FRESH, CHAIN)
     assert isinstance(ending, FinishPartial)
     assert (ending.text, ending.reason) == ("", PartialReason.THINKING_EXHAUSTED)
 
 
 def test_a_stream_broken_by_a_filter_starts_afresh_elsewhere() -> None:
-    counters = again(after_reply(reply("a", "length"), FRESH, ALONE)).counters
+    counters = again(judge_reply(reply("a", "length"), FRESH, ALONE)).counters
     broken = reply("b", "length", was_cut_by_filter=True)
-    assert after_reply(broken, counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
-    assert isinstance(after_reply(broken, counters, ALONE), AskAgain)
+    assert judge_reply(broken, counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
+    assert isinstance(judge_reply(broken, counters, ALONE), AskAgain)
 
 
 def test_cut_calls_are_asked_for_again_four_times_and_never_executed() -> None:
     counters, limits = FRESH, []
     for _ in range(4):
-        verdict = again(after_reply(reply("", "length", call_names=("write_file",)), counters, ALONE))
+        verdict = again(judge_reply(reply("", "length", call_names=("write_file",)), counters, ALONE))
         assert not verdict.is_counted
         assert verdict.counters.scaffold == ()
         limits.append(verdict.output_tokens_max)
         counters = verdict.counters
     assert limits == [8_192, 16_384, 32_768, 32_768]
-    ending = after_reply(reply("", "length", call_names=("write_file",)), counters, ALONE)
+    ending = judge_reply(reply("", "length", call_names=("write_file",)), counters, ALONE)
     assert isinstance(ending, FinishPartial)
     assert ending.reason is PartialReason.TRUNCATED_CALLS
 
 
 def test_a_round_of_calls_forgives_earlier_cut_ones() -> None:
-    verdict = after_reply(reply("", call_names=("terminal",)), ReplyCounters(reissues=4), ALONE)
+    verdict = judge_reply(reply("", call_names=("terminal",)), ReplyCounters(reissues=4), ALONE)
     assert isinstance(verdict, RunTools)
     assert verdict.counters.reissues == 0
 
@@ -196,14 +196,14 @@ def test_a_round_of_calls_forgives_earlier_cut_ones() -> None:
 def test_the_output_limit_doubles_to_a_ceiling_and_never_sinks(
     default: int | None, requested: int | None, doublings: int, expected: int
 ) -> None:
-    around = Surroundings(output_tokens_default=default, output_tokens_requested=requested)
-    assert output_limit(around, doublings) == expected
+    around = ReplyContext(output_tokens_default=default, output_tokens_requested=requested)
+    assert compute_output_limit(around, doublings) == expected
 
 
 def test_a_blocked_reply_goes_to_the_next_provider_or_ends_the_turn() -> None:
     blocked = reply("I cannot", "content_filter")
-    assert after_reply(blocked, FRESH, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
-    assert after_reply(blocked, FRESH, ALONE) == EndUnanswered(
+    assert judge_reply(blocked, FRESH, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
+    assert judge_reply(blocked, FRESH, ALONE) == EndUnanswered(
         reason=UnansweredReason.CONTENT_POLICY_BLOCKED, text="I cannot"
     )
 
@@ -211,9 +211,9 @@ def test_a_blocked_reply_goes_to_the_next_provider_or_ends_the_turn() -> None:
 def test_an_open_scratchpad_is_asked_again_twice() -> None:
     counters = FRESH
     for _ in range(2):
-        counters = again(after_reply(reply("<REASONING_SCRATCHPAD>hm"), counters, ALONE)).counters
+        counters = again(judge_reply(reply("<REASONING_SCRATCHPAD>hm"), counters, ALONE)).counters
         assert counters.scaffold == ()
-    ending = after_reply(reply("<REASONING_SCRATCHPAD>hm"), counters, ALONE)
+    ending = judge_reply(reply("<REASONING_SCRATCHPAD>hm"), counters, ALONE)
     assert isinstance(ending, FinishPartial)
     assert ending.reason is PartialReason.OPEN_SCRATCHPAD
 
@@ -222,33 +222,33 @@ def test_an_open_scratchpad_is_asked_again_twice() -> None:
 
 
 def test_an_incomplete_reply_is_replayed_twice_and_ends_at_the_third() -> None:
-    first = again(after_reply(reply("a", "incomplete"), FRESH, ALONE)).counters
-    second = again(after_reply(reply("b", "incomplete"), first, ALONE)).counters
+    first = again(judge_reply(reply("a", "incomplete"), FRESH, ALONE)).counters
+    second = again(judge_reply(reply("b", "incomplete"), first, ALONE)).counters
     assert said(second) == [("assistant", "a"), ("assistant", "b")]
-    ending = after_reply(reply("c", "incomplete"), second, ALONE)
+    ending = judge_reply(reply("c", "incomplete"), second, ALONE)
     assert isinstance(ending, FinishPartial)
     assert (ending.text, ending.reason) == ("c", PartialReason.INCOMPLETE)
 
 
 def test_a_repeated_incomplete_text_updates_its_row() -> None:
-    first = again(after_reply(reply("a", "incomplete", row='{"n":1}'), FRESH, ALONE)).counters
-    second = again(after_reply(reply("a", "incomplete", row='{"n":2}'), first, ALONE)).counters
+    first = again(judge_reply(reply("a", "incomplete", row='{"n":1}'), FRESH, ALONE)).counters
+    second = again(judge_reply(reply("a", "incomplete", row='{"n":2}'), first, ALONE)).counters
     assert second.scaffold == ('{"n":2}',)
 
 
 def test_bare_reasoning_is_asked_for_an_answer_once() -> None:
-    first = again(after_reply(reply("", "incomplete", reasoning="hm", row='{"n":1}'), FRESH, ALONE)).counters
-    second = again(after_reply(reply("", "incomplete", reasoning="hm", row='{"n":2}'), first, ALONE)).counters
+    first = again(judge_reply(reply("", "incomplete", reasoning="hm", row='{"n":1}'), FRESH, ALONE)).counters
+    second = again(judge_reply(reply("", "incomplete", reasoning="hm", row='{"n":2}'), first, ALONE)).counters
     assert second.scaffold == ('{"n":2}', first.scaffold[1])
     assert json.loads(first.scaffold[1])["role"] == "user"
 
 
 def test_an_incomplete_reply_with_nothing_in_it_adds_nothing() -> None:
-    assert again(after_reply(reply("", "incomplete"), FRESH, ALONE)).counters == ReplyCounters(incompletes=1)
+    assert again(judge_reply(reply("", "incomplete"), FRESH, ALONE)).counters == ReplyCounters(incompletes=1)
 
 
 def test_encrypted_reasoning_needs_no_nudge() -> None:
-    verdict = again(after_reply(reply("", "incomplete", has_replayable_items=True, row="{}"), FRESH, ALONE))
+    verdict = again(judge_reply(reply("", "incomplete", has_replayable_items=True, row="{}"), FRESH, ALONE))
     assert verdict.counters.scaffold == ("{}",)
 
 
@@ -257,16 +257,16 @@ def limited(text: str, **facts: object) -> ReplyFacts:
 
 
 def test_a_text_that_the_limit_cut_is_continued_and_joined() -> None:
-    verdict = again(after_reply(limited("The beginning, "), FRESH, ALONE))
+    verdict = again(judge_reply(limited("The beginning, "), FRESH, ALONE))
     assert said(verdict.counters) == [("assistant", "The beginning, "), ("user", empty.CONTINUE_AFTER_LIMIT)]
-    assert after_reply(reply("and the end."), verdict.counters, ALONE) == Accept(text="The beginning, and the end.")
+    assert judge_reply(reply("and the end."), verdict.counters, ALONE) == Accept(text="The beginning, and the end.")
 
 
 def test_texts_that_the_limit_cut_are_returned_joined_at_the_third() -> None:
     counters = FRESH
     for piece in ("a ", "b "):
-        counters = again(after_reply(limited(piece), counters, ALONE)).counters
-    ending = after_reply(limited("c"), counters, ALONE)
+        counters = again(judge_reply(limited(piece), counters, ALONE)).counters
+    ending = judge_reply(limited("c"), counters, ALONE)
     assert isinstance(ending, FinishPartial)
     assert (ending.text, ending.reason) == ("a b c", PartialReason.INCOMPLETE)
 
@@ -274,35 +274,35 @@ def test_texts_that_the_limit_cut_are_returned_joined_at_the_third() -> None:
 def test_a_cut_text_that_is_repeated_is_one_part() -> None:
     counters = FRESH
     for _ in range(2):
-        counters = again(after_reply(limited("so far"), counters, ALONE)).counters
+        counters = again(judge_reply(limited("so far"), counters, ALONE)).counters
         assert [role for role, _ in said(counters)] == ["assistant", "user"]
-    ending = after_reply(limited("so far"), counters, ALONE)
+    ending = judge_reply(limited("so far"), counters, ALONE)
     assert isinstance(ending, FinishPartial)
     assert ending.text == "so far"
 
 
 def test_what_the_network_cut_survives_replies_that_stay_incomplete() -> None:
-    counters = again(after_reply(reply("first ", "length", was_cut_by_network=True), FRESH, ALONE)).counters
+    counters = again(judge_reply(reply("first ", "length", was_cut_by_network=True), FRESH, ALONE)).counters
     for piece in ("second ", "third "):
-        counters = again(after_reply(limited(piece), counters, ALONE)).counters
-    ending = after_reply(limited("fourth"), counters, ALONE)
+        counters = again(judge_reply(limited(piece), counters, ALONE)).counters
+    ending = judge_reply(limited("fourth"), counters, ALONE)
     assert isinstance(ending, FinishPartial)
     assert ending.text == "first second third fourth"
 
 
 def test_an_output_limit_that_was_set_is_raised_and_none_is_invented() -> None:
     around = replace(ALONE, output_tokens_default=1_000, output_tokens_requested=1_000)
-    assert again(after_reply(limited("a"), FRESH, around)).output_tokens_max == 2_000
-    assert again(after_reply(limited("", reasoning="hm"), FRESH, around)).output_tokens_max == 2_000
-    assert again(after_reply(limited("a"), FRESH, ALONE)).output_tokens_max is None
-    assert again(after_reply(reply("a", "incomplete"), FRESH, around)).output_tokens_max is None
+    assert again(judge_reply(limited("a"), FRESH, around)).output_tokens_max == 2_000
+    assert again(judge_reply(limited("", reasoning="hm"), FRESH, around)).output_tokens_max == 2_000
+    assert again(judge_reply(limited("a"), FRESH, ALONE)).output_tokens_max is None
+    assert again(judge_reply(reply("a", "incomplete"), FRESH, around)).output_tokens_max is None
 
 
 def test_text_beside_housekeeping_is_the_answer_when_only_reasoning_follows() -> None:
     counters = ReplyCounters(housekeeping_text="Done, noted.")
     for _ in range(2):
-        counters = again(after_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)).counters
-    ending = after_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)
+        counters = again(judge_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)).counters
+    ending = judge_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)
     assert ending == Accept(text="Done, noted.", reason=AcceptReason.PRIOR_CONTENT)
 
 
@@ -310,68 +310,68 @@ def test_text_beside_housekeeping_is_the_answer_when_only_reasoning_follows() ->
 
 
 def test_rung_1_what_was_streamed_is_the_answer() -> None:
-    verdict = after_reply(reply("", streamed_text="<think>x</think>so far"), FRESH, CHAIN)
+    verdict = judge_reply(reply("", streamed_text="<think>x</think>so far"), FRESH, CHAIN)
     assert verdict == Accept(text="so far", reason=AcceptReason.PARTIAL_STREAM_RECOVERY)
 
 
 def test_rung_2_text_beside_housekeeping_is_the_answer() -> None:
-    noted = after_reply(reply("Done, noted.", call_names=("memory", "todo")), FRESH, ALONE)
+    noted = judge_reply(reply("Done, noted.", call_names=("memory", "todo")), FRESH, ALONE)
     assert isinstance(noted, RunTools)
-    verdict = after_reply(reply(), noted.counters, replace(ALONE, is_after_tools=True))
+    verdict = judge_reply(reply(), noted.counters, replace(ALONE, is_after_tools=True))
     assert verdict == Accept(text="Done, noted.", reason=AcceptReason.PRIOR_CONTENT)
 
 
 def test_rung_2_is_forgotten_after_a_real_tool() -> None:
     noted = ReplyCounters(housekeeping_text="Done, noted.")
-    real = after_reply(reply("", call_names=("memory", "terminal")), noted, ALONE)
+    real = judge_reply(reply("", call_names=("memory", "terminal")), noted, ALONE)
     assert isinstance(real, RunTools)
     assert real.counters.housekeeping_text == ""
 
 
 def test_a_cut_answer_is_kept_when_nothing_follows_it() -> None:
-    counters = again(after_reply(reply("The beginning, ", "length"), FRESH, ALONE)).counters
+    counters = again(judge_reply(reply("The beginning, ", "length"), FRESH, ALONE)).counters
     for _ in range(empty.EMPTIES_MAX):
-        counters = again(after_reply(reply(), counters, ALONE)).counters
-    ending = after_reply(reply(), counters, ALONE)
+        counters = again(judge_reply(reply(), counters, ALONE)).counters
+    ending = judge_reply(reply(), counters, ALONE)
     assert isinstance(ending, FinishPartial)
     assert (ending.text, ending.reason) == ("The beginning,", PartialReason.TRUNCATED)
 
 
-AFTER_TOOLS = Surroundings(is_after_tools=True)
+AFTER_TOOLS = ReplyContext(is_after_tools=True)
 
 
 def test_rung_3_silence_after_tools_is_nudged_once_a_round() -> None:
-    first = again(after_reply(reply(), FRESH, AFTER_TOOLS))
+    first = again(judge_reply(reply(), FRESH, AFTER_TOOLS))
     assert [role for role, _ in said(first.counters)] == ["assistant", "user"]
     assert said(first.counters)[0] == ("assistant", "(empty)")
-    second = again(after_reply(reply(), first.counters, AFTER_TOOLS))
+    second = again(judge_reply(reply(), first.counters, AFTER_TOOLS))
     assert second.counters == replace(first.counters, empties=1)
-    called = after_reply(reply("", call_names=("terminal",)), second.counters, AFTER_TOOLS)
+    called = judge_reply(reply("", call_names=("terminal",)), second.counters, AFTER_TOOLS)
     assert isinstance(called, RunTools)
     assert (called.counters.was_nudged_after_tools, called.counters.scaffold) == (False, ())
 
 
 def test_rung_3_leaves_a_model_alone_that_is_thinking_aloud() -> None:
-    verdict = again(after_reply(reply("<think>hm"), FRESH, AFTER_TOOLS))
+    verdict = again(judge_reply(reply("<think>hm"), FRESH, AFTER_TOOLS))
     assert verdict.counters.prefills == 1
 
 
 def test_rung_4_reasoning_is_given_back_twice() -> None:
     counters = FRESH
     for _ in range(2):
-        counters = again(after_reply(reply("", reasoning="hm", row='{"r":1}'), counters, ALONE)).counters
+        counters = again(judge_reply(reply("", reasoning="hm", row='{"r":1}'), counters, ALONE)).counters
     assert (counters.prefills, counters.scaffold) == (2, ('{"r":1}',) * 2)
-    assert again(after_reply(reply("", reasoning="hm"), counters, ALONE)).counters.empties == 1
+    assert again(judge_reply(reply("", reasoning="hm"), counters, ALONE)).counters.empties == 1
 
 
 def test_rungs_5_to_7_retry_three_times_then_fall_back_then_give_up() -> None:
     counters = FRESH
     for expected in (1, 2, 3):
-        verdict = again(after_reply(reply(), counters, CHAIN))
+        verdict = again(judge_reply(reply(), counters, CHAIN))
         assert (verdict.counters.empties, verdict.counters.scaffold, verdict.is_counted) == (expected, (), True)
         counters = verdict.counters
-    assert after_reply(reply(), counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=True)
-    assert after_reply(reply(), counters, ALONE) == EndUnanswered(
+    assert judge_reply(reply(), counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=True)
+    assert judge_reply(reply(), counters, ALONE) == EndUnanswered(
         reason=UnansweredReason.EMPTY_RESPONSE_EXHAUSTED, text="(empty)"
     )
 
@@ -381,7 +381,7 @@ def test_calls_forgive_every_reply_before_them_that_was_none() -> None:
     before = ReplyCounters(
         continuations=2, reissues=2, incompletes=2, unknown_rounds=2, raw_calls=2, prefills=1, empties=2
     )
-    verdict = after_reply(called, before, ALONE)
+    verdict = judge_reply(called, before, ALONE)
     assert isinstance(verdict, RunTools)
     assert verdict.counters == ReplyCounters()
 
@@ -405,8 +405,8 @@ def test_a_turn_without_progress_ends(data: st.DataObject, providers: int) -> No
     """Only calls start the count anew, and the iteration budget bounds those."""
     counters = FRESH
     for _ in range(120):
-        around = Surroundings(has_fallback=providers > 0, is_after_tools=data.draw(st.booleans()))
-        verdict = after_reply(data.draw(_replies), counters, around)
+        around = ReplyContext(has_fallback=providers > 0, is_after_tools=data.draw(st.booleans()))
+        verdict = judge_reply(data.draw(_replies), counters, around)
         if isinstance(verdict, Accept | RunTools | FinishPartial | EndUnanswered):
             return
         providers -= isinstance(verdict, FallBackProvider)
@@ -427,15 +427,15 @@ _counters = st.builds(
 
 @given(_counters)
 def test_counters_survive_the_way_to_another_worker(counters: ReplyCounters) -> None:
-    assert counters_from(json.loads(json.dumps(counters_document(counters)))) == counters
+    assert parse_counters(json.loads(json.dumps(build_document(counters)))) == counters
 
 
 def test_fresh_counters_take_no_room_and_unknown_ones_are_left_out() -> None:
-    assert counters_document(FRESH) == {}
-    assert counters_from({"colour": 1, "empties": 2}) == ReplyCounters(empties=2)
+    assert build_document(FRESH) == {}
+    assert parse_counters({"colour": 1, "empties": 2}) == ReplyCounters(empties=2)
 
 
 @pytest.mark.parametrize("document", [{"empties": "2"}, {"parts": "x"}, {"parts": [1]}, {"empties": True}])
 def test_counters_that_make_no_sense_are_refused(document: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="wrong type"):
-        counters_from(document)
+        parse_counters(document)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.families import FAMILIES, is_host, is_kimi, traits_of
-from hermes_worker.core.traits import STANDARD, ThinkingRequest, WireNeeds
+from hermes_worker.core.model_capabilities import STANDARD, ThinkingRequest, WireNeeds
+from hermes_worker.core.model_families import FAMILIES, find_traits, is_host, is_kimi
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,17 @@ def test_kimi_goes_by_many_names(model: str, expected: bool) -> None:
 
 
 def test_the_first_row_that_says_something_decides_a_field_and_no_other() -> None:
-    sonnet = traits_of("anthropic/Claude-Sonnet-4.6")
+    sonnet = find_traits("anthropic/Claude-Sonnet-4.6")
     assert sonnet.messages_output_max == 64_000  # not that of its elder
     assert sonnet.thinking_request is ThinkingRequest.ADAPTIVE
     assert dict(sonnet.efforts or {}) == {"xhigh": "max"}
     assert (sonnet.family, sonnet.silence_s, sonnet.wire) == ("claude", None, None)
-    assert traits_of("claude-opus-4-20250514").thinking_request is ThinkingRequest.BUDGET
-    assert traits_of("claude-haiku-5").thinking_request is ThinkingRequest.NEVER
+    assert find_traits("claude-opus-4-20250514").thinking_request is ThinkingRequest.BUDGET
+    assert find_traits("claude-haiku-5").thinking_request is ThinkingRequest.NEVER
 
 
 def test_nothing_is_known_of_a_name_that_nobody_lists() -> None:
-    assert traits_of("olmo-3") == traits_of("")
+    assert find_traits("olmo-3") == find_traits("")
 
 
 def test_every_row_of_the_table_says_something_and_fits_some_name() -> None:

@@ -12,18 +12,18 @@ from hermes_worker.core.gateway import (
     LOOK_AGAIN_S_MAX,
     ChatCommand,
     ChatRole,
-    Commanded,
-    Conversed,
-    Disregarded,
+    CommandSaid,
+    EventIgnored,
     GroupPolicy,
+    MessageSaid,
     OfferCode,
     Silence,
     Speakers,
-    look_again_in_s,
+    compute_poll_wait_s,
+    compute_standby_s,
+    create_code,
+    decide_event,
     may_be_called_for,
-    new_code,
-    read_event,
-    standby_s,
 )
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundCommand, InboundEdit, InboundMessage, InboundSender
 from hermes_worker.core.replay import Replay
@@ -38,16 +38,16 @@ def message(text="hello", *, kind=ChatKind.DIRECT, sender=ADA, is_addressed=Fals
 
 
 def test_by_default_nobody_may_speak_and_a_stranger_is_offered_a_code():
-    assert read_event(message(), NOBODY, None) == OfferCode()
+    assert decide_event(message(), NOBODY, None) == OfferCode()
 
 
 def test_a_group_is_told_nothing():
     asked = message("/status", kind=ChatKind.GROUP, is_addressed=True)
-    assert read_event(asked, NOBODY, None) == Disregarded(reason=Silence.STRANGER)
+    assert decide_event(asked, NOBODY, None) == EventIgnored(reason=Silence.STRANGER)
 
 
 def test_nobody_is_offered_a_code_where_that_is_switched_off():
-    assert read_event(message(), Speakers(pairs=False), None) == Disregarded(reason=Silence.STRANGER)
+    assert decide_event(message(), Speakers(pairs=False), None) == EventIgnored(reason=Silence.STRANGER)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_nobody_is_offered_a_code_where_that_is_switched_off():
     [("42", ChatRole.OWNER), ("ada", ChatRole.OWNER), ("@Ada", ChatRole.OWNER), ("*", ChatRole.MEMBER)],
 )
 def test_whom_a_list_names_may_speak(allowed, role):
-    assert read_event(message(), Speakers(allowed=[allowed]), None) == Conversed(text="hello", role=role)
+    assert decide_event(message(), Speakers(allowed=[allowed]), None) == MessageSaid(text="hello", role=role)
 
 
 GROUPS = {"kind": ChatKind.GROUP, "is_addressed": True}
@@ -75,17 +75,17 @@ GROUPS = {"kind": ChatKind.GROUP, "is_addressed": True}
     ],
 )
 def test_somebody_has_the_most_that_anything_gives_them(said, speakers, paired, role):
-    assert read_event(message(**said), speakers, paired) == Conversed(text="hello", role=role)
+    assert decide_event(message(**said), speakers, paired) == MessageSaid(text="hello", role=role)
 
 
 def test_groups_open_to_guests_let_nobody_in_elsewhere():
-    assert read_event(message(), Speakers(groups=GroupPolicy.GUESTS), None) == OfferCode()
+    assert decide_event(message(), Speakers(groups=GroupPolicy.GUESTS), None) == OfferCode()
 
 
 def test_where_groups_are_off_not_even_an_owner_is_heard_there():
     off = Speakers(groups=GroupPolicy.OFF)
-    assert read_event(message(**GROUPS), off, ChatRole.OWNER) == Disregarded(reason=Silence.GROUPS_OFF)
-    assert read_event(message(), off, ChatRole.OWNER) == Conversed(text="hello", role=ChatRole.OWNER)
+    assert decide_event(message(**GROUPS), off, ChatRole.OWNER) == EventIgnored(reason=Silence.GROUPS_OFF)
+    assert decide_event(message(), off, ChatRole.OWNER) == MessageSaid(text="hello", role=ChatRole.OWNER)
 
 
 @pytest.mark.parametrize("replay", Replay)
@@ -97,29 +97,31 @@ def test_for_a_guest_nothing_begins_that_has_an_effect(replay):
 
 @pytest.mark.parametrize("allowed", ["4", "420", "ad", ""])
 def test_part_of_a_name_names_nobody(allowed):
-    assert read_event(message(), Speakers(allowed=[allowed]), None) == OfferCode()
+    assert decide_event(message(), Speakers(allowed=[allowed]), None) == OfferCode()
 
 
 def test_a_display_name_lets_nobody_in():
     sender = InboundSender(id="7", name="42")
-    assert read_event(message(sender=sender), Speakers(allowed=["42"]), None) == OfferCode()
+    assert decide_event(message(sender=sender), Speakers(allowed=["42"]), None) == OfferCode()
 
 
 def test_two_bots_never_talk_even_when_everybody_may_speak():
     bot = InboundSender(id="42", is_bot=True)
-    assert read_event(message(sender=bot), Speakers(allowed=["*"]), ChatRole.OWNER) == Disregarded(reason=Silence.BOT)
+    assert decide_event(message(sender=bot), Speakers(allowed=["*"]), ChatRole.OWNER) == EventIgnored(
+        reason=Silence.BOT
+    )
 
 
 def test_who_has_no_id_is_nobody():
     sender = InboundSender(id="", alt_id="ada")
-    assert read_event(message(sender=sender), Speakers(allowed=["*"]), None) == Disregarded(reason=Silence.NAMELESS)
+    assert decide_event(message(sender=sender), Speakers(allowed=["*"]), None) == EventIgnored(reason=Silence.NAMELESS)
 
 
 def test_in_a_group_only_what_is_addressed_is_taken():
     said = message(kind=ChatKind.GROUP)
-    assert read_event(said, NOBODY, ChatRole.MEMBER) == Disregarded(reason=Silence.NOT_ADDRESSED)
+    assert decide_event(said, NOBODY, ChatRole.MEMBER) == EventIgnored(reason=Silence.NOT_ADDRESSED)
     addressed = message(kind=ChatKind.GROUP, is_addressed=True)
-    assert read_event(addressed, NOBODY, ChatRole.MEMBER) == Conversed(text="hello", role=ChatRole.MEMBER)
+    assert decide_event(addressed, NOBODY, ChatRole.MEMBER) == MessageSaid(text="hello", role=ChatRole.MEMBER)
 
 
 @pytest.mark.parametrize(
@@ -133,43 +135,43 @@ def test_in_a_group_only_what_is_addressed_is_taken():
     ],
 )
 def test_a_text_with_a_slash_is_a_command(text, command, arguments):
-    found = read_event(message(text), NOBODY, ChatRole.OWNER)
-    assert isinstance(found, Commanded)
+    found = decide_event(message(text), NOBODY, ChatRole.OWNER)
+    assert isinstance(found, CommandSaid)
     assert (found.command, found.arguments) == (command, arguments)
 
 
 def test_a_command_in_the_platforms_own_form_is_the_same():
     asked = InboundCommand(event_key="1", chat=InboundChat(id="1"), sender=ADA, name="New", arguments=" x ")
-    said = Commanded(command=ChatCommand.NEW, name="new", arguments="x", role=ChatRole.OWNER)
-    assert read_event(asked, NOBODY, ChatRole.OWNER) == said
+    said = CommandSaid(command=ChatCommand.NEW, name="new", arguments="x", role=ChatRole.OWNER)
+    assert decide_event(asked, NOBODY, ChatRole.OWNER) == said
 
 
 def test_nothing_follows_from_an_edit_or_an_empty_text():
     edit = InboundEdit(event_key="1", chat=InboundChat(id="1"), sender=ADA, text="x")
-    assert read_event(edit, NOBODY, ChatRole.OWNER) == Disregarded(reason=Silence.UNKNOWN_KIND)
-    assert read_event(message("  "), NOBODY, ChatRole.OWNER) == Disregarded(reason=Silence.EMPTY)
+    assert decide_event(edit, NOBODY, ChatRole.OWNER) == EventIgnored(reason=Silence.UNKNOWN_KIND)
+    assert decide_event(message("  "), NOBODY, ChatRole.OWNER) == EventIgnored(reason=Silence.EMPTY)
 
 
 def test_a_code_is_known_again_and_no_other():
-    code, hashed = new_code()
+    code, hashed = create_code()
     assert len(code) == CODE_CHARS
     assert set(code) <= set(CODE_SIGNS)
     assert code not in hashed.hash
-    assert hashed.is_of(code)
-    assert hashed.is_of(f" {code.lower()} ")
-    assert not hashed.is_of(code[:-1])
-    assert new_code()[1].salt != hashed.salt
+    assert hashed.matches(code)
+    assert hashed.matches(f" {code.lower()} ")
+    assert not hashed.matches(code[:-1])
+    assert create_code()[1].salt != hashed.salt
 
 
 def test_an_account_is_asked_again_however_often_it_failed():
-    waits = [look_again_in_s(failures, None) for failures in range(1, 2_001)]
+    waits = [compute_poll_wait_s(failures, None) for failures in range(1, 2_001)]
     assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
     assert waits == sorted(waits)
     assert waits[-1] == LOOK_AGAIN_S_MAX
-    assert look_again_in_s(7, 3.0) == 3.0
-    assert look_again_in_s(7, 1e9) == 600.0
+    assert compute_poll_wait_s(7, 3.0) == 3.0
+    assert compute_poll_wait_s(7, 1e9) == 600.0
 
 
 @pytest.mark.parametrize(("left_s", "wait_s"), [(None, 2.0), (-1.0, 2.0), (0.5, 0.5), (29.0, 29.0), (45.0, 30.0)])
 def test_who_stands_by_asks_when_the_lease_ends_and_twice_a_minute_at_most(left_s, wait_s):
-    assert standby_s(left_s) == wait_s
+    assert compute_standby_s(left_s) == wait_s

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.safety.approvals import Allow, ApprovalPolicy, Ask, Choice, Deny, assess, dangers, is_hardline
+from hermes_worker.safety.approvals import (
+    Allow,
+    ApprovalChoice,
+    ApprovalPolicy,
+    Ask,
+    Deny,
+    assess_command,
+    find_dangers,
+    is_hardline,
+)
 from hermes_worker.safety.commands import Unreadable
 from hermes_worker.safety.dangers import read_command
 
@@ -22,7 +31,7 @@ _QUIET_SHARE_MAX: Final = 1 / 60
 
 
 def _asked(commands: list[str]) -> list[str]:
-    return [command for command in commands if not isinstance(assess(command, ApprovalPolicy()), Allow)]
+    return [command for command in commands if not isinstance(assess_command(command, ApprovalPolicy()), Allow)]
 
 
 @pytest.mark.parametrize("case", _SAMPLE["asks"], ids=lambda case: case["what"])
@@ -59,7 +68,7 @@ def test_ordinary_commands_of_developers_pass() -> None:
     ],
 )
 def test_words_that_are_no_commands_are_not_refused(command: str) -> None:
-    assert list(dangers(command)) == []
+    assert list(find_dangers(command)) == []
     assert not is_hardline(command)
 
 
@@ -74,20 +83,20 @@ def test_writing_to_a_raw_device_is_never_run(command: str) -> None:
     "command", ["ssh h reboot", "docker exec c reboot", "kubectl exec p -- rm -rf /", "mytool reboot"]
 )
 def test_what_a_program_runs_elsewhere_or_perhaps_is_asked_about_and_not_refused(command: str) -> None:
-    assert isinstance(assess(command, ApprovalPolicy()), Ask)
+    assert isinstance(assess_command(command, ApprovalPolicy()), Ask)
     assert not is_hardline(command)
 
 
 @pytest.mark.parametrize("command", ["echo 'a", "echo ok\r\nls", "echo )", "ls \x1b]0;", "cat <<EOF\nx", "$(("])
 def test_what_cannot_be_read_for_certain_is_asked_about_every_time(command: str) -> None:
-    decision = assess(command, ApprovalPolicy(allowed=frozenset(dangers(command))))
+    decision = assess_command(command, ApprovalPolicy(allowed=frozenset(find_dangers(command))))
     assert isinstance(decision, Ask)
-    assert decision.choices == (Choice.ONCE, Choice.DENY)
+    assert decision.choices == (ApprovalChoice.ONCE, ApprovalChoice.DENY)
 
 
 def test_a_name_made_by_an_expansion_is_asked_about_every_time() -> None:
     command = "$x -rf /srv"
-    assert isinstance(assess(command, ApprovalPolicy(allowed=frozenset(dangers(command)))), Ask)
+    assert isinstance(assess_command(command, ApprovalPolicy(allowed=frozenset(find_dangers(command)))), Ask)
 
 
 # --- the reading never raises, and ends soon -------------------------------------------------------------------------
@@ -171,7 +180,7 @@ _PIECES: Final = (
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
 def test_a_reading_of_any_text_never_raises(command: str) -> None:
-    assert isinstance(assess(command, ApprovalPolicy()), Allow | Deny | Ask)
+    assert isinstance(assess_command(command, ApprovalPolicy()), Allow | Deny | Ask)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -181,12 +190,12 @@ def test_a_reading_of_any_text_never_raises(command: str) -> None:
 )
 def test_the_same_piece_thousands_of_times_is_judged_soon(piece: str, head: str) -> None:
     # Pytest's own time limit (120 s) ends a reading that is not linear; the steps are bounded by the reader.
-    assert isinstance(assess(head + piece * (15_000 // len(piece)), ApprovalPolicy()), Allow | Deny | Ask)
+    assert isinstance(assess_command(head + piece * (15_000 // len(piece)), ApprovalPolicy()), Allow | Deny | Ask)
 
 
 @pytest.mark.parametrize("piece", ["x", "(", "$(", "'", "a|", "sudo ", "foo 'rm x' ", "/*", "delete from ", "[["])
 def test_a_megabyte_is_refused_unread(piece: str) -> None:
-    decision = assess(piece * (1_000_000 // len(piece)), ApprovalPolicy())
+    decision = assess_command(piece * (1_000_000 // len(piece)), ApprovalPolicy())
     assert isinstance(decision, Deny)
     with pytest.raises(Unreadable):
         read_command("$(" * 1_000)

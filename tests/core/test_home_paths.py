@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.compactions import CONTEXT_FIELD, visible
+from hermes_worker.core.compactions import CONTEXT_FIELD, select_visible
 from hermes_worker.core.home_paths import (
-    former_home,
+    find_former_home,
     from_stored,
     from_stored_document,
     is_shared_with_copies,
-    same_place,
+    strip_said,
     to_stored,
     to_stored_document,
 )
-from hermes_worker.core.messages import Message, Role, canonical_json, user_body
-from hermes_worker.core.moved_folders import folder_note, from_stored_variables, to_stored_variables
+from hermes_worker.core.messages import Message, Role, build_user_body, canonical_json
+from hermes_worker.core.moved_folders import build_folder_note, from_stored_variables, to_stored_variables
 
 OLD, NEW = "/srv/old", "/mnt/new home"
 names = st.text(st.sampled_from("ab. é/-"), min_size=1, max_size=8).filter(
@@ -63,7 +63,7 @@ def test_a_workspace_says_what_it_was_called_wherever_it_goes() -> None:
         "said": f"{OLD}/workspaces/run_1",
     }
     assert to_stored_document(moved, "root", (NEW,)) == stored
-    assert same_place(moved) == canonical_json({"kind": "local", "root": f"{NEW}/workspaces/run_1"})
+    assert strip_said(moved) == canonical_json({"kind": "local", "root": f"{NEW}/workspaces/run_1"})
 
 
 @pytest.mark.parametrize("kind", ["ssh", "docker", "kubernetes"])
@@ -80,10 +80,10 @@ def test_documents_without_a_path_are_left_alone() -> None:
 
 
 def test_the_home_of_then_is_known_by_a_session_that_was_given_its_workspace() -> None:
-    assert former_home("/a/b/workspaces/run_1", "default", "run_1") == "/a/b"
-    assert former_home("/a/b/workspaces/tenants/t/run_1", "t", "run_1") == "/a/b"
-    assert former_home("/a/b/workspaces/run_1/src", "default", "run_1") is None
-    assert former_home("/a/b/workspaces/run_2", "default", "run_1") is None
+    assert find_former_home("/a/b/workspaces/run_1", "default", "run_1") == "/a/b"
+    assert find_former_home("/a/b/workspaces/tenants/t/run_1", "t", "run_1") == "/a/b"
+    assert find_former_home("/a/b/workspaces/run_1/src", "default", "run_1") is None
+    assert find_former_home("/a/b/workspaces/run_2", "default", "run_1") is None
 
 
 def test_variables_name_the_folder_of_today_and_are_kept_as_of_the_beginning() -> None:
@@ -96,7 +96,7 @@ def test_variables_name_the_folder_of_today_and_are_kept_as_of_the_beginning() -
 
 
 def asked(seq: int = 1) -> Message:
-    return Message(seq=seq, role=Role.USER, body=user_body("go on"))
+    return Message(seq=seq, role=Role.USER, body=build_user_body("go on"))
 
 
 def answered(seq: int, context: str) -> Message:
@@ -110,17 +110,17 @@ def moved_to(root: str, said: str | None = f"{OLD}/w") -> str:
 
 def test_a_model_is_told_once_of_each_folder() -> None:
     prompt = f"Your tools act in the directory {OLD}/w; relative paths are relative to it."
-    assert folder_note([asked()], moved_to(f"{OLD}/w", None), prompt) == ""
-    first = folder_note([asked()], moved_to(f"{NEW}/w"), prompt)
+    assert build_folder_note([asked()], moved_to(f"{OLD}/w", None), prompt) == ""
+    first = build_folder_note([asked()], moved_to(f"{NEW}/w"), prompt)
     assert f"{NEW}/w;" in first and f"{OLD}/w is there" in first
     rows = [asked(), answered(2, f"what a hook said\n\n{first}"), asked(3)]
-    assert first in json.loads(visible(rows)[0].body)["content"]
-    assert folder_note(rows, moved_to(f"{NEW}/w"), prompt) == ""
-    second = folder_note(rows, moved_to("/third/w"), prompt)
+    assert first in json.loads(select_visible(rows)[0].body)["content"]
+    assert build_folder_note(rows, moved_to(f"{NEW}/w"), prompt) == ""
+    second = build_folder_note(rows, moved_to("/third/w"), prompt)
     assert "/third/w;" in second and f"{NEW}/w is there" in second
-    back = folder_note(rows, moved_to(f"{OLD}/w", None), prompt)
+    back = build_folder_note(rows, moved_to(f"{OLD}/w", None), prompt)
     assert f"directory {OLD}/w;" in back
 
 
 def test_a_child_that_began_after_the_move_needs_no_note() -> None:
-    assert folder_note([asked()], moved_to(f"{NEW}/w"), f"You work in {NEW}/w.") == ""
+    assert build_folder_note([asked()], moved_to(f"{NEW}/w"), f"You work in {NEW}/w.") == ""

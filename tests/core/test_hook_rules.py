@@ -17,16 +17,16 @@ from hermes_worker.core.hooks import (
     Approve,
     Block,
     HookKind,
-    Nonsense,
-    OwedCall,
+    InvalidHookAnswer,
+    PendingHookCall,
     ReplaceArguments,
     ReplaceText,
-    answer_of,
-    began,
-    event_id,
-    expanded,
-    observed_by,
-    owed_for,
+    build_event_id,
+    build_observed,
+    expand_events,
+    list_beginning_calls,
+    list_pending_calls,
+    parse_answer,
 )
 from hermes_worker.core.run_events import RunEventName
 
@@ -45,7 +45,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("event", "value", "meaning"), ANSWERS)
 def test_an_answer_means_what_the_table_says(event: str, value: object, meaning: object) -> None:
-    found = answer_of(event, json.dumps(value))
+    found = parse_answer(event, json.dumps(value))
     if isinstance(meaning, Approve):
         assert isinstance(found, Approve) and found.rule == meaning.rule
     else:
@@ -69,40 +69,48 @@ def test_an_answer_means_what_the_table_says(event: str, value: object, meaning:
     ],
 )
 def test_what_means_nothing_is_nonsense(event: str, text: str) -> None:
-    assert isinstance(answer_of(event, text), Nonsense)
+    assert isinstance(parse_answer(event, text), InvalidHookAnswer)
 
 
 @given(st.sampled_from(sorted(HOOK_EVENTS)), st.text() | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
 def test_no_answer_is_too_odd(event: str, text: str) -> None:
-    found = answer_of(event, text)
+    found = parse_answer(event, text)
     if isinstance(found, ReplaceText):
         found.text.encode("utf-8")
         assert "\x00" not in found.text
 
 
 def test_observers_are_told_by_the_events_of_a_run() -> None:
-    observed = observed_by([("audit", ("agent:*", "post_tool_call", "pre_tool_call")), ("bell", ("agent:end",))])
+    observed = build_observed([("audit", ("agent:*", "post_tool_call", "pre_tool_call")), ("bell", ("agent:end",))])
     assert observed["agent:end"] == ("audit", "bell")
     assert "pre_tool_call" not in observed
-    assert owed_for(RunEventName.TOOL_COMPLETED, observed, is_child=False) == [
-        OwedCall(event="post_tool_call", hook="audit")
+    assert list_pending_calls(RunEventName.TOOL_COMPLETED, observed, is_child=False) == [
+        PendingHookCall(event="post_tool_call", hook="audit")
     ]
-    assert [one.hook for one in owed_for(RunEventName.RUN_FAILED, observed, is_child=True)] == ["audit", "bell"]
-    assert owed_for(RunEventName.STEERED, observed, is_child=False) == []
-    assert owed_for(RunEventName.RUN_COMPLETED, NOT_OBSERVED, is_child=False) == []
+    assert [one.hook for one in list_pending_calls(RunEventName.RUN_FAILED, observed, is_child=True)] == [
+        "audit",
+        "bell",
+    ]
+    assert list_pending_calls(RunEventName.STEERED, observed, is_child=False) == []
+    assert list_pending_calls(RunEventName.RUN_COMPLETED, NOT_OBSERVED, is_child=False) == []
 
 
 def test_only_children_are_told_of_as_such_and_only_first_runs_open_sessions() -> None:
-    observed = observed_by([("all", ("subagent_start", "subagent_stop", "session:*"))])
-    assert [one.event for one in owed_for(RunEventName.RUN_COMPLETED, observed, is_child=True)] == ["subagent_stop"]
-    assert owed_for(RunEventName.RUN_COMPLETED, observed, is_child=False) == []
-    assert [one.event for one in began(observed, is_child=True, is_first=True)] == ["session:start", "subagent_start"]
-    assert began(observed, is_child=False, is_first=False) == []
+    observed = build_observed([("all", ("subagent_start", "subagent_stop", "session:*"))])
+    assert [one.event for one in list_pending_calls(RunEventName.RUN_COMPLETED, observed, is_child=True)] == [
+        "subagent_stop"
+    ]
+    assert list_pending_calls(RunEventName.RUN_COMPLETED, observed, is_child=False) == []
+    assert [one.event for one in list_beginning_calls(observed, is_child=True, is_first=True)] == [
+        "session:start",
+        "subagent_start",
+    ]
+    assert list_beginning_calls(observed, is_child=False, is_first=False) == []
 
 
 def test_a_pattern_stands_for_the_events_that_begin_so() -> None:
-    assert set(expanded(("agent:*",))) == {"agent:start", "agent:step", "agent:end"}
-    assert expanded(("nothing:*", "agent:end")) == ("nothing:*", "agent:end")
+    assert set(expand_events(("agent:*",))) == {"agent:start", "agent:step", "agent:end"}
+    assert expand_events(("nothing:*", "agent:end")) == ("nothing:*", "agent:end")
 
 
 def test_no_event_is_both_there_and_absent() -> None:
@@ -114,4 +122,4 @@ def test_no_event_is_both_there_and_absent() -> None:
         "transform_llm_output",
         "pre_compress",
     ]
-    assert event_id("run_1", 4, "agent:end") == "run_1.4.agent:end"
+    assert build_event_id("run_1", 4, "agent:end") == "run_1.4.agent:end"

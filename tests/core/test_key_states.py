@@ -16,15 +16,15 @@ from hermes_worker.core.key_states import (
     KeyCondition,
     KeyRules,
     KeyState,
-    answered,
-    evidence_document,
-    evidence_from,
-    failed,
-    finding,
-    probe_answered,
-    probe_failed,
-    probe_put_off,
-    probe_wait_s,
+    apply_answer,
+    apply_failure,
+    apply_probe_answer,
+    apply_probe_failure,
+    apply_probe_release,
+    compute_probe_wait_s,
+    decide_finding,
+    dump_evidence,
+    parse_evidence,
 )
 
 RULES = KeyRules(runs_needed=3, window_s=60, span_s=5, probe_first_s=10, probe_max_s=100)
@@ -39,7 +39,7 @@ OPEN = KeyState()
 def met(*seen: tuple[Finding, str, float], rules: KeyRules = RULES) -> KeyState:
     state = OPEN
     for found, run, at in seen:
-        state = failed(state, found, run, at, rules)
+        state = apply_failure(state, found, run, at, rules)
     return state
 
 
@@ -66,7 +66,7 @@ def met(*seen: tuple[Finding, str, float], rules: KeyRules = RULES) -> KeyState:
 def test_only_failures_about_the_key_say_something_about_it(
     kind: FailureKind, status: int | None, message: str, found: Finding
 ) -> None:
-    assert finding(Classification(kind=kind, status=status, message=message)) == found
+    assert decide_finding(Classification(kind=kind, status=status, message=message)) == found
 
 
 def test_one_answer_that_there_is_no_money_closes_the_key() -> None:
@@ -96,15 +96,15 @@ def test_evidence_grows_old() -> None:
 
 
 def test_an_answer_takes_back_what_is_held_against_an_open_key() -> None:
-    state = answered(met((DOWN, "a", 1), (DOWN, "b", 2)))
+    state = apply_answer(met((DOWN, "a", 1), (DOWN, "b", 2)))
     assert not state.evidence
-    assert not failed(state, DOWN, "c", 8, RULES).is_closed
+    assert not apply_failure(state, DOWN, "c", 8, RULES).is_closed
 
 
 def test_a_call_that_began_before_does_not_open_a_closed_key() -> None:
     closed = met((NO_MONEY, "a", 1))
-    assert answered(closed) == closed
-    assert failed(closed, DOWN, "b", 2, RULES) == closed
+    assert apply_answer(closed) == closed
+    assert apply_failure(closed, DOWN, "b", 2, RULES) == closed
 
 
 def test_probes_wait_longer_each_time_up_to_the_most() -> None:
@@ -112,7 +112,7 @@ def test_probes_wait_longer_each_time_up_to_the_most() -> None:
     for _ in range(6):
         assert state.probe_at is not None
         now = state.probe_at
-        state = probe_failed(state, NO_MONEY, now, RULES)
+        state = apply_probe_failure(state, NO_MONEY, now, RULES)
         assert state.probe_at is not None
         waits.append(state.probe_at - now)
     assert waits == [20, 40, 80, 100, 100, 100]
@@ -120,17 +120,17 @@ def test_probes_wait_longer_each_time_up_to_the_most() -> None:
 
 
 def test_a_probe_that_is_answered_opens_the_key() -> None:
-    state = probe_answered(met((NO_MONEY, "a", 1)), 20)
+    state = apply_probe_answer(met((NO_MONEY, "a", 1)), 20)
     assert (state.condition, state.since, state.epoch, state.probe_at) == (KeyCondition.OPEN, 20, 1, None)
 
 
 def test_a_refusal_says_that_the_server_works_and_nothing_about_money() -> None:
     down = met((DOWN, "a", 0), (DOWN, "b", 1), (DOWN, "c", 6))
-    assert not probe_failed(down, BAD_REQUEST, 20, RULES).is_closed
-    assert probe_failed(down, NO_MONEY, 20, RULES).condition is KeyCondition.NO_MONEY
-    broke = probe_failed(met((NO_MONEY, "a", 1)), BAD_REQUEST, 20, RULES)
+    assert not apply_probe_failure(down, BAD_REQUEST, 20, RULES).is_closed
+    assert apply_probe_failure(down, NO_MONEY, 20, RULES).condition is KeyCondition.NO_MONEY
+    broke = apply_probe_failure(met((NO_MONEY, "a", 1)), BAD_REQUEST, 20, RULES)
     assert (broke.condition, broke.probes, broke.probe_at) == (KeyCondition.NO_MONEY, 0, 30)
-    assert probe_failed(broke, DOWN, 40, RULES).condition is KeyCondition.NO_MONEY
+    assert apply_probe_failure(broke, DOWN, 40, RULES).condition is KeyCondition.NO_MONEY
 
 
 FINDINGS = st.sampled_from([NO_MONEY, TOO_DEAR, REFUSED, DOWN, BAD_REQUEST, Finding()])
@@ -156,32 +156,32 @@ def test_whatever_happens_a_closed_key_is_tried_again_and_the_state_stays_small(
         before = state
         match what:
             case "failed":
-                state = failed(state, found, f"run{run}", now, RULES, jitter)
+                state = apply_failure(state, found, f"run{run}", now, RULES, jitter)
                 assert state.condition in (before.condition, found.condition)
             case "answered":
-                state = answered(state)
+                state = apply_answer(state)
                 assert state.is_closed == before.is_closed
             case "probe_failed":
-                state = probe_failed(state, found, now, RULES, jitter)
+                state = apply_probe_failure(state, found, now, RULES, jitter)
             case "probe_answered":
-                state = probe_answered(state, now)
+                state = apply_probe_answer(state, now)
                 assert not state.is_closed
             case _:
-                state = probe_put_off(state, now, passed)
+                state = apply_probe_release(state, now, passed)
         assert state.is_closed == (state.probe_at is not None)
         if state != before and state.probe_at is not None:
             assert now < state.probe_at <= now + max(RULES.probe_max_s * 1.2, passed)
         assert len(state.evidence) <= EVIDENCE_MAX
         assert not (state.is_closed and state.evidence)
         assert state.epoch >= before.epoch
-        assert evidence_from(json.loads(json.dumps(evidence_document(state.evidence)))) == state.evidence
+        assert parse_evidence(json.loads(json.dumps(dump_evidence(state.evidence)))) == state.evidence
 
 
 @given(st.integers(-5, 10_000), st.floats(0, 0.999))
 def test_the_wait_for_a_probe_is_bounded(probes: int, jitter: float) -> None:
-    assert RULES.probe_first_s <= probe_wait_s(probes, RULES, jitter) <= RULES.probe_max_s * 1.2
+    assert RULES.probe_first_s <= compute_probe_wait_s(probes, RULES, jitter) <= RULES.probe_max_s * 1.2
 
 
 @pytest.mark.parametrize("document", [None, {}, [1], [["down", "a"]], [["odd", "a", 1.0]], [["down", "a", "1"]]])
 def test_what_is_no_evidence_is_left_out(document: object) -> None:
-    assert evidence_from(document) == ()
+    assert parse_evidence(document) == ()

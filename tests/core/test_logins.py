@@ -7,72 +7,72 @@ import json
 import pytest
 
 from hermes_worker.core.logins import (
-    Deferred,
-    Granted,
+    ExchangeDeferred,
+    ExchangeUnclear,
     Login,
     LoginRefused,
-    LoginStanding,
     LoginState,
-    Unclear,
-    answer_of,
-    fresh_s,
-    standing,
+    LoginUsability,
+    TokensGranted,
+    compute_fresh_s,
+    decide_usability,
+    parse_answer,
 )
 
 
 @pytest.mark.parametrize(
     ("state", "refused", "expected"),
     [
-        (LoginState(), 0, LoginStanding.DUE),
-        (LoginState(claim="c"), 0, LoginStanding.BEING_RENEWED),
-        (LoginState(claim="c", has_lapsed=True), 0, LoginStanding.ABANDONED),
-        (LoginState(dead_reason="x", claim="c"), 0, LoginStanding.DEAD),
-        (LoginState(version=1, sealed="s"), 0, LoginStanding.USABLE),
-        (LoginState(version=1, sealed="s"), 1, LoginStanding.DUE),
-        (LoginState(version=2, sealed="s"), 1, LoginStanding.USABLE),
-        (LoginState(version=1, sealed="s", left_s=900, fresh_s=780), 0, LoginStanding.USABLE),
-        (LoginState(version=1, sealed="s", left_s=100, fresh_s=-20), 0, LoginStanding.DUE),
-        (LoginState(version=1, sealed="s", left_s=-1, fresh_s=-121), 0, LoginStanding.DUE),
+        (LoginState(), 0, LoginUsability.DUE),
+        (LoginState(claim="c"), 0, LoginUsability.BEING_RENEWED),
+        (LoginState(claim="c", has_lapsed=True), 0, LoginUsability.ABANDONED),
+        (LoginState(dead_reason="x", claim="c"), 0, LoginUsability.DEAD),
+        (LoginState(version=1, sealed="s"), 0, LoginUsability.USABLE),
+        (LoginState(version=1, sealed="s"), 1, LoginUsability.DUE),
+        (LoginState(version=2, sealed="s"), 1, LoginUsability.USABLE),
+        (LoginState(version=1, sealed="s", left_s=900, fresh_s=780), 0, LoginUsability.USABLE),
+        (LoginState(version=1, sealed="s", left_s=100, fresh_s=-20), 0, LoginUsability.DUE),
+        (LoginState(version=1, sealed="s", left_s=-1, fresh_s=-121), 0, LoginUsability.DUE),
         # A token that is still good is used while another worker renews it, and to its end when nobody can.
-        (LoginState(version=1, sealed="s", left_s=100, fresh_s=-20, claim="c"), 0, LoginStanding.USABLE),
+        (LoginState(version=1, sealed="s", left_s=100, fresh_s=-20, claim="c"), 0, LoginUsability.USABLE),
         (
             LoginState(version=1, sealed="s", left_s=100, fresh_s=-20, claim="c", has_lapsed=True),
             0,
-            LoginStanding.USABLE,
+            LoginUsability.USABLE,
         ),
-        (LoginState(version=1, sealed="s", left_s=100, fresh_s=-20, dead_reason="x"), 0, LoginStanding.USABLE),
-        (LoginState(version=1, sealed="s", left_s=-1, fresh_s=-121, dead_reason="x"), 0, LoginStanding.DEAD),
-        (LoginState(version=1, sealed="s", left_s=900, fresh_s=780, dead_reason="x"), 1, LoginStanding.DEAD),
-        (LoginState(version=1, sealed="s", left_s=-1, fresh_s=-121, claim="c"), 0, LoginStanding.BEING_RENEWED),
+        (LoginState(version=1, sealed="s", left_s=100, fresh_s=-20, dead_reason="x"), 0, LoginUsability.USABLE),
+        (LoginState(version=1, sealed="s", left_s=-1, fresh_s=-121, dead_reason="x"), 0, LoginUsability.DEAD),
+        (LoginState(version=1, sealed="s", left_s=900, fresh_s=780, dead_reason="x"), 1, LoginUsability.DEAD),
+        (LoginState(version=1, sealed="s", left_s=-1, fresh_s=-121, claim="c"), 0, LoginUsability.BEING_RENEWED),
     ],
 )
-def test_the_state_of_a_login_says_what_to_do(state: LoginState, refused: int, expected: LoginStanding) -> None:
-    assert standing(state, refused=refused) is expected
+def test_the_state_of_a_login_says_what_to_do(state: LoginState, refused: int, expected: LoginUsability) -> None:
+    assert decide_usability(state, refused=refused) is expected
 
 
 @pytest.mark.parametrize(
     ("status", "document", "expected"),
     [
-        (200, {"access_token": "a", "refresh_token": "r", "expires_in": 3600}, Granted),
-        (200, {"access_token": "a"}, Granted),
-        (200, {"access_token": "a b"}, Unclear),
-        (200, {"access_token": "a\r\nX: y"}, Unclear),
-        (200, {"access_token": ""}, Unclear),
-        (200, ["a"], Unclear),
+        (200, {"access_token": "a", "refresh_token": "r", "expires_in": 3600}, TokensGranted),
+        (200, {"access_token": "a"}, TokensGranted),
+        (200, {"access_token": "a b"}, ExchangeUnclear),
+        (200, {"access_token": "a\r\nX: y"}, ExchangeUnclear),
+        (200, {"access_token": ""}, ExchangeUnclear),
+        (200, ["a"], ExchangeUnclear),
         (302, {}, LoginRefused),
         (400, {"error": "invalid_grant"}, LoginRefused),
         (401, {"error": "invalid_client"}, LoginRefused),
         (404, "not found", LoginRefused),
-        (408, {}, Deferred),
-        (429, {"error": "slow_down"}, Deferred),
-        (500, {}, Deferred),
-        (503, "<html>", Deferred),
+        (408, {}, ExchangeDeferred),
+        (429, {"error": "slow_down"}, ExchangeDeferred),
+        (500, {}, ExchangeDeferred),
+        (503, "<html>", ExchangeDeferred),
     ],
 )
 def test_the_answer_of_a_token_server_says_whether_the_token_is_spent(
     status: int, document: object, expected: type
 ) -> None:
-    assert type(answer_of(status, json.dumps(document).encode())) is expected
+    assert type(parse_answer(status, json.dumps(document).encode())) is expected
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_the_answer_of_a_token_server_says_whether_the_token_is_spent(
     [(3600, 3600.0), ("3600", 3600.0), (1e99, 366 * 86_400.0), (0, None), (-1, None), (True, None), ("nan", None)],
 )
 def test_the_lifetime_is_a_sane_number_or_nothing(said: object, lifetime_s: float | None) -> None:
-    answer = answer_of(200, json.dumps({"access_token": "a", "expires_in": said}).encode())
-    assert isinstance(answer, Granted)
+    answer = parse_answer(200, json.dumps({"access_token": "a", "expires_in": said}).encode())
+    assert isinstance(answer, TokensGranted)
     assert answer.lifetime_s == lifetime_s
 
 
 def test_a_body_that_is_no_document_is_no_grant() -> None:
-    assert isinstance(answer_of(200, b"\xff" + b"[" * 100_000), Unclear)
+    assert isinstance(parse_answer(200, b"\xff" + b"[" * 100_000), ExchangeUnclear)
 
 
 def test_a_token_is_renewed_before_its_end_and_a_short_lived_one_half_way() -> None:
-    assert (fresh_s(3600), fresh_s(100), fresh_s(None)) == (3480, 50, None)
+    assert (compute_fresh_s(3600), compute_fresh_s(100), compute_fresh_s(None)) == (3480, 50, None)
 
 
 def test_a_login_is_known_by_everything_it_is_made_of_and_shows_nothing_of_it() -> None:

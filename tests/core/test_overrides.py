@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, widens
-from hermes_worker.settings import setting_of
+from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, is_wider
+from hermes_worker.settings import find_setting
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ from hermes_worker.settings import setting_of
     ],
 )
 def test_a_caller_may_only_allow_less(key: str, above: object, wanted: object, expected: bool) -> None:
-    assert widens(OVERRIDABLE[key], above, wanted) is expected
+    assert is_wider(OVERRIDABLE[key], above, wanted) is expected
 
 
 def test_nothing_that_holds_a_secret_an_address_or_a_place_may_be_overridden() -> None:
     for key in OVERRIDABLE:
-        assert not setting_of(key)[1].is_secret, key
+        assert not find_setting(key)[1].is_secret, key
         assert not key.endswith(("url", "host", "key", "dirs", "image", "home", "passthrough")), key
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_worker.core.pacing import LOCAL_BUSY_WAIT_S, Allowance, Pace, Pacing
+from hermes_worker.core.local_rate_limits import LOCAL_BUSY_WAIT_S, Allowance, Pace, Pacing
 
 
 def wait_s(pacing: Pacing, now: float, ticket: str = "t", tokens: int = 0, **limits: Any) -> float:
-    return pacing.wait_s(now, ticket=ticket, tokens=tokens, pace=Pace(**limits), minute_s=60, call_s_max=900)
+    return pacing.request_leave_s(now, ticket=ticket, tokens=tokens, pace=Pace(**limits), minute_s=60, call_s_max=900)
 
 
 def test_without_limits_nobody_waits() -> None:
@@ -30,7 +30,7 @@ def test_a_whole_minutes_tokens_may_be_used_at_once() -> None:
 def test_calls_in_flight_are_counted_until_they_end_or_are_too_old() -> None:
     pacing = Pacing()
     assert [wait_s(pacing, 100.0, ticket, in_flight_max=1) for ticket in "aba"] == [0, LOCAL_BUSY_WAIT_S, 0]
-    pacing.end("a")
+    pacing.end_call("a")
     assert wait_s(pacing, 100.0, "b", in_flight_max=1) == 0
     assert wait_s(pacing, 1_001.0, "c", in_flight_max=1) == 0
 
@@ -44,7 +44,7 @@ def test_the_longest_cool_down_counts() -> None:
 
 def test_an_allowance_is_used_up_and_comes_back() -> None:
     allowance = Allowance(at_once=2, per_s=4)
-    assert [allowance.take(at) for at in (10.0, 10.0, 10.0, 10.25, 10.25)] == [True, True, False, True, False]
-    allowance.give_back()
-    assert allowance.take(10.25)
-    assert [allowance.take(99.0) for _ in range(3)] == [True, True, False]
+    assert [allowance.take_one(at) for at in (10.0, 10.0, 10.0, 10.25, 10.25)] == [True, True, False, True, False]
+    allowance.return_one()
+    assert allowance.take_one(10.25)
+    assert [allowance.take_one(99.0) for _ in range(3)] == [True, True, False]

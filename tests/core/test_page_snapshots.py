@@ -12,12 +12,12 @@ from hermes_worker.core.page_snapshots import (
     MASK,
     PageChange,
     PageElement,
-    SeenPage,
-    compact,
-    cut,
-    elements,
-    same_element,
-    without,
+    PageSnapshot,
+    compact_snapshot,
+    find_same_element,
+    mask_secrets,
+    parse_elements,
+    shorten_snapshot,
 )
 
 PAGE = """- main [ref=e1]:
@@ -37,23 +37,23 @@ PAGE = """- main [ref=e1]:
     - button "in" [ref=f1e2]"""
 
 
-def at(text: str, url: str = "http://a/") -> SeenPage:
-    return SeenPage(url=url, text=text)
+def at(text: str, url: str = "http://a/") -> PageSnapshot:
+    return PageSnapshot(url=url, text=text)
 
 
 def found(text: str, ref: str) -> PageElement | PageChange:
-    return same_element(at(PAGE), at(text), ref)
+    return find_same_element(at(PAGE), at(text), ref)
 
 
 def test_roles_names_refs_and_surroundings_are_read() -> None:
-    read = {one.ref: one for one in elements(PAGE) if one.ref}
+    read = {one.ref: one for one in parse_elements(PAGE) if one.ref}
     assert (read["e2"].role, read["e2"].name) == ("heading", "Shop [ref=e9]")
     assert "e9" not in read, "what a page writes into a name is no ref"
     assert (read["e3"].name, read["e4"].text, read["e12"].text) == ("a: b", "hunter2", "Buy now")
     assert read["f1e2"].around == (("main", ""), ("iframe", ""))
 
 
-@pytest.mark.parametrize("ref", [one.ref for one in elements(PAGE) if one.ref])
+@pytest.mark.parametrize("ref", [one.ref for one in parse_elements(PAGE) if one.ref])
 def test_everything_is_found_again_on_a_page_that_stayed(ref: str) -> None:
     same = found(PAGE, ref)
     assert isinstance(same, PageElement) and same.ref == ref
@@ -80,7 +80,7 @@ def test_of_equal_elements_it_is_the_one_in_the_same_row() -> None:
 
 
 def test_another_address_name_role_or_place_is_a_change() -> None:
-    assert same_element(at(PAGE), at(PAGE, "http://b/"), "e3") is PageChange.ADDRESS
+    assert find_same_element(at(PAGE), at(PAGE, "http://b/"), "e3") is PageChange.ADDRESS
     assert found(PAGE, "e99") is PageChange.UNKNOWN_REF
     assert found(PAGE.replace("a: b", "a: c"), "e3") is PageChange.GONE
     assert found(PAGE.replace('"in"', '"out"'), "f1e2") is PageChange.GONE
@@ -90,26 +90,28 @@ def test_another_address_name_role_or_place_is_a_change() -> None:
 
 def test_what_stands_in_a_field_is_no_part_of_it_and_passwords_are_masked() -> None:
     assert isinstance(found(PAGE.replace("hunter2", "other"), "e4"), PageElement)
-    assert "hunter2" not in without(PAGE, ["hunter2"]) and MASK in without(PAGE, ["hunter2"])
-    assert without("- textbox [ref=e1]: ab\n- button [ref=e2]: cab", ["ab"]).endswith("cab")
+    assert "hunter2" not in mask_secrets(PAGE, ["hunter2"]) and MASK in mask_secrets(PAGE, ["hunter2"])
+    assert mask_secrets("- textbox [ref=e1]: ab\n- button [ref=e2]: cab", ["ab"]).endswith("cab")
 
 
 def test_a_compact_snapshot_has_what_can_be_acted_on() -> None:
-    short = compact(PAGE)
+    short = compact_snapshot(PAGE)
     assert "Buy now" in short and '"Delete"' in short and "listitem" in short
     assert "12:00" not in short and "apples" not in short
-    assert cut("a\n" * 100, 50).startswith("a\na") and "more characters" in cut("a\n" * 100, 50)
+    assert shorten_snapshot("a\n" * 100, 50).startswith("a\na") and "more characters" in shorten_snapshot(
+        "a\n" * 100, 50
+    )
 
 
 @given(st.lists(st.text(max_size=20), max_size=6), st.text(max_size=200))
 def test_whatever_a_page_says_is_read_without_an_error(names: list[str], junk: str) -> None:
     text = "\n".join(f"{'  ' * depth}- button {json.dumps(name)} [ref=e{depth}]" for depth, name in enumerate(names))
     for page in (text, junk, f"{text}\n{junk}"):
-        for one in elements(page):
+        for one in parse_elements(page):
             if one.ref is not None:
-                same_element(at(page), at(page), one.ref)
-        compact(page)
-        without(page, [junk])
-    read = [one for one in elements(text) if one.ref]
+                find_same_element(at(page), at(page), one.ref)
+        compact_snapshot(page)
+        mask_secrets(page, [junk])
+    read = [one for one in parse_elements(text) if one.ref]
     if all(name.isprintable() for name in names):
         assert [one.name for one in read] == names

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.personal_ids import hashed_chat, hashed_user, hides_ids
+from hermes_worker.core.personal_ids import hash_chat_id, hash_user_id, hides_ids
 
 
 def test_hashes_are_the_originals() -> None:
-    assert hashed_user("12345") == "user_5994471abb01"
-    assert hashed_chat("telegram:12345") == "telegram:5994471abb01"
-    assert hashed_chat("12345") == "5994471abb01"
-    assert hashed_chat(":12345") != ":5994471abb01"
+    assert hash_user_id("12345") == "user_5994471abb01"
+    assert hash_chat_id("telegram:12345") == "telegram:5994471abb01"
+    assert hash_chat_id("12345") == "5994471abb01"
+    assert hash_chat_id(":12345") != ":5994471abb01"
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from hermes_worker.core.previews import (
     EVERY_S,
     IDLE_S_MAX,
-    ChatStanding,
     FinishByEdit,
     FinishByRemoval,
     FinishBySending,
     FinishLater,
     LookLater,
     PreviewOutcome,
+    PreviewState,
     ShowAgain,
     ShowNew,
-    after_preview,
-    finish,
-    next_preview,
-    shown_of,
-    text_hash,
+    apply_outcome,
+    compute_text_hash,
+    decide_finish,
+    decide_preview,
+    select_shown_text,
 )
 
 LONG = "a text that is long enough to be shown"
@@ -48,7 +48,7 @@ class Flow:
     """A row, its chat and a clock."""
 
     chat: Chat = field(default_factory=Chat)
-    standing: ChatStanding = field(default_factory=ChatStanding)
+    standing: PreviewState = field(default_factory=PreviewState)
     now: float = 0.0
     edits: list[float] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class Flow:
         self.standing = replace(self.standing, idle_s=self.standing.idle_s + seconds)
 
     def look(self, text: str, outcome: PreviewOutcome, arrived: bool) -> float | None:
-        step = next_preview(self.standing, text)
+        step = decide_preview(self.standing, text)
         if isinstance(step, LookLater):
             return step.delay_s
         new_id = None
@@ -72,15 +72,15 @@ class Flow:
             del self.chat.messages[step.message_id]
         elif outcome is PreviewOutcome.GONE:
             outcome = PreviewOutcome.REFUSED
-        after = after_preview(self.standing, step, outcome, message_id=new_id, retry_after_s=7.0)
+        after = apply_outcome(self.standing, step, outcome, message_id=new_id, retry_after_s=7.0)
         self.standing = after.standing
         return after.delay_s
 
     def end(self, parts: list[str], *, is_first_text: bool) -> None:
-        step = finish(self.standing, parts_sent=0, is_first_text=is_first_text)
+        step = decide_finish(self.standing, parts_sent=0, is_first_text=is_first_text)
         if isinstance(step, FinishLater):
             self.wait(step.delay_s)
-            step = finish(self.standing, parts_sent=0, is_first_text=is_first_text)
+            step = decide_finish(self.standing, parts_sent=0, is_first_text=is_first_text)
         match step:
             case FinishByEdit(message_id=message_id):
                 self.edits.append(self.now)
@@ -124,24 +124,24 @@ def test_a_chat_ends_with_exactly_the_parts_of_the_answer_in_order(
 
 
 def test_nothing_is_shown_that_is_short_or_stands_there_already() -> None:
-    assert isinstance(next_preview(ChatStanding(idle_s=9.0), "[SILENT]"), LookLater)
-    shown = ChatStanding(message_id="7", shown_hash=text_hash(LONG), idle_s=9.0)
-    assert isinstance(next_preview(shown, LONG), LookLater)
-    assert next_preview(shown, f"{LONG}!") == ShowAgain(message_id="7", text=f"{LONG}!")
+    assert isinstance(decide_preview(PreviewState(idle_s=9.0), "[SILENT]"), LookLater)
+    shown = PreviewState(message_id="7", shown_hash=compute_text_hash(LONG), idle_s=9.0)
+    assert isinstance(decide_preview(shown, LONG), LookLater)
+    assert decide_preview(shown, f"{LONG}!") == ShowAgain(message_id="7", text=f"{LONG}!")
 
 
 def test_a_run_that_writes_nothing_is_looked_at_ever_more_seldom() -> None:
-    waits = [next_preview(ChatStanding(idle_s=idle_s), "") for idle_s in (0.0, 8.0, 3_600.0)]
+    waits = [decide_preview(PreviewState(idle_s=idle_s), "") for idle_s in (0.0, 8.0, 3_600.0)]
     assert waits == [LookLater(delay_s=delay_s) for delay_s in (EVERY_S, 2.0, IDLE_S_MAX)]
 
 
 def test_the_last_word_is_kept_back_since_it_may_become_a_secret() -> None:
-    assert shown_of("the key is sk-abcdef", lambda _: True) == "the key is"
-    assert shown_of("sk-abcdef", lambda _: True) == ""
+    assert select_shown_text("the key is sk-abcdef", lambda _: True) == "the key is"
+    assert select_shown_text("sk-abcdef", lambda _: True) == ""
 
 
 @given(st.text(alphabet="ab \n🐈", max_size=400), st.integers(8, 60))
 def test_of_a_long_text_its_end_is_shown(text: str, room: int) -> None:
-    shown = shown_of(text, lambda part: len(part.encode("utf-16-le")) // 2 <= room)
+    shown = select_shown_text(text, lambda part: len(part.encode("utf-16-le")) // 2 <= room)
     assert len(shown.encode("utf-16-le")) // 2 <= room
     assert text.strip().startswith(shown) or shown.startswith("…")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.pricing import CostStatus, Price, own_price
-from hermes_worker.models.prices import cost_of, is_priced, price_of
+from hermes_worker.core.pricing import CostStatus, Price, parse_own_price
+from hermes_worker.models.prices import cost_of, find_price, is_priced
 
 
 def test_every_kind_of_token_has_its_price() -> None:
@@ -39,7 +39,7 @@ def test_every_kind_of_token_has_its_price() -> None:
     ],
 )
 def test_a_model_is_found_under_its_names(provider: str, model: str, input_usd: str) -> None:
-    price = price_of(provider, model)
+    price = find_price(provider, model)
     assert price is not None
     assert price.input == Decimal(input_usd)
     assert price.as_of
@@ -50,7 +50,7 @@ def test_a_model_is_found_under_its_names(provider: str, model: str, input_usd: 
     [("anthropic", "claude-opus-4-8-turbo"), ("openai", "gpt-4o-2"), ("custom", "gpt-4o"), ("", "gpt-4o"), ("", "")],
 )
 def test_a_model_that_is_only_similar_has_no_price(provider: str, model: str) -> None:
-    assert price_of(provider, model) is None
+    assert find_price(provider, model) is None
     cost = cost_of(Usage(input=1), provider=provider, model=model)
     assert (cost.usd, cost.status) == (None, CostStatus.UNKNOWN)
 
@@ -97,12 +97,12 @@ def test_the_cost_of_two_calls_is_the_sum_of_their_costs(first: Usage, second: U
 
 
 def test_a_price_of_ones_own_is_read_with_or_without_its_cache_parts() -> None:
-    place, price = own_price("custom:mine:7b=0.5/1.5/0.05/0.6")
+    place, price = parse_own_price("custom:mine:7b=0.5/1.5/0.05/0.6")
     assert place == ("custom", "mine:7b")
     assert (price.input, price.output, price.cache_read, price.cache_write) == tuple(
         Decimal(usd) for usd in ("0.5", "1.5", "0.05", "0.6")
     )
-    _, price = own_price("groq:openai/gpt-oss=1/2")
+    _, price = parse_own_price("groq:openai/gpt-oss=1/2")
     assert (price.cache_read, price.cache_write) == (Decimal(1), Decimal(1))
 
 
@@ -111,7 +111,7 @@ def test_a_price_of_ones_own_is_read_with_or_without_its_cache_parts() -> None:
 )
 def test_a_price_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        own_price(text)
+        parse_own_price(text)
 
 
 def test_it_is_known_beforehand_whether_a_cost_will_be_known() -> None:
@@ -120,4 +120,4 @@ def test_it_is_known_beforehand_whether_a_cost_will_be_known() -> None:
     assert is_priced("openai-codex", "whatever")
     assert is_priced("scripted", "whatever")
     assert not is_priced("custom", "mine")
-    assert is_priced("custom", "mine", dict([own_price("custom:mine=1/2")]))
+    assert is_priced("custom", "mine", dict([parse_own_price("custom:mine=1/2")]))

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.ranges import ByteRange, UnsatisfiableRange, asked_range
+from hermes_worker.core.ranges import ByteRange, UnsatisfiableRange, parse_range
 
 ETAG = '"abc"'
 
 
 def asked(header: str | None, size: int = 10, if_range: str | None = None) -> ByteRange | UnsatisfiableRange | None:
-    return asked_range(header, size, if_range=if_range, etag=ETAG)
+    return parse_range(header, size, if_range=if_range, etag=ETAG)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def asked(header: str | None, size: int = 10, if_range: str | None = None) -> By
 def test_one_range_of_bytes_is_served(header: str, first: int, last: int) -> None:
     found = asked(header)
     assert found == ByteRange(first=first, last=last, size=10)
-    assert found.of(b"0123456789") == b"0123456789"[first : last + 1]
+    assert found.slice(b"0123456789") == b"0123456789"[first : last + 1]
     assert found.content_range == f"bytes {first}-{last}/10"
 
 
@@ -79,4 +79,4 @@ def test_whatever_is_asked_the_part_lies_in_the_file(header: str, size: int) -> 
     found = asked(header, size)
     if isinstance(found, ByteRange):
         assert 0 <= found.first <= found.last < size
-        assert len(found.of(bytes(size))) == found.last - found.first + 1
+        assert len(found.slice(bytes(size))) == found.last - found.first + 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.rate_limits import RateLimits, read_rate_limits, seconds_of
+from hermes_worker.core.rate_limits import RateLimits, parse_duration_s, parse_rate_limits
 
 
 def limits(**headers: str) -> RateLimits | None:
-    return read_rate_limits([(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()])
+    return parse_rate_limits([(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()])
 
 
 def test_openais_headers_give_both_limits() -> None:
@@ -50,7 +50,7 @@ def test_anthropics_limits_are_per_minute_and_input_counts_before_the_sum() -> N
 def test_nonsense_is_no_limit(value: str) -> None:
     raw = [(b"x-ratelimit-limit-requests", value.encode()), (b"x-ratelimit-reset-requests", b"1s")]
 
-    assert read_rate_limits(raw) is None
+    assert parse_rate_limits(raw) is None
 
 
 def test_a_response_without_such_headers_says_nothing() -> None:
@@ -62,9 +62,9 @@ def test_a_response_without_such_headers_says_nothing() -> None:
     [("1s", 1.0), ("6m0s", 360.0), ("120ms", 0.12), ("1h2m3s", 3723.0), ("7", 7.0), ("2m59.56s", 179.56)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert seconds_of(text) == pytest.approx(seconds)
+    assert parse_duration_s(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "1s tomorrow", "-1s", "1s 2", "9" * 20 + "s"])
 def test_what_is_no_duration(text: str) -> None:
-    assert seconds_of(text) is None
+    assert parse_duration_s(text) is None

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hermes_worker.core.messages import ToolRequest
 from hermes_worker.core.recovery.repair import (
     ArgumentsOutcome,
-    arguments_text,
     assess_arguments,
-    dedupe,
+    drop_repeated_calls,
+    dump_arguments,
     repair_arguments,
     repair_tool_name,
 )
@@ -163,7 +163,7 @@ def test_no_arguments_whatever_raise(received: object) -> None:
         assert json.loads(assessed.arguments, parse_constant=_never) is not _NOT_JSON
         assert assessed.arguments.encode()
     assert json.loads(repair_arguments(received), parse_constant=_never) is not _NOT_JSON
-    assert isinstance(arguments_text(received), str)
+    assert isinstance(dump_arguments(received), str)
 
 
 _NOT_JSON = object()
@@ -280,4 +280,4 @@ def test_a_repeated_call_is_kept_once() -> None:
         ToolRequest(id="3", name="read_file", arguments='{"path":"a"}'),
         ToolRequest(id="4", name="write_file", arguments='{"path":"a"}'),
     ]
-    assert [call.id for call in dedupe(calls)] == ["1", "2", "4"]
+    assert [call.id for call in drop_repeated_calls(calls)] == ["1", "2", "4"]

@@ -13,7 +13,7 @@ from hermes_worker.core.recovery.classify import RawError, classify
 from hermes_worker.core.recovery.reported_limits import (
     parse_available_output_tokens,
     parse_context_limit,
-    plausible_window,
+    require_plausible_window,
 )
 
 SEEN = [
@@ -125,4 +125,4 @@ def test_room_for_an_answer_is_told_from_an_input_that_fills_the_window(said: st
     ("value", "window"), [(8_192, 8_192), (0, None), (-1, None), (True, None), ("8192", None), (10**12, None)]
 )
 def test_a_window_that_makes_no_sense_is_none(value: object, window: int | None) -> None:
-    assert plausible_window(value) == window
+    assert require_plausible_window(value) == window

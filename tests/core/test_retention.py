@@ -13,11 +13,11 @@ from hermes_worker.features.retention.rules import (
     RetentionKind,
     RetentionRule,
     SessionFacts,
-    before,
-    chain_may_go,
-    is_over,
-    rule_of,
-    rules_of,
+    compute_cutoff,
+    is_session_expired,
+    may_delete_chain,
+    parse_rule,
+    parse_rules,
 )
 
 DAY_S = 86_400.0
@@ -37,20 +37,20 @@ OLD = NOW - 40 * DAY_S
     ],
 )
 def test_a_rule_is_read_and_written_the_same(text: str, rule: RetentionRule) -> None:
-    assert rule_of(RetentionKind.RUNS, text) == rule
-    assert rule_of(RetentionKind.RUNS, str(rule)) == rule
+    assert parse_rule(RetentionKind.RUNS, text) == rule
+    assert parse_rule(RetentionKind.RUNS, str(rule)) == rule
 
 
 @pytest.mark.parametrize("text", ["", "30", "d", "0d", "30m", "-1d", "1d/", "1d/-1", "99999d", "1e3d", "never "])
 def test_a_text_that_is_no_rule_is_refused(text: str) -> None:
     with pytest.raises(InvalidRule, match="runs"):
-        rule_of(RetentionKind.RUNS, text)
+        parse_rule(RetentionKind.RUNS, text)
 
 
 @pytest.mark.parametrize("text", ["transcripts=/3", "nothing=30d", "runs"])
 def test_a_rule_for_nothing_or_that_cannot_count_is_refused(text: str) -> None:
     with pytest.raises(InvalidRule):
-        rules_of([text])
+        parse_rules([text])
 
 
 def test_what_people_made_stays_by_default() -> None:
@@ -61,12 +61,12 @@ def test_what_people_made_stays_by_default() -> None:
 
 def test_either_the_age_or_the_count_is_enough() -> None:
     rule = RetentionRule(age_s=30 * DAY_S, count=10)
-    assert before(FOR_EVER, NOW, None) is None
-    assert before(rule, NOW, None) == NOW - 30 * DAY_S
-    by_count = before(rule, NOW, NOW - DAY_S)
+    assert compute_cutoff(FOR_EVER, NOW, None) is None
+    assert compute_cutoff(rule, NOW, None) == NOW - 30 * DAY_S
+    by_count = compute_cutoff(rule, NOW, NOW - DAY_S)
     assert by_count is not None and NOW - DAY_S < by_count < NOW - DAY_S + 1
-    assert before(rule, NOW, NOW - 60 * DAY_S) == NOW - 30 * DAY_S
-    assert before(RetentionRule(count=0), NOW, NOW) == NOW - FLOOR_S
+    assert compute_cutoff(rule, NOW, NOW - 60 * DAY_S) == NOW - 30 * DAY_S
+    assert compute_cutoff(RetentionRule(count=0), NOW, NOW) == NOW - FLOOR_S
 
 
 def chain(**changes: object) -> ChainFacts:
@@ -85,14 +85,14 @@ def chain(**changes: object) -> ChainFacts:
     "changes", [{"is_held": True}, {"is_needed": True}, {"open_runs": 1}, {"ended_at": None}, {"ended_at": NOW - 60.0}]
 )
 def test_a_chain_stays_for_any_one_reason(changes: dict[str, object]) -> None:
-    assert chain_may_go(chain(), NOW, (), NOW) and chain_may_go(chain(), None, (1, 2), NOW)
-    assert not chain_may_go(chain(**changes), NOW, (1, 2), NOW)
+    assert may_delete_chain(chain(), NOW, (), NOW) and may_delete_chain(chain(), None, (1, 2), NOW)
+    assert not may_delete_chain(chain(**changes), NOW, (1, 2), NOW)
 
 
 def test_a_chain_goes_with_its_sessions_only_when_all_of_them_go() -> None:
-    assert not chain_may_go(chain(), None, (1,), NOW)
-    assert not chain_may_go(chain(sessions=frozenset()), None, (1,), NOW)
-    assert not chain_may_go(chain(), OLD, (), NOW), "the bound is exclusive"
+    assert not may_delete_chain(chain(), None, (1,), NOW)
+    assert not may_delete_chain(chain(sessions=frozenset()), None, (1,), NOW)
+    assert not may_delete_chain(chain(), OLD, (), NOW), "the bound is exclusive"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def test_a_session_that_lives_stays(changes: dict[str, object]) -> None:
         "is_held": False,
         "is_needed": False,
     }
-    assert is_over(SessionFacts(**facts), NOW - DAY_S)  # type: ignore[arg-type]
-    assert not is_over(SessionFacts(**facts), None)  # type: ignore[arg-type]
-    assert not is_over(SessionFacts(**{**facts, **changes}), NOW - DAY_S)  # type: ignore[arg-type]
+    assert is_session_expired(SessionFacts(**facts), NOW - DAY_S)  # type: ignore[arg-type]
+    assert not is_session_expired(SessionFacts(**facts), None)  # type: ignore[arg-type]
+    assert not is_session_expired(SessionFacts(**{**facts, **changes}), NOW - DAY_S)  # type: ignore[arg-type]

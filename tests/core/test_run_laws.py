@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Dimension
-from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, outstanding
+from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, list_outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -28,7 +28,7 @@ from hermes_worker.core.run import (
     RunStatus,
     WaitKind,
 )
-from hermes_worker.core.step import apply, step
+from hermes_worker.core.step import apply_event, step_run
 
 FAILURE = Failure(kind="timeout", message="late")
 law = settings(max_examples=40, deadline=None, derandomize=True)
@@ -75,7 +75,7 @@ def every_event(run: Run) -> list[ev.Event]:
         ev.ResumeRequested(),
         ev.StopRequested(),
         ev.DeadlinePassed(reason=ExitReason.IDLE_EXCEEDED, failure=FAILURE),
-        ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=FAILURE),
+        ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=FAILURE),
     ]
     for position in range(-1, len(run.calls) + 1):
         events += [
@@ -111,7 +111,7 @@ def histories(draw: st.DrawFn, *, length: int = 20) -> list[Step]:
         if draw(st.integers(0, 5)):
             candidates = [event for event in candidates if event.kind not in _RARELY] or list(candidates)
         event = draw(st.sampled_from(candidates))
-        after, effects = step(run, event)
+        after, effects = step_run(run, event)
         history.append(Step(before=run, event=event, after=after, effects=effects))
         if run.status.is_terminal:
             break
@@ -126,7 +126,7 @@ def legal_events(run: Run) -> tuple[ev.Event, ...]:
 
 def is_legal(run: Run, event: ev.Event) -> bool:
     try:
-        apply(run, event)
+        apply_event(run, event)
     except InvalidTransition:
         return False
     return True
@@ -155,7 +155,7 @@ def test_an_illegal_event_raises_nothing_but_invalid_transition(history: list[St
     run = history[-1].after
     for event in [*every_event(run), reply]:
         try:
-            apply(run, event)
+            apply_event(run, event)
         except InvalidTransition as refusal:
             assert "'r'" in str(refusal)
 
@@ -165,7 +165,7 @@ def test_an_illegal_event_raises_nothing_but_invalid_transition(history: list[St
 def test_an_event_that_arrives_twice_is_refused_or_changes_nothing(history: list[Step]) -> None:
     for taken in history:
         try:
-            again, effects = step(taken.after, taken.event)
+            again, effects = step_run(taken.after, taken.event)
         except InvalidTransition:
             continue
         assert again == taken.after
@@ -192,7 +192,7 @@ def test_a_run_has_an_exit_reason_exactly_when_it_has_ended(history: list[Step])
 def test_an_ended_run_leaves_nothing_open(history: list[Step]) -> None:
     for taken in history:
         if taken.after.status.is_terminal:
-            assert not taken.after.unsettled
+            assert not taken.after.unsettled_calls
             assert not taken.after.is_held
             assert taken.after.resume_at is None
 
@@ -207,7 +207,7 @@ def test_every_call_gets_exactly_one_terminal_status(history: list[Step]) -> Non
         for position, was, became in call_changes(taken):
             settled[taken.after.iteration, position] += int(became in SETTLED and was not in SETTLED)
             assert was not in SETTLED or became is was
-    open_calls = {(history[-1].after.iteration, call.position) for call in history[-1].after.unsettled}
+    open_calls = {(history[-1].after.iteration, call.position) for call in history[-1].after.unsettled_calls}
     assert {key for key, times in settled.items() if times} == asked - open_calls
     assert set(settled.values()) <= {0, 1}
 
@@ -216,8 +216,8 @@ def test_every_call_gets_exactly_one_terminal_status(history: list[Step]) -> Non
 @given(histories())
 def test_the_next_model_call_waits_for_every_result(history: list[Step]) -> None:
     for taken in history:
-        if any(isinstance(effect, Iterate) for effect in outstanding(taken.after)):
-            assert not taken.after.unsettled
+        if any(isinstance(effect, Iterate) for effect in list_outstanding(taken.after)):
+            assert not taken.after.unsettled_calls
 
 
 @law
@@ -226,7 +226,7 @@ def test_a_segment_waits_for_the_one_before_it(history: list[Step]) -> None:
     for taken in history:
         run = taken.after
         begun = [call.segment for call in run.calls if call.status is not CallStatus.PENDING]
-        due = [run.calls[effect.position].segment for effect in outstanding(run) if isinstance(effect, CallEffect)]
+        due = [run.calls[effect.position].segment for effect in list_outstanding(run) if isinstance(effect, CallEffect)]
         for segment in due:
             assert all(call.status.is_settled for call in run.calls if call.segment < segment)
             assert max(begun, default=0) <= segment
@@ -239,20 +239,20 @@ def test_nothing_is_outstanding_only_when_somebody_or_something_is_waited_for(hi
     for taken in history:
         run = taken.after
         if run.status.is_terminal or run.status.is_parked:
-            assert outstanding(run) == frozenset()
-        elif not outstanding(run):
+            assert list_outstanding(run) == frozenset()
+        elif not list_outstanding(run):
             assert run.is_held
         if run.status is RunStatus.STOPPING:
             assert run.is_held
-            assert outstanding(run) == frozenset()
+            assert list_outstanding(run) == frozenset()
 
 
 @law
 @given(histories())
 def test_the_effects_of_a_step_are_what_it_added_to_the_outstanding(history: list[Step]) -> None:
     for taken in history:
-        assert taken.effects == outstanding(taken.after) - outstanding(taken.before)
-        assert taken.effects.isdisjoint(outstanding(taken.before))
+        assert taken.effects == list_outstanding(taken.after) - list_outstanding(taken.before)
+        assert taken.effects.isdisjoint(list_outstanding(taken.before))
 
 
 @law
@@ -260,7 +260,7 @@ def test_the_effects_of_a_step_are_what_it_added_to_the_outstanding(history: lis
 def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) -> None:
     """What drops out of the outstanding was claimed, put off by a pause, cut off by the end, or (a call) cancelled."""
     for taken in history:
-        for gone in outstanding(taken.before) - outstanding(taken.after):
+        for gone in list_outstanding(taken.before) - list_outstanding(taken.after):
             after = taken.after
             if after.status is RunStatus.PAUSED:
                 continue
@@ -278,7 +278,7 @@ def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) 
 @given(histories())
 def test_no_effect_is_handed_out_twice_in_one_attempt_except_to_go_on(history: list[Step]) -> None:
     """After a release, a wait or an answer."""
-    handed: Counter[Effect] = Counter(outstanding(history[0].before))
+    handed: Counter[Effect] = Counter(list_outstanding(history[0].before))
     again = (
         ev.IterationReleased
         | ev.CallReleased
@@ -312,7 +312,7 @@ def test_a_run_is_parked_for_its_calls_exactly_while_they_are_all_that_can_go_on
         if run.status in CALL_WAITS:
             assert stuck
             assert not run.is_held
-            assert run.status in {call.waits_for.parked_as for call in run.open_segment if call.waits_for}
+            assert run.status in {call.waits_for.parked_status for call in run.open_segment if call.waits_for}
         elif run.status is RunStatus.RUNNING:
             assert not stuck
 
@@ -333,13 +333,13 @@ def test_a_paused_run_begins_nothing_and_goes_on_where_it_was(history: list[Step
     run = history[-1].after
     if run.status.is_terminal or run.status is RunStatus.STOPPING:
         return
-    paused = apply(run, ev.PauseRequested())
+    paused = apply_event(run, ev.PauseRequested())
     assert paused.status is RunStatus.PAUSED
-    assert outstanding(paused) == frozenset()
-    resumed = apply(paused, ev.ResumeRequested())
+    assert list_outstanding(paused) == frozenset()
+    resumed = apply_event(paused, ev.ResumeRequested())
     assert resumed.calls == run.calls
-    assert outstanding(resumed) >= outstanding(run)
-    assert resumed.status in CALL_WAITS or resumed.is_held or outstanding(resumed)
+    assert list_outstanding(resumed) >= list_outstanding(run)
+    assert resumed.status in CALL_WAITS or resumed.is_held or list_outstanding(resumed)
 
 
 @law
@@ -419,7 +419,7 @@ def test_a_run_whose_budget_is_used_up_ends_with_its_next_reply(
     if not run.is_asking:
         return
     spent = replace(run, exhausted=dimension.value)
-    after, effects = step(spent, reply)
+    after, effects = step_run(spent, reply)
     assert effects == frozenset()
     assert after.iteration == run.iteration
     if run.status is RunStatus.STOPPING:
@@ -445,7 +445,7 @@ def test_a_once_call_whose_tool_runs_never_goes_back_to_pending_but_to_ask(histo
 def test_what_is_due_of_a_call_is_its_tool_or_its_question(history: list[Step]) -> None:
     for taken in history:
         run = taken.after
-        for effect in outstanding(run):
+        for effect in list_outstanding(run):
             if isinstance(effect, CallEffect):
                 assert isinstance(effect, AskAuxiliary) == run.calls[effect.position].asks
 
@@ -493,11 +493,11 @@ def test_a_once_call_that_was_running_never_counts_as_without_effect_unless_its_
 def test_a_stop_leads_to_an_end_once_the_claims_are_given_up(history: list[Step], seed: int) -> None:
     """Whoever holds a claim loses it, hands it back or reports; in whatever order, the run then ends."""
     random = Random(seed)
-    run = apply(history[-1].after, ev.StopRequested())
+    run = apply_event(history[-1].after, ev.StopRequested())
     for _ in range(20):
         if run.status.is_terminal:
             break
-        run = apply(run, random.choice(list(ways_to_give_up(run))))
+        run = apply_event(run, random.choice(list(ways_to_give_up(run))))
     assert run.status.is_terminal
 
 
@@ -531,12 +531,12 @@ def test_a_healthy_run_never_needs_the_sweeper(script: list[ev.ModelReplied], se
     """Doing exactly the effects that were handed out, in any order, brings a run to its end."""
     random = Random(seed)
     run = Run(run_id="r", iterations_max=cap)
-    queue: list[Effect] = list(outstanding(run))
+    queue: list[Effect] = list(list_outstanding(run))
     while queue:
         effect = queue.pop(random.randrange(len(queue)))
-        assert effect in outstanding(run)
+        assert effect in list_outstanding(run)
         for event in done(effect, script, asks=random.random() < 0.3):
-            run, effects = step(run, event)
+            run, effects = step_run(run, event)
             queue += sorted(effects, key=repr)
     assert run.status is RunStatus.COMPLETED
 
@@ -549,14 +549,14 @@ def test_losses_handed_back_and_duplicates_change_nothing_but_time(
     """Workers vanish, hand back and get every message twice; with attempts left the run still completes."""
     random = Random(seed)
     run = Run(run_id="r", iterations_max=cap, attempts_max=1_000)
-    queue: list[Effect] = list(outstanding(run)) * 2
+    queue: list[Effect] = list(list_outstanding(run)) * 2
     while queue:
         effect = queue.pop(random.randrange(len(queue)))
-        if effect not in outstanding(run):
+        if effect not in list_outstanding(run):
             continue  # a stale or repeated message finds nothing
         accident = random.random() < 0.3
         for event in mishap(effect) if accident else done(effect, script, asks=random.random() < 0.3):
-            run, effects = step(run, event)
+            run, effects = step_run(run, event)
             queue += sorted(effects, key=repr) * 2
     assert run.status is RunStatus.COMPLETED
 
@@ -585,15 +585,15 @@ def test_a_step_that_kills_every_worker_is_tried_exactly_as_often_as_allowed(att
     run = Run(run_id="r", attempts_max=attempts_max)
     tries = 0
     while not run.status.is_terminal:
-        run = apply(apply(run, ev.IterationClaimed()), ev.IterationLost(loss=ev.Loss.SEEN))
+        run = apply_event(apply_event(run, ev.IterationClaimed()), ev.IterationLost(loss=ev.Loss.SEEN))
         tries += int(run.is_suspect)
     assert (tries, run.exit_reason) == (attempts_max + 1, ExitReason.STEP_QUARANTINED), "once in company, then alone"
 
 
 def test_the_laws_can_fail() -> None:
     """A run whose settled call is opened again breaks them: the walk is able to see what it claims to see."""
-    run = apply(apply(Run(run_id="r"), ev.IterationClaimed()), ev.ModelReplied(calls=(_once(),)))
-    running = apply(run, ev.CallClaimed(position=0))
+    run = apply_event(apply_event(Run(run_id="r"), ev.IterationClaimed()), ev.ModelReplied(calls=(_once(),)))
+    running = apply_event(run, ev.CallClaimed(position=0))
     reopened = replace(running, calls=(replace(running.calls[0], status=CallStatus.PENDING),))
     broken = [Step(before=running, event=ev.CallLost(position=0), after=reopened, effects=frozenset())]
     with pytest.raises(AssertionError):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.recovery.scrub import (
+from hermes_worker.core.recovery.reasoning_tags import (
     ThinkScrubber,
     extract_reasoning,
     has_open_scratchpad,

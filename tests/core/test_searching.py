@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.searching import (
+from hermes_worker.core.search_queries import (
     QUERY_CHARS_MAX,
     SNIPPET_WORDS,
     TEXT_CHARS_MAX,
-    Wanted,
-    _found,
-    folded,
-    hits,
-    read_query,
-    snippet,
-    text_of,
-    words_of,
+    WantedWord,
+    _iterate_matches,
+    build_snippet,
+    count_hits,
+    extract_text,
+    fold_text,
+    make_words,
+    parse_query,
 )
 
 WORDS = {
@@ -37,11 +37,11 @@ WORDS = {
 
 @pytest.mark.parametrize("text", WORDS)
 def test_the_words_of_a_text_stay_what_is_stored(text: str) -> None:
-    assert words_of(folded(text)) == sorted(WORDS[text].split()), "WORDS_MADE_BY has to be another one"
+    assert make_words(fold_text(text)) == sorted(WORDS[text].split()), "WORDS_MADE_BY has to be another one"
 
 
-def _words(text: str) -> list[list[list[Wanted]]]:
-    query = read_query(text)
+def _words(text: str) -> list[list[list[WantedWord]]]:
+    query = parse_query(text)
     return [[list(term.words) for term in group.all_of] for group in query.groups] if query else []
 
 
@@ -64,14 +64,14 @@ def test_what_means_nothing_is_left_out(text: str, plain: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "   ", '""', "***", "AND OR NOT", "!?"])
 def test_what_asks_for_nothing_is_no_query(text: str) -> None:
-    assert read_query(text) is None
+    assert parse_query(text) is None
 
 
 def test_a_query_is_cut_and_has_a_bounded_number_of_terms() -> None:
-    query = read_query("x " * 10_000)
+    query = parse_query("x " * 10_000)
     assert query is not None
     assert len(query.groups[0].all_of) == 32
-    assert read_query(" " * QUERY_CHARS_MAX + "x") is None
+    assert parse_query(" " * QUERY_CHARS_MAX + "x") is None
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,18 @@ def test_a_query_is_cut_and_has_a_bounded_number_of_terms() -> None:
     ],
 )
 def test_hits_are_counted_in_the_text_itself(query: str, text: str, count: int) -> None:
-    asked = read_query(query)
+    asked = parse_query(query)
     assert asked is not None
-    assert hits(asked, folded(text)) == count
+    assert count_hits(asked, fold_text(text)) == count
 
 
 def test_a_hostile_text_costs_no_more_than_its_length() -> None:
-    asked = read_query('"a b c d" x* a-a-a')
+    asked = parse_query('"a b c d" x* a-a-a')
     assert asked is not None
-    text = folded("a- " * TEXT_CHARS_MAX)
-    assert hits(asked, text) == 0
+    text = fold_text("a- " * TEXT_CHARS_MAX)
+    assert count_hits(asked, text) == 0
     assert len(text) == TEXT_CHARS_MAX
-    assert sum(len(word.encode()) for word in words_of(folded("\ufdfa" * TEXT_CHARS_MAX))) < 2**20
+    assert sum(len(word.encode()) for word in make_words(fold_text("\ufdfa" * TEXT_CHARS_MAX))) < 2**20
 
 
 ASKED = ("a", "ab", '"a b"', "a*", "a-b", '"a b9"*', "9")
@@ -116,19 +116,19 @@ SIGNS = st.text(st.sampled_from("ab9_-. \n'(\u00e9\u0301\u0939\u093f\u6f22\u3042
 
 @given(query=st.sampled_from(ASKED), text=SIGNS)
 def test_terms_of_ascii_are_found_where_the_pattern_for_all_of_unicode_finds_them(query: str, text: str) -> None:
-    asked = read_query(query)
+    asked = parse_query(query)
     if asked is None:
         return
-    same = folded(text)
+    same = fold_text(text)
     for group in asked.groups:
         for term in group.all_of:
             assert term.ascii_pattern
             slow = [found.span() for found in re.finditer(term.pattern, same)]
-            assert [found.span() for found in _found(term, same)] == slow
+            assert [found.span() for found in _iterate_matches(term, same)] == slow
 
 
 def test_a_query_of_ascii_needs_no_table_of_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = read_query('"over the" hill* NOT a-b.c')
+    asked = parse_query('"over the" hill* NOT a-b.c')
     assert asked is not None
     for group in asked.groups:
         for term in (*group.all_of, *group.none_of):
@@ -136,20 +136,20 @@ def test_a_query_of_ascii_needs_no_table_of_unicode(monkeypatch: pytest.MonkeyPa
     made: list[str] = []
     compiled = re.compile
     monkeypatch.setattr(re, "compile", lambda pattern: made.append(pattern) or compiled(pattern))
-    assert hits(asked, "over the hills") == hits(asked, "over\u2026 the \u2014 hills \u6f22") == 2
+    assert count_hits(asked, "over the hills") == count_hits(asked, "over\u2026 the \u2014 hills \u6f22") == 2
     assert max(map(len, made)) < 120, made
 
 
 def test_a_snippet_marks_hits_in_the_letters_of_the_text() -> None:
-    asked = read_query("kyoto 数据")
+    asked = parse_query("kyoto 数据")
     assert asked is not None
     text = "One " * 100 + "goes to\nKyoto and 大数据库 " + "two " * 100
-    shown = snippet(asked, text)
+    shown = build_snippet(asked, text)
     assert shown.startswith("…One ")
     assert ">>>Kyoto<<< and 大>>>数据<<<库 two" in shown
     assert shown.endswith("two…")
     assert len(shown.split()) <= SNIPPET_WORDS
-    assert snippet(asked, "ﬁ kyoto 数据") == "fi >>>kyoto<<< >>>数据<<<"
+    assert build_snippet(asked, "ﬁ kyoto 数据") == "fi >>>kyoto<<< >>>数据<<<"
 
 
 def test_of_a_message_its_text_and_its_calls_can_be_found() -> None:
@@ -158,10 +158,11 @@ def test_of_a_message_its_text_and_its_calls_can_be_found() -> None:
         return json.dumps({"role": "assistant", "content": None, "tool_calls": calls})
 
     arguments = {"path": "a\nb", "n": [1, None, {"k": "v"}]}
-    assert text_of(asking(json.dumps(arguments))) == "read\npath\na\nb\nn\n1\nk\nv"
-    assert text_of(asking("{no json")) == "read\n{no json"
-    assert text_of('{"content":[{"text":"hi","type":"text"},{"image_url":{},"type":"image_url"}]}') == "hi"
+    assert extract_text(asking(json.dumps(arguments))) == "read\npath\na\nb\nn\n1\nk\nv"
+    assert extract_text(asking("{no json")) == "read\n{no json"
+    assert extract_text('{"content":[{"text":"hi","type":"text"},{"image_url":{},"type":"image_url"}]}') == "hi"
     assert (
-        text_of('{"content":"x","tool_calls":[{"function":{"arguments":"{no json","name":"n"}}]}') == "x\nn\n{no json"
+        extract_text('{"content":"x","tool_calls":[{"function":{"arguments":"{no json","name":"n"}}]}')
+        == "x\nn\n{no json"
     )
-    assert text_of("[1]") == ""
+    assert extract_text("[1]") == ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.core.segments import SegmentCall, plan
+from hermes_worker.core.segments import SegmentCall, plan_segments
 
 
 def _safe(name: str) -> SegmentCall:
@@ -47,27 +47,27 @@ REFERENCE_ROWS = [
 
 @pytest.mark.parametrize(("calls", "expected"), [row[1:] for row in REFERENCE_ROWS], ids=[r[0] for r in REFERENCE_ROWS])
 def test_the_planner_agrees_with_the_reference(calls: list[SegmentCall], expected: tuple[int, ...]) -> None:
-    assert plan(calls) == expected
+    assert plan_segments(calls) == expected
 
 
 def test_no_calls_need_no_segment() -> None:
-    assert plan([]) == ()
+    assert plan_segments([]) == ()
 
 
 def test_reads_of_one_file_run_beside_each_other() -> None:
-    assert plan([_read("/w/a"), _read("/w/a"), _read("/w/a")]) == (0, 0, 0)
+    assert plan_segments([_read("/w/a"), _read("/w/a"), _read("/w/a")]) == (0, 0, 0)
 
 
 def test_a_patch_without_a_single_path_runs_alone() -> None:
-    assert plan([_read("/w/a"), V4A_PATCH, _read("/w/b")]) == (0, 1, 2)
+    assert plan_segments([_read("/w/a"), V4A_PATCH, _read("/w/b")]) == (0, 1, 2)
 
 
 def test_a_common_prefix_of_two_names_is_not_an_overlap() -> None:
-    assert plan([_write("/w/a"), _write("/w/ab")]) == (0, 0)
+    assert plan_segments([_write("/w/a"), _write("/w/ab")]) == (0, 0)
 
 
 def test_dots_in_a_path_do_not_hide_an_overlap() -> None:
-    assert plan([_write("/w/x/../a"), _write("/w/a/.")]) == (0, 1)
+    assert plan_segments([_write("/w/x/../a"), _write("/w/a/.")]) == (0, 1)
 
 
 _paths = st.sampled_from(["/w", "/w/a", "/w/a/b", "/w/ab", "/w/c", "/v"])
@@ -85,7 +85,7 @@ _batches = st.lists(_calls, max_size=12)
 @settings(deadline=None)
 @given(_batches)
 def test_the_order_of_the_calls_is_kept_without_gaps(calls: list[SegmentCall]) -> None:
-    segments = plan(calls)
+    segments = plan_segments(calls)
     assert len(segments) == len(calls)
     assert sorted(segments) == list(segments)
     assert set(segments) == set(range(max(segments, default=-1) + 1))
@@ -94,7 +94,7 @@ def test_the_order_of_the_calls_is_kept_without_gaps(calls: list[SegmentCall]) -
 @settings(deadline=None)
 @given(_batches)
 def test_a_barrier_shares_its_segment_with_nobody(calls: list[SegmentCall]) -> None:
-    segments = plan(calls)
+    segments = plan_segments(calls)
     for call, segment in zip(calls, segments, strict=True):
         if call.is_barrier or (call.path is None and not call.is_parallel_safe):
             assert segments.count(segment) == 1
@@ -103,7 +103,7 @@ def test_a_barrier_shares_its_segment_with_nobody(calls: list[SegmentCall]) -> N
 @settings(deadline=None)
 @given(_batches)
 def test_calls_of_one_segment_never_touch_each_others_paths(calls: list[SegmentCall]) -> None:
-    segments = plan(calls)
+    segments = plan_segments(calls)
     placed = [(call, segment) for call, segment in zip(calls, segments, strict=True) if call.path is not None]
     for index, (call, segment) in enumerate(placed):
         for other, other_segment in placed[:index]:
@@ -115,12 +115,12 @@ def test_calls_of_one_segment_never_touch_each_others_paths(calls: list[SegmentC
 @settings(deadline=None)
 @given(_batches)
 def test_a_new_segment_is_opened_only_for_a_reason(calls: list[SegmentCall]) -> None:
-    segments = plan(calls)
+    segments = plan_segments(calls)
     for index in range(1, len(calls)):
         if segments[index] == segments[index - 1]:
             continue
         before = [call for call, segment in zip(calls, segments, strict=True) if segment == segments[index - 1]]
-        assert plan([*before, calls[index]]) == (*(0 for _ in before), 1)
+        assert plan_segments([*before, calls[index]]) == (*(0 for _ in before), 1)
 
 
 @settings(max_examples=40, deadline=None)
@@ -138,7 +138,7 @@ def test_a_new_segment_is_opened_only_for_a_reason(calls: list[SegmentCall]) -> 
 )
 def test_calls_that_run_at_once_never_meet_on_a_path_and_never_pass_a_barrier(calls: list[SegmentCall]) -> None:
     """With threads: what the planner lets run together does run together, and each looks around."""
-    segments = plan(calls)
+    segments = plan_segments(calls)
     at_work: set[int] = set()
     ended: set[int] = set()
     wrong: list[str] = []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.core.recovery.served_windows import MODELS, OF_OWN_SERVERS, places
+from hermes_worker.core.recovery.served_windows import MODELS, OF_OWN_SERVERS, list_queries
 
 MODEL = "qwen3:8b"
 READERS = {place.path: place.read for place in (MODELS, *OF_OWN_SERVERS)}
@@ -44,8 +44,8 @@ def test_a_model_of_ollama_without_a_tag_is_its_latest() -> None:
 
 
 def test_only_a_server_of_ones_own_is_asked_at_other_doors() -> None:
-    assert [place.path for place in places(is_own_server=False)] == ["/models"]
-    assert len(places(is_own_server=True)) == len(READERS)
+    assert [place.path for place in list_queries(is_own_server=False)] == ["/models"]
+    assert len(list_queries(is_own_server=True)) == len(READERS)
 
 
 _values = st.recursive(

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.agent.prompt.pipeline import import_history
-from hermes_worker.core.session_imports import MESSAGES_MAX, ImportedSession, InvalidImport, imported_session
+from hermes_worker.core.session_imports import MESSAGES_MAX, ImportedSession, InvalidImport, parse_session
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "todo", "arguments": "{}"}}
 
 
 def imported(**fields: Any) -> ImportedSession:
-    return imported_session({"id": "s", "messages": [], **fields}, now=1_000.0)
+    return parse_session({"id": "s", "messages": [], **fields}, now=1_000.0)
 
 
 def test_what_was_said_is_taken_over_and_instructions_are_not() -> None:
@@ -75,7 +75,7 @@ def test_an_id_becomes_a_name_that_is_allowed(identifier: str, name: str) -> Non
 )
 def test_what_is_no_session_is_refused(document: object) -> None:
     with pytest.raises(InvalidImport):
-        imported_session(document, now=0.0)
+        parse_session(document, now=0.0)
 
 
 _JSON = st.recursive(
@@ -98,7 +98,7 @@ _ROWS = st.fixed_dictionaries(
     )
 )
 def test_whatever_a_file_holds_becomes_rows_that_can_be_stored(document: dict[str, Any]) -> None:
-    found = imported_session(document, now=1_000.0)
+    found = parse_session(document, now=1_000.0)
 
     assert len(found.rows) == len(found.moments)
     for row in import_history(found.rows):

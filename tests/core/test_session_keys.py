@@ -12,9 +12,9 @@ from hermes_worker.api.schema import SESSION_FORM
 from hermes_worker.core.session_keys import (
     ChatOrigin,
     SessionSharing,
-    canonical_whatsapp_id,
+    build_session_key,
+    choose_whatsapp_id,
     is_shared_by_members,
-    session_key,
 )
 from hermes_worker.core.sources import is_session_id
 
@@ -72,7 +72,7 @@ def _group(**ids: str) -> ChatOrigin:
     ],
 )
 def test_a_chat_has_the_key_of_its_conversation(origin: ChatOrigin, sharing: SessionSharing | None, key: str) -> None:
-    assert session_key(origin, sharing) == key
+    assert build_session_key(origin, sharing) == key
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_where_several_people_write_is_known(
 
 
 def test_nobody_gets_into_another_conversation_by_an_id_with_a_colon() -> None:
-    assert session_key(_group(user="7:u1")) != session_key(_group(user="u1", thread="7"), _EACH_IN_THREADS)
-    assert session_key(_chat(chat="42:7")) != session_key(_chat(chat="42", thread="7"))
+    assert build_session_key(_group(user="7:u1")) != build_session_key(_group(user="u1", thread="7"), _EACH_IN_THREADS)
+    assert build_session_key(_chat(chat="42:7")) != build_session_key(_chat(chat="42", thread="7"))
 
 
 _IDS = st.text(max_size=300)
@@ -112,15 +112,15 @@ _ORIGINS = st.builds(
 
 @given(_ORIGINS)
 def test_a_key_is_always_the_name_of_a_session(origin: ChatOrigin) -> None:
-    key = session_key(origin)
+    key = build_session_key(origin)
 
     assert re.fullmatch(SESSION_FORM[1:-1], key)
     assert not is_session_id(key)
-    assert key == session_key(origin)
+    assert key == build_session_key(origin)
 
 
 def test_long_ids_stay_apart() -> None:
-    first, second = (session_key(_chat(chat="9" * 400 + end)) for end in "ab")
+    first, second = (build_session_key(_chat(chat="9" * 400 + end)) for end in "ab")
 
     assert len(first) == len(second) == 256
     assert first != second
@@ -138,4 +138,4 @@ def test_long_ids_stay_apart() -> None:
     ],
 )
 def test_a_person_on_whatsapp_has_one_id(identifier: str, aliases: tuple[str, ...], found: str) -> None:
-    assert canonical_whatsapp_id(identifier, aliases) == found
+    assert choose_whatsapp_id(identifier, aliases) == found

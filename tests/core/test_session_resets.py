@@ -15,9 +15,9 @@ from hermes_worker.core.session_resets import (
     ResetPolicies,
     ResetPolicy,
     ResetReason,
-    reset_notice,
-    reset_policy_of,
-    reset_reason,
+    decide_reset,
+    format_reset_notice,
+    parse_policy,
 )
 
 _BERLIN = ZoneInfo("Europe/Berlin")
@@ -44,7 +44,7 @@ def _ago(**parts: float) -> datetime:
 def test_a_session_ends_by_its_policy(mode: str, minutes_ago: int, reason: ResetReason | None) -> None:
     chat = ChatActivity(now=_NOON, updated_at=_ago(minutes=minutes_ago))
 
-    assert reset_reason(ResetPolicy(mode=ResetMode(mode)), chat) is reason
+    assert decide_reset(ResetPolicy(mode=ResetMode(mode)), chat) is reason
 
 
 def test_before_the_hour_the_day_is_still_yesterday() -> None:
@@ -52,7 +52,7 @@ def test_before_the_hour_the_day_is_still_yesterday() -> None:
     early = datetime(2026, 11, 25, 3, 59, tzinfo=_BERLIN)
 
     def reason_of(updated_at: datetime) -> ResetReason | None:
-        return reset_reason(policy, ChatActivity(now=early, updated_at=updated_at))
+        return decide_reset(policy, ChatActivity(now=early, updated_at=updated_at))
 
     assert reason_of(datetime(2026, 11, 24, 4, 1, tzinfo=_BERLIN)) is None
     assert reason_of(datetime(2026, 11, 24, 3, 59, tzinfo=_BERLIN)) is ResetReason.DAILY
@@ -64,21 +64,21 @@ def test_the_hour_is_one_of_the_local_clock_when_clocks_change() -> None:
     morning = datetime(2026, 3, 29, 5, tzinfo=_BERLIN)
 
     def reason_of(updated_at: datetime) -> ResetReason | None:
-        return reset_reason(policy, ChatActivity(now=morning, updated_at=updated_at))
+        return decide_reset(policy, ChatActivity(now=morning, updated_at=updated_at))
 
     assert reason_of(datetime(2026, 3, 29, 2, 1, tzinfo=UTC)) is None
     assert reason_of(datetime(2026, 3, 29, 1, 59, tzinfo=UTC)) is ResetReason.DAILY
     before = ChatActivity(
         now=datetime(2026, 3, 29, 3, 30, tzinfo=_BERLIN), updated_at=datetime(2026, 3, 28, 3, 1, tzinfo=UTC)
     )
-    assert reset_reason(policy, before) is None
+    assert decide_reset(policy, before) is None
 
 
 def test_a_background_process_keeps_a_session_for_a_day() -> None:
     policy = ResetPolicy(mode=ResetMode.BOTH)
 
     def reason_of(started: datetime) -> ResetReason | None:
-        return reset_reason(policy, ChatActivity(now=_NOON, updated_at=_ago(days=9), newest_process_at=started))
+        return decide_reset(policy, ChatActivity(now=_NOON, updated_at=_ago(days=9), newest_process_at=started))
 
     assert reason_of(_ago(hours=24)) is None
     assert reason_of(_ago(hours=24, seconds=1)) is ResetReason.IDLE
@@ -87,7 +87,7 @@ def test_a_background_process_keeps_a_session_for_a_day() -> None:
 def test_a_suspended_session_ends_whatever_the_policy_says() -> None:
     chat = ChatActivity(now=_NOON, updated_at=_NOON, newest_process_at=_NOON, is_suspended=True)
 
-    assert reset_reason(ResetPolicy(), chat) is ResetReason.SUSPENDED
+    assert decide_reset(ResetPolicy(), chat) is ResetReason.SUSPENDED
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_a_suspended_session_ends_whatever_the_policy_says() -> None:
 def test_an_interrupted_session_waits_an_hour(mode: str, seconds_ago: int, reason: ResetReason | None) -> None:
     chat = ChatActivity(now=_NOON, updated_at=_NOON, interrupted_at=_ago(seconds=seconds_ago))
 
-    assert reset_reason(ResetPolicy(mode=ResetMode(mode)), chat) is reason
+    assert decide_reset(ResetPolicy(mode=ResetMode(mode)), chat) is reason
 
 
 def test_a_platforms_policy_comes_before_that_of_a_type_of_chat() -> None:
     of_platform, of_type = ResetPolicy(mode=ResetMode.IDLE), ResetPolicy(mode=ResetMode.DAILY)
     policies = ResetPolicies(by_platform={"telegram": of_platform}, by_chat_type={"group": of_type})
 
-    assert policies.of("telegram", "group") is of_platform
-    assert policies.of("discord", "group") is of_type
-    assert policies.of("discord", "dm").mode is ResetMode.NONE
+    assert policies.find_policy("telegram", "group") is of_platform
+    assert policies.find_policy("discord", "group") is of_type
+    assert policies.find_policy("discord", "dm").mode is ResetMode.NONE
 
 
 @pytest.mark.parametrize(
@@ -120,26 +120,26 @@ def test_a_platforms_policy_comes_before_that_of_a_type_of_chat() -> None:
     ],
 )
 def test_people_are_told_why(policy: ResetPolicy, reason: ResetReason, told: str) -> None:
-    assert f"({told})" in str(reset_notice(policy, reason, "telegram", had_activity=True))
+    assert f"({told})" in str(format_reset_notice(policy, reason, "telegram", had_activity=True))
 
 
 def test_nobody_is_told_who_does_not_want_it() -> None:
-    assert reset_notice(ResetPolicy(), ResetReason.IDLE, "telegram", had_activity=False) is None
-    assert reset_notice(ResetPolicy(), ResetReason.IDLE, "webhook", had_activity=True) is None
-    assert reset_notice(ResetPolicy(is_told=False), ResetReason.IDLE, "telegram", had_activity=True) is None
-    assert reset_notice(ResetPolicy(), ResetReason.ASKED, "telegram", had_activity=True) is None
+    assert format_reset_notice(ResetPolicy(), ResetReason.IDLE, "telegram", had_activity=False) is None
+    assert format_reset_notice(ResetPolicy(), ResetReason.IDLE, "webhook", had_activity=True) is None
+    assert format_reset_notice(ResetPolicy(is_told=False), ResetReason.IDLE, "telegram", had_activity=True) is None
+    assert format_reset_notice(ResetPolicy(), ResetReason.ASKED, "telegram", had_activity=True) is None
 
 
 def test_a_policy_is_read_in_the_originals_words() -> None:
     given: dict[str, Any] = {"mode": "both", "at_hour": 6, "idle_minutes": None, "notify": False}
 
-    assert reset_policy_of(given) == ResetPolicy(mode=ResetMode.BOTH, at_hour=6, is_told=False)
-    assert reset_policy_of({}) == ResetPolicy()
-    assert reset_policy_of({"at_hour": 24}).at_hour == 4
-    assert reset_policy_of({"notify_exclude_platforms": ["sms"]}).silent_platforms == {"sms"}
+    assert parse_policy(given) == ResetPolicy(mode=ResetMode.BOTH, at_hour=6, is_told=False)
+    assert parse_policy({}) == ResetPolicy()
+    assert parse_policy({"at_hour": 24}).at_hour == 4
+    assert parse_policy({"notify_exclude_platforms": ["sms"]}).silent_platforms == {"sms"}
 
 
 @pytest.mark.parametrize("given", [{"mode": "weekly"}, {"mode": ["idle"]}, {"idle_minutes": 0}, {"idle_minutes": "60"}])
 def test_a_policy_that_says_nothing_sensible_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidResetPolicy):
-        reset_policy_of(given)
+        parse_policy(given)

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from hermes_worker.core.sharing import Account, Used, admit, jain
+from hermes_worker.core.fair_share import Account, UsedByRun, admit_runs, compute_fairness
 
 NANO = 1e9
 
@@ -64,14 +64,14 @@ class Fleet:
     def _end(self, tenant: str, number: int) -> None:
         cost = self.at_work[tenant].pop(number)
         self.spent[tenant] += cost
-        self.accounts[tenant] = self.accounts[tenant].charged([cost])
+        self.accounts[tenant] = self.accounts[tenant].charge([cost])
 
     def _begun(self) -> list[tuple[str, Job]]:
         seen = [
             replace(each, held=len(self.held[tenant]), costs_so_far=(0.0,) * len(self.at_work[tenant]))
             for tenant, each in self.accounts.items()
         ]
-        decided = admit(seen, places=self.places, clock=self.clock, most=1_000)
+        decided = admit_runs(seen, places=self.places, clock=self.clock, most=1_000)
         self.clock = decided.clock
         self.accounts = dict(decided.accounts)
         begun = []
@@ -116,7 +116,7 @@ def test_ten_unequal_tenants_get_the_same_by_cost() -> None:
 
     fleet.play({tenant: [another(tenant) for _ in range(50)] for tenant in usual}, until=4_000.0)
 
-    assert jain(list(fleet.spent.values())) >= 0.95
+    assert compute_fairness(list(fleet.spent.values())) >= 0.95
 
 
 def test_weights_divide_the_fleet() -> None:
@@ -140,7 +140,7 @@ def test_who_comes_back_from_being_idle_has_saved_nothing_up() -> None:
 
 
 def test_a_tenant_alone_gets_every_place() -> None:
-    decided = admit([Account(tenant="a", held=100)], places=16, clock=0.0)
+    decided = admit_runs([Account(tenant="a", held=100)], places=16, clock=0.0)
 
     assert decided.tenants == ("a",) * 16
 
@@ -148,7 +148,7 @@ def test_a_tenant_alone_gets_every_place() -> None:
 def test_a_tenants_own_limit_leaves_the_other_places_to_others() -> None:
     accounts = [Account(tenant="a", held=10, runs_max=2), Account(tenant="b", held=10)]
 
-    decided = admit(accounts, places=8, clock=0.0)
+    decided = admit_runs(accounts, places=8, clock=0.0)
 
     assert (decided.tenants.count("a"), decided.tenants.count("b")) == (2, 6)
 
@@ -156,7 +156,7 @@ def test_a_tenants_own_limit_leaves_the_other_places_to_others() -> None:
 def test_runs_that_wait_for_a_broken_provider_take_no_place_and_bring_no_more_of_their_kind() -> None:
     broken = Account(tenant="a", held=100, parked=8, was_busy=True)
 
-    decided = admit([broken, Account(tenant="b", held=100)], places=8, clock=0.0)
+    decided = admit_runs([broken, Account(tenant="b", held=100)], places=8, clock=0.0)
 
     assert decided.tenants == ("b",) * 8
 
@@ -165,12 +165,12 @@ def test_nobody_who_used_more_than_the_others_goes_beyond_the_places_of_the_flee
     greedy = Account(tenant="a", held=10, virtual=50 * NANO, was_busy=True)
     full = Account(tenant="b", held=10, costs_so_far=(0.0,) * 8, was_busy=True)
 
-    assert admit([greedy, full], places=8, clock=0.0).tenants == ()
+    assert admit_runs([greedy, full], places=8, clock=0.0).tenants == ()
 
 
 def test_what_used_to_cost_nothing_counts_by_its_tokens_and_calls() -> None:
-    free = Used(tokens=1_000_000, nano_usd=0, calls=2, unpriced_calls=0)
-    dear = Used(tokens=1_000_000, nano_usd=5 * 10**9, calls=2, unpriced_calls=0)
+    free = UsedByRun(tokens=1_000_000, nano_usd=0, calls=2, unpriced_calls=0)
+    dear = UsedByRun(tokens=1_000_000, nano_usd=5 * 10**9, calls=2, unpriced_calls=0)
 
     assert free.cost == pytest.approx(1e9 + 2e5)
     assert dear.cost == pytest.approx(5e9 + 2e5)

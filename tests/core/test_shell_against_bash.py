@@ -11,19 +11,19 @@ import pytest
 from support.bash_scripts import FAKES, WRAPPERS, Grammar, executed
 
 from hermes_worker.safety import shell
-from hermes_worker.safety.carriers import carried
+from hermes_worker.safety.carried_commands import add_carried
 from hermes_worker.safety.commands import (
     ANY,
     ANY_CHAR,
     ANY_OF,
     MARKS,
     SPLIT,
-    Command,
-    Reading,
+    ShellCommand,
+    ShellReading,
     Unreadable,
+    find_operands,
     has_expansion,
-    operands,
-    unmarked,
+    strip_marks,
 )
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
@@ -31,10 +31,14 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is no
 _BATCH = 500
 
 
-def _reading(script: str) -> Reading | None:
+def _reading(script: str) -> ShellReading | None:
     """``None`` when the line is refused as a whole."""
     try:
-        return carried(shell.read(unmarked(script)), shell.read, lambda name: name in FAKES or name in WRAPPERS)
+        return add_carried(
+            shell.read_commands(strip_marks(script)),
+            shell.read_commands,
+            lambda name: name in FAKES or name in WRAPPERS,
+        )
     except Unreadable:
         return None
 
@@ -50,11 +54,11 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile("".join(parts) + r"(?:\x00[\s\S]*)?")
 
 
-def _named(reading: Reading, script: str) -> list[Command]:
-    return [*reading.commands, *shell.read(unmarked(script)).commands]
+def _named(reading: ShellReading, script: str) -> list[ShellCommand]:
+    return [*reading.commands, *shell.read_commands(strip_marks(script)).commands]
 
 
-def _is_made(command: Command) -> bool:
+def _is_made(command: ShellCommand) -> bool:
     """Its name, or the text it runs, is made by an expansion: the guard asks, whatever it becomes."""
     return has_expansion(command.name) or (command.name == "eval" and any(map(has_expansion, command.words)))
 
@@ -68,7 +72,7 @@ def _missed(script: str, ran: list[list[str]]) -> list[list[str]]:
     patterns = [_pattern(command.words) for command in named if command.words]
     patterns += [_pattern([wrapper[0], SPLIT]) for command in named for wrapper in command.wrappers]
     # bash runs the script it is given, which it also looks for on the PATH.
-    patterns += [_pattern(operands(command.args)) for command in named if command.name in ("bash", ".", "source")]
+    patterns += [_pattern(find_operands(command.args)) for command in named if command.name in ("bash", ".", "source")]
     relevant = [words for words in ran if words[0] in FAKES]
     return [words for words in relevant if not any(p.fullmatch("\0" + "\0".join(words)) for p in patterns)]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from hermes_worker.features.skills.rules import SkillFile
-from hermes_worker.features.skills.text_rules import threats_in
+from hermes_worker.features.skills.text_rules import find_threats
 
 CASES: Final = json.loads(
     (Path(__file__).parents[1] / "cases" / "original" / "skills-guard.json").read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ GITLAB: Final = "gl" + f"pat-{MIXED[:20]}"
 
 
 def threats(**files: str) -> tuple[str, ...]:
-    return threats_in([SkillFile(path=path, body=text.encode()) for path, text in files.items()])
+    return find_threats([SkillFile(path=path, body=text.encode()) for path, text in files.items()])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])

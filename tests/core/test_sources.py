@@ -1,13 +1,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.sources import Repetition, RequestKeys, SessionLabel, is_session_id, kind_of, repetition
+from hermes_worker.core.sources import (
+    Repetition,
+    RequestKeys,
+    SessionLabel,
+    decide_repetition,
+    is_session_id,
+    parse_source_kind,
+)
 
 NAMES = st.text(min_size=1, max_size=5)
 
 
 def test_what_a_source_is_treated_as_is_its_kind():
-    assert [kind_of(source) for source in ("api", "webhook:review", "chat:telegram:1")] == ["api", "webhook", "chat"]
+    assert [parse_source_kind(source) for source in ("api", "webhook:review", "chat:telegram:1")] == [
+        "api",
+        "webhook",
+        "chat",
+    ]
 
 
 def test_an_id_is_no_name_and_a_name_is_no_id():
@@ -17,24 +28,24 @@ def test_an_id_is_no_name_and_a_name_is_no_id():
 
 def test_a_session_is_known_by_its_name_to_whoever_gave_it_and_by_its_id_to_others():
     label = SessionLabel(id="run_1", source="api", name="chat")
-    assert (label.known_to("api"), label.known_to("cli")) == ("chat", "run_1")
-    assert label.described_to("cli") == "run_1 (api 'chat')"
-    assert SessionLabel(id="run_1").described_to("cli") == "run_1"
+    assert (label.choose_reference("api"), label.choose_reference("cli")) == ("chat", "run_1")
+    assert label.describe_for("cli") == "run_1 (api 'chat')"
+    assert SessionLabel(id="run_1").describe_for("cli") == "run_1"
 
 
 @given(source=NAMES, key=NAMES | st.none(), fingerprint=NAMES, proof=NAMES | st.none())
 def test_a_request_is_known_again_as_itself(source, key, fingerprint, proof):
     asked = RequestKeys(source=source, key=key, fingerprint=fingerprint, proof=proof)
-    assert repetition(asked, {}) is Repetition.NEW
+    assert decide_repetition(asked, {}) is Repetition.NEW
     known = dict.fromkeys(asked.names, fingerprint)
     expected = Repetition.NEW if not known else Repetition.DUPLICATE if key is not None else Repetition.REPLAY
-    assert repetition(asked, known) is expected
+    assert decide_repetition(asked, known) is expected
 
 
 def test_a_duplicate_has_key_and_request_in_common():
     def judged(known, **changes):
         asked = RequestKeys(**{"source": "webhook:r", "key": "e1", "fingerprint": "f", "proof": "p", **changes})
-        return repetition(asked, known)
+        return decide_repetition(asked, known)
 
     (_, proof) = RequestKeys(source="webhook:r", key="e1", proof="p").names
     assert judged({"e1": "f"}) is Repetition.DUPLICATE

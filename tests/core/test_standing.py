@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.core.standing import CallFacts, StandingFacts, StandingReason, standing
+from hermes_worker.core.status_reason import CallFacts, StandingFacts, StandingReason, decide_status_reason
 
 NOW = 1_000.0
 RUNNING = StandingFacts(
@@ -64,24 +64,24 @@ def call(status: CallStatus, **changes: Any) -> CallFacts:
     ],
 )
 def test_every_state_has_its_reason_and_a_sentence(changes: dict[str, Any], reason: str, words: str) -> None:
-    found = standing(replace(RUNNING, **changes))
+    found = decide_status_reason(replace(RUNNING, **changes))
     assert found.reason == reason
     assert words in found.text
 
 
 def test_what_lasts_is_counted_by_the_databases_clock() -> None:
-    found = standing(replace(RUNNING, asking_since=988.0))
+    found = decide_status_reason(replace(RUNNING, asking_since=988.0))
     assert (found.since, found.lasts_s) == (988.0, 12.0)
 
 
 def test_calls_that_run_are_told_before_those_that_wait() -> None:
     calls = [call(CallStatus.PENDING, name="a"), call(CallStatus.RUNNING, name="b")]
-    assert standing(replace(RUNNING, calls=calls)).text == "running b"
+    assert decide_status_reason(replace(RUNNING, calls=calls)).text == "running b"
 
 
 def test_many_calls_are_counted_not_listed() -> None:
     calls = [call(CallStatus.RUNNING, name=f"t{n}") for n in range(9)]
-    assert standing(replace(RUNNING, calls=calls)).text == "running t0, t1, t2, t3 and 5 more"
+    assert decide_status_reason(replace(RUNNING, calls=calls)).text == "running t0, t1, t2, t3 and 5 more"
 
 
 @given(
@@ -103,7 +103,7 @@ def test_every_combination_of_facts_has_a_standing(
 ) -> None:
     due, asking, resume = times
     facts = replace(RUNNING, status=status, due_since=due, asking_since=asking, resume_at=resume, calls=calls)
-    found = standing(facts)
+    found = decide_status_reason(facts)
     assert found.text
     assert found.reason in StandingReason
     assert (found.lasts_s is None) == (found.since is None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import Effect, Iterate, RunTool, outstanding
+from hermes_worker.core.effects import Effect, Iterate, RunTool, list_outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -23,7 +23,7 @@ from hermes_worker.core.run import (
     Run,
     RunStatus,
 )
-from hermes_worker.core.step import apply, retry_delay_s, step
+from hermes_worker.core.step import apply_event, compute_retry_delay_s, step_run
 
 FAILURE = Failure(kind="timeout", message="the model did not answer")
 FAILED = ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED)
@@ -31,7 +31,7 @@ AGAIN = ev.AskedAgain(memory='{"version":1}', is_counted=True)
 AGAIN_FREE = ev.AskedAgain(memory=None, is_counted=False)
 AWAITED = ev.CapacityAwaited(resume_at=1_000.0, recovery='{"tries":2}')
 EXPIRED = ev.DeadlinePassed(reason=ExitReason.WALL_CLOCK_EXCEEDED, failure=FAILURE)
-BROKEN = ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=FAILURE)
+BROKEN = ev.RunBroken(reason=ExitReason.CORRUPT_STATE, failure=FAILURE)
 PLANNED = ev.PlannedCall(name="read_file", replay=Replay.PURE, segment=0)
 REPLIED_WITH_CALL = ev.ModelReplied(calls=(PLANNED,))
 ANSWERED = ev.ModelReplied()
@@ -248,7 +248,7 @@ TURN_CASES: list[tuple[str, Run, ev.Event, Expectation]] = [
 def test_a_turn_event_moves_the_run(_name: str, before: Run, event: ev.Event, expected: Expectation) -> None:
     status, reason, effects = expected
 
-    after, added = step(before, event)
+    after, added = step_run(before, event)
 
     assert (after.status, after.exit_reason, added) == (status, reason, effects)
     assert after.is_asking == (status in (RunStatus.RUNNING, RunStatus.STOPPING) and not added)
@@ -416,7 +416,7 @@ CALL_CASES: list[CallCase] = [
 def test_a_call_event_moves_the_run(case: CallCase) -> None:
     _, before, event, calls, status, effects = case
 
-    after, added = step(before, event)
+    after, added = step_run(before, event)
 
     assert (statuses(after), after.status, added) == (calls, status, effects)
 
@@ -469,7 +469,7 @@ REFUSED: list[tuple[str, Run, ev.Event]] = [
 @pytest.mark.parametrize(("_name", "before", "event"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_an_event_that_cannot_happen_is_refused(_name: str, before: Run, event: ev.Event) -> None:
     with pytest.raises(InvalidTransition):
-        apply(before, event)
+        apply_event(before, event)
 
 
 LATE: list[tuple[str, Call, ev.Event]] = [
@@ -490,7 +490,7 @@ LATE: list[tuple[str, Call, ev.Event]] = [
 def test_a_settled_call_ignores_what_comes_late(_name: str, settled: Call, event: ev.Event) -> None:
     before = running(settled, call(1))
 
-    after, added = step(before, event)
+    after, added = step_run(before, event)
 
     assert after == before
     assert added == frozenset()
@@ -501,40 +501,40 @@ def test_a_settled_call_ignores_what_comes_late(_name: str, settled: Call, event
 def test_a_terminal_run_absorbs_every_event(status: RunStatus, event: ev.Event) -> None:
     before = run(status=status, exit_reason=ExitReason.TEXT_RESPONSE, calls=(call(status=CallStatus.SUCCEEDED),))
 
-    assert step(before, event) == (before, frozenset())
+    assert step_run(before, event) == (before, frozenset())
 
 
 @pytest.mark.parametrize("status", sorted(PARKED))
 def test_a_parked_run_has_nothing_outstanding_and_can_be_woken_stopped_and_expired(status: RunStatus) -> None:
     parked = run(status=status, resume_at=5.0)
 
-    assert outstanding(parked) == frozenset()
+    assert list_outstanding(parked) == frozenset()
     if status is RunStatus.WAITING_FOR_CAPACITY:
-        assert apply(parked, ev.WaitEnded()) == run(status=RunStatus.RUNNING)
+        assert apply_event(parked, ev.WaitEnded()) == run(status=RunStatus.RUNNING)
     elif status is RunStatus.PAUSED:
-        assert apply(parked, ev.ResumeRequested()).status is RunStatus.RUNNING
-    assert apply(parked, ev.StopRequested()).status is RunStatus.CANCELLED
-    assert apply(parked, EXPIRED).status is RunStatus.EXPIRED
+        assert apply_event(parked, ev.ResumeRequested()).status is RunStatus.RUNNING
+    assert apply_event(parked, ev.StopRequested()).status is RunStatus.CANCELLED
+    assert apply_event(parked, EXPIRED).status is RunStatus.EXPIRED
 
 
 # --- what a reply counts ---------------------------------------------------------------------------------------------
 
 
 def test_a_reply_starts_the_next_steps_attempts_and_recovery_anew() -> None:
-    after = apply(asking(attempt=3, recovery="{}"), REPLIED_WITH_CALL)
+    after = apply_event(asking(attempt=3, recovery="{}"), REPLIED_WITH_CALL)
 
     assert (after.iteration, after.attempt, after.recovery) == (1, 1, None)
 
 
 def test_a_park_keeps_the_attempt_and_what_was_tried() -> None:
-    after = apply(asking(attempt=2), AWAITED)
+    after = apply_event(asking(attempt=2), AWAITED)
 
     assert (after.attempt, after.recovery, after.resume_at) == (2, '{"tries":2}', 1_000.0)
-    assert apply(after, ev.WaitEnded()).recovery == '{"tries":2}'
+    assert apply_event(after, ev.WaitEnded()).recovery == '{"tries":2}'
 
 
 def test_a_stopped_reply_is_no_iteration() -> None:
-    assert apply(asking(status=RunStatus.STOPPING), ANSWERED).iteration == 0
+    assert apply_event(asking(status=RunStatus.STOPPING), ANSWERED).iteration == 0
 
 
 def test_the_calls_of_a_reply_keep_their_order_class_and_limits() -> None:
@@ -543,7 +543,7 @@ def test_the_calls_of_a_reply_keep_their_order_class_and_limits() -> None:
         ev.PlannedCall(name="b", replay=Replay.KEYED, segment=1, timeout_s=6.0),
     )
 
-    after = apply(asking(), ev.ModelReplied(calls=planned))
+    after = apply_event(asking(), ev.ModelReplied(calls=planned))
 
     assert after.calls == (
         Call(position=0, name="a", replay=Replay.ONCE, segment=0, timeout_s=5.0),
@@ -554,31 +554,31 @@ def test_the_calls_of_a_reply_keep_their_order_class_and_limits() -> None:
 def test_a_step_that_settles_is_acquitted() -> None:
     suspect = asking(attempt=3, deaths=1)
 
-    assert apply(suspect, REPLIED_WITH_CALL).deaths is None
-    assert apply(suspect, AGAIN).deaths is None
-    assert not any(call.is_suspect for call in apply(suspect, REPLIED_WITH_CALL).calls)
+    assert apply_event(suspect, REPLIED_WITH_CALL).deaths is None
+    assert apply_event(suspect, AGAIN).deaths is None
+    assert not any(call.is_suspect for call in apply_event(suspect, REPLIED_WITH_CALL).calls)
 
 
 @pytest.mark.parametrize("event", [ev.IterationReleased(), AGAIN_FREE, AWAITED])
 def test_a_suspect_that_has_not_settled_stays_one(event: ev.Event) -> None:
-    assert apply(asking(attempt=3, deaths=1), event).deaths == 1
+    assert apply_event(asking(attempt=3, deaths=1), event).deaths == 1
 
 
 def test_a_neighbour_of_a_suspect_is_no_suspect() -> None:
-    after = apply(running(claimed(), call(1)), ev.CallLost(position=0))
+    after = apply_event(running(claimed(), call(1)), ev.CallLost(position=0))
 
     assert [call.deaths for call in after.calls] == [0, None]
     assert after.deaths is None
 
 
 def test_a_step_that_is_lost_again_and_again_waits_longer_each_time() -> None:
-    assert [retry_delay_s(attempt) for attempt in range(1, 7)] == [0, 0, 1, 2, 4, 8]
-    assert retry_delay_s(30_000) == 300
+    assert [compute_retry_delay_s(attempt) for attempt in range(1, 7)] == [0, 0, 1, 2, 4, 8]
+    assert compute_retry_delay_s(30_000) == 300
 
 
 def test_a_quarantine_names_the_step_and_says_what_to_do() -> None:
     lost = ev.CallLost(position=0, loss=ev.Loss.SEEN)
-    after = apply(running(claimed(attempt=4, deaths=2, name="terminal")), lost)
+    after = apply_event(running(claimed(attempt=4, deaths=2, name="terminal")), lost)
 
     assert after.failure is not None
     assert "'terminal'" in after.failure.message
@@ -587,11 +587,11 @@ def test_a_quarantine_names_the_step_and_says_what_to_do() -> None:
 
 
 def test_a_turn_keeps_what_it_remembers_until_it_is_told_otherwise() -> None:
-    remembered = apply(asking(), AGAIN)
+    remembered = apply_event(asking(), AGAIN)
     assert remembered.memory == '{"version":1}'
-    assert apply(apply(remembered, ev.IterationClaimed()), ev.IterationLost()).memory == '{"version":1}'
-    assert apply(apply(remembered, ev.IterationClaimed()), REPLIED_WITH_CALL).memory is None
+    assert apply_event(apply_event(remembered, ev.IterationClaimed()), ev.IterationLost()).memory == '{"version":1}'
+    assert apply_event(apply_event(remembered, ev.IterationClaimed()), REPLIED_WITH_CALL).memory is None
 
 
 def test_asking_again_forgets_what_was_tried_about_failures() -> None:
-    assert apply(asking(recovery="{}"), AGAIN_FREE).recovery is None
+    assert apply_event(asking(recovery="{}"), AGAIN_FREE).recovery is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.titles import TITLE_CHARS_MAX, first_title, title_of, title_question
+from hermes_worker.core.titles import TITLE_CHARS_MAX, build_first_title, build_title_question, parse_title
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ from hermes_worker.core.titles import TITLE_CHARS_MAX, first_title, title_of, ti
     ],
 )
 def test_a_conversation_is_called_how_it_begins(given: object, title: str | None) -> None:
-    assert first_title(given) == title  # type: ignore[arg-type]
+    assert build_first_title(given) == title  # type: ignore[arg-type]
 
 
 def test_a_title_is_short() -> None:
-    title = first_title("word " * 10_000)
+    title = build_first_title("word " * 10_000)
     assert title is not None
     assert len(title) <= TITLE_CHARS_MAX
     assert title.endswith("…")
@@ -44,8 +44,8 @@ def test_a_title_is_short() -> None:
     ],
 )
 def test_a_models_title_loses_its_decoration(said: str, title: str | None) -> None:
-    assert title_of(said) == title
+    assert parse_title(said) == title
 
 
 def test_the_question_shows_the_beginning_only() -> None:
-    assert len(title_question("a" * 10_000, "b" * 10_000)) < 2_000
+    assert len(build_title_question("a" * 10_000, "b" * 10_000)) < 2_000

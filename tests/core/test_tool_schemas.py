@@ -16,10 +16,10 @@ from jsonschema import Draft202012Validator
 from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.core.tool_schemas import (
     UnfitDefinition,
-    fitted_schema,
+    fit_schema,
+    make_sendable_name,
+    remove_keywords,
     restore_arguments,
-    sent_name,
-    without_keywords,
 )
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/original/schemas.json").read_text())["cases"]
@@ -37,7 +37,7 @@ def at(schema: Any, path: list[str]) -> Any:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_a_definition_is_mended_as_the_original_mends_it(case: Mapping[str, Any]) -> None:
     parameters, expected = case["input"].get("parameters"), case["expected"]
-    sent = fitted_schema(parameters)
+    sent = fit_schema(parameters)
     if "equals" in expected:
         assert sent == expected["equals"]
     if "value" in expected:
@@ -67,7 +67,7 @@ def test_a_definition_is_mended_as_the_original_mends_it(case: Mapping[str, Any]
     ],
 )
 def test_a_root_becomes_an_object_with_properties(parameters: object, sent: Mapping[str, Any]) -> None:
-    assert fitted_schema(parameters) == sent
+    assert fit_schema(parameters) == sent
 
 
 @pytest.mark.parametrize(
@@ -109,26 +109,26 @@ def test_a_root_becomes_an_object_with_properties(parameters: object, sent: Mapp
 )
 def test_a_property_becomes_a_schema(node: object, sent: Mapping[str, Any]) -> None:
     whole = {"type": "object", "properties": {"a": node}, "$defs": {"P": {"type": "string"}}}
-    assert fitted_schema(whole)["properties"]["a"] == sent
+    assert fit_schema(whole)["properties"]["a"] == sent
 
 
 def test_a_union_at_the_root_keeps_the_arguments_of_its_branches() -> None:
     one = {"type": "object", "properties": {"kind": {"const": "a"}, "x": {"type": "string"}}, "required": ["kind", "x"]}
     other = {"properties": {"kind": {"const": "b"}, "y": {"type": "string"}}, "required": ["y", "kind"]}
-    sent = fitted_schema({"oneOf": [one, {"$ref": "#/$defs/other"}], "$defs": {"other": other}})
+    sent = fit_schema({"oneOf": [one, {"$ref": "#/$defs/other"}], "$defs": {"other": other}})
     assert sent["properties"] == {
         "kind": {"anyOf": [{"const": "a"}, {"const": "b"}]},
         "x": {"type": "string"},
         "y": {"type": "string"},
     }
     assert sent["required"] == ["kind"]
-    assert fitted_schema({"allOf": [one, other]})["required"] == ["kind", "x", "y"]
+    assert fit_schema({"allOf": [one, other]})["required"] == ["kind", "x", "y"]
 
 
 @pytest.mark.parametrize("kind", ["string", "array", "null"])
 def test_a_tool_that_takes_no_arguments_object_cannot_be_mended(kind: str) -> None:
     with pytest.raises(UnfitDefinition, match=f"takes a value of type '{kind}' and no object"):
-        fitted_schema({"type": kind})
+        fit_schema({"type": kind})
 
 
 def test_a_schema_that_is_too_deep_cannot_be_mended() -> None:
@@ -136,15 +136,15 @@ def test_a_schema_that_is_too_deep_cannot_be_mended() -> None:
     for _ in range(2_000):
         deep = {"type": "object", "properties": {"a": deep}}
     with pytest.raises(UnfitDefinition, match="more than 64 levels deep"):
-        fitted_schema(deep)
+        fit_schema(deep)
 
 
 def test_the_definitions_of_the_product_are_sent_as_they_are() -> None:
     catalog = declared_catalog()
     for name in catalog.names:
         parameters = catalog.spec(name).parameters
-        assert fitted_schema(parameters) is parameters, name
-        assert sent_name(name) == name
+        assert fit_schema(parameters) is parameters, name
+        assert make_sendable_name(name) == name
 
 
 # --- names ---
@@ -152,8 +152,8 @@ def test_the_definitions_of_the_product_are_sent_as_they_are() -> None:
 
 @pytest.mark.parametrize("name", ["a" * 80, "files.read", "files/read", "7zip", "-x", "größe", "a b"])
 def test_a_name_that_a_server_refuses_is_sent_as_another_one(name: str) -> None:
-    assert TOOL_NAME.fullmatch(sent_name(name))
-    assert sent_name(sent_name(name)) == sent_name(name) != sent_name(name + "x")
+    assert TOOL_NAME.fullmatch(make_sendable_name(name))
+    assert make_sendable_name(make_sendable_name(name)) == make_sendable_name(name) != make_sendable_name(name + "x")
 
 
 ODATA = {
@@ -170,7 +170,7 @@ ODATA = {
 
 
 def test_properties_have_their_own_names_again_when_the_model_calls() -> None:
-    sent = fitted_schema(ODATA)
+    sent = fit_schema(ODATA)
     assert not list(problems(sent))
     top, where, by, long = sent["properties"]
     field = sent["$defs"]["clause"]["required"][0]
@@ -188,7 +188,7 @@ def test_properties_have_their_own_names_again_when_the_model_calls() -> None:
 
 def test_without_keywords_leaves_properties_that_are_called_so() -> None:
     schema = {"properties": {"pattern": {"type": "string", "pattern": "^a$", "default": {"pattern": 1}}}}
-    assert without_keywords(schema, {"pattern"}) == {
+    assert remove_keywords(schema, {"pattern"}) == {
         "properties": {"pattern": {"type": "string", "default": {"pattern": 1}}}
     }
 
@@ -314,15 +314,15 @@ SCHEMAS = st.recursive(
 @given(SCHEMAS)
 def test_whatever_comes_is_left_out_or_taken_by_every_server(parameters: object) -> None:
     try:
-        sent = fitted_schema(parameters)
+        sent = fit_schema(parameters)
     except UnfitDefinition:
         return
     assert not list(problems(sent)), sent
-    assert fitted_schema(sent) is sent, "what was mended once is sent as it is"
+    assert fit_schema(sent) is sent, "what was mended once is sent as it is"
 
 
 @settings(max_examples=200)
 @given(SCHEMAS)
 def test_what_every_server_takes_is_not_changed(parameters: object) -> None:
     if isinstance(parameters, dict) and not list(problems(parameters)) and "nullable" not in json.dumps(parameters):
-        assert fitted_schema(parameters) == parameters
+        assert fit_schema(parameters) == parameters

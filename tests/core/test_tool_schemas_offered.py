@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from test_tool_schemas import problems
 
-from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
+from hermes_worker.core.tool_schemas import UnfitDefinition, fit_schema
 
 NODE = {"type": "object", "properties": {"v": {"type": "string"}, "next": {"$ref": "#/$defs/n"}}}
 DEEP: Mapping[str, Any] = {"type": "string"}
@@ -242,14 +242,14 @@ OFFERED: list[Any] = [
 def test_what_is_sent_is_a_schema_and_what_was_offered_is_not_changed(offered: Any) -> None:
     before = copy.deepcopy(offered)
     try:
-        sent = fitted_schema(offered)
+        sent = fit_schema(offered)
     except UnfitDefinition as error:
         sent = None
         assert str(error).startswith(UNFIT)
     assert repr(offered) == repr(before)
     if sent is not None:
         assert not list(problems(sent)), sent
-        assert fitted_schema(sent) is sent
+        assert fit_schema(sent) is sent
         # A reference that leads nowhere, or only to itself, is an exception here.
         list(Draft202012Validator(sent).iter_errors({"a": {"v": "x", "next": {}}, "b": [1]}))
 
@@ -276,4 +276,4 @@ def test_what_is_sent_is_a_schema_and_what_was_offered_is_not_changed(offered: A
 def test_what_leads_nowhere_and_what_is_no_keyword_is_left_out(node: object, sent: Mapping[str, Any]) -> None:
     whole = of(node)
     whole["properties"]["b"] = {"anyOf": [{"type": "null"}, {"type": "string"}]}
-    assert fitted_schema(whole)["properties"]["a"] == sent
+    assert fit_schema(whole)["properties"]["a"] == sent

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hermes_worker.core.messages import Message, Role, canonical_json
-from hermes_worker.core.trajectory import trajectory
+from hermes_worker.core.trajectory import build_trajectory
 
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}]
 
@@ -20,7 +20,7 @@ def call(call_id: str, arguments: str = '{"n": 1}') -> dict[str, Any]:
 
 
 def test_a_turn_with_tools_is_written_with_tags() -> None:
-    turns = trajectory(
+    turns = build_trajectory(
         rows(
             {"role": "user", "content": "go"},
             {"role": "assistant", "content": "I look.", "reasoning": "hm", "tool_calls": [call("a"), call("b")]},
@@ -50,7 +50,7 @@ def test_a_turn_with_tools_is_written_with_tags() -> None:
 
 
 def test_odd_rows_are_survived() -> None:
-    turns = trajectory(
+    turns = build_trajectory(
         rows(
             {"role": "tool", "tool_call_id": "x", "content": "stray"},
             {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]},

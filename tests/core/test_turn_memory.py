@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.recovery.empty import ReplyCounters
-from hermes_worker.core.run_memory import Amendment, RunMemory, memory_document, memory_from
+from hermes_worker.core.recovery.reply_policy import ReplyCounters
+from hermes_worker.core.recovery_state import Amendment, RecoveryState, dump_recovery_state, parse_recovery_state
 
 counts = st.integers(0, 9)
 memories = st.builds(
-    RunMemory,
+    RecoveryState,
     counters=st.builds(
         ReplyCounters,
         continuations=counts,
@@ -29,23 +29,23 @@ memories = st.builds(
 
 
 @given(memories)
-def test_a_memory_comes_back_as_it_was_written(memory: RunMemory) -> None:
-    document = memory_document(memory)
+def test_a_memory_comes_back_as_it_was_written(memory: RecoveryState) -> None:
+    document = dump_recovery_state(memory)
 
     if document is not None and not any("\ud800" <= char <= "\udfff" for char in document):
-        assert memory_from(document) == memory
-        assert memory_document(memory_from(document)) == document
+        assert parse_recovery_state(document) == memory
+        assert dump_recovery_state(parse_recovery_state(document)) == document
 
 
 def test_a_turn_without_memories_stores_nothing() -> None:
-    assert memory_document(RunMemory()) is None
-    assert memory_from(None) == RunMemory()
+    assert dump_recovery_state(RecoveryState()) is None
+    assert parse_recovery_state(None) == RecoveryState()
 
 
 def test_what_a_newer_worker_wrote_is_read_as_far_as_it_is_known() -> None:
     document = '{"version":7,"provider":2,"amendments":["no_images","no_poetry"],"mood":"good","counters":{"new":1}}'
 
-    assert memory_from(document) == RunMemory(provider=2, amendments=frozenset({Amendment.NO_IMAGES}))
+    assert parse_recovery_state(document) == RecoveryState(provider=2, amendments=frozenset({Amendment.NO_IMAGES}))
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_what_a_newer_worker_wrote_is_read_as_far_as_it_is_known() -> None:
 )
 def test_nonsense_is_refused(document: str) -> None:
     with pytest.raises(ValueError):
-        memory_from(document)
+        parse_recovery_state(document)

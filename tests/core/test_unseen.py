@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import hermes_worker
-from hermes_worker.cli.wording import one_line
-from hermes_worker.core.unseen import UNSEEN, show_marks
+from hermes_worker.cli.wording import flatten_text
+from hermes_worker.core.invisible_characters import UNSEEN, show_invisible
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from hermes_worker.core.unseen import UNSEEN, show_marks
     ],
 )
 def test_a_mark_that_nobody_sees_is_shown_by_its_code(text: str, shown: str) -> None:
-    assert show_marks(text) == shown
-    assert show_marks(shown) == shown
-    assert one_line(text, 200) == " ".join(shown.split())
+    assert show_invisible(text) == shown
+    assert show_invisible(shown) == shown
+    assert flatten_text(text, 200) == " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_a_mark_that_nobody_sees_is_shown_by_its_code(text: str, shown: str) -> 
     ],
 )
 def test_words_of_every_script_and_emoji_stay(text: str) -> None:
-    assert show_marks(text) == text
+    assert show_invisible(text) == text
 
 
 def test_line_ends_of_windows_are_line_ends() -> None:
-    assert show_marks("a\r\nb\u200b") == "a\nb<U+200B>"
+    assert show_invisible("a\r\nb\u200b") == "a\nb<U+200B>"
 
 
 def test_the_page_shows_the_same_marks() -> None:

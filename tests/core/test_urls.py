@@ -6,11 +6,11 @@ from hermes_worker.net.urls import (
     HttpUrl,
     UnsafeUrl,
     UrlPolicy,
-    address_refusal,
     check_addresses,
     check_url,
+    find_address_refusal,
+    find_sensitive_parameter,
     parse_http_url,
-    sensitive_parameter,
 )
 
 PUBLIC = "93.184.216.34"
@@ -181,8 +181,8 @@ def test_an_installation_can_block_names():
     ],
 )
 def test_private_addresses_are_refused_unless_allowed(address):
-    assert address_refusal(address, UrlPolicy()) is not None
-    assert address_refusal(address, LENIENT) is None
+    assert find_address_refusal(address, UrlPolicy()) is not None
+    assert find_address_refusal(address, LENIENT) is None
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_private_addresses_are_refused_unless_allowed(address):
     ],
 )
 def test_metadata_and_link_local_addresses_are_always_refused(address):
-    assert address_refusal(address, UrlPolicy()) is not None
-    assert address_refusal(address, LENIENT) is not None
+    assert find_address_refusal(address, UrlPolicy()) is not None
+    assert find_address_refusal(address, LENIENT) is not None
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_metadata_and_link_local_addresses_are_always_refused(address):
     ],
 )
 def test_public_addresses_are_allowed(address):
-    assert address_refusal(address, UrlPolicy()) is None
+    assert find_address_refusal(address, UrlPolicy()) is None
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "1.2.3", "not an address", "1.2.3.4/32"])
 def test_what_is_no_address_is_refused(address):
-    assert "is not an address" in address_refusal(address, LENIENT)
+    assert "is not an address" in find_address_refusal(address, LENIENT)
 
 
 def test_one_private_answer_spoils_the_name():
@@ -268,7 +268,7 @@ def test_any_text_is_a_url_or_refused(text):
 @given(st.ip_addresses(v=4))
 def test_a_mapped_address_is_judged_like_the_one_inside(address):
     for policy in (UrlPolicy(), LENIENT):
-        plain, mapped = address_refusal(str(address), policy), address_refusal(f"::ffff:{address}", policy)
+        plain, mapped = find_address_refusal(str(address), policy), find_address_refusal(f"::ffff:{address}", policy)
         assert (plain is None) == (mapped is None)
 
 
@@ -284,4 +284,4 @@ def test_a_mapped_address_is_judged_like_the_one_inside(address):
     ],
 )
 def test_signed_links_are_recognised(url, name):
-    assert sensitive_parameter(url) == name
+    assert find_sensitive_parameter(url) == name

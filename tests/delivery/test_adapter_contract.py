@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hermes_worker.channels.adapters import EMAIL_VARIABLES, adapters, credentials_for, email_credentials
-from hermes_worker.channels.catalog import WEBHOOK, platforms
+from hermes_worker.channels.adapters import EMAIL_VARIABLES, build_credentials, build_email_credentials, load_adapters
+from hermes_worker.channels.catalog import WEBHOOK, list_platforms
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Exchange, Part, Receipt, perform
 from hermes_worker.channels.targets import Target
@@ -16,7 +16,7 @@ from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
-NAMES = sorted(name for name, one in adapters().items() if one.is_exchange)
+NAMES = sorted(name for name, one in load_adapters().items() if one.is_exchange)
 CHATS = {
     "google_chat": "spaces/AAA",
     "matrix": "!room:s.org",
@@ -34,20 +34,20 @@ def credentials(name: str, url: str) -> object:
         else url
         if "url" in field or field == "homeserver"
         else "SECRET"
-        for field, variable in adapters()[name].variables.items()
+        for field, variable in load_adapters()[name].variables.items()
     }
-    return credentials_for(name, values)
+    return build_credentials(name, values)
 
 
 def exchange(name: str, url: str, text: str = "The weather", attachment: Attachment | None = None) -> Exchange:
     target = Target(platform=name, chat=f"{url}/hook" if name == WEBHOOK else CHATS.get(name, "C0123ABCD"))
     part = Part(text=text, idempotency_key="d1:1", title="Title", attachment=attachment)
-    return adapters()[name].send(part, target, credentials(name, url), AT)
+    return load_adapters()[name].send(part, target, credentials(name, url), AT)
 
 
 def test_every_platform_that_says_so_has_an_adapter():
-    with_adapter = {name for name, platform in platforms().items() if platform.has_adapter}
-    assert with_adapter == {*adapters(), "email"} - {WEBHOOK}
+    with_adapter = {name for name, platform in list_platforms().items() if platform.has_adapter}
+    assert with_adapter == {*load_adapters(), "email"} - {WEBHOOK}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -122,7 +122,7 @@ def test_nothing_shown_holds_a_secret_or_the_text(name):
     request = next(exchange(name, "https://service.example"))
     assert "SECRET" not in repr(request)
     assert "weather" not in repr(request)
-    fields = adapters()[name].variables
+    fields = load_adapters()[name].variables
     for secret in (
         "token",
         "secret",
@@ -154,7 +154,7 @@ def test_a_text_of_any_characters_can_be_sent(name):
 def test_what_is_missing_is_named(name):
     required = {
         variable
-        for field, variable in adapters()[name].variables.items()
+        for field, variable in load_adapters()[name].variables.items()
         if field not in ("base_url", "service_url", "login_url", "tenant", "secret", "username", "password")
         # What only files that people send need.
         and field not in ("data_url", "api_url", "app_key")
@@ -163,22 +163,22 @@ def test_what_is_missing_is_named(name):
     if name == "dingtalk":
         required -= {"DINGTALK_APP_SECRET"}
     if name in ("mattermost", "signal", "homeassistant"):
-        required |= {adapters()[name].variables["base_url"]}
+        required |= {load_adapters()[name].variables["base_url"]}
     if name in ("ntfy", "google_chat", "webhook"):
-        assert credentials_for(name, {}) is not None
+        assert build_credentials(name, {}) is not None
         return
     with pytest.raises(ConfigurationError) as caught:
-        credentials_for(name, {"UNRELATED": "x"})
+        build_credentials(name, {"UNRELATED": "x"})
     assert all(variable in str(caught.value) for variable in required)
 
 
 def test_mail_is_configured_the_same_way():
-    found = email_credentials(
+    found = build_email_credentials(
         {"EMAIL_SMTP_HOST": "mail.example.org", "EMAIL_ADDRESS": "a@example.org", "EMAIL_SMTP_PORT": "2525"}
     )
     assert (found.host, found.sender, found.port, found.username) == ("mail.example.org", "a@example.org", 2525, None)
     with pytest.raises(ConfigurationError, match="EMAIL_SMTP_HOST, EMAIL_ADDRESS"):
-        email_credentials({})
+        build_email_credentials({})
     with pytest.raises(ConfigurationError, match="EMAIL_SMTP_PORT is a port"):
-        email_credentials({"EMAIL_SMTP_PORT": "smtp"})
+        build_email_credentials({"EMAIL_SMTP_PORT": "smtp"})
     assert set(EMAIL_VARIABLES) == {"host", "port", "sender", "username", "password", "sender_name"}

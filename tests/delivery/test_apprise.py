@@ -17,7 +17,7 @@ from hermes_worker.channels.exchange import Attachment, Outcome, Part, Receipt, 
 from hermes_worker.channels.targets import ChatRef, parse_targets
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.net.guard import ConnectionWatch, watching
+from hermes_worker.net.library_guard import ConnectionWatch, watch_thread
 from hermes_worker.net.urls import UrlPolicy
 
 TOKEN = "Abcdefghij12345"
@@ -133,7 +133,7 @@ def test_a_url_that_names_a_file_of_this_machine_is_refused(platform, tmp_path: 
 def test_a_watched_thread_opens_only_code_and_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     watch = ConnectionWatch(UrlPolicy())
-    with watching(watch):
+    with watch_thread(watch):
         assert Path(apprise_services.__file__).read_text()
         for forbidden in (tmp_path / "a", Path("/etc/passwd"), Path("/proc/self/environ")):
             with pytest.raises(PermissionError):
@@ -156,7 +156,7 @@ def test_texts_are_cut_as_the_service_wants_them(tmp_path: Path) -> None:
     (reference,) = parse_targets(f"apprise:{pushover}")
     assert isinstance(reference, ChatRef)
     assert dispatcher.limit(reference.target).size_max == 1024
-    assert apprise_services.limit_of("nosuch://x").size_max == 32_000
+    assert apprise_services.find_limit("nosuch://x").size_max == 32_000
 
 
 def test_without_the_library_the_way_to_get_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_only_the_watched_thread_is_judged(platform) -> None:
         outcome.append("connected")
 
     watch = ConnectionWatch(UrlPolicy())
-    with watching(watch):
+    with watch_thread(watch):
         other = threading.Thread(target=unwatched)
         other.start()
         other.join()

@@ -12,11 +12,11 @@ import pytest
 from support.inbound_cases import AT, CASES, posted
 from test_adapter_contract import CHATS, NAMES, credentials
 
-from hermes_worker.channels.adapters import adapters
+from hermes_worker.channels.adapters import load_adapters
 from hermes_worker.channels.catalog import WEBHOOK
 from hermes_worker.channels.exchange import Part, Receipt, perform
 from hermes_worker.channels.inbound.slack import read as read_slack
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_buttons import ChatButton
 from hermes_worker.core.inbound import InboundButton
@@ -111,7 +111,7 @@ LABEL_CHARS_MAX = {"whatsapp_cloud": 24, "line": 20, "slack": 75, "discord": 80}
 def asked(name: str, buttons: tuple[ChatButton, ...], text: str = "May I? <a> & *b*", *, edits: bool = False) -> Any:
     """The last request of an exchange, as JSON, and what it came to."""
     target = Target(platform=name, chat=f"{SERVICE}/hook" if name == WEBHOOK else CHATS.get(name, "C0123ABCD"))
-    known, adapter = credentials(name, SERVICE), adapters()[name]
+    known, adapter = credentials(name, SERVICE), load_adapters()[name]
     part = Part(text=text, idempotency_key="d1:1", buttons=buttons)
     at = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
     requests: list[HttpRequest] = []
@@ -143,7 +143,7 @@ def test_each_choice_is_a_button_that_brings_its_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
 def test_a_press_of_what_was_drawn_is_read_as_that_value(name: str) -> None:
-    receiver, case = receivers()[name], CASES[name]
+    receiver, case = load_receivers()[name], CASES[name]
     _, value = list(DRAWN[name](asked(name, APPROVAL)))[1]
     if name == "mattermost":
         target = CHATS.get(name, "C0123ABCD")
@@ -152,7 +152,7 @@ def test_a_press_of_what_was_drawn_is_read_as_that_value(name: str) -> None:
         request = posted(name, json.dumps(body).encode())
     else:
         values, request = case.values, case.pressed(value)
-    [press] = receiver.receive(request, receiver.credentials(values), AT)
+    [press] = receiver.receive(request, receiver.build_credentials(values), AT)
     assert isinstance(press, InboundButton)
     assert press.value == "7:session"
 
@@ -178,7 +178,7 @@ def test_more_choices_than_there_is_room_for_are_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(DRAWN) - {"whatsapp_cloud", "line"}))
 def test_a_message_loses_its_buttons_and_keeps_its_words(name: str) -> None:
-    assert adapters()[name].loses_buttons
+    assert load_adapters()[name].loses_buttons
     bare = asked(name, (), edits=True)
     assert list(DRAWN[name](bare)) == []
     assert "May I?" in json.dumps(bare)
@@ -188,7 +188,7 @@ def test_a_message_loses_its_buttons_and_keeps_its_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["whatsapp_cloud", "line"])
 def test_where_no_message_can_be_changed_the_buttons_stay(name: str) -> None:
-    assert not adapters()[name].loses_buttons
+    assert not load_adapters()[name].loses_buttons
 
 
 def test_whatsapp_shows_a_list_where_reply_buttons_have_no_room() -> None:

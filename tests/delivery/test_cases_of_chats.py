@@ -12,7 +12,7 @@ from test_media import facts, nothing
 
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.media import FileFacts, extract_media
-from hermes_worker.core.gateway import ChatCommand, Commanded, Speakers, read_event
+from hermes_worker.core.gateway import ChatCommand, CommandSaid, Speakers, decide_event
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
 
 ELEMENTS = {
@@ -31,12 +31,12 @@ ELEMENTS = {
 def test_a_text_is_a_command_as_in_the_original(case: Mapping[str, Any]) -> None:
     chat, sender = InboundChat(id="1", kind=ChatKind.DIRECT), InboundSender(id="42")
     event = InboundMessage(event_key="1", chat=chat, sender=sender, text=case["input"]["text"])
-    reading = read_event(event, Speakers(allowed=["42"]), None)
+    reading = decide_event(event, Speakers(allowed=["42"]), None)
     expected = case["expected"]
     if expected["command"] is None:
-        assert not isinstance(reading, Commanded)
+        assert not isinstance(reading, CommandSaid)
         return
-    assert isinstance(reading, Commanded)
+    assert isinstance(reading, CommandSaid)
     assert (reading.name, reading.arguments) == (expected["command"], expected["arguments"])
     assert reading.command == ChatCommand(expected["command"])
 

@@ -6,7 +6,7 @@ import pytest
 
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Part, Unsendable
-from hermes_worker.channels.platforms.email import Credentials, Mail, build, classify_lost, classify_reply
+from hermes_worker.channels.platforms.email import Credentials, Mail, build, classify_lost_connection, classify_reply
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.media_kinds import MediaKind
 
@@ -121,8 +121,8 @@ def test_a_refusal_is_understood(code, text, command, kind):
 
 
 def test_a_connection_lost_after_the_content_may_have_delivered_it():
-    assert classify_lost("reset", was_data_sent=True).kind is SendErrorKind.AMBIGUOUS
-    assert classify_lost("refused", was_data_sent=False).kind is SendErrorKind.TRANSIENT
+    assert classify_lost_connection("reset", was_data_sent=True).kind is SendErrorKind.AMBIGUOUS
+    assert classify_lost_connection("refused", was_data_sent=False).kind is SendErrorKind.TRANSIENT
 
 
 def test_nothing_shows_the_password_or_the_text():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.channels.catalog import platforms
+from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.channels.markup import (
     DIALECTS,
     matrix_html,
@@ -158,7 +158,7 @@ def test_marks_stand_beside_letters_of_scripts_without_spaces() -> None:
 
 
 def test_every_platform_that_is_sent_to_has_a_dialect() -> None:
-    sent_to = {name for name, row in platforms().items() if row.has_adapter}
+    sent_to = {name for name, row in list_platforms().items() if row.has_adapter}
     assert sent_to - DIALECTS.keys() == {"chat_webhook"}, "its program is given Markdown"
     assert DIALECTS.keys() <= sent_to
 

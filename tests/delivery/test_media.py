@@ -11,11 +11,11 @@ from hermes_worker.channels.media import (
     MediaFile,
     MediaKind,
     MediaPolicy,
-    default_denied,
+    choose_media_kind,
+    choose_sent_kind,
     extract_media,
     judge_media,
-    media_kind,
-    shown_as,
+    list_denied_prefixes,
 )
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -126,7 +126,9 @@ def test_any_text_is_read(text):
 # What may leave.
 
 POLICY = MediaPolicy(
-    allowed_roots=("/work/session",), denied_prefixes=default_denied("/home/u", "/home/u/.hermes-worker"), size_max=1000
+    allowed_roots=("/work/session",),
+    denied_prefixes=list_denied_prefixes("/home/u", "/home/u/.hermes-worker"),
+    size_max=1000,
 )
 LENIENT = MediaPolicy(allowed_roots=POLICY.allowed_roots, denied_prefixes=POLICY.denied_prefixes, is_strict=False)
 
@@ -220,13 +222,13 @@ def test_a_file_that_is_too_large_is_refused():
     ],
 )
 def test_the_extension_says_how_a_file_is_shown(name, kind):
-    assert media_kind(name) == kind
+    assert choose_media_kind(name) == kind
 
 
 def test_flags_change_how_a_file_is_shown():
     song = MediaFile(path="/a.mp3", name="a.mp3", kind=MediaKind.AUDIO, size=1)
     picture = MediaFile(path="/a.png", name="a.png", kind=MediaKind.IMAGE, size=1)
     voice = ExtractedMedia(text="", audio_as_voice=True)
-    assert shown_as(song, voice) is MediaKind.VOICE
-    assert shown_as(picture, voice) is MediaKind.IMAGE
-    assert shown_as(picture, ExtractedMedia(text="", as_document=True)) is MediaKind.DOCUMENT
+    assert choose_sent_kind(song, voice) is MediaKind.VOICE
+    assert choose_sent_kind(picture, voice) is MediaKind.IMAGE
+    assert choose_sent_kind(picture, ExtractedMedia(text="", as_document=True)) is MediaKind.DOCUMENT

@@ -19,7 +19,7 @@ from hermes_worker.channels.platforms import (
     telegram,
     whatsapp_cloud,
 )
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import InboundMessage
 from hermes_worker.core.media_kinds import MediaKind
@@ -142,9 +142,9 @@ def test_teams_replies_and_sends_although_the_question_is_gone():
     ],
 )
 def test_a_message_says_how_it_is_answered(name, body, quoted):
-    case, receiver = CASES[name], receivers()[name]
+    case, receiver = CASES[name], load_receivers()[name]
     request = case.webhook(json.dumps(body).encode())
-    [message] = receiver.receive(request, receiver.credentials(case.values), AT)
+    [message] = receiver.receive(request, receiver.build_credentials(case.values), AT)
     assert isinstance(message, InboundMessage)
     assert message.quoted_as == quoted
     assert message.message_id

@@ -10,12 +10,12 @@ from hermes_worker.channels.errors import (
     RetryPolicy,
     SendErrorKind,
     TryAgain,
+    classify_status,
     classify_text,
-    dead_target_key,
-    dead_target_reason,
-    kind_of_status,
-    next_step,
-    retry_delay_s,
+    compute_retry_delay_s,
+    decide_next_step,
+    find_dead_target_reason,
+    make_dead_target_key,
 )
 from hermes_worker.channels.narration import is_silence_narration
 
@@ -73,46 +73,48 @@ def test_an_error_is_known_by_its_words(text, kind):
     ],
 )
 def test_a_status_says_something_by_itself(status, kind):
-    assert kind_of_status(status) is kind
+    assert classify_status(status) is kind
 
 
 @pytest.mark.parametrize(("number", "delay_s"), [(1, 2.5), (2, 4.5), (3, 8.5), (9, 512.5), (10, 900.5), (5000, 900.5)])
 def test_the_wait_doubles_up_to_a_quarter_of_an_hour(number, delay_s):
-    assert retry_delay_s(error(SendErrorKind.TRANSIENT), number, POLICY, 0.5) == delay_s
+    assert compute_retry_delay_s(error(SendErrorKind.TRANSIENT), number, POLICY, 0.5) == delay_s
 
 
 @pytest.mark.parametrize(("asked_s", "delay_s"), [(30.0, 30.25), (0.0, 0.25), (-5.0, 0.25), (10_000_000.0, 21_600.25)])
 def test_the_server_says_how_long_to_wait(asked_s, delay_s):
     failure = error(SendErrorKind.RATE_LIMITED, retry_after_s=asked_s)
-    assert retry_delay_s(failure, 3, POLICY, 0.25) == delay_s
+    assert compute_retry_delay_s(failure, 3, POLICY, 0.25) == delay_s
 
 
 @pytest.mark.parametrize("kind", [SendErrorKind.TRANSIENT, SendErrorKind.RATE_LIMITED])
 def test_what_did_not_arrive_is_sent_again(kind):
-    assert next_step(error(kind), attempt(), POLICY, 0.0) == TryAgain(delay_s=2.0)
+    assert decide_next_step(error(kind), attempt(), POLICY, 0.0) == TryAgain(delay_s=2.0)
 
 
 def test_a_wait_that_the_platform_asked_for_is_no_attempt_and_any_other_is():
     late = attempt(POLICY.attempts_max)
     asked = error(SendErrorKind.RATE_LIMITED, retry_after_s=30.0)
-    assert next_step(asked, late, POLICY, 0.0) == TryAgain(delay_s=30.0, is_counted=False)
+    assert decide_next_step(asked, late, POLICY, 0.0) == TryAgain(delay_s=30.0, is_counted=False)
     for failure in (error(SendErrorKind.RATE_LIMITED), error(SendErrorKind.TRANSIENT, retry_after_s=30.0)):
-        assert isinstance(next_step(failure, late, POLICY, 0.0), GiveUpDelivery)
+        assert isinstance(decide_next_step(failure, late, POLICY, 0.0), GiveUpDelivery)
 
 
 def test_what_may_have_arrived_is_sent_again_with_a_remark():
-    step = next_step(error(SendErrorKind.AMBIGUOUS), attempt(), POLICY, 0.0)
+    step = decide_next_step(error(SendErrorKind.AMBIGUOUS), attempt(), POLICY, 0.0)
     assert step == TryAgain(delay_s=2.0, adjustment=Adjustment.MARKED_DUPLICATE)
 
 
 def test_a_key_that_the_platform_knows_makes_the_remark_unnecessary():
-    step = next_step(error(SendErrorKind.AMBIGUOUS), attempt(has_idempotency_key=True), POLICY, 0.0)
+    step = decide_next_step(error(SendErrorKind.AMBIGUOUS), attempt(has_idempotency_key=True), POLICY, 0.0)
     assert step == TryAgain(delay_s=2.0)
 
 
 def test_the_remark_stays_once_an_attempt_may_have_arrived():
     later = attempt(2, applied=frozenset({Adjustment.MARKED_DUPLICATE}))
-    assert next_step(error(SendErrorKind.TRANSIENT), later, POLICY, 0.0).adjustment is Adjustment.MARKED_DUPLICATE
+    assert (
+        decide_next_step(error(SendErrorKind.TRANSIENT), later, POLICY, 0.0).adjustment is Adjustment.MARKED_DUPLICATE
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,33 +129,35 @@ def test_the_remark_stays_once_an_attempt_may_have_arrived():
     ],
 )
 def test_a_refusal_is_final(kind):
-    assert next_step(error(kind, "go away"), attempt(), POLICY, 0.0) == GiveUpDelivery(
+    assert decide_next_step(error(kind, "go away"), attempt(), POLICY, 0.0) == GiveUpDelivery(
         reason="go away", is_abandoned=False
     )
 
 
 def test_a_format_that_is_not_understood_is_sent_as_plain_text_once():
     failure = error(SendErrorKind.BAD_FORMAT)
-    assert next_step(failure, attempt(), POLICY, 0.5) == TryAgain(delay_s=0.0, adjustment=Adjustment.PLAIN_TEXT)
+    assert decide_next_step(failure, attempt(), POLICY, 0.5) == TryAgain(delay_s=0.0, adjustment=Adjustment.PLAIN_TEXT)
     again = attempt(2, applied=frozenset({Adjustment.PLAIN_TEXT}))
-    assert isinstance(next_step(failure, again, POLICY, 0.5), GiveUpDelivery)
+    assert isinstance(decide_next_step(failure, again, POLICY, 0.5), GiveUpDelivery)
 
 
 def test_a_thread_that_is_gone_is_left_out_once():
     failure = error(SendErrorKind.NOT_FOUND, is_thread_missing=True)
-    assert next_step(failure, attempt(), POLICY, 0.5) == TryAgain(delay_s=0.0, adjustment=Adjustment.WITHOUT_THREAD)
+    assert decide_next_step(failure, attempt(), POLICY, 0.5) == TryAgain(
+        delay_s=0.0, adjustment=Adjustment.WITHOUT_THREAD
+    )
     again = attempt(2, applied=frozenset({Adjustment.WITHOUT_THREAD}))
-    assert isinstance(next_step(failure, again, POLICY, 0.5), GiveUpDelivery)
+    assert isinstance(decide_next_step(failure, again, POLICY, 0.5), GiveUpDelivery)
 
 
 def test_attempts_run_out():
-    assert next_step(error(SendErrorKind.TRANSIENT, "down"), attempt(6), POLICY, 0.0) == GiveUpDelivery(
+    assert decide_next_step(error(SendErrorKind.TRANSIENT, "down"), attempt(6), POLICY, 0.0) == GiveUpDelivery(
         reason="6 attempts failed: down", is_abandoned=True
     )
 
 
 def test_a_message_that_is_a_day_old_is_given_up():
-    step = next_step(error(SendErrorKind.TRANSIENT, "down"), attempt(2, age=timedelta(hours=24)), POLICY, 0.0)
+    step = decide_next_step(error(SendErrorKind.TRANSIENT, "down"), attempt(2, age=timedelta(hours=24)), POLICY, 0.0)
     assert step == GiveUpDelivery(reason="not delivered within 1 day, 0:00:00: down", is_abandoned=True)
 
 
@@ -179,17 +183,17 @@ def test_a_failure_is_stored_without_its_tail():
     ],
 )
 def test_a_target_is_dead_when_the_whole_chat_refuses_or_is_gone(failure, is_dead):
-    assert (dead_target_reason("telegram", failure) is not None) is is_dead
+    assert (find_dead_target_reason("telegram", failure) is not None) is is_dead
 
 
 @pytest.mark.parametrize("platform", ["local", "webhook", "apprise"])
 def test_files_and_urls_never_die(platform):
-    assert dead_target_reason(platform, error(SendErrorKind.FORBIDDEN)) is None
+    assert find_dead_target_reason(platform, error(SendErrorKind.FORBIDDEN)) is None
 
 
 def test_the_reason_of_a_death_is_short():
-    assert len(dead_target_reason("telegram", error(SendErrorKind.FORBIDDEN, "x" * 999))) == 200
-    assert dead_target_key("telegram", "-1") == "telegram:-1"
+    assert len(find_dead_target_reason("telegram", error(SendErrorKind.FORBIDDEN, "x" * 999))) == 200
+    assert make_dead_target_key("telegram", "-1") == "telegram:-1"
 
 
 @pytest.mark.parametrize(

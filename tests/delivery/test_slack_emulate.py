@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from support.commandline import wait_for
 
-from hermes_worker.channels.downloading import FileDownloader
+from hermes_worker.channels.downloads import FileDownloader
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Exchange, Part, Receipt, perform
 from hermes_worker.channels.platforms import slack
@@ -28,7 +28,7 @@ from hermes_worker.core.chat_buttons import ChatButton
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.urls import UrlPolicy
-from hermes_worker.net.wire import sender
+from hermes_worker.net.wire import make_sender
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def _is_up(workspace: Workspace) -> bool:
 
 
 def done(exchange: Exchange) -> Receipt | DeliveryError:
-    return perform(exchange, sender(UrlPolicy(allows_private=True)))
+    return perform(exchange, make_sender(UrlPolicy(allows_private=True)))
 
 
 def part(text: str, **more: Any) -> Part:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.channels.catalog import ChatForm, platform_named, platforms, text_limit
+from hermes_worker.channels.catalog import ChatForm, find_platform, find_text_limit, list_platforms
 from hermes_worker.channels.targets import (
     ChatRef,
     PlatformRef,
@@ -13,7 +13,7 @@ from hermes_worker.channels.targets import (
     normalize_deliver,
     parse_chat,
     parse_targets,
-    resolve,
+    resolve_targets,
 )
 
 LOCAL = Target(platform="local", chat="")
@@ -30,7 +30,7 @@ def chat(text: str) -> tuple[str, str | None, ChatForm]:
 
 
 def resolved(text: str, *, origin: Target | None = None, homes=HOMES, lookup=None) -> Resolution:
-    return resolve(parse_targets(text), origin=origin, homes=homes, lookup=lookup)
+    return resolve_targets(parse_targets(text), origin=origin, homes=homes, lookup=lookup)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_any_text_is_read_or_refused(text):
         references = parse_targets(text)
     except TargetError:
         return
-    resolve(references, origin=None, homes={})
+    resolve_targets(references, origin=None, homes={})
 
 
 # Resolving.
@@ -273,7 +273,7 @@ def test_a_chat_of_an_unknown_platform_is_refused():
 
 
 def test_homes_are_looked_for_in_the_order_of_the_reference():
-    assert list(platforms())[:16] == [
+    assert list(list_platforms())[:16] == [
         *(
             "matrix",
             "telegram",
@@ -292,12 +292,12 @@ def test_homes_are_looked_for_in_the_order_of_the_reference():
 
 
 def test_every_target_has_a_text_limit():
-    assert text_limit("telegram").size_max == 4096
-    assert text_limit("webhook").size_max > 100_000
+    assert find_text_limit("telegram").size_max == 4096
+    assert find_text_limit("webhook").size_max > 100_000
     with pytest.raises(KeyError):
-        text_limit("pigeon")
+        find_text_limit("pigeon")
 
 
 def test_a_platform_is_found_by_name_and_alias_whatever_the_case():
-    assert platform_named(" LARK ").name == "feishu"
-    assert platform_named("pigeon") is None
+    assert find_platform(" LARK ").name == "feishu"
+    assert find_platform("pigeon") is None

@@ -11,7 +11,7 @@ from support.manifests import Manifest, containers, documents, environment, name
 
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.cli.entry import commands
-from hermes_worker.settings import describe, load
+from hermes_worker.settings import describe_settings, load_settings
 from hermes_worker.store.backlog import STEP_S_MIN
 from hermes_worker.worker.lifecycle import leaves_within_s
 
@@ -30,7 +30,7 @@ def main_of(pod: Manifest) -> Manifest:
 def settings_of(container: Manifest, tmp_path: Any) -> Any:
     """What the container would read; secrets stand in files that are not here."""
     given = {name: value for name, value in environment(container).items() if not name.endswith("_FILE")}
-    return load({**given, "HERMES_HOME": str(tmp_path), "HOME": str(tmp_path), "PATH": "/usr/bin"})
+    return load_settings({**given, "HERMES_HOME": str(tmp_path), "HOME": str(tmp_path), "PATH": "/usr/bin"})
 
 
 def test_the_roles_are_there() -> None:
@@ -53,7 +53,7 @@ def test_every_container_runs_a_command_that_there_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROLES)
 def test_every_variable_is_a_setting_of_the_product(name: str, tmp_path: Any) -> None:
-    known = {row.variable for row in describe()}
+    known = {row.variable for row in describe_settings()}
     for container in containers(ROLES[name][1]):
         assert settings_of(container, tmp_path).notes == (), "every value is one that its setting takes"
         given = environment(container)

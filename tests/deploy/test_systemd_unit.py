@@ -12,7 +12,7 @@ import pytest
 
 from hermes_worker.cli.entry import commands
 from hermes_worker.cli.stack import _BROKER_GRACE_S, _LEAVING_S
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 
 UNIT = Path(__file__).parents[2] / "systemd" / "hermes-worker.service"
 
@@ -31,13 +31,13 @@ def test_what_it_starts_is_a_command_with_settings_that_there_are(tmp_path: Path
     assert command is not None
     command.make_context(words[0], words[1:])
     given = dict(each.split("=", 1) for each in service()["Environment"].split())
-    settings = load({**given, "HOME": str(tmp_path), "PATH": "/usr/bin"})
+    settings = load_settings({**given, "HOME": str(tmp_path), "PATH": "/usr/bin"})
     assert settings.notes == ()
     assert given["HERMES_HOME"] == f"/var/lib/{service()['StateDirectory']}"
 
 
 def test_it_is_given_the_time_that_a_drain_takes(tmp_path: Path) -> None:
-    lease = load({"HOME": str(tmp_path), "PATH": "/usr/bin"}).lease
+    lease = load_settings({"HOME": str(tmp_path), "PATH": "/usr/bin"}).lease
     assert float(service()["TimeoutStopSec"]) >= lease.drain_s + lease.drain_once_s + _LEAVING_S + _BROKER_GRACE_S
     assert service()["KillMode"] == "mixed", "the stack drains; only what is left after that is killed"
 

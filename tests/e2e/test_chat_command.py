@@ -13,7 +13,7 @@ from support.commandline import CommandLine, Running, call, script
 from support.cutting import CuttingProxy
 
 from hermes_worker.client import HermesClient
-from hermes_worker.local.paths import running_stack
+from hermes_worker.local.paths import find_running_stack
 
 pytestmark = pytest.mark.e2e
 Shared = tuple[CommandLine, Running]
@@ -26,7 +26,7 @@ def api_of(up: Running) -> str:
 
 def sessions_of_chats(hermes: CommandLine, count: int) -> list[str]:
     """Of the newest chats, the newest first."""
-    note = running_stack(hermes.home)
+    note = find_running_stack(hermes.home)
     assert note is not None and note.api_url is not None
     with HermesClient(note.api_url, home=hermes.home) as client:
         return [run["session_id"] for run in islice(client.runs(tag="chat"), count)]

@@ -30,7 +30,7 @@ def servers(postgres_url: str, broker_url: str) -> dict[str, str]:
 def status_of(hermes: CommandLine, run_id: str) -> RunStatus:
     database = Database(hermes.environ["HERMES_DATABASE_URL"])
     try:
-        return Views(database).run(run_id).status
+        return Views(database).load_run(run_id).status
     finally:
         database.close()
 
@@ -118,7 +118,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_model_call_over(
 def results_of(hermes: CommandLine, run_id: str) -> list[str]:
     database = Database(hermes.environ["HERMES_DATABASE_URL"])
     try:
-        rows = [json.loads(row.body) for row in Views(database).transcript(run_id)]
+        rows = [json.loads(row.body) for row in Views(database).load_transcript(run_id)]
         return [str(row["content"]) for row in rows if row["role"] == "tool"]
     finally:
         database.close()

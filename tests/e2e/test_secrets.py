@@ -64,7 +64,7 @@ def allowed_to(*roles: ProcessRole) -> set[str]:
     settings = {name for row in SECRET_SETTINGS if row.roles & set(roles) for name in row.variables}
     models = {"GROQ_API_KEY", "GROQ_API_KEY_2"} if ProcessRole.MODEL in roles else set()
     # What a platform signs its webhooks with, whoever else needs it.
-    declared = {name for name, whose in installed.current().secret_variables.items() if set(whose) & set(roles)}
+    declared = {name for name, whose in installed.get_installed().secret_variables.items() if set(whose) & set(roles)}
     sends = set(DELIVERY_SECRETS) if ProcessRole.DELIVERY in roles else set()
     return settings | models | declared | sends | {"PGPASSWORD"}
 

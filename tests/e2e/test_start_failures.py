@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.commandline import CommandLine, Finished, script, wait_for
 
-from hermes_worker.local.paths import running_stack
+from hermes_worker.local.paths import find_running_stack
 from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.e2e
@@ -182,7 +182,7 @@ def test_up_is_up_when_its_broker_is_there_and_not_before(hermes: CommandLine, o
         assert {"model", "tools"} <= set(awaited)
         assert "broker.unreachable" in up.output
         assert "is up" not in up.output
-        assert running_stack(hermes.home) is None
+        assert find_running_stack(hermes.home) is None
         own_valkey.start()
         up.wait_for_line("Hermes worker is up")
 

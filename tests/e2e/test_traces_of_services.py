@@ -10,7 +10,7 @@ import pytest
 from support.collector import collecting
 from support.commandline import CommandLine, script, wait_for
 
-from hermes_worker.core.trace_ids import trace_id
+from hermes_worker.core.trace_ids import derive_trace_id
 
 pytestmark = pytest.mark.e2e
 
@@ -39,7 +39,7 @@ def test_what_one_request_causes_is_one_trace(tmp_path: Path) -> None:
                 run_id = json.load(answer)["run_id"]
             for name in ("invoke_agent", "submit", "chat scripted", "execute_tool", "deliver local"):
                 wait_for(lambda name=name: collector.spans(name), saying=f"for {name}")
-        assert {span.trace_id for span in collector.spans()} == {trace_id(run_id).to_bytes(16, "big")}
+        assert {span.trace_id for span in collector.spans()} == {derive_trace_id(run_id).to_bytes(16, "big")}
         assert collector.orphans() == []
         assert {"hermes-worker-api", "hermes-worker-worker"} <= collector.services()
         [submit] = collector.spans("submit")

@@ -90,7 +90,7 @@ def agents_attempts(hermes: CommandLine, up: Running, project: Path) -> dict[str
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
 def test_a_command_of_an_agent_cannot_answer_for_its_user(hermes: CommandLine, project: Path, sandbox: str) -> None:
     hermes.environ |= {"HERMES_SANDBOX": sandbox, "PATH": f"{Path(sys.executable).parent}:{hermes.environ['PATH']}"}
-    if sandbox == "auto" and all(rung.unavailable() for rung in RUNGS.values()):
+    if sandbox == "auto" and all(rung.find_unavailable() for rung in RUNGS.values()):
         pytest.skip("nothing confines commands on this machine")
     with hermes.up() as up:
         heard = agents_attempts(hermes, up, project)

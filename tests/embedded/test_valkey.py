@@ -21,21 +21,21 @@ import redis
 from kombu import Connection
 from support.valkey import administrator, valkey_server
 
-from hermes_worker.broker.rights import USER, rules
+from hermes_worker.broker.rights import USER, build_acl_rules
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local import valkey as valkey_module
 from hermes_worker.local.process import wait_until_gone
 from hermes_worker.local.valkey import (
     DataOrigin,
     EmbeddedValkey,
-    Server,
+    ServerBinary,
     ValkeyRunning,
-    data_set_aside,
+    find_running,
     find_server,
-    running,
+    list_set_aside,
     set_aside,
 )
-from hermes_worker.settings.kinds import socket_url
+from hermes_worker.settings.kinds import convert_socket_url
 
 
 def client(url: str) -> redis.Redis:
@@ -51,7 +51,7 @@ def everything(server: EmbeddedValkey) -> dict[str, str]:
 def test_it_answers_on_its_socket_in_the_spelling_of_each_client(own_valkey: EmbeddedValkey) -> None:
     client(own_valkey.url).publish("hermes:x", "y")
 
-    with Connection(socket_url(own_valkey.url, "redis+socket", "virtual_host")) as celery:
+    with Connection(convert_socket_url(own_valkey.url, "redis+socket", "virtual_host")) as celery:
         assert celery.default_channel.client.ping()
 
 
@@ -118,7 +118,7 @@ def test_the_documentation_gives_the_same_rights() -> None:
     text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     [block] = re.findall(r"```\n(ACL SETUSER .*?)```", text, re.DOTALL)
 
-    assert block.split() == ["ACL", "SETUSER", USER, "on", ">PASSWORD", *rules((7, 2)).split()]
+    assert block.split() == ["ACL", "SETUSER", USER, "on", ">PASSWORD", *build_acl_rules((7, 2)).split()]
 
 
 def test_flowers_page_of_queues_is_answered_although_it_names_no_user(own_valkey: EmbeddedValkey) -> None:
@@ -170,7 +170,7 @@ def test_a_second_server_on_the_directory_is_told_where_the_first_is(own_valkey:
     with pytest.raises(ValkeyRunning, match=rf"already used by process {own_valkey.pid}") as raised:
         EmbeddedValkey(own_valkey.directory).start()
 
-    assert raised.value.info == running(own_valkey.directory) == own_valkey.info
+    assert raised.value.info == find_running(own_valkey.directory) == own_valkey.info
     assert raised.value.info is not None
     assert client(raised.value.info.url).ping()
 
@@ -178,8 +178,8 @@ def test_a_second_server_on_the_directory_is_told_where_the_first_is(own_valkey:
 def test_nothing_runs_on_a_directory_without_a_live_server(own_valkey: EmbeddedValkey, tmp_path: Path) -> None:
     own_valkey.kill()
 
-    assert running(own_valkey.directory) is None
-    assert running(tmp_path) is None
+    assert find_running(own_valkey.directory) is None
+    assert find_running(tmp_path) is None
 
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_damaged_data_is_set_aside(own_valkey: EmbeddedValkey) -> None:
     own_valkey.start()
 
     assert client(own_valkey.url).llen("hermes:k") == 0
-    [aside] = data_set_aside(own_valkey.directory)
+    [aside] = list_set_aside(own_valkey.directory)
     assert re.fullmatch(r"appendonlydir\.unreadable-\d{8}T\d{6}\.\d{6}Z", aside.name)
     assert (aside / "appendonly.aof.manifest").read_text() == "nonsense\n"
 
@@ -217,7 +217,7 @@ def test_a_long_or_odd_path_does_no_harm(tmp_path: Path) -> None:
 def test_an_odd_path_is_reached_by_celery_too(tmp_path: Path) -> None:
     with (
         EmbeddedValkey(tmp_path / 'a "b" %41 ?#') as server,
-        Connection(socket_url(server.url, "redis+socket", "virtual_host")) as celery,
+        Connection(convert_socket_url(server.url, "redis+socket", "virtual_host")) as celery,
     ):
         assert client(server.url).ping()
         assert celery.default_channel.client.ping()
@@ -276,7 +276,7 @@ def test_a_server_on_the_path_is_taken_if_there_is_no_other_and_it_is_new_enough
     with pytest.raises(ConfigurationError):
         find_server(str(tmp_path))
     redis_server = install(tmp_path / "redis-server", version_only("6.2"))
-    assert find_server(str(tmp_path)) == Server(binary=redis_server, origin=DataOrigin.PATH)
+    assert find_server(str(tmp_path)) == ServerBinary(binary=redis_server, origin=DataOrigin.PATH)
     valkey_server = install(tmp_path / "valkey-server", version_only("8.0"))
     assert find_server(str(tmp_path)).binary == valkey_server
 
@@ -289,7 +289,7 @@ def test_the_server_that_wrote_the_files_reads_them_again(tmp_path: Path, monkey
         with EmbeddedValkey(tmp_path / "v", search_path=str(theirs.parent)) as server:
             client(server.url).lpush("hermes:k", "v")
 
-    assert find_server("", directory=tmp_path / "v") == Server(binary=theirs, origin=DataOrigin.WROTE)
+    assert find_server("", directory=tmp_path / "v") == ServerBinary(binary=theirs, origin=DataOrigin.WROTE)
     theirs.unlink()
     assert find_server("", directory=tmp_path / "v").origin is DataOrigin.BUNDLED
 
@@ -308,7 +308,7 @@ def test_an_older_server_begins_without_the_files_that_it_cannot_read(
     with EmbeddedValkey(tmp_path / "v", search_path=str(older.parent)) as server:
         assert client(server.url).llen("hermes:k") == 0
 
-    assert [path.name.partition(".")[0] for path in data_set_aside(tmp_path / "v")] == ["appendonlydir"]
+    assert [path.name.partition(".")[0] for path in list_set_aside(tmp_path / "v")] == ["appendonlydir"]
 
 
 def test_a_server_that_cannot_be_run_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +344,7 @@ def test_only_files_that_a_server_could_not_read_are_set_aside(tmp_path: Path, w
     aside = set_aside(tmp_path, words)
 
     assert len(aside) == (2 if is_unreadable else 0)
-    assert aside == data_set_aside(tmp_path)
+    assert aside == list_set_aside(tmp_path)
     assert (tmp_path / "dump.rdb").exists() != is_unreadable
     assert (tmp_path / "password").exists()
 

@@ -17,7 +17,7 @@ def as_before() -> Iterator[None]:
     """What one test puts in force is gone in the next."""
     yield
     installed.put_in_force(None)
-    plugins._Begun.key = plugins._Begun.installed = None
+    plugins._BegunFor.key = plugins._BegunFor.installed = None
 
 
 @pytest.fixture

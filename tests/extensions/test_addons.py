@@ -23,19 +23,19 @@ from PIL import Image
 from support.fault_server import FaultServer, Received, Reply
 from support.inside import inside
 
-from hermes_worker.addons.asking import AddonFailed
 from hermes_worker.addons.home_assistant.tools import BLOCKED_DOMAINS
+from hermes_worker.addons.http_json import AddonFailed
 from hermes_worker.addons.web_search import providers
-from hermes_worker.addons.web_search.providers import PROVIDERS, Hit, chosen, told
-from hermes_worker.addons.web_search.settings import Searching
+from hermes_worker.addons.web_search.providers import PROVIDERS, SearchHit, choose_providers, render_hits
+from hermes_worker.addons.web_search.settings import WebSearchSettings
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import Extension, fold, load
-from hermes_worker.installed import built_in
+from hermes_worker.extension import Extension, fold_extensions, load_reference
+from hermes_worker.installed import load_built_in
 from hermes_worker.net.http import HttpResponse
-from hermes_worker.plugins import MANIFEST, available, brought, read_manifest
-from hermes_worker.setting_groups import filled, settings_of
+from hermes_worker.plugins import MANIFEST, list_available, list_brought, read_manifest
+from hermes_worker.setting_groups import fill_group, settings_of
 
 ADDONS = ("home_assistant", "images", "speech", "web_search")
 MEMORIES = ("memory_hindsight", "memory_honcho", "memory_http", "memory_mem0")
@@ -43,7 +43,7 @@ MEMORIES = ("memory_hindsight", "memory_honcho", "memory_http", "memory_mem0")
 
 
 def addon(name: str) -> Extension:
-    found = load(f"hermes_worker.addons.{name}:EXTENSION")
+    found = load_reference(f"hermes_worker.addons.{name}:EXTENSION")
     assert isinstance(found, Extension)
     return found
 
@@ -79,7 +79,7 @@ def call(tool: str, context: ToolContext, values: Mapping[str, Any], **arguments
     """A call of a tool whose extension has these settings, by field."""
     [(one, declared)] = [(each, one) for each in map(addon, ADDONS) for one in each.tools if one.name == tool]
     defaults = {item.name: item.default for item in one.settings if item.default is not None}
-    made = load(declared.implementation)(spec=declared.spec, values={**defaults, **values})
+    made = load_reference(declared.implementation)(spec=declared.spec, values={**defaults, **values})
     return run_tool(made, json.dumps(arguments), context)
 
 
@@ -92,15 +92,15 @@ def document(result: ToolResult) -> Any:
 
 @pytest.mark.parametrize("name", (*ADDONS, *MEMORIES))
 def test_its_manifest_says_what_it_brings(name: str) -> None:
-    said = read_manifest(Path(load(f"hermes_worker.addons.{name}:__file__")).with_name(MANIFEST), name)
-    assert dict(said.brings) == brought(addon(name))
+    said = read_manifest(Path(load_reference(f"hermes_worker.addons.{name}:__file__")).with_name(MANIFEST), name)
+    assert dict(said.brings) == list_brought(addon(name))
 
 
 def test_they_are_listed_and_fit_together(tmp_path: Path) -> None:
-    listed = {one.name: one for one in available(tmp_path)}
+    listed = {one.name: one for one in list_available(tmp_path)}
     assert {name for name, one in listed.items() if one.place == "comes with Hermes worker"} == {*ADDONS, *MEMORIES}
-    folded = fold(
-        (*built_in(), *map(addon, ADDONS)), withheld=[one.variable for a in ADDONS for one in addon(a).settings]
+    folded = fold_extensions(
+        (*load_built_in(), *map(addon, ADDONS)), withheld=[one.variable for a in ADDONS for one in addon(a).settings]
     )
     assert "web_search" in folded.tools and "ha_call_service" in folded.tools
 
@@ -177,7 +177,7 @@ def test_each_search_engine_is_asked_in_its_own_way(
 
 
 def test_the_page_of_duckduckgo_is_read() -> None:
-    found = told(PROVIDERS["duckduckgo"].hits(HttpResponse(status=200, body=PAGE)), 5)
+    found = render_hits(PROVIDERS["duckduckgo"].hits(HttpResponse(status=200, body=PAGE)), 5)
     assert found == [
         {"title": "The first", "url": "https://one.example/?q=1", "description": "Says this & that", "position": 1},
         {"title": "Second", "url": "https://two.example/", "description": "", "position": 2},
@@ -198,10 +198,10 @@ def test_without_a_key_duckduckgo_is_asked_and_a_refusal_is_no_empty_answer(
 def test_auto_goes_on_to_the_next_that_has_a_key_and_to_no_other(
     service: tuple[Service, str], context: ToolContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = filled(Searching, {"provider": "auto", "brave_key": "b", "exa_key": "e"})
-    assert [one.name for one in chosen(both)] == ["exa", "brave"]
-    assert [one.name for one in chosen(filled(Searching, {"provider": "auto"}))] == ["duckduckgo"]
-    assert chosen(filled(Searching, {"provider": "tavily", "exa_key": "e"})) == ()
+    both = fill_group(WebSearchSettings, {"provider": "auto", "brave_key": "b", "exa_key": "e"})
+    assert [one.name for one in choose_providers(both)] == ["exa", "brave"]
+    assert [one.name for one in choose_providers(fill_group(WebSearchSettings, {"provider": "auto"}))] == ["duckduckgo"]
+    assert choose_providers(fill_group(WebSearchSettings, {"provider": "tavily", "exa_key": "e"})) == ()
     at("firecrawl", service[1], monkeypatch)
     service[0].says("/v2/search", {"error": "Payment required"}, status=402)
     service[0].says("/search", ANSWERS["searxng"][1])
@@ -233,19 +233,22 @@ def test_whatever_a_search_engine_answers_costs_this_call_only(
 
 def test_results_are_web_addresses_each_once() -> None:
     hits = [
-        *(Hit(title="t", url=url, description="") for url in ("javascript:x", "file:///etc/passwd", "http://[", "")),
-        *(Hit(title="t" * 1_000, url="https://a.example/", description="d" * 9_000) for _ in range(3)),
+        *(
+            SearchHit(title="t", url=url, description="")
+            for url in ("javascript:x", "file:///etc/passwd", "http://[", "")
+        ),
+        *(SearchHit(title="t" * 1_000, url="https://a.example/", description="d" * 9_000) for _ in range(3)),
     ]
-    [one] = told(hits, 5)
+    [one] = render_hits(hits, 5)
     assert (len(str(one["title"])), len(str(one["description"]))) == (300, 1_000)
 
 
 def test_an_address_that_a_provider_names_is_no_way_into_our_network(context: ToolContext) -> None:
     """The vendors' own addresses are judged; only what an operator wrote may be private."""
     with pytest.raises(AddonFailed, match="cannot be asked"):
-        from hermes_worker.addons.asking import ask, json_post
+        from hermes_worker.addons.http_json import build_json_post, request_service
 
-        ask("Exa", json_post("http://127.0.0.1:9/search", {}, {}), total_s=1, body_bytes_max=10)
+        request_service("Exa", build_json_post("http://127.0.0.1:9/search", {}, {}), total_s=1, body_bytes_max=10)
 
 
 # ---------------------------------------------------------------------------------------------------- Home Assistant
@@ -479,4 +482,6 @@ def test_a_silent_service_holds_nobody_who_looks_for_something(
 
 
 def test_settings_are_declared() -> None:
-    assert [one.variable for one in settings_of(Searching)] == [one.variable for one in addon("web_search").settings]
+    assert [one.variable for one in settings_of(WebSearchSettings)] == [
+        one.variable for one in addon("web_search").settings
+    ]

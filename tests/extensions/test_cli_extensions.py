@@ -9,8 +9,8 @@ import pytest
 from support.extensions_of_others import CODE, MANIFEST, plugin
 
 from hermes_worker.cli.entry import main
-from hermes_worker.cli.extensions import with_enabled
-from hermes_worker.settings import load
+from hermes_worker.cli.extensions import set_enabled
+from hermes_worker.settings import load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +45,12 @@ def test_one_is_found_enabled_and_disabled(home: Path, capsys: pytest.CaptureFix
     assert listed(capsys)["brings"] == {"tools": ["shout"]}
     assert call("extensions", "enable", "loud") == 0
     assert "restart" in capsys.readouterr().out
-    assert load({}, home=home).extensions.enabled == ("loud",)
+    assert load_settings({}, home=home).extensions.enabled == ("loud",)
     assert listed(capsys)["state"] == "enabled"
     assert call("extensions", "list") == 0
     assert "tools: shout" in capsys.readouterr().out
     assert call("extensions", "disable", "loud") == 0
-    assert load({}, home=home).extensions.enabled == ()
+    assert load_settings({}, home=home).extensions.enabled == ()
 
 
 def test_what_cannot_be_used_is_not_enabled(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,7 @@ def test_a_command_does_not_start_with_an_extension_that_is_broken(
     capsys.readouterr()
     from hermes_worker import plugins
 
-    plugins._Begun.key = None
+    plugins._BegunFor.key = None
     assert call("runs", "list") == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert call("extensions", "disable", "loud") == 0, "there is a way out"
@@ -120,7 +120,7 @@ def test_an_extension_brings_a_command(home: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_only_the_lines_of_the_setting_change(before: str, after: str | None) -> None:
-    assert with_enabled(before, ["a", "b"]) == after
+    assert set_enabled(before, ["a", "b"]) == after
 
 
 NEEDY = CODE.replace(

@@ -13,17 +13,17 @@ from support.store import Store, opened
 from support.turns import Turns, do_calls
 
 from hermes_worker import installed
-from hermes_worker.agent.sourced import listed
+from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import Catalog, default_catalog
-from hermes_worker.agent.tools.tool_search import ranked
+from hermes_worker.agent.tools.catalog import ToolCatalog, default_catalog
+from hermes_worker.agent.tools.tool_search import rank_tools
 from hermes_worker.core.client_tools import ClientTool
-from hermes_worker.core.deferred import BRIDGE, deferred_functions, shown, unwrapped
+from hermes_worker.core.deferred_tools import BRIDGE, list_deferred_functions, select_shown_definitions, unwrap_call
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import Extension, ToolSourceDeclaration, ToolSpec, fold
-from hermes_worker.services.submission import InvalidSubmission, Submission, new_run
-from hermes_worker.settings import load
+from hermes_worker.extension import Extension, ToolSourceDeclaration, ToolSpec, fold_extensions
+from hermes_worker.services.submission import InvalidSubmission, Submission, build_run
+from hermes_worker.settings import load_settings
 from hermes_worker.store.tables import runs
 from hermes_worker.tasks.iteration.planning import plan_calls, tool_names, tool_texts
 
@@ -63,18 +63,18 @@ def office() -> Iterator[Office]:
     made = Office()
     source = ToolSourceDeclaration(name="office", implementation=lambda values: made, refresh_s=10, timeout_s=1)
     acme = Extension(name="acme", version="1", tool_sources=(source,))
-    installed.put_in_force(fold((*installed.built_in(), acme)))
+    installed.put_in_force(fold_extensions((*installed.load_built_in(), acme)))
     yield made
     installed.put_in_force(None)
 
 
 def session_tools(office: Office, *, window: int = 32_000, **asked: Any) -> str:
     environ = {"HOME": "/nowhere", "HERMES_PROVIDER": "scripted", "HERMES_CONTEXT_LENGTH": str(window)}
-    found = listed("office", office.list_tools(), ())[0]
-    return new_run(load(environ), Submission(input="x", **asked), sourced=found).tools
+    found = build_definitions("office", office.list_tools(), ())[0]
+    return build_run(load_settings(environ), Submission(input="x", **asked), sourced=found).tools
 
 
-def catalog() -> Catalog:
+def catalog() -> ToolCatalog:
     return default_catalog(services={"jobs": None, "messages": None, "fetching": None})
 
 
@@ -86,14 +86,14 @@ def test_more_than_a_tenth_of_the_window_is_put_off_and_the_session_has_it_all_t
     tools = session_tools(office)
     assert {*MANY, *BRIDGE, "terminal", "read_file"} <= tool_names(tools)
     assert sent_names(tools) == tool_names(tools) - set(MANY), "tools of the product are never put off"
-    assert len(shown(tools)) < len(tools) / 2
+    assert len(select_shown_definitions(tools)) < len(tools) / 2
     assert all(json.loads(text).keys() == {"type", "function"} for text in tool_texts(tools))
 
 
 def test_what_fits_is_shown(office: Office) -> None:
     tools = session_tools(office, window=1_000_000)
     assert set(MANY) <= sent_names(tools) and not BRIDGE & tool_names(tools)
-    assert shown(tools) is tools and deferred_functions(tools) == ()
+    assert select_shown_definitions(tools) is tools and list_deferred_functions(tools) == ()
 
 
 def test_the_same_tools_are_the_same_bytes(office: Office) -> None:
@@ -151,7 +151,7 @@ def test_a_model_finds_reads_and_calls_a_tool_that_it_was_not_shown(turns: Turns
 
     def call(name: str, arguments: Any) -> str:
         request = ToolRequest(id="c", name=name, arguments=canonical_json(arguments))
-        session = turns.parts.catalog.for_session(turns.parts.runs.session_of(_pk(turns.store, run_id)).tools)
+        session = turns.parts.catalog.for_session(turns.parts.runs.load_session_context(_pk(turns.store, run_id)).tools)
         reply, planned = plan_calls(ModelReply(text="", tool_requests=(request,)), session)
         turns.store.runs.commit_reply(turns.store.turn(run_id), reply, planned)
         do_calls(turns.parts, turns.store, run_id)
@@ -167,7 +167,7 @@ def test_a_model_finds_reads_and_calls_a_tool_that_it_was_not_shown(turns: Turns
     assert "nothing matches" in call("tool_search", {"query": "weather"})
     assert office.called == [("delete_ticket", {"n": 4})]
     started = [
-        event.data["tool"] for event in turns.store.views.events_after(run_id, 0) if event.name == "tool.started"
+        event.data["tool"] for event in turns.store.views.list_events_after(run_id, 0) if event.name == "tool.started"
     ]
     assert started[:3] == ["tool_search", "tool_describe", "delete_ticket"]
     rows = turns.store.bodies(run_id)
@@ -203,17 +203,21 @@ def test_the_best_match_is_the_one_whose_name_holds_the_words() -> None:
         {"name": "list_issues", "description": "lists issues", "parameters": {}},
         {"name": "weather", "description": "an issue of the forecast", "parameters": None},
     ]
-    assert [one["name"] for one in ranked("create an issue", functions)] == ["createIssue", "list_issues", "weather"]
-    assert ranked("", functions) == ranked("zzz", functions) == []
-    assert ranked("repo", functions)[0]["name"] == "createIssue"
+    assert [one["name"] for one in rank_tools("create an issue", functions)] == [
+        "createIssue",
+        "list_issues",
+        "weather",
+    ]
+    assert rank_tools("", functions) == rank_tools("zzz", functions) == []
+    assert rank_tools("repo", functions)[0]["name"] == "createIssue"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"name": 3}', '{"name": ""}', "[" * 50_000])
 def test_what_names_no_tool_is_no_call(text: str) -> None:
-    assert unwrapped(text) is None
+    assert unwrap_call(text) is None
 
 
 def test_arguments_may_be_an_object_or_its_text() -> None:
-    assert unwrapped('{"name":"a","arguments":{"n":1}}') == ("a", '{"n":1}')
-    assert unwrapped('{"name":"a","arguments":"{\\"n\\":1}"}') == ("a", '{"n":1}')
-    assert unwrapped('{"name":"a"}') == ("a", "{}")
+    assert unwrap_call('{"name":"a","arguments":{"n":1}}') == ("a", '{"n":1}')
+    assert unwrap_call('{"name":"a","arguments":"{\\"n\\":1}"}') == ("a", '{"n":1}')
+    assert unwrap_call('{"name":"a"}') == ("a", "{}")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hermes_worker.agent.prompt.compactors import checked
+from hermes_worker.agent.prompt.compactors import check_plan
 from hermes_worker.core.messages import Message, Role, canonical_json
-from hermes_worker.extension import Extension, load
-from hermes_worker.plugins import MANIFEST, brought
+from hermes_worker.extension import Extension, load_reference
+from hermes_worker.plugins import MANIFEST, list_brought
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "hermes-acme"
@@ -27,7 +27,7 @@ ROWS = dict(TABLE.findall((ROOT / "docs" / "extending.md").read_text(encoding="u
 @pytest.fixture
 def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[Extension]:
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    found = load("hermes_acme:EXTENSION")
+    found = load_reference("hermes_acme:EXTENSION")
     assert isinstance(found, Extension)
     yield found
     for name in [name for name in sys.modules if name.partition(".")[0] == "hermes_acme"]:
@@ -56,7 +56,7 @@ def lines() -> Mapping[str, tuple[int, set[str]]]:
 
 
 def test_each_kind_of_plug_is_one_line_and_one_module(acme: Extension) -> None:
-    kinds = set(brought(acme)) - {"settings"}
+    kinds = set(list_brought(acme)) - {"settings"}
     assert kinds == set(ROWS), "the table of docs/extending.md has a row for each"
     assert kinds >= {"providers", "tools", "channels", "workspaces", "routers", "context_sources", "hooks"}
     found = lines()
@@ -72,7 +72,7 @@ def test_the_product_knows_nothing_of_it() -> None:
 
 def test_its_manifest_says_what_it_brings(acme: Extension) -> None:
     said = yaml.safe_load((PACKAGE / MANIFEST).read_text(encoding="utf-8"))
-    assert {kind: tuple(said[f"provides_{kind}"]) for kind in brought(acme)} == brought(acme)
+    assert {kind: tuple(said[f"provides_{kind}"]) for kind in list_brought(acme)} == list_brought(acme)
 
 
 def test_its_compactor_plans_what_is_taken(acme: Extension) -> None:
@@ -84,8 +84,8 @@ def test_its_compactor_plans_what_is_taken(acme: Extension) -> None:
             {"role": "tool", "content": "x", "tool_call_id": f"c{n}"},
         ]
     rows = [Message(seq=n, role=Role(body["role"]), body=canonical_json(body)) for n, body in enumerate(bodies, 1)]
-    compactor = load(acme.compactors[0].implementation)({})
-    plan = checked(compactor.plan(rows, trigger=1), rows)
+    compactor = load_reference(acme.compactors[0].implementation)({})
+    plan = check_plan(compactor.plan(rows, trigger=1), rows)
     assert (plan.asked, plan.is_asked_later, len(rows) - plan.through) == ("go", False, 12)
     assert compactor.question(plan, chars_max=1) is None
     assert compactor.notes(plan) == "29 earlier messages were left out."

@@ -16,12 +16,12 @@ from hermes_worker.agent.tools.base import ToolResult
 from hermes_worker.agent.tools.catalog import catalog_of
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.extending import Deadline, Extension, Key, Progress, Stop, ToolContext, ToolFailed, Values, tool
-from hermes_worker.extension import fold
+from hermes_worker.extension import fold_extensions
 
 
 def call(declared: Any, context: ToolContext, values: dict[str, str] | None = None, **arguments: Any) -> ToolResult:
     """As a worker does it: from the declaration, by way of the catalogue."""
-    found = fold([Extension(name="acme", version="1", tools=(declared,))])
+    found = fold_extensions([Extension(name="acme", version="1", tools=(declared,))])
     catalog = catalog_of(replace(found, values={"acme": values or {}}))
     return run_tool(catalog.get(declared.name), json.dumps(arguments), context)
 
@@ -35,7 +35,7 @@ def word_count(text: str) -> int:
 def test_five_lines_are_a_tool(context: ToolContext) -> None:
     assert call(word_count, context, text="one two three").text == "3"
     assert word_count("as before") == 2
-    spec = fold([Extension(name="acme", version="1", tools=(word_count,))]).tools["word_count"].spec
+    spec = fold_extensions([Extension(name="acme", version="1", tools=(word_count,))]).tools["word_count"].spec
     assert (spec.toolset, spec.description, spec.replay) == ("acme", "Count the words of a text.", "pure")
     assert spec.parameters == {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 

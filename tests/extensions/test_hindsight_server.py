@@ -12,12 +12,12 @@ import pytest
 from support.hindsight_server import KEY, hindsight, installed
 from support.rig import until
 
-from hermes_worker.addons.asking import AddonFailed
+from hermes_worker.addons.http_json import AddonFailed
 from hermes_worker.addons.memory_hindsight import EXTENSION
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.hooks import HookEvent
-from hermes_worker.extension import load
+from hermes_worker.extension import load_reference
 from hermes_worker.workspaces.sandbox.network import RunOrigin
 
 _TURN = {"session_id": "s1", "user_message": "I like green tea", "assistant_response": "Noted"}
@@ -43,7 +43,7 @@ def told(url: str, hook: str, tenant: str, *, key: str = KEY, event: str = "run_
     happened = HookEvent(
         id=event, name=names[hook], payload={**_TURN, "tenant": tenant, **payload}, values=values(url, key)
     )
-    return load(found.implementation)(happened)
+    return load_reference(found.implementation)(happened)
 
 
 def recalled(url: str, tenant: str, question: str) -> Any:
@@ -75,7 +75,7 @@ def test_a_server_of_hindsight_keeps_a_turn_once_and_tells_it_to_its_tenant_only
     assert "7,000 tests" in other and "tea" not in other
 
     [tool] = EXTENSION.tools  # it waits longer than a turn does
-    made = load(tool.implementation)(spec=tool.spec, values=values(url))
+    made = load_reference(tool.implementation)(spec=tool.spec, values=values(url))
     outcome = run_tool(made, json.dumps({"query": "green tea"}), replace(context, origin=RunOrigin(tenant=first)))
     assert "I like green tea" in outcome.text
 

@@ -12,9 +12,9 @@ from hermes_worker import installed
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import HOOK_EVENTS
 from hermes_worker.extension import ExtensionConflict
-from hermes_worker.plugins import available, begin
-from hermes_worker.settings import Settings, load
-from hermes_worker.tasks.hooks.running import HookRunner, loaded_hooks
+from hermes_worker.plugins import begin_extensions, list_available
+from hermes_worker.settings import Settings, load_settings
+from hermes_worker.tasks.hooks.running import HookRunner, load_hooks
 
 HOOK = "name: ring-bell\ndescription: Rings a bell.\nevents: [agent:end, 'session:*', 'gateway:startup']\n"
 HANDLER = """
@@ -47,25 +47,25 @@ def directory(home: Path, hook: str = HOOK, handler: str | None = HANDLER) -> Pa
 
 
 def settings(home: Path, *enabled: str) -> Settings:
-    return load({"HERMES_EXTENSIONS": ",".join(enabled)}, home=home)
+    return load_settings({"HERMES_EXTENSIONS": ",".join(enabled)}, home=home)
 
 
 def test_it_is_listed_and_neither_enabled_nor_imported(home: Path) -> None:
     folder = directory(home)
-    [found] = [one for one in available(home) if one.name == "ring-bell"]
+    [found] = [one for one in list_available(home) if one.name == "ring-bell"]
     assert found.manifest is not None and found.problem == ""
     assert found.manifest.summary == "Rings a bell."
     assert found.manifest.brings["events"] == ("agent:end", "session:*", "gateway:startup")
-    assert begin(settings(home)).hooks == {}
+    assert begin_extensions(settings(home)).hooks == {}
     assert not (folder / "imported").exists()
 
 
 def test_its_handler_is_called_with_the_name_and_the_context(home: Path) -> None:
     folder = directory(home)
-    hooks = begin(settings(home, "ring-bell")).hooks
+    hooks = begin_extensions(settings(home, "ring-bell")).hooks
     assert hooks["ring-bell"].events == ("agent:end", "session:start", "session:compress")
     assert not (folder / "imported").exists()  # only a worker that calls it imports it
-    [loaded] = loaded_hooks(installed.current(), HOOK_EVENTS)
+    [loaded] = load_hooks(installed.get_installed(), HOOK_EVENTS)
     called = HookRunner([loaded]).call(loaded, "e", "agent:end", '{"session_id":"s"}', AbortSignal())
     assert (called.answer, called.failure) == (None, None)
     assert (folder / "rung").read_text() == "agent:end s"
@@ -84,10 +84,10 @@ def test_its_handler_is_called_with_the_name_and_the_context(home: Path) -> None
 def test_what_cannot_be_used_is_said_in_a_sentence(home: Path, hook: str, handler: str | None, sentence: str) -> None:
     directory(home, hook, handler)
     with pytest.raises(ExtensionConflict, match=sentence):
-        begin(settings(home, "ring-bell"))
+        begin_extensions(settings(home, "ring-bell"))
 
 
 def test_a_directory_that_others_can_change_is_not_used(home: Path) -> None:
     directory(home).chmod(0o777)
     with pytest.raises(ExtensionConflict, match="can be changed by others"):
-        begin(settings(home, "ring-bell"))
+        begin_extensions(settings(home, "ring-bell"))

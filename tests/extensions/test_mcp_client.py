@@ -31,7 +31,7 @@ from support.mcp_servers import (
 from support.patience import PATIENCE_S
 
 from hermes_worker import installed, plugins
-from hermes_worker.agent.sourced import listed, spec_of
+from hermes_worker.agent.source_tools import build_definitions, parse_definition
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
@@ -40,23 +40,23 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ExtensionConflict, ToolSpec
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX
-from hermes_worker.mcp.param_headers import MARK, header_paths
+from hermes_worker.mcp.param_headers import MARK, find_header_paths
 from hermes_worker.mcp.protocol import McpError
-from hermes_worker.mcp.requests import list_tools, spoken
+from hermes_worker.mcp.requests import list_tools, negotiate_protocol
+from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX
 from hermes_worker.mcp.servers import (
     STATELESS,
     WITH_SESSIONS,
     McpServer,
-    digest,
-    servers_of,
+    digest_definition,
+    load_servers,
     tool_names,
     write_servers,
 )
-from hermes_worker.mcp.servers import approved as everything_approved
+from hermes_worker.mcp.servers import approve_tools as everything_approved
 from hermes_worker.mcp.source import McpSource
 from hermes_worker.models.wires.definitions import fit_tools
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 
 CALLED: list[str] = []
 
@@ -124,7 +124,7 @@ def printer() -> MCPServer:
 
 
 def approved(server: McpServer) -> McpServer:
-    tools = {str(one["name"]): digest(one) for one in list_tools(server, None)}
+    tools = {str(one["name"]): digest_definition(one) for one in list_tools(server, None)}
     return server.model_copy(update={"tools": tools})
 
 
@@ -166,7 +166,7 @@ def test_arguments_that_are_headers_as_well_are_sent_as_both(context: ToolContex
         added = everything_approved(McpServer(url=address), list_tools(McpServer(url=address), None))
         assert added.headers == {"route": {"Region": ("region",), "Tenant-Id": ("tenant",)}}
         write_servers(tmp_path, {"desk": added})
-        source = McpSource("desk", servers_of(tmp_path)["desk"], None)
+        source = McpSource("desk", load_servers(tmp_path)["desk"], None)
         for region in ("eu-1", "süd", " edge ", "=?base64?eA==?=", "two\nlines", ""):
             assert source.call("mcp_desk_route", {"region": region, "tenant": 7}, context).text == f"{region} 7"
         assert source.call("mcp_desk_route", {"region": "eu"}, context).text == "eu 0", "what is not given is no header"
@@ -186,13 +186,13 @@ def test_arguments_that_are_headers_as_well_are_sent_as_both(context: ToolContex
 )
 def test_a_mark_that_cannot_be_a_header_makes_no_tool(marked: object) -> None:
     schema = {"type": "object", "properties": {"p": marked, "q": {"type": "string", MARK: "Other"}}}
-    assert header_paths(schema) is None
+    assert find_header_paths(schema) is None
     schema["properties"] = {MARK: {"type": "string"}, "q": {"type": "string", MARK: "Other"}}
-    assert header_paths(schema) == {"Other": ("q",)}, "a property may be called as the mark"
+    assert find_header_paths(schema) == {"Other": ("q",)}, "a property may be called as the mark"
 
 
 def test_the_revision_is_found_out(url: str) -> None:
-    server, tools = spoken(McpServer(url=url, protocol=WITH_SESSIONS), None)
+    server, tools = negotiate_protocol(McpServer(url=url, protocol=WITH_SESSIONS), None)
     assert (server.protocol, len(tools)) == (STATELESS, 3)
 
 
@@ -217,8 +217,8 @@ def test_a_tool_that_changed_is_not_offered(url: str, context: ToolContext) -> N
 def test_a_changed_description_schema_or_annotation_is_another_definition() -> None:
     tool = {"name": "look", "description": "Look.", "inputSchema": {"type": "object"}, "annotations": {}}
     others = [{**tool, "description": "Look!"}, {**tool, "inputSchema": {}}, {**tool, "annotations": {"x": True}}]
-    assert len({digest(one) for one in (tool, *others)}) == 4
-    assert digest({**tool, "title": "what no model is told"}) == digest(tool)
+    assert len({digest_definition(one) for one in (tool, *others)}) == 4
+    assert digest_definition({**tool, "title": "what no model is told"}) == digest_definition(tool)
 
 
 def test_names_neither_collide_nor_shadow() -> None:
@@ -247,32 +247,32 @@ def test_tools_of_any_name_are_offered_and_called_by_their_own(protocol: str, co
         assert ([one["name"] for one in found], found.left_out) == (sorted(ODD_NAMES), [])
         server = everything_approved(McpServer(url=url, protocol=protocol), found)
         source = McpSource("desk", server, None)
-        definitions, left_out = listed("desk", source.list_tools(), ())
+        definitions, left_out = build_definitions("desk", source.list_tools(), ())
         assert (len(definitions), left_out) == (len(ODD_NAMES), [])
         fitted = fit_tools(tuple(definitions))
         assert not fitted.names, "sessions store names that every model can be sent"
         for text in definitions:
-            _, spec = spec_of(json.loads(text))
+            _, spec = parse_definition(json.loads(text))
             assert run_tool(SourcedTool(spec, source), "{}", context).text.find("done") >= 0
     assert sorted(called) == sorted(ODD_NAMES)
 
 
 def test_a_server_is_an_extension_with_a_token_of_its_own(tmp_path: Path, url: str) -> None:
     write_servers(tmp_path, {"desk": approved(McpServer(url=url)), "lamp": McpServer(url=url)})
-    settings = load({"HERMES_PROVIDER": "scripted", "HERMES_MCP_DESK_TOKEN": "t0ken"}, home=tmp_path)
-    found = plugins.begin(settings)
+    settings = load_settings({"HERMES_PROVIDER": "scripted", "HERMES_MCP_DESK_TOKEN": "t0ken"}, home=tmp_path)
+    found = plugins.begin_extensions(settings)
     assert {"desk", "lamp"} == found.tool_sources.keys()
     assert (found.values["mcp-desk"], dict(found.values["mcp-lamp"])) == ({"token": "t0ken"}, {})
     source = default_catalog(services={"grants": None}).source("desk")
-    definitions, left_out = listed("desk", source.list_tools(), ())
+    definitions, left_out = build_definitions("desk", source.list_tools(), ())
     assert (len(definitions), left_out) == (3, [])
-    assert installed.current() is found
+    assert installed.get_installed() is found
 
 
 def test_a_server_cannot_take_the_name_of_a_toolset(tmp_path: Path) -> None:
     write_servers(tmp_path, {"terminal": McpServer(url="http://127.0.0.1:1")})
     with pytest.raises(ExtensionConflict, match="both a toolset and a tool source"):
-        plugins.begin(load({"HERMES_PROVIDER": "scripted"}, home=tmp_path))
+        plugins.begin_extensions(load_settings({"HERMES_PROVIDER": "scripted"}, home=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_server_cannot_take_the_name_of_a_toolset(tmp_path: Path) -> None:
 def test_a_file_that_makes_no_sense_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "mcp.json").write_text(text)
     with pytest.raises(ConfigurationError) as refused:
-        servers_of(tmp_path)
+        load_servers(tmp_path)
     assert len(str(refused.value)) < 400
 
 
@@ -430,7 +430,7 @@ def test_a_tool_with_a_schema_that_is_none_is_called_as_it_was_sent(context: Too
     with misbehaving(saying(200, answer({"content": [{"type": "text", "text": "sold"}]}))) as (url, seen):
         source = McpSource("desk", McpServer(url=url, tools={"sell": "x"}), None)
         schema = {"type": "object", "properties": {"pieces": "integer", "$top": None}, "required": None}
-        spec = source._spec({"name": "sell", "inputSchema": schema})
+        spec = source._build_spec({"name": "sell", "inputSchema": schema})
         assert run_tool(SourcedTool(spec, source), '{"pieces": "3", "$top": 1}', context).text.endswith("sold")
         assert run_tool(SourcedTool(spec, source), '{"pieces": "many"}', context).is_error
     assert len(seen) == 1, "what cannot be coerced is not sent"
@@ -625,7 +625,7 @@ def test_a_definition_keeps_the_documents_that_its_tool_reads() -> None:
         is_untrusted=True,
         session_keys=("k",),
     )
-    [definition], _ = listed("desk", [spec], ())
-    assert spec_of(json.loads(definition))[1].session_keys == ("k",)
-    [plain], _ = listed("desk", [replace(spec, session_keys=())], ())
+    [definition], _ = build_definitions("desk", [spec], ())
+    assert parse_definition(json.loads(definition))[1].session_keys == ("k",)
+    [plain], _ = build_definitions("desk", [replace(spec, session_keys=())], ())
     assert "session_keys" not in plain

@@ -21,18 +21,18 @@ from support.sign_in_server import SignInServer, approve
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.mcp.logins import LoginBearers, login_document, login_of
-from hermes_worker.mcp.oauth import SignIn, challenge_of, issuer_addresses, resource_addresses
+from hermes_worker.mcp.logins import LoginBearers, parse_login, render_login
+from hermes_worker.mcp.oauth import SignInRequest, list_issuer_addresses, list_resource_addresses, parse_challenge
 from hermes_worker.mcp.protocol import McpError
 from hermes_worker.mcp.servers import McpServer
-from hermes_worker.mcp.signing_in import OwnClient, SignedIn, sign_in
+from hermes_worker.mcp.sign_in import SignInClient, SignInResult, sign_in
 from hermes_worker.mcp.source import McpSource
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.settings.dotenv import write_secret
 from hermes_worker.store.engine.database import Database
-from hermes_worker.wiring import grants_at
+from hermes_worker.wiring import build_grants_at
 
-OWN = OwnClient(redirect_url="http://127.0.0.1:9/callback")
+OWN = SignInClient(redirect_url="http://127.0.0.1:9/callback")
 
 
 @pytest.fixture
@@ -50,20 +50,20 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
-def signed(desk: SignInServer) -> SignedIn:
+def signed(desk: SignInServer) -> SignInResult:
     return sign_in(desk.url, OWN, lambda asked: approve(asked.address))
 
 
-def source_of(desk: SignInServer, done: SignedIn, database: Database) -> McpSource:
-    found = login_of("desk", login_document(done) or "")
-    bearers = LoginBearers("desk", found, partial(grants_at, database))
+def source_of(desk: SignInServer, done: SignInResult, database: Database) -> McpSource:
+    found = parse_login("desk", render_login(done) or "")
+    bearers = LoginBearers("desk", found, partial(build_grants_at, database))
     return McpSource("desk", McpServer(url=desk.url, timeout_s=20, tools={"sell": "x"}), None, logins=bearers)
 
 
 def test_a_person_approves_and_the_code_is_exchanged(desk: SignInServer) -> None:
-    seen: list[SignIn] = []
+    seen: list[SignInRequest] = []
 
-    def person(asked: SignIn) -> str:
+    def person(asked: SignInRequest) -> str:
         seen.append(asked)
         return approve(asked.address)
 
@@ -73,7 +73,7 @@ def test_a_person_approves_and_the_code_is_exchanged(desk: SignInServer) -> None
     assert seen[0].client.client_id == "client-1"
     assert desk.asked[0]["resource"] == desk.url
     assert done.policy.allows_private, "the server is on this machine"
-    kept = json.loads(login_document(done) or "")
+    kept = json.loads(render_login(done) or "")
     assert kept["refresh_token"] in desk.refresh
     assert done.granted.access_token not in kept.values()
 
@@ -135,7 +135,7 @@ def test_a_server_that_lies_gets_no_code(
 def test_an_answer_that_is_not_ours_is_refused(desk: SignInServer, change: tuple[str, str], said: str) -> None:
     name, value = change
 
-    def changed(asked: SignIn) -> str:
+    def changed(asked: SignInRequest) -> str:
         where, _, query = approve(asked.address).partition("?")
         said = dict(pair.split("=", 1) for pair in query.split("&")) | {name: value}
         return f"{where}?{'&'.join(f'{key}={text}' for key, text in said.items() if text)}"
@@ -188,9 +188,9 @@ def test_a_login_that_may_too_little_is_widened_by_the_person(
     assert refused.is_error and not refused.is_unknown
     assert refused.text.count("hermes-worker mcp login desk --scope refund") == 1
     assert [said["grant_type"] for said in desk.asked] == ["authorization_code", "refresh_token"], "no use to renew it"
-    asked: list[SignIn] = []
+    asked: list[SignInRequest] = []
 
-    def person(one: SignIn) -> str:
+    def person(one: SignInRequest) -> str:
         asked.append(one)
         return approve(one.address)
 
@@ -262,9 +262,9 @@ def test_a_server_is_added_with_a_login(
     monkeypatch.setattr("hermes_worker.cli.mcp_logins.click.echo", echo)
     assert ended.value.code == 0, capsys.readouterr().err
     assert (home / ".env").stat().st_mode & 0o777 == 0o600
-    settings = load({}, home=home)
+    settings = load_settings({}, home=home)
     assert settings.environ["HERMES_PROVIDER"] == "scripted", "other lines stay"
-    kept = login_of("shop", settings.environ["HERMES_MCP_SHOP_CREDENTIALS"])
+    kept = parse_login("shop", settings.environ["HERMES_MCP_SHOP_CREDENTIALS"])
     assert kept.refresh_token in desk.refresh
     assert all(token not in (home / "mcp.json").read_text() for token in (*desk.access, *desk.refresh))
     with pytest.raises(SystemExit):
@@ -278,13 +278,13 @@ def test_a_server_is_added_with_a_login(
 
 def test_a_server_that_gives_nothing_to_renew_leaves_a_token(tmp_path: Path) -> None:
     with SignInServer(gives_refresh=False) as desk:
-        assert login_document(signed(desk)) is None
+        assert render_login(signed(desk)) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"token_url": "file:///x", "refresh_token": "s3cret"}', "s3cret"])
 def test_a_login_that_cannot_be_used_is_one_sentence_without_it(text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        login_of("desk", text)
+        parse_login("desk", text)
     assert "hermes-worker mcp login desk" in str(refused.value)
     assert "s3cret" not in str(refused.value)
 
@@ -297,16 +297,16 @@ def test_a_secret_that_would_end_its_line_is_not_written(tmp_path: Path) -> None
 
 
 def test_documents_are_looked_for_where_the_standards_say() -> None:
-    none = challenge_of("Basic realm=x")
-    assert list(resource_addresses("https://h/a/mcp", none)) == [
+    none = parse_challenge("Basic realm=x")
+    assert list(list_resource_addresses("https://h/a/mcp", none)) == [
         "https://h/.well-known/oauth-protected-resource/a/mcp",
         "https://h/.well-known/oauth-protected-resource",
     ]
-    said = challenge_of('Bearer error="x", resource_metadata="https://h/m", scope="a b"')
-    assert list(resource_addresses("https://h/mcp", said)) == ["https://h/m"]
+    said = parse_challenge('Bearer error="x", resource_metadata="https://h/m", scope="a b"')
+    assert list(list_resource_addresses("https://h/mcp", said)) == ["https://h/m"]
     assert said.scope == "a b"
-    assert challenge_of('Bearer scope="a\tb"').scope is None
-    assert list(issuer_addresses("https://h/t")) == [
+    assert parse_challenge('Bearer scope="a\tb"').scope is None
+    assert list(list_issuer_addresses("https://h/t")) == [
         "https://h/.well-known/oauth-authorization-server/t",
         "https://h/.well-known/openid-configuration/t",
         "https://h/t/.well-known/openid-configuration",

@@ -15,8 +15,8 @@ from support.hosted import only_pid
 from support.mcp_stand import McpStand, sandbox, standing
 
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.mcp.servers import McpServer, approved
-from hermes_worker.mcp.stdio import offered_by
+from hermes_worker.mcp.servers import McpServer, approve_tools
+from hermes_worker.mcp.stdio import list_tools_of_process
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def stock(package: str, *arguments: str, **more: Any) -> McpServer:
 
 def added(server: McpServer, folder: Path) -> McpServer:
     """With all that it offers approved."""
-    return approved(server, offered_by(server, None, folder / "asked", sandbox()))
+    return approve_tools(server, list_tools_of_process(server, None, folder / "asked", sandbox()))
 
 
 def test_the_file_server_works_in_its_directory_and_in_no_other(tmp_path: Path, context: ToolContext) -> None:

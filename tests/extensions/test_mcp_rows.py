@@ -19,7 +19,7 @@ from support.store import Store, opened
 from test_mcp_client import url as url
 
 from hermes_worker import installed
-from hermes_worker.agent.sourced import spec_of
+from hermes_worker.agent.source_tools import parse_definition
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import catalog_with, default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
@@ -31,18 +31,18 @@ from hermes_worker.features.mcp_servers.schema import McpServerObject
 from hermes_worker.features.mcp_servers.service import (
     McpOfferChanged,
     McpRowsOff,
+    McpServerDraft,
     McpServerInvalid,
-    WantedMcpServer,
     approve_mcp_server,
     ask_mcp_server_again,
-    keep_mcp_server,
-    shown_mcp_server,
+    build_mcp_server_view,
+    store_mcp_server,
 )
 from hermes_worker.hosting.program import NotStarted
-from hermes_worker.mcp.rows import RowServers, ServerLooker, asks_addresses, asks_processes, row_process
+from hermes_worker.mcp.rows import RowServers, ServerLister, find_row_process, make_address_asker, make_process_asker
 from hermes_worker.net.urls import UrlPolicy
-from hermes_worker.services.submission import sourced_tools
-from hermes_worker.settings import McpSettings, load
+from hermes_worker.services.submission import list_sourced_tools
+from hermes_worker.settings import McpSettings, load_settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import CLEAR
@@ -62,25 +62,25 @@ class Tenant:
         self.rows = McpServers(store.database)
         self.settings = settings
         self.sources, self.allows = ToolSources(store.database), True
-        taken = installed.current().tools
-        self.looker = ServerLooker(self.rows, asks_addresses(policy), taken, is_process=False)
+        taken = installed.get_installed().tools
+        self.looker = ServerLister(self.rows, make_address_asker(policy), taken, is_process=False)
         services = {"row_sources": RowServers(self.rows, Resources(store.database), policy)}
         self.catalog = default_catalog(services=services)
 
     def keep(self, name: str = "desk", **wanted: Any) -> McpServerObject:
-        return keep_mcp_server(self.rows, self.settings, "acme", name, WantedMcpServer(**wanted))
+        return store_mcp_server(self.rows, self.settings, "acme", name, McpServerDraft(**wanted))
 
     def look(self) -> McpServerObject:
-        for thread in self.looker.look():
+        for thread in self.looker.poll_once():
             thread.join()
-        return shown_mcp_server(self.rows.require("acme", "desk"))
+        return build_mcp_server_view(self.rows.require("acme", "desk"))
 
     def approve(self, offer: str | None) -> McpServerObject:
         assert offer is not None
         return approve_mcp_server(self.rows, self.settings, "acme", "desk", offer)
 
     def offered(self, tenant: str = "acme") -> list[str]:
-        return list(sourced_tools(self.sources, tenant, has_rows=self.allows))
+        return list(list_sourced_tools(self.sources, tenant, has_rows=self.allows))
 
     def frozen(self) -> Any:
         """The catalogue of a session that begins now."""
@@ -165,7 +165,7 @@ def test_another_address_has_nothing_of_the_one_before(tenant: Tenant, url: str)
         tenant.keep(url=url)
     assert tenant.keep(url=url, replaces=True).state == "ready", "the same address stays approved"
     tenant.look()
-    assert {spec_of(json.loads(one))[1].replay for one in tenant.offered()} == {Replay.ONCE}
+    assert {parse_definition(json.loads(one))[1].replay for one in tenant.offered()} == {Replay.ONCE}
     moved = tenant.keep(url=url.replace("/mcp", "/elsewhere"), replaces=True)
     assert (moved.state, moved.tools, tenant.offered()) == ("unasked", [], [])
 
@@ -175,11 +175,11 @@ def test_a_row_may_not_lead_into_the_network_of_the_installation(tenant: Tenant,
     tenant.approve(tenant.look().offer)
     tenant.look()
     frozen = tenant.frozen()
-    strict = ServerLooker(tenant.rows, asks_addresses(UrlPolicy()), (), is_process=False)
+    strict = ServerLister(tenant.rows, make_address_asker(UrlPolicy()), (), is_process=False)
     ask_mcp_server_again(tenant.rows, ON, "acme", "desk")
-    for thread in strict.look():
+    for thread in strict.poll_once():
         thread.join()
-    found = shown_mcp_server(tenant.rows.require("acme", "desk"))
+    found = build_mcp_server_view(tenant.rows.require("acme", "desk"))
     assert found.state == "failing" and "address cannot be used" in str(found.problem)
     services = {"row_sources": RowServers(tenant.rows, cast(Any, None), UrlPolicy())}
     refused = default_catalog(services=services).for_session(f"[{','.join(tenant.offered())}]")
@@ -212,7 +212,7 @@ def test_what_a_tenant_may_not_keep_is_refused(tenant: Tenant, name: str) -> Non
     tenant.settings = McpSettings(has_rows=True, row_commands=("desk-server --all",))
     with pytest.raises(McpServerInvalid, match=said):
         tenant.keep(called, **wanted)
-    assert tenant.rows.of_tenant("acme") == []
+    assert tenant.rows.list_of_tenant("acme") == []
 
 
 def test_where_the_operator_allows_no_rows_there_are_none(tenant: Tenant, url: str) -> None:
@@ -236,15 +236,15 @@ def test_a_host_starts_a_command_of_a_row_only_while_the_operator_allows_it(tena
     line = shlex.join(command)
     tenant.settings = McpSettings(has_rows=True, row_commands=(line,))
     assert tenant.keep(command=command, timeout_s=20.0).state == "unasked"
-    assert tenant.looker.look() == [], "a worker asks no process"
+    assert tenant.looker.poll_once() == [], "a worker asks no process"
 
     def looked(allowed: tuple[str, ...]) -> McpServerObject:
-        ask = asks_processes(sandbox().showing(str(SUPPORT), writable=str(tmp_path)), allowed)
-        looker = ServerLooker(tenant.rows, ask, (), is_process=True)
+        ask = make_process_asker(sandbox().show_path(str(SUPPORT), writable=str(tmp_path)), allowed)
+        looker = ServerLister(tenant.rows, ask, (), is_process=True)
         ask_mcp_server_again(tenant.rows, tenant.settings, "acme", "desk")
-        for thread in looker.look():
+        for thread in looker.poll_once():
             thread.join()
-        return shown_mcp_server(tenant.rows.require("acme", "desk"))
+        return build_mcp_server_view(tenant.rows.require("acme", "desk"))
 
     refused = looked(())
     assert refused.state == "failing" and "mcp.row_commands" in str(refused.problem)
@@ -255,12 +255,12 @@ def test_a_host_starts_a_command_of_a_row_only_while_the_operator_allows_it(tena
     assert len(tenant.offered()) == 5
 
     wanted = cast(Any, SimpleNamespace(name="mcp:desk", tenant="acme", kind=ResourceKind.MCP_STDIO))
-    found = row_process(tenant.rows, wanted, (line,))
+    found = find_row_process(tenant.rows, wanted, (line,))
     assert found is not None and found[0].command == command
     with pytest.raises(NotStarted, match=r"mcp\.row_commands"):
-        row_process(tenant.rows, wanted, ("desk-server",))
+        find_row_process(tenant.rows, wanted, ("desk-server",))
     wanted.tenant = "default"
-    assert row_process(tenant.rows, wanted, (line,)) is None, "the name is another tenant's"
+    assert find_row_process(tenant.rows, wanted, (line,)) is None, "the name is another tenant's"
 
 
 def test_a_source_that_is_gone_says_so(tenant: Tenant, theirs: ToolContext) -> None:
@@ -270,7 +270,7 @@ def test_a_source_that_is_gone_says_so(tenant: Tenant, theirs: ToolContext) -> N
         source.call("mcp_nobody_x", {}, theirs)
 
 
-@pytest.mark.parametrize(("command", "made"), [("mcp_processes", "mcp_host_of"), ("browser", "browser_host_of")])
+@pytest.mark.parametrize(("command", "made"), [("mcp_processes", "build_mcp_host"), ("browser", "build_browser_host")])
 def test_a_host_reads_rows_that_are_encrypted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, made: str
 ) -> None:
@@ -283,11 +283,11 @@ def test_a_host_reads_rows_that_are_encrypted(
 
     def run_role(_home: object, _role: object, _name: object, runner_of: Any) -> int:
         with ExitStack() as stack:
-            runner_of(load(told), "h", stack)
+            runner_of(load_settings(told), "h", stack)
         return 0
 
     monkeypatch.setattr(f"hermes_worker.wiring.{made}", host_of)
-    monkeypatch.setattr("hermes_worker.browser.chromium.missing_extra", lambda: None)
+    monkeypatch.setattr("hermes_worker.browser.chromium.explain_missing_extra", lambda: None)
     monkeypatch.setattr(roles, "run_role", run_role)
     assert getattr(roles, command).callback(None, None, None) == 0
     assert seals == [True]

@@ -23,18 +23,18 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.hosting.program import NotStarted
-from hermes_worker.mcp import reaching
+from hermes_worker.mcp import stdio_calls as reaching
 from hermes_worker.mcp.protocol import McpError
-from hermes_worker.mcp.servers import McpServer, approved, new_server, servers_of, write_servers
+from hermes_worker.mcp.servers import McpServer, approve_tools, load_servers, make_server, write_servers
 from hermes_worker.mcp.source import McpSource
-from hermes_worker.mcp.stdio import offered_by
+from hermes_worker.mcp.stdio import list_tools_of_process
 from hermes_worker.net.http import HttpRequest
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.net.wire import send
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.resources import ResourceKind
 from hermes_worker.store.tables import resources
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -50,7 +50,7 @@ def odd(how: str, **more: Any) -> McpServer:
     command = (sys.executable, str(SUPPORT / "mcp_odd.py"), how)
     definition = {**TOOL, "description": how}
     found = McpServer(command=command, reads=(str(SUPPORT),), **{"timeout_s": 20.0, **more})
-    return approved(found, [definition])
+    return approve_tools(found, [definition])
 
 
 def test_a_process_that_holds_many_files_speaks_to_its_servers(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_process_that_holds_many_files_speaks_to_its_servers(tmp_path: Path) -
         held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         for _ in range(1_100):
             held.enter_context(Path(os.devnull).open("rb"))
-        assert offered_by(desk(), None, tmp_path / "one", sandbox()), "select looks at none beyond 1,023"
+        assert list_tools_of_process(desk(), None, tmp_path / "one", sandbox()), "select looks at none beyond 1,023"
 
 
 def test_a_process_serves_its_session_and_sees_nothing_else(
@@ -69,10 +69,10 @@ def test_a_process_serves_its_session_and_sees_nothing_else(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abc")
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
     (tmp_path / "others" / "secret").mkdir(parents=True)
-    offered = offered_by(desk(), None, tmp_path / "one", sandbox())
-    server = approved(desk(), offered)
+    offered = list_tools_of_process(desk(), None, tmp_path / "one", sandbox())
+    server = approve_tools(desk(), offered)
     write_servers(tmp_path, {"desk": server})
-    server = servers_of(tmp_path)["desk"]
+    server = load_servers(tmp_path)["desk"]
     assert [one.name for one in McpSource("desk", server, None).list_tools()] == [
         f"mcp_desk_{tool}" for tool in ("around", "connect", "keep", "leave", "order")
     ], "listing starts nothing"
@@ -139,7 +139,7 @@ def test_what_a_process_asks_of_us_is_refused(tmp_path: Path, context: ToolConte
 def test_a_process_that_asks_a_person_is_answered_in_the_middle_of_its_call(
     tmp_path: Path, context: ToolContext
 ) -> None:
-    server = approved(desk(), offered_by(desk(), None, tmp_path / "one", sandbox()))
+    server = approve_tools(desk(), list_tools_of_process(desk(), None, tmp_path / "one", sandbox()))
 
     def asked(stand: McpStand, page: int) -> RemoteTask:
         result = stand.call(context, "order", page=page)
@@ -209,7 +209,7 @@ def test_only_the_call_that_has_the_use_is_let_in(tmp_path: Path, context: ToolC
         stand.call(context, "t0")
         found = stand.rows.find(stand.session_id, ResourceKind.MCP_STDIO, "odd")
         assert found is not None and found.endpoint is not None
-        use = stand.rows.take(found.resource_id)
+        use = stand.rows.acquire_use(found.resource_id)
         assert use is not None
 
         def status(url: str, token: str, body: bytes) -> int:
@@ -236,7 +236,7 @@ def test_without_a_host_a_call_says_so(tmp_path: Path, context: ToolContext, mon
 
 def test_a_server_is_confined_or_not_started(tmp_path: Path) -> None:
     with pytest.raises(NotStarted, match="switched off"):
-        offered_by(odd("others"), None, tmp_path / "one", Sandbox(SandboxMode.OFF, SandboxPolicy()))
+        list_tools_of_process(odd("others"), None, tmp_path / "one", Sandbox(SandboxMode.OFF, SandboxPolicy()))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_server_is_confined_or_not_started(tmp_path: Path) -> None:
 )
 def test_a_server_that_makes_no_sense_is_refused(facts: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        new_server(**facts)
+        make_server(**facts)
 
 
 def test_a_process_dies_with_its_host(tmp_path: Path) -> None:
@@ -263,13 +263,13 @@ def test_a_process_dies_with_its_host(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from hermes_worker.mcp.servers import McpServer\n"
         "from hermes_worker.mcp.stdio import StdioServer\n"
-        "from hermes_worker.settings import load\n"
-        "from hermes_worker.wiring import sandbox_of\n"
+        "from hermes_worker.settings import load_settings\n"
+        "from hermes_worker.wiring import build_sandbox\n"
         f"server = McpServer(command=({sys.executable!r}, {str(SUPPORT / 'mcp_odd.py')!r}, 'others'), "
         f"reads=({str(SUPPORT)!r},))\n"
         f"one = StdioServer(server, None, Path({str(tmp_path / 'own')!r}), "
-        "sandbox_of(load({'HERMES_PROVIDER': 'scripted'})))\n"
-        "one.begin()\n"
+        "build_sandbox(load_settings({'HERMES_PROVIDER': 'scripted'})))\n"
+        "one.initialize()\n"
         "print(one.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -285,4 +285,4 @@ def test_a_process_dies_with_its_host(tmp_path: Path) -> None:
 
 def test_an_unknown_tool_is_an_answer(tmp_path: Path) -> None:
     with pytest.raises(McpError, match="no licence"):
-        offered_by(odd("dumb"), None, tmp_path / "one", sandbox())
+        list_tools_of_process(odd("dumb"), None, tmp_path / "one", sandbox())

@@ -24,10 +24,10 @@ from support.store import check, opened
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX
 from hermes_worker.mcp.protocol import McpError
-from hermes_worker.mcp.requests import list_tools, spoken
-from hermes_worker.mcp.servers import WITH_EVENT_STREAM, WITH_SESSIONS, McpServer, approved
+from hermes_worker.mcp.requests import list_tools, negotiate_protocol
+from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX
+from hermes_worker.mcp.servers import WITH_EVENT_STREAM, WITH_SESSIONS, McpServer, approve_tools
 from hermes_worker.mcp.source import McpSource
 from hermes_worker.store.runs.waits import Waits
 
@@ -101,7 +101,7 @@ def desk() -> MCPServer:
 def with_sessions(**options: Any) -> Iterator[McpServer]:
     with serving_app(desk().streamable_http_app(**options)) as url:
         server = McpServer(url=f"{url}/mcp", protocol=WITH_SESSIONS, timeout_s=20)
-        yield approved(server, list_tools(server, None))
+        yield approve_tools(server, list_tools(server, None))
 
 
 @pytest.fixture
@@ -227,14 +227,14 @@ def calls(database_url: str, tmp_path: Path, resumable: McpServer) -> Iterator[M
 def test_a_run_waits_for_a_person_and_no_worker_waits_with_it(calls: McpCalls) -> None:
     store, run_id = calls.store, calls.begin("order", '{"page": 7}')
     assert calls.go_on(run_id) is RunStatus.WAITING_FOR_INPUT
-    [wait] = Waits(store.database).open(kind=WaitKind.INPUT)
+    [wait] = Waits(store.database).list_open(kind=WaitKind.INPUT)
     assert "How many copies of page 7?" in wait.request["question"]
     assert store.due(run_id) == []
     Waits(store.database).reply(run_id, "3", by="cli:anna")
     assert calls.go_on(run_id) is RunStatus.RUNNING
     assert "3 of page 7" in store.results(run_id)[0]
     assert CALLED == ["order 7", "accept"]
-    assert list(calls.closer.look().values()) == ["ended"]
+    assert list(calls.closer.poll_once().values()) == ["ended"]
     check(store)
 
 
@@ -243,7 +243,7 @@ def test_a_run_that_is_stopped_at_such_a_question_tells_its_server(calls: McpCal
     calls.go_on(run_id)
     store.runs.stop_tree(run_id, by="cli:anna")
     assert store.status(run_id) is RunStatus.CANCELLED
-    assert len(calls.closer.look()) == 1 and calls.closer.look() == {}
+    assert len(calls.closer.poll_once()) == 1 and calls.closer.poll_once() == {}
     ends_at = time.monotonic() + PATIENCE_S
     while len(CALLED) < 2 and time.monotonic() < ends_at:
         time.sleep(0.01)
@@ -259,7 +259,7 @@ def test_an_answer_whose_worker_dies_is_not_given_twice(calls: McpCalls) -> None
     assert store.calls.claim(effect, dying.pk) is not None  # type: ignore[arg-type]
     store.vanish(dying)
     store.sweep()
-    [call] = store.views.calls(run_id)
+    [call] = store.views.list_calls(run_id)
     assert call.status is CallStatus.UNKNOWN and CALLED == ["order 7"]
     check(store)
 
@@ -374,9 +374,9 @@ def test_a_stream_without_event_ids_is_not_taken_up(begun: bytes, context: ToolC
 def test_a_server_of_the_first_revision_is_found_out_and_called(context: ToolContext) -> None:
     CALLED.clear()
     with serving_app(desk().sse_app()) as url:
-        server, tools = spoken(McpServer(url=f"{url}/sse"), None)
+        server, tools = negotiate_protocol(McpServer(url=f"{url}/sse"), None)
         assert server.protocol == WITH_EVENT_STREAM
-        server = approved(server, tools)
+        server = approve_tools(server, tools)
         assert sorted(server.tools) == ["keep", "look", "order", "slow", "twice"]
         assert called(server, context, "look", what="it").text == "it is there"
         failed = called(server, context, "keep", what="it")
@@ -388,7 +388,7 @@ def test_a_server_of_the_first_revision_is_found_out_and_called(context: ToolCon
 
 def test_a_server_of_a_later_revision_is_not_asked_for_a_stream(context: ToolContext) -> None:
     with serving_app(desk().streamable_http_app()) as url, pytest.raises(McpError):
-        spoken(McpServer(url=f"{url}/nothing"), None)
+        negotiate_protocol(McpServer(url=f"{url}/nothing"), None)
 
 
 class OldServer:
@@ -536,4 +536,4 @@ def test_such_a_server_that_offers_5000_tools_is_refused() -> None:
             old.say(json.dumps({"jsonrpc": "2.0", "id": handler.said["id"], "result": {"tools": tools}}))
 
     with misbehaving(reply) as (url, _), pytest.raises(McpError, match="more than 500"):
-        spoken(McpServer(url=url, timeout_s=5), None)
+        negotiate_protocol(McpServer(url=url, timeout_s=5), None)

@@ -20,13 +20,13 @@ import pytest
 from support.fault_server import FaultServer, Received, Reply
 from support.inside import inside
 
-from hermes_worker.addons.asking import AddonFailed
-from hermes_worker.addons.recalling import RECALL_S, whose
+from hermes_worker.addons.http_json import AddonFailed
+from hermes_worker.addons.memory_requests import RECALL_S, name_user
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.hooks import HookEvent
-from hermes_worker.extension import PREFETCH_S_MAX, Extension, fold, load
-from hermes_worker.installed import built_in
+from hermes_worker.extension import PREFETCH_S_MAX, Extension, fold_extensions, load_reference
+from hermes_worker.installed import load_built_in
 from hermes_worker.workspaces.sandbox.network import RunOrigin
 
 Sent = tuple[str, str, Mapping[str, Any] | None]
@@ -141,7 +141,7 @@ def stand() -> Iterator[tuple[Stand, str]]:
 
 
 def addon(name: str) -> Extension:
-    found = load(f"hermes_worker.addons.{name}:EXTENSION")
+    found = load_reference(f"hermes_worker.addons.{name}:EXTENSION")
     assert isinstance(found, Extension)
     return found
 
@@ -155,12 +155,12 @@ def told(name: str, url: str, hook: str, event: str, **payload: object) -> objec
     """What the provider's hook answers to an event."""
     [found] = [one for one in addon(name).hooks if one.name == hook]
     happened = HookEvent(id="run_1.4", name=event, payload={**TURN, **payload}, values=values(name, url))
-    return load(found.implementation)(happened)
+    return load_reference(found.implementation)(happened)
 
 
 @pytest.mark.parametrize("name", ["memory_hindsight", "memory_honcho", "memory_http", "memory_mem0"])
 def test_each_can_be_enabled_and_no_two_of_them(name: str) -> None:
-    fold((*built_in(), addon(name)), withheld=[one.variable for one in addon(name).settings])
+    fold_extensions((*load_built_in(), addon(name)), withheld=[one.variable for one in addon(name).settings])
     assert all(hook.of_memory for hook in addon(name).hooks)
     assert {role for one in addon(name).settings for role in one.roles} == {"model", "tools"}
 
@@ -239,7 +239,7 @@ def test_tools_search_what_is_remembered_of_the_runs_tenant(stand: tuple[Stand, 
     ):
         [declared] = [one for one in addon(name).tools if one.name == tool]
         assert declared.spec.toolset == "memory"
-        made_tool = load(declared.implementation)(spec=declared.spec, values=values(name, url))
+        made_tool = load_reference(declared.implementation)(spec=declared.spec, values=values(name, url))
         result = run_tool(made_tool, json.dumps({"query": "tea"}), asking)
         assert json.loads(inside(result.text)) == found
     assert made.asked[0][2] == {**(VENDOR_REQUESTS["mem0 search"][2] or {}), "query": "tea"}
@@ -305,8 +305,8 @@ def test_none_of_them_takes_more_than_its_time_or_reads_a_megabyte(name: str, ho
 
 
 def test_two_tenants_share_no_user() -> None:
-    assert whose("acme", "ann") != whose("default", "ann")
-    assert parse_qs("user=" + whose("acme", "a n/n"))["user"] == ["a-n-n-acme"]
+    assert name_user("acme", "ann") != name_user("default", "ann")
+    assert parse_qs("user=" + name_user("acme", "a n/n"))["user"] == ["a-n-n-acme"]
 
 
 def test_nothing_is_asked_about_silence(stand: tuple[Stand, str]) -> None:
@@ -323,5 +323,5 @@ def test_the_records_are_from_the_versions_that_the_modules_name() -> None:
         ("memory_honcho", "``honcho-ai`` 2.7.0"),
         ("memory_hindsight", "``hindsight-api-slim`` 1.1.0"),
     ):
-        module = Path(load(f"hermes_worker.addons.{name}.service:__file__")).read_text()
+        module = Path(load_reference(f"hermes_worker.addons.{name}.service:__file__")).read_text()
         assert package in module and package in (__doc__ or "")

@@ -17,8 +17,8 @@ from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import ExtensionConflict
 from hermes_worker.models.catalog import resolve_wire
-from hermes_worker.plugins import available, begin, compactor, read_manifest, require
-from hermes_worker.settings import Settings, handed_to, load
+from hermes_worker.plugins import begin_extensions, build_compactor, list_available, read_manifest, require_settings
+from hermes_worker.settings import Settings, build_handover, load_settings
 from hermes_worker.settings.role_secrets import ProcessRole
 
 
@@ -39,22 +39,22 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def settings(home: Path, *enabled: str, **environ: str) -> Settings:
-    return load({"HERMES_EXTENSIONS": ",".join(enabled), **environ}, home=home)
+    return load_settings({"HERMES_EXTENSIONS": ",".join(enabled), **environ}, home=home)
 
 
 def test_a_directory_of_the_home_is_a_plugin(home: Path, site: Path) -> None:
     plugin(home)
-    begin(settings(home, "loud"))
+    begin_extensions(settings(home, "loud"))
     assert declared_catalog().spec("shout").description == "Say it louder."
-    begin(settings(home))
+    begin_extensions(settings(home))
     assert "shout" not in declared_catalog().names
 
 
 def test_a_package_with_an_entry_point_is_an_extension(home: Path, site: Path) -> None:
     package(site)
-    [found] = [one for one in available(home) if one.name == "loud"]
+    [found] = [one for one in list_available(home) if one.name == "loud"]
     assert (found.place, found.problem) == ("loud_package 1.0", "")
-    begin(settings(home, "loud"))
+    begin_extensions(settings(home, "loud"))
     assert "shout" in declared_catalog().resolve(["hermes-cli"])
 
 
@@ -62,26 +62,26 @@ def test_a_package_with_an_entry_point_is_an_extension(home: Path, site: Path) -
 def test_what_is_not_enabled_is_listed_and_never_imported(home: Path, site: Path, make: object) -> None:
     code = f"from pathlib import Path\nPath({str(home / 'imported')!r}).touch()\n{CODE}"
     plugin(home, code) if make is plugin else package(site, code)
-    [found] = [one for one in available(home) if one.name == "loud"]
+    [found] = [one for one in list_available(home) if one.name == "loud"]
     assert found.manifest is not None
     assert found.manifest.brings == {"tools": ("shout",)}
     assert found.manifest.summary == "Says things louder."
-    begin(settings(home))
+    begin_extensions(settings(home))
     assert not (home / "imported").exists()
-    begin(settings(home, "loud"))
+    begin_extensions(settings(home, "loud"))
     assert (home / "imported").exists()
 
 
 @pytest.mark.parametrize("make", [plugin, package])
 def test_its_tool_is_called_as_a_worker_calls_it(home: Path, site: Path, context: ToolContext, make: object) -> None:
     plugin(home) if make is plugin else package(site)
-    begin(settings(home, "loud"))
+    begin_extensions(settings(home, "loud"))
     assert run_tool(default_catalog().get("shout"), '{"text": "hi"}', context).text == "HI"
 
 
 def test_the_same_settings_import_once(home: Path, site: Path) -> None:
     plugin(home)
-    assert begin(settings(home, "loud")) is begin(settings(home, "loud"))
+    assert begin_extensions(settings(home, "loud")) is begin_extensions(settings(home, "loud"))
 
 
 REFUSED = {
@@ -128,30 +128,30 @@ def test_what_keeps_it_from_being_used_is_one_sentence(home: Path, site: Path, c
     if code is not None:
         plugin(home, code, manifest)
     with pytest.raises(ExtensionConflict, match=sentence) as raised:
-        begin(settings(home, "loud"))
+        begin_extensions(settings(home, "loud"))
     assert "\n" not in str(raised.value)
-    assert "todo" in installed.current().tools, "what was in force stays so"
+    assert "todo" in installed.get_installed().tools, "what was in force stays so"
 
 
 def test_two_of_one_name_are_refused(home: Path, site: Path) -> None:
     plugin(home)
     package(site)
     with pytest.raises(ExtensionConflict, match="two extensions are named 'loud', in"):
-        begin(settings(home, "loud"))
+        begin_extensions(settings(home, "loud"))
 
 
 def test_code_that_others_may_change_is_not_loaded(home: Path, site: Path) -> None:
     folder = plugin(home)
     folder.chmod(0o777)
     with pytest.raises(ExtensionConflict, match=r"can be changed by others, .* \(chmod go-w "):
-        begin(settings(home, "loud"))
+        begin_extensions(settings(home, "loud"))
 
 
 def test_nothing_is_imported_in_the_thread_of_an_event_loop(home: Path, site: Path) -> None:
     plugin(home)
 
     async def serve() -> None:
-        begin(settings(home, "loud"))
+        begin_extensions(settings(home, "loud"))
 
     with pytest.raises(RuntimeError, match="never in the thread of an event loop"):
         asyncio.run(serve())
@@ -169,7 +169,7 @@ def test_a_plug_that_is_chosen_and_that_nobody_brings_is_refused(
     home: Path, site: Path, variable: str, key: str
 ) -> None:
     with pytest.raises(ExtensionConflict, match=rf"{key} .* is 'moon', which no enabled extension brings: choose one"):
-        begin(settings(home, **{variable: "moon"}))
+        begin_extensions(settings(home, **{variable: "moon"}))
 
 
 MOON = """
@@ -191,12 +191,12 @@ EXTENSION = Extension(
 def test_a_wire_and_a_compactor_of_others_can_be_chosen(home: Path, site: Path) -> None:
     plugin(home, MOON, "name: loud\nprovides_wires: [moon]\nprovides_compactors: [moon]\n")
     ours = settings(home, "loud", HERMES_API_MODE="Moon", HERMES_COMPACTOR="moon")
-    begin(ours)
+    begin_extensions(ours)
     assert ours.model.api_mode == "moon"
     assert resolve_wire(api_mode="moon", provider="custom", base_url="http://x.example", model="m").wire == "moon"
-    assert type(compactor("moon")).__name__ == "Forgetful"
+    assert type(build_compactor("moon")).__name__ == "Forgetful"
     with pytest.raises(ExtensionConflict, match="no enabled extension brings the compactor 'sun'"):
-        compactor("sun")
+        build_compactor("sun")
 
 
 SECRET = CODE.replace(
@@ -209,11 +209,11 @@ SECRET = CODE.replace(
 def test_a_secret_goes_to_the_roles_that_its_declaration_names(home: Path, site: Path) -> None:
     plugin(home, SECRET, f"{MANIFEST}provides_settings: [LOUD_TOKEN]\n")
     ours = settings(home, "loud", LOUD_TOKEN="hush-hush-hush")
-    begin(ours)
+    begin_extensions(ours)
     assert "hush-hush-hush" in {secret.reveal() for secret in ours.secrets}, "no log shows it"
 
     def given(role: ProcessRole) -> Mapping[str, str]:
-        environ, handover = handed_to(ours, role)
+        environ, handover = build_handover(ours, role)
         assert "LOUD_TOKEN" not in environ
         return handover.variables
 
@@ -228,11 +228,13 @@ def test_a_required_setting_is_asked_for_by_the_roles_that_use_it(home: Path, si
     """A command that lists runs needs no key of a warehouse, and neither does the API."""
     plugin(home, SECRET, f"{MANIFEST}provides_settings: [LOUD_TOKEN]\n")
     ours = settings(home, "loud")
-    begin(ours)
-    require(ours, [ProcessRole.API, ProcessRole.BEAT, ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM])
+    begin_extensions(ours)
+    require_settings(
+        ours, [ProcessRole.API, ProcessRole.BEAT, ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM]
+    )
     with pytest.raises(ExtensionConflict, match=r"'loud' needs LOUD_TOKEN \(The token\): set it, or disable the ext"):
-        require(ours, [ProcessRole.TOOLS])
-    require(settings(home, "loud", LOUD_TOKEN="hush-hush-hush"), [ProcessRole.TOOLS])
+        require_settings(ours, [ProcessRole.TOOLS])
+    require_settings(settings(home, "loud", LOUD_TOKEN="hush-hush-hush"), [ProcessRole.TOOLS])
 
 
 @pytest.mark.parametrize("text", ["name: loud\nprovides_tools: shout\n", "name: loud\nprovides_tools: [1]\n"])

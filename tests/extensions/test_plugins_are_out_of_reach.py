@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from support.extensions_of_others import CODE, plugin
 
-from hermes_worker.settings import load
-from hermes_worker.wiring import sandbox_of
+from hermes_worker.settings import load_settings
+from hermes_worker.wiring import build_sandbox
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
-from hermes_worker.workspaces.ref import session_workspace
+from hermes_worker.workspaces.ref import make_session_ref
 
 
 @pytest.fixture
@@ -26,9 +26,11 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def workspace(home: Path, tmp_path: Path) -> Workspace:
     """A session's own, below the home, as a worker opens it."""
-    settings = load({"HERMES_SANDBOX": "require", "HOME": str(tmp_path)}, home=home)
-    options = OpeningOptions(base_env={"PATH": os.environ["PATH"]}, hermes_home=str(home), sandbox=sandbox_of(settings))
-    return open_workspace(session_workspace(str(home / "workspaces"), "s1"), options)
+    settings = load_settings({"HERMES_SANDBOX": "require", "HOME": str(tmp_path)}, home=home)
+    options = OpeningOptions(
+        base_env={"PATH": os.environ["PATH"]}, hermes_home=str(home), sandbox=build_sandbox(settings)
+    )
+    return open_workspace(make_session_ref(str(home / "workspaces"), "s1"), options)
 
 
 def test_a_command_neither_sees_nor_changes_plugins(home: Path, workspace: Workspace) -> None:

@@ -16,9 +16,9 @@ from hermes_worker.agent.tools.catalog import catalog_of
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extending import Extension, SettingDeclaration, setting, settings_of, tool
-from hermes_worker.extension import fold
-from hermes_worker.settings import handed_to, load
-from hermes_worker.settings.declared import describe_declared, values_of
+from hermes_worker.extension import fold_extensions
+from hermes_worker.settings import build_handover, load_settings
+from hermes_worker.settings.declared import describe_declared, read_values
 from hermes_worker.settings.role_secrets import ProcessRole
 
 
@@ -52,7 +52,7 @@ def test_a_group_says_what_each_setting_holds() -> None:
 
 
 def test_values_are_what_their_types_say() -> None:
-    held = values_of(DECLARED, {"ACME_TOKEN": "t", "ACME_TIMEOUT_S": " 2 ", "ACME_STRICT": "yes", "ACME_PAGES": ""})
+    held = read_values(DECLARED, {"ACME_TOKEN": "t", "ACME_TIMEOUT_S": " 2 ", "ACME_STRICT": "yes", "ACME_PAGES": ""})
     assert held == {
         "ACME_TOKEN": "t",
         "ACME_TIMEOUT_S": 2.0,
@@ -79,7 +79,7 @@ def test_values_are_what_their_types_say() -> None:
 )
 def test_a_wrong_value_is_one_sentence(variable: str, text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence) as raised:
-        values_of(DECLARED, {variable: text})
+        read_values(DECLARED, {variable: text})
     assert "\n" not in str(raised.value)
 
 
@@ -99,7 +99,7 @@ def test_a_tool_gets_its_group(context: ToolContext) -> None:
 
     assert look.spec.parameters["properties"].keys() == {"item"}
     acme = Extension(name="acme", version="1", tools=(look,), settings=DECLARED)
-    found = fold([acme], values_of(DECLARED, {"ACME_TOKEN": "t", "ACME_REGION": "US"}))
+    found = fold_extensions([acme], read_values(DECLARED, {"ACME_TOKEN": "t", "ACME_REGION": "US"}))
     told = run_tool(catalog_of(found).get("look"), '{"item": "bolt"}', replace(context)).text
     assert json.loads(told) == {"item": "bolt", "wait": 5.0, "in": "us", "note": None}
 
@@ -146,7 +146,7 @@ def held_with(home: Path, config: str, **environ: str) -> Mapping[str, object]:
         "name: acme\nprovides_settings: [ACME_TOKEN, ACME_PAGES, ACME_STRICT]\n"
     )
     (home / "config.yaml").write_text(f"extensions:\n  enabled: [acme]\n  settings: {config}\n")
-    return plugins.begin(load(environ, home=home)).values["acme"]
+    return plugins.begin_extensions(load_settings(environ, home=home)).values["acme"]
 
 
 def test_settings_stand_in_config_yaml_below_the_variables(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_settings_stand_in_config_yaml_below_the_variables(tmp_path: Path) -> No
 
 def test_they_are_handed_to_every_role(tmp_path: Path) -> None:
     held_with(tmp_path, "{ACME_PAGES: 7}")
-    environ, _ = handed_to(load({}, home=tmp_path), ProcessRole.TOOLS)
-    assert load(environ, home=tmp_path / "elsewhere").variables["ACME_PAGES"] == "7"
+    environ, _ = build_handover(load_settings({}, home=tmp_path), ProcessRole.TOOLS)
+    assert load_settings(environ, home=tmp_path / "elsewhere").variables["ACME_PAGES"] == "7"
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from hermes_worker import installed
-from hermes_worker.agent.sourced import listed
+from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import UnknownTool, catalog_with, default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import ToolGone
-from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, assistant_body
+from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, build_assistant_body
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import Extension, ExtensionConflict, ToolSourceDeclaration, ToolSpec, fold
+from hermes_worker.extension import Extension, ExtensionConflict, ToolSourceDeclaration, ToolSpec, fold_extensions
 from hermes_worker.models.wires.definitions import fit_request, fit_tools
-from hermes_worker.services.submission import InvalidSubmission, Submission, new_run
-from hermes_worker.settings import load
+from hermes_worker.services.submission import InvalidSubmission, Submission, build_run
+from hermes_worker.settings import load_settings
 from hermes_worker.tasks.iteration.planning import plan_calls, tool_names, tool_texts
 from hermes_worker.tasks.tool_sources import ToolLister
 
@@ -74,17 +74,17 @@ DECLARED = ToolSourceDeclaration(name="machines", implementation=Machines, refre
 def bring(machines: Machines, *others: Extension) -> None:
     declared = replace(DECLARED, implementation=lambda values: machines)
     acme = Extension(name="acme", version="1", tool_sources=(declared,))
-    installed.put_in_force(fold((*installed.built_in(), acme, *others)))
+    installed.put_in_force(fold_extensions((*installed.load_built_in(), acme, *others)))
 
 
 def definitions(machines: Machines) -> list[str]:
-    return listed("machines", machines.list_tools(), ())[0]
+    return build_definitions("machines", machines.list_tools(), ())[0]
 
 
 def session_tools(machines: Machines, *toolsets: str) -> str:
-    settings = load({"HOME": "/nowhere", "HERMES_PROVIDER": "scripted"})
+    settings = load_settings({"HOME": "/nowhere", "HERMES_PROVIDER": "scripted"})
     asked = Submission(input="x", toolsets=toolsets or None)
-    return new_run(settings, asked, sourced=definitions(machines)).tools
+    return build_run(settings, asked, sourced=definitions(machines)).tools
 
 
 def test_a_session_gets_what_workers_listed() -> None:
@@ -101,9 +101,9 @@ def test_a_session_gets_what_workers_listed() -> None:
 
 def test_before_a_worker_listed_anything_there_is_no_such_toolset() -> None:
     bring(Machines())
-    settings = load({"HOME": "/nowhere", "HERMES_PROVIDER": "scripted"})
+    settings = load_settings({"HOME": "/nowhere", "HERMES_PROVIDER": "scripted"})
     with pytest.raises(InvalidSubmission, match="there is no toolset 'machines'"):
-        new_run(settings, Submission(input="x", toolsets=["machines"]))
+        build_run(settings, Submission(input="x", toolsets=["machines"]))
 
 
 def test_a_call_is_planned_and_run_by_what_the_session_stored(context: ToolContext) -> None:
@@ -149,7 +149,7 @@ def test_a_session_without_sources_costs_no_catalogue_of_its_own() -> None:
 def test_no_tool_of_a_source_takes_the_name_of_another() -> None:
     machines = Machines()
     machines.offered = [spec("terminal"), spec("press"), spec("press"), spec("two words"), "nonsense", spec("x", replay="?"), spec("a\nb"), spec("y" * 101)]  # fmt: skip  # noqa: E501
-    found, left_out = listed("machines", machines.list_tools(), {"terminal"})
+    found, left_out = build_definitions("machines", machines.list_tools(), {"terminal"})
     assert [json.loads(one)["function"]["name"] for one in found] == ["press", "two words"]
     assert [str(one) for one in left_out] == [
         "'terminal' has the name of a tool that is there already",
@@ -160,7 +160,7 @@ def test_no_tool_of_a_source_takes_the_name_of_another() -> None:
         f"{'y' * 100!r} has a name of 101 characters; at most 100 are taken",
     ]
     bring(machines)
-    stored = listed("machines", [spec("terminal"), spec("press")], ())[0]
+    stored = build_definitions("machines", [spec("terminal"), spec("press")], ())[0]
     assert catalog_with(stored).spec("terminal").toolset == "terminal", "not even by a row"
     assert "press" in catalog_with(stored).names
     assert "press" not in catalog_with([one.replace("machines", "others") for one in stored]).names
@@ -170,11 +170,11 @@ def test_a_source_that_is_called_like_a_toolset_is_refused() -> None:
     for name, sentence in (("terminal", "both a toolset and a tool source"), ("safe", "bundle of toolsets 'safe'")):
         extension = Extension(name="acme", version="1", tool_sources=(replace(DECLARED, name=name),))
         with pytest.raises(ExtensionConflict, match=sentence):
-            fold((*installed.built_in(), extension))
+            fold_extensions((*installed.load_built_in(), extension))
 
 
 def look(lister: ToolLister) -> int:
-    begun = lister.look()
+    begun = lister.poll_once()
     for thread in begun:
         thread.join()
     return len(begun)
@@ -218,10 +218,10 @@ def test_a_source_that_hangs_is_named_once_and_not_asked_twice(capfd: pytest.Cap
 
     rows, now = Rows(), [100.0]
     lister = ToolLister({"machines": (DECLARED, Slow())}, rows, (), clock=lambda: now[0])
-    [thread] = lister.look()
+    [thread] = lister.poll_once()
     for _ in range(3):
         now[0] += 20
-        assert lister.look() == []
+        assert lister.poll_once() == []
     is_over.set()
     thread.join()
     assert capfd.readouterr().err.count("it takes longer than 1 s") == 1
@@ -241,6 +241,6 @@ def test_a_source_is_called_by_its_own_name_whatever_models_are_sent(name: str, 
     stored, [call] = plan_calls(fitted.restore(reply), catalog)
     assert run_tool(catalog.get(call.name), stored.tool_requests[0].arguments, context).text == f"{name}ed 3"
     assert machines.called == [(name, {"n": 3})]
-    row = assistant_body(stored)
+    row = build_assistant_body(stored)
     asked = fit_request(ModelRequest(model="m", messages=[row], tools=tool_texts(tools)))
     assert json.loads(asked.messages[0])["tool_calls"][0]["function"]["name"] == sent, "earlier calls as well"

@@ -14,8 +14,8 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.run import RunStatus
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.safety.approvals import Choice
-from hermes_worker.services import answering
+from hermes_worker.safety.approvals import ApprovalChoice
+from hermes_worker.services import answers as answering
 from hermes_worker.store.runs.waits import WaitView
 
 pytestmark = pytest.mark.faults
@@ -27,7 +27,7 @@ def asked(rig: Rig, run_id: str, status: RunStatus) -> None:
 
 def questions(rig: Rig) -> list[WaitView] | None:
     try:
-        return rig.client.waits.open()
+        return rig.client.waits.list_open()
     except UnavailableError:
         return None  # a connection from before the restart
 
@@ -63,7 +63,7 @@ def test_a_dangerous_command_waits_through_a_restart_of_everything(
         assert rig.view(run_id).status is RunStatus.WAITING_FOR_APPROVAL
         assert victim.exists()
         rig.client.publisher.send(
-            answering.approve(rig.client.waits, run_id, Choice.SESSION, wait_id=wait.wait_id, by="cli:tester")
+            answering.approve(rig.client.waits, run_id, ApprovalChoice.SESSION, wait_id=wait.wait_id, by="cli:tester")
         )
         [run] = rig.ended(run_id)
         assert run.status is RunStatus.COMPLETED
@@ -77,7 +77,7 @@ def test_a_dangerous_command_waits_without_a_worker_and_runs_once_allowed(rig: R
         rig.fleet.replace(worker)
     wait_id = open_wait(rig.client.database, run_id)
     rig.client.publisher.send(
-        answering.approve(rig.client.waits, run_id, Choice.SESSION, wait_id=wait_id, by="cli:tester")
+        answering.approve(rig.client.waits, run_id, ApprovalChoice.SESSION, wait_id=wait_id, by="cli:tester")
     )
     [run] = rig.ended(run_id)
     assert run.status is RunStatus.COMPLETED

@@ -26,7 +26,7 @@ _REPLIES = 3
 def awake(rig: Rig) -> None:
     """Workers take signals once they consume."""
     rig.ended(rig.submit([]))
-    until(lambda: True if len(rig.client.workers.alive()) >= len(rig.fleet.workers) else None, "all workers")
+    until(lambda: True if len(rig.client.workers.list_alive()) >= len(rig.fleet.workers) else None, "all workers")
 
 
 def looks_at(name: str, *, final: str) -> Sequence[dict[str, Any]]:

@@ -10,14 +10,14 @@ import redis
 from support.redis_servers import SERVICE, RedisServer, Watched, directory_of_servers, running, watched
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.broker.queue import CLUSTER_ADVICE, REPLICA_ADVICE, Publisher, redis_client, refuse_cluster
+from hermes_worker.broker.queue import CLUSTER_ADVICE, REPLICA_ADVICE, HintPublisher, build_redis_client, refuse_cluster
 from hermes_worker.cli.doctor import _broker
 from hermes_worker.cli.doctor_findings import Grade
-from hermes_worker.cli.stack import free_port
+from hermes_worker.cli.stack import find_free_port
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.rows import Hint
 
 pytestmark = pytest.mark.faults
@@ -68,8 +68,8 @@ def test_a_primary_that_becomes_a_replica_is_waited_for(tmp_path: Path) -> None:
             rig.ended(rig.submit([]))
             administrator.replicaof("127.0.0.1", other.port)
             until(lambda: "read-only replica" in rig.log_text() or None, "a worker to say so")
-            assert Publisher(redis_client(broker.url())).send([HINT]) == 0
-            settings = load({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": broker.url()})
+            assert HintPublisher(build_redis_client(broker.url())).send([HINT]) == 0
+            settings = load_settings({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": broker.url()})
             assert _broker(settings) == (Grade.BROKEN, REPLICA_ADVICE)
             run_id = rig.submit([])
             administrator.replicaof("NO", "ONE")
@@ -82,12 +82,16 @@ def test_a_replica_is_left_because_its_name_may_be_another_servers_by_now() -> N
     with directory_of_servers() as directory:
         primary = RedisServer(directory / "primary")
         replica = RedisServer(directory / "replica", [f"replicaof 127.0.0.1 {primary.port}"])
-        with running(primary, replica), replica.administrator() as administrator, redis_client(replica.url()) as client:
+        with (
+            running(primary, replica),
+            replica.administrator() as administrator,
+            build_redis_client(replica.url()) as client,
+        ):
             client.llen("hermes:model")
             before = administrator.info("stats")["total_connections_received"]
             client.llen("hermes:model")
             assert administrator.info("stats")["total_connections_received"] == before
-            assert Publisher(client).send([HINT]) == 0
+            assert HintPublisher(client).send([HINT]) == 0
             assert administrator.info("stats")["total_connections_received"] == before + 1
 
 
@@ -109,12 +113,12 @@ def test_a_broker_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
 
 def test_a_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with directory_of_servers() as directory:
-        server = RedisServer(directory / "cluster", ["cluster-enabled yes", f"cluster-port {free_port()}"])
+        server = RedisServer(directory / "cluster", ["cluster-enabled yes", f"cluster-port {find_free_port()}"])
         with running(server), server.administrator() as administrator:
             # A machine that is busy may not answer in time, and one that does not answer may be no cluster.
             until(lambda: refusal_of(server.url()) == CLUSTER_ADVICE or None, "the cluster to be refused")
-            settings = load({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": server.url()})
+            settings = load_settings({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": server.url()})
             until(lambda: _broker(settings) == (Grade.BROKEN, CLUSTER_ADVICE) or None, "doctor to know the cluster")
             with pytest.raises(redis.exceptions.ClusterDownError):
                 administrator.lpush("hermes:model", "x")
-            assert Publisher(redis_client(server.url())).send([HINT]) == 0
+            assert HintPublisher(build_redis_client(server.url())).send([HINT]) == 0

@@ -12,17 +12,17 @@ from celery import Celery
 from support.rig import Rig, rig_on, sink_call, until
 from support.valkey import administrator
 
-from hermes_worker.broker.queue import KEY_PREFIX, TaskName, redis_client
+from hermes_worker.broker.queue import KEY_PREFIX, TaskName, build_redis_client
 from hermes_worker.broker.rights import COMMANDS
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.paths import output_dir
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.models.credentials import CredentialPool
-from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace
+from hermes_worker.models.governor import ConfiguredLimits, CredentialRef, Governor
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.store.jobs.jobs import Jobs
-from hermes_worker.stream.live import Live, stream_key
-from hermes_worker.worker.celery import celery_app
+from hermes_worker.stream.live import Live, make_stream_key
+from hermes_worker.worker.celery import build_celery_app
 from scheduler import jobs as work
 from scheduler import ticking
 
@@ -56,7 +56,7 @@ def do_a_run(rig: Rig) -> None:
     run_id = rig.submit([{"calls": [sink_call("pure", "a"), sink_call("pure", "b")]}])
     rig.client.publisher.nudge("watch", run_id)
     rig.ended(run_id)
-    rig.client.publisher.tell_stopped([run_id], [])
+    rig.client.publisher.publish_stops([run_id], [])
 
 
 def do_a_job(rig: Rig) -> None:
@@ -92,25 +92,25 @@ def use_remote_control(app: Celery, admin: redis.Redis) -> None:
 
 def use_limits_and_keys(client: redis.Redis) -> None:
     governor = Governor(client, ConfiguredLimits(requests_per_min=60, tokens_per_min=1_000, in_flight_max=2))
-    place = KeyPlace(provider="p", credential="c")
+    place = CredentialRef(provider="p", credential="c")
     waiting = [governor.acquire(place, ticket=f"t{n}", tokens=10, order=n) for n in range(5)]
     governor.withdraw(waiting[-1])
     governor.settle(waiting[0])
     governor.cool_down(place, 1)
-    narrow, other = Governor(client, ConfiguredLimits(in_flight_max=1)), KeyPlace(provider="p", credential="d")
+    narrow, other = Governor(client, ConfiguredLimits(in_flight_max=1)), CredentialRef(provider="p", credential="d")
     first = narrow.acquire(other, ticket="first", tokens=1, order=0)
     narrow.acquire(other, ticket="second", tokens=1, order=1)
     narrow.settle(first)
     narrow.acquire(other, ticket="third", tokens=1, order=2)
     pool = CredentialPool(client)
-    pool.choose(("a", "b"), ticket="t")
-    pool.rest("a", 1)
-    pool.release("t")
+    pool.choose_key(("a", "b"), ticket="t")
+    pool.rest_key("a", 1)
+    pool.release_key("t")
 
 
 def read_a_preview(client: redis.Redis) -> None:
     Live(client).nudge("run_x")
-    assert client.xread({stream_key("run_x"): "0"})
+    assert client.xread({make_stream_key("run_x"): "0"})
 
 
 def drain(rig: Rig) -> None:
@@ -122,10 +122,10 @@ def test_every_right_of_our_user_is_used_and_none_is_missing(tmp_path: Path, own
     with administrator(own_valkey) as admin:
         admin.config_resetstat()
         admin.acl_log_reset()
-        with fleet(tmp_path, own_valkey) as rig, redis_client(own_valkey.url) as client:
+        with fleet(tmp_path, own_valkey) as rig, build_redis_client(own_valkey.url) as client:
             do_a_run(rig)
             do_a_job(rig)
-            use_remote_control(celery_app(own_valkey.url), admin)
+            use_remote_control(build_celery_app(own_valkey.url), admin)
             use_limits_and_keys(client)
             read_a_preview(client)
             drain(rig)

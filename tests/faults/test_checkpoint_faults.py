@@ -23,7 +23,7 @@ def test_what_a_killed_worker_and_the_next_one_kept_is_listed_compared_and_resto
     root.mkdir()
     (root / "a").write_text("first\n")
     (root / "b").write_text("of a person\n")
-    until(lambda: True if len(rig.client.workers.alive()) >= len(rig.fleet.workers) else None, "all workers")
+    until(lambda: True if len(rig.client.workers.list_alive()) >= len(rig.fleet.workers) else None, "all workers")
     tools = [worker for worker in rig.fleet.workers if worker.role is FleetRole.TOOLS]
     for worker in tools:
         rig.fleet.arm(worker, f"call_tool.after_run=kill@1!{rig.directory / 'latch'}")

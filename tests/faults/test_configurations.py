@@ -35,7 +35,7 @@ def seen_after_s(rig: Rig, environ: dict[str, str], key: str, value: str) -> flo
     changing = threading.Thread(target=lambda: said.append(config(rig, environ, "set", "--fleet", key, value)))
     changing.start()
     live = rig.client.live_settings
-    until(lambda: live.chosen("default").overrides.get(key) == value or None, f"{key} to be {value}")
+    until(lambda: live.choose_settings("default").overrides.get(key) == value or None, f"{key} to be {value}")
     seen_at = rig.client.database.now()
     changing.join()
     assert said[0].returncode == 0, said[0].stderr
@@ -47,7 +47,7 @@ def seen_after_s(rig: Rig, environ: dict[str, str], key: str, value: str) -> flo
 def accepted(rig: Rig) -> tuple[RunStatus, BeganWith]:
     created = submit(rig.client, Submission(input="hello"))
     [view] = rig.ended(created.run_id)
-    return view.status, Listing(rig.client.database).notes(created.run_id).began_with
+    return view.status, Listing(rig.client.database).load_notes(created.run_id).began_with
 
 
 def test_a_change_reaches_the_next_run_and_a_bad_one_nobody(tmp_path: Path, database_url: str, broker_url: str) -> None:
@@ -77,7 +77,7 @@ def test_a_change_reaches_the_next_run_and_a_bad_one_nobody(tmp_path: Path, data
             bad = {"of_tenant": "", "version": len(took) + 1, "text": "model: {max_tokens: lots}"}
             with rig.client.database.write() as connection:
                 connection.execute(sa.insert(configurations).values(**bad, written_by="x", created_at=0.0))
-            until(lambda: rig.client.live_settings.problems() or None, "the bad version to be seen")
+            until(lambda: rig.client.live_settings.list_problems() or None, "the bad version to be seen")
             status, began = accepted(rig)
             assert (status, began.layers) == (RunStatus.COMPLETED, {"fleet": version})
             assert asked == [None, limit, limit]

@@ -26,7 +26,7 @@ from hermes_worker.channels.errors import DUPLICATE_REMARK
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries, owe
+from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries, enqueue_deliveries
 
 pytestmark = pytest.mark.faults
 
@@ -129,7 +129,7 @@ def send_all(rig: Rig, count: int, url: str) -> None:
         hints = [
             hint
             for number in range(count)
-            for hint in owe(connection, [targets[number % 3]], body=f"This is message {number:05}.")
+            for hint in enqueue_deliveries(connection, [targets[number % 3]], body=f"This is message {number:05}.")
         ]
     rig.client.publisher.send(hints)
 

@@ -12,9 +12,9 @@ from support.rig import Rig, rig_on, sink_call, until
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.store.engine.sealing import MARK, key_id
+from hermes_worker.store.engine.sealing import MARK, derive_key_id
 from hermes_worker.store.tables import metadata
-from hermes_worker.store.text_keys import left, needed, reseal, retire
+from hermes_worker.store.text_keys import count_left, load_needed_keys, reencrypt_texts, retire_keys
 
 pytestmark = pytest.mark.faults
 
@@ -80,7 +80,7 @@ def test_keys_change_under_work_and_kills_and_nothing_is_lost_or_shown(sealed_ri
         rig.fleet.kill(worker)
         rig.fleet.replace(worker)
         until(lambda new=new: new_key_is_used(rig, new), "the new key to be used")
-        list(reseal(rig.client.database))
+        list(reencrypt_texts(rig.client.database))
         assert CANARY not in stored(rig)
 
     ended = rig.ended()
@@ -90,13 +90,16 @@ def test_keys_change_under_work_and_kills_and_nothing_is_lost_or_shown(sealed_ri
         rows = rig.tool_rows(run_id)
         assert len(rows) == 4 and all(CANARY in row["content"] for row in rows)
 
-    last = key_id(KEYS[-1])
-    until(lambda: sum(batch.changed for batch in reseal(rig.client.database)) == 0 or None, "all to be encrypted anew")
-    assert set(left(rig.client.database, last).values()) == {0}
+    last = derive_key_id(KEYS[-1])
+    until(
+        lambda: sum(batch.changed for batch in reencrypt_texts(rig.client.database)) == 0 or None,
+        "all to be encrypted anew",
+    )
+    assert set(count_left(rig.client.database, last).values()) == {0}
     with rig.client.database.write() as connection:
         connection.execute(sa.text("update text_keys set last_used_at = last_used_at - 1000"))
-    retire(rig.client.database)
-    assert needed(rig.client.database) == {last}
+    retire_keys(rig.client.database)
+    assert load_needed_keys(rig.client.database) == {last}
     put(keys_file, KEYS[-1])
     [again] = begin_runs(rig, 1)
     [view] = rig.ended(again)
@@ -104,7 +107,7 @@ def test_keys_change_under_work_and_kills_and_nothing_is_lost_or_shown(sealed_ri
     found = stored(rig)
     assert CANARY not in found and all(key not in found + rig.log_text() for key in KEYS)
     assert CANARY not in rig.log_text()
-    assert {key_id(key) for key in KEYS if f"{MARK}{key_id(key)}:" in rows_only(rig)} == {last}
+    assert {derive_key_id(key) for key in KEYS if f"{MARK}{derive_key_id(key)}:" in rows_only(rig)} == {last}
 
 
 def rows_only(rig: Rig) -> str:
@@ -117,7 +120,7 @@ def rows_only(rig: Rig) -> str:
 
 
 def new_key_is_used(rig: Rig, key: str) -> bool | None:
-    rig.client.runs.nudged([])
+    rig.client.runs.load_nudged([])
     with rig.client.database.write():  # which is when this process looks for other keys
         pass
-    return rig.client.database.sealer.keys.first == key_id(key) or None
+    return rig.client.database.sealer.keys.first == derive_key_id(key) or None

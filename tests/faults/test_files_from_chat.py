@@ -123,7 +123,7 @@ def test_a_fetch_that_is_killed_in_the_middle_leaves_one_file_and_one_turn(
         with chatting(tmp_path, postgres_url, own_valkey, telegram) as rig:
             telegram.write(42, "", caption="keep it", **document("d1", "large.bin"))
             assert is_half.wait(PATIENCE_S)
-            victim = rig.fleet.at(FleetRole.TOOLS, 0)
+            victim = rig.fleet.find_worker(FleetRole.TOOLS, 0)
             rig.fleet.kill(victim)
             assert rows(rig, inbound_files.c.state, inbound_files.c.attempts) == [("running", 1)]
             rig.fleet.replace(victim)

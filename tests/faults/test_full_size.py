@@ -48,7 +48,9 @@ def test_a_worker_is_replaced_every_ten_seconds_while_a_hundred_runs_go_on(
         print(f"{replaced} replacements, {asked - answered} of {asked} model calls repeated")
         assert {run.status for run in runs} == {RunStatus.COMPLETED}
         assert len(marks) == len(set(marks)) == RUNS * STEPS
-        assert not [call for run in runs for call in rig.client.views.calls(run.run_id) if call.status == "unknown"]
+        assert not [
+            call for run in runs for call in rig.client.views.list_calls(run.run_id) if call.status == "unknown"
+        ]
         # A replaced worker had at most as many calls in flight as it has threads, each of another run.
         assert asked - answered <= replaced * 8
         assert rig.broken_invariants() == []

@@ -28,12 +28,12 @@ from support.telegram_server import TOKEN, TelegramServer
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.gateway.listening import GatewayListener
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.gateway import GatewayRows
-from hermes_worker.store.runs.inputs import stored_spec
+from hermes_worker.store.runs.inputs import require_spec
 from hermes_worker.store.tables import channels, inbound, runs, sessions
-from hermes_worker.wiring import database_of, open_client
+from hermes_worker.wiring import build_database, open_client
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
@@ -113,7 +113,7 @@ def gateways(telegram: TelegramServer, url: str, broker_url: str, directory: Pat
         "TELEGRAM_BOT_TOKEN": TOKEN,
         "TELEGRAM_BASE_URL": telegram.url,
     }
-    database = database_of(load(environ))
+    database = build_database(load_settings(environ))
     running = Gateways(environ, database)
     try:
         yield running
@@ -128,7 +128,7 @@ def written(database: Database) -> dict[str, list[str]]:
     wanted = sa.select(sessions.c.name, runs.c.pk).join(sessions, sessions.c.pk == runs.c.session_pk)
     with database.read() as connection:
         for name, pk in connection.execute(wanted.order_by(runs.c.pk)).all():
-            found[name].append(stored_spec(connection, pk).input)
+            found[name].append(require_spec(connection, pk).input)
     return dict(found)
 
 
@@ -184,13 +184,13 @@ def test_a_gateway_that_is_frozen_in_a_transaction_does_not_keep_its_account(
         "HERMES_BROKER_URL": broker_url,
         "HERMES_GATEWAY_LEASE_S": f"{LEASE_S:.0f}",
     }
-    client, others = open_client(load(environ)), database_of(load(environ))
+    client, others = open_client(load_settings(environ)), build_database(load_settings(environ))
     GatewayListener(client, [], name="gw", alive_file=None)
     account, how = "telegram:default", {"mode": "poll", "token_hash": "t", "lease_s": LEASE_S}
-    assert GatewayRows(client.database).hold(account, holder="gw", **how) is not None
+    assert GatewayRows(client.database).acquire_lease(account, holder="gw", **how) is not None
     with pytest.raises(UnavailableError), client.database.write() as connection:
         connection.execute(sa.update(channels).values(cursor="7"))
-        until(lambda: GatewayRows(others).hold(account, holder="other", **how), "the account to be free")
+        until(lambda: GatewayRows(others).acquire_lease(account, holder="other", **how), "the account to be free")
     with others.read() as connection:
         assert connection.execute(sa.select(channels.c.holder, channels.c.cursor)).all() == [("other", None)]
     client.close()

@@ -14,7 +14,7 @@ from support.rig import Rig, rig_on, sink_call, until
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.lab.lab import LabOptions, run_lab
-from hermes_worker.lab.report import as_text
+from hermes_worker.lab.report import render_text
 from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
@@ -59,7 +59,7 @@ def assert_justice(rig: Rig, poisons: Sequence[str]) -> None:
 
 def deaths_told(rig: Rig, run_id: str) -> list[object]:
     """What the events say was held against the step, each time it was tried again."""
-    events = rig.client.views.events_after(run_id, 0)
+    events = rig.client.views.list_events_after(run_id, 0)
     return [event.data.get("deaths") for event in events if event.name == RunEventName.STEP_RETRIED]
 
 
@@ -174,5 +174,5 @@ def test_workers_that_are_killed_at_random_convict_nobody(
 def test_the_crash_lab_condemns_its_poisons_and_nobody_else(tmp_path: Path) -> None:
     options = LabOptions(runs=8, steps=3, kills=4, seed=3, ttl_s=2.0, poisons=2)
     report = run_lab(options, tmp_path, progress=lambda progress: None)
-    assert report.is_green, as_text(report)
+    assert report.is_green, render_text(report)
     assert report.faults["poison"] == 2

@@ -12,10 +12,10 @@ import pytest
 from support.rig import Rig, rig_on, sink_call, until
 from support.valkey import administrator
 
-from hermes_worker.broker.queue import CONTROL_CHANNEL, KEY_PREFIX, QueueName, TaskName, envelope
+from hermes_worker.broker.queue import CONTROL_CHANNEL, KEY_PREFIX, QueueName, TaskName, render_envelope
 from hermes_worker.core.run import RunStatus
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.worker.celery import celery_app
+from hermes_worker.worker.celery import build_celery_app
 
 pytestmark = pytest.mark.faults
 
@@ -31,9 +31,9 @@ def forged(run_id: str) -> Iterator[tuple[QueueName, str]]:
     """Messages that a stranger might send about a run that works."""
     for queue in (QueueName.MODEL, QueueName.TOOLS):
         for arguments in ([], ["x"], [run_id, 1, 1, "soon"], [run_id, 1, 1, 1e300], [run_id, {}, None, 0.0]):
-            yield queue, envelope(TaskName.ITERATE, queue, arguments, "forged")
-        yield queue, envelope(TaskName.ITERATE, queue, [run_id, 1, 1, 0.0], "another queue's")
-        honest = json.loads(envelope(TaskName.ITERATE, queue, [run_id, 99, 99, 0.0], "forged"))
+            yield queue, render_envelope(TaskName.ITERATE, queue, arguments, "forged")
+        yield queue, render_envelope(TaskName.ITERATE, queue, [run_id, 1, 1, 0.0], "another queue's")
+        honest = json.loads(render_envelope(TaskName.ITERATE, queue, [run_id, 99, 99, 0.0], "forged"))
         changes: tuple[dict[str, Any], ...] = (
             {"content-type": "application/x-python-serialize"},
             {"content-encoding": "binary"},
@@ -72,7 +72,7 @@ def test_forged_messages_nudges_and_commands_change_nothing_but_time(
         rig.redis.publish(CONTROL_CHANNEL, f"{verb} {run_id}")
     for text in ("", "null", "1", "[]", "{}", '{"body": 1}', '{"body": "x", "properties": {}}', "{", "[" * 100_000):
         rig.redis.publish(f"{KEY_PREFIX}/0.celery.pidbox", text)
-    app = celery_app(own_valkey.url)
+    app = build_celery_app(own_valkey.url)
     for command in ("shutdown", "terminate", "revoke_by_stamped_headers", "pool_restart", "hello", "objgraph"):
         app.control.broadcast(command)
 
@@ -81,7 +81,7 @@ def test_forged_messages_nudges_and_commands_change_nothing_but_time(
     assert "through" in rig.tool_rows(run_id)[0]["content"]
     [after] = rig.ended(rig.submit([{"calls": [sink_call("once", "after")]}]))
     assert after.status is RunStatus.COMPLETED
-    alive = rig.client.workers.alive()
+    alive = rig.client.workers.list_alive()
     assert len(alive) == len(held) == 2
     log = rig.log_text()
     assert not [said for said in ("worker.stopped", "Unrecoverable", "broker.unreachable") if said in log]

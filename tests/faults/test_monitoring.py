@@ -27,7 +27,7 @@ from hermes_worker.broker.queue import TaskName
 from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.worker.celery import celery_app
+from hermes_worker.worker.celery import build_celery_app
 
 pytestmark = pytest.mark.faults
 
@@ -46,7 +46,7 @@ def small_rig(tmp_path: Path, database: str, own_valkey: EmbeddedValkey) -> Iter
 @pytest.fixture
 def app(own_valkey: EmbeddedValkey) -> Celery:
     """What somebody's own script would use."""
-    return celery_app(own_valkey.url)
+    return build_celery_app(own_valkey.url)
 
 
 class BothAnsweredError(Exception):
@@ -121,13 +121,13 @@ def shared_rig(tmp_path_factory: pytest.TempPathFactory, shared_broker: str) -> 
     directory = tmp_path_factory.mktemp("rig")
     url = f"sqlite:///{directory / 'hermes.db'}"
     with rig_on(directory, database_url=url, broker_url=shared_broker, workers_per_role=1) as rig:
-        await_both(celery_app(shared_broker))
+        await_both(build_celery_app(shared_broker))
         yield rig
 
 
 @pytest.fixture(scope="module")
 def shared_app(shared_broker: str) -> Celery:
-    return celery_app(shared_broker)
+    return build_celery_app(shared_broker)
 
 
 def test_where_it_is_allowed_a_command_that_cannot_work_says_so(
@@ -142,7 +142,7 @@ def test_where_it_is_allowed_a_command_that_cannot_work_says_so(
         assert len(answers) == 2
         assert all("cannot be done by this worker" in each["error"] for each in answers.values())
         app.control.shutdown()
-        until(lambda: not rig.client.workers.alive() or None, "every worker to leave")
+        until(lambda: not rig.client.workers.list_alive() or None, "every worker to leave")
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def test_celerys_commands_say_in_a_sentence_that_there_is_no_broker(tmp_path: Pa
 
 
 def test_runs_whose_messages_were_purged_complete(shared_rig: Rig, shared_broker: str) -> None:
-    workers = [shared_rig.fleet.at(role, 0) for role in (FleetRole.MODEL, FleetRole.TOOLS)]
+    workers = [shared_rig.fleet.find_worker(role, 0) for role in (FleetRole.MODEL, FleetRole.TOOLS)]
     for worker in workers:
         shared_rig.fleet.freeze(worker)
     try:

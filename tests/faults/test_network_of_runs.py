@@ -14,7 +14,7 @@ LOOK = {"name": "terminal", "arguments": {"command": "echo proxy=$https_proxy"}}
 
 
 def networks(rig: Rig, run_id: str) -> list[str]:
-    events = rig.client.views.events_after(run_id, 0)
+    events = rig.client.views.list_events_after(run_id, 0)
     return [event.data["network"] for event in events if event.name == "tool.completed" and "network" in event.data]
 
 

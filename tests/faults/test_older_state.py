@@ -16,7 +16,7 @@ from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.lab.sink import sink_tools
+from hermes_worker.lab.sink import make_sink_tools
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store import migrate as migrate_module
 from hermes_worker.store.tables import metadata
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.faults
 
 def half_done(store: Store, directory: Path) -> str:
     """A run whose first reply is written and whose call nobody has claimed."""
-    catalog = default_catalog(*sink_tools(directory / "sink", work_s=0.0))
+    catalog = default_catalog(*make_sink_tools(directory / "sink", work_s=0.0))
     steps = [{"calls": [sink_call("once", f"s{n}")]} for n in range(3)]
     new = new_run(
         input=f"scripted: {canonical_json({'steps': steps, 'final': 'done'})}",

@@ -87,9 +87,11 @@ def test_runs_wait_while_there_is_no_money_and_all_end_complete(
                 lambda: {rig.view(run_id).status for run_id in others} == {RunStatus.WAITING_FOR_CAPACITY} or None,
                 "all others to be parked",
             )
-            told = [event for event in rig.client.views.events_after(first, 0) if event.name == RunEventName.WAITING]
+            told = [
+                event for event in rig.client.views.list_events_after(first, 0) if event.name == RunEventName.WAITING
+            ]
             assert "has no money" in str(told[-1].data["reason"])
-            [row] = KeyStates(database).all()
+            [row] = KeyStates(database).list_keys()
             assert row.state.is_closed and row.parked >= len(others)
             probed = provider.probed_at
             gaps = [after - before for before, after in itertools.pairwise(probed)]

@@ -28,14 +28,14 @@ from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.lab.plan import FleetRole
-from hermes_worker.lab.sink import Effect
+from hermes_worker.lab.sink import SinkEffect
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.tables import firings, jobs, runs, tool_calls
-from hermes_worker.worker.celery import celery_app
+from hermes_worker.worker.celery import build_celery_app
 from scheduler.beat import Scheduler
 
 pytestmark = pytest.mark.faults
@@ -184,7 +184,7 @@ def restored(database: Database) -> Restored:
     views = Store.over(database).views
     for view in Deliveries(database).list(limit=1000):
         assert view.run_id is not None
-        output = views.run(view.run_id).output
+        output = views.load_run(view.run_id).output
         assert output is not None
         (found.settled if view.state in SETTLED else found.unsettled)[view.delivery_id] = output
     return found
@@ -193,7 +193,7 @@ def restored(database: Database) -> Restored:
 # --- what became of it -----------------------------------------------------------------------------------------------
 
 
-def judge_calls(rig: Rig, was: Restored, before: list[Effect]) -> None:
+def judge_calls(rig: Rig, was: Restored, before: list[SinkEffect]) -> None:
     after = rig.effects()[len(before) :]
     happened, again = (Counter(effect.key for effect in effects) for effects in (before, after))
     now = restored(rig.client.database).calls
@@ -285,7 +285,7 @@ def through_a_restore(tmp_path: Path, way: Way, hermes: CommandLine, broker_url:
 
 def tick(rig: Rig, broker_url: str) -> None:
     """One look of a beat that starts after the restore."""
-    beat = Scheduler(app=celery_app(broker_url), settings=load(rig.fleet._environ))
+    beat = Scheduler(app=build_celery_app(broker_url), settings=load_settings(rig.fleet._environ))
     try:
         beat.tick()
     finally:

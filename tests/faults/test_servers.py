@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.broker.queue import KEY_PREFIX, QueueName, TaskName, envelope
+from hermes_worker.broker.queue import KEY_PREFIX, QueueName, TaskName, render_envelope
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.messages import ModelReply, ToolRequest
@@ -135,10 +135,12 @@ def test_poison_hurts_nobody_else(postgres_rig: Rig) -> None:
     """Unknown runs, unknown tasks, nonsense arguments, deleted runs and corrupt rows."""
     rig = postgres_rig
     unknown = ["run_" + "0" * 32, 1, 1, 0.0]
-    rig.redis.lpush(f"{KEY_PREFIX}model", envelope(TaskName.ITERATE, QueueName.MODEL, unknown, "unknown"))
-    rig.redis.lpush(f"{KEY_PREFIX}model", envelope(TaskName.ITERATE, QueueName.MODEL, ["x"], "too few"))
+    rig.redis.lpush(f"{KEY_PREFIX}model", render_envelope(TaskName.ITERATE, QueueName.MODEL, unknown, "unknown"))
+    rig.redis.lpush(f"{KEY_PREFIX}model", render_envelope(TaskName.ITERATE, QueueName.MODEL, ["x"], "too few"))
     rig.redis.lpush(f"{KEY_PREFIX}model", "{not json")
-    strange = envelope(TaskName.ITERATE, QueueName.MODEL, unknown, "strange").replace("hermes.iterate", "hermes.later")
+    strange = render_envelope(TaskName.ITERATE, QueueName.MODEL, unknown, "strange").replace(
+        "hermes.iterate", "hermes.later"
+    )
     rig.redis.lpush(f"{KEY_PREFIX}model", strange)
     corrupt = rig.submit([{"calls": [sink_call("pure", "corrupt")]}], publish=False)
     with rig.client.database.write() as connection:
@@ -227,7 +229,7 @@ def test_a_task_of_a_newer_version_is_dropped_and_its_run_goes_on(postgres_rig: 
     """The message names a task that these workers do not know; the row is due until somebody takes it."""
     rig = postgres_rig
     run_id = rig.submit([{"calls": [sink_call("once", "done")]}], publish=False)
-    newer = envelope(TaskName.ITERATE, QueueName.MODEL, [run_id, 1, 1, 0.0, "more"], "newer")
+    newer = render_envelope(TaskName.ITERATE, QueueName.MODEL, [run_id, 1, 1, 0.0, "more"], "newer")
     rig.redis.lpush(f"{KEY_PREFIX}model", newer.replace("hermes.iterate", "hermes.iterate_v2"))
     [run] = rig.ended(run_id)
     assert (run.status, run.iteration) == (RunStatus.COMPLETED, 2)
@@ -261,7 +263,7 @@ def test_rows_of_a_newer_version_are_left_to_a_worker_that_knows_them(postgres_r
     with rig.client.database.write() as connection:
         connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(state_version=STATE_VERSION + 1))
     effect = [run_id, 1, 1, 0.0]
-    rig.redis.lpush(f"{KEY_PREFIX}model", envelope(TaskName.ITERATE, QueueName.MODEL, effect, "newer"))
+    rig.redis.lpush(f"{KEY_PREFIX}model", render_envelope(TaskName.ITERATE, QueueName.MODEL, effect, "newer"))
     other = rig.submit([])
     rig.ended(other)
     assert rig.view(run_id).status is RunStatus.QUEUED

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from support.rig import Rig, rig_on, until
 
-from hermes_worker.core.compactions import facts_of, is_compaction
+from hermes_worker.core.compactions import is_compaction, parse_facts
 from hermes_worker.core.messages import Message, ModelRequest, canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.lab.fleet import Worker
+from hermes_worker.lab.fleet import LabWorker
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.models.endpoint import Endpoint
@@ -78,7 +78,7 @@ class Killer:
     chance: random.Random
     deaths: int = 0
 
-    def plan_for(self, worker: Worker) -> str:
+    def plan_for(self, worker: LabWorker) -> str:
         return f"{self.chance.choice(POINTS[worker.role])}=kill@{self.chance.randrange(6, 30)}"
 
     def replace_the_dead(self) -> None:
@@ -130,7 +130,7 @@ def transcript(rig: Rig, session: str) -> list[Message]:
     """As whoever pages through it reads it."""
     sessions = Sessions(rig.client.database)
     found: list[Message] = []
-    while page := sessions.messages(session, after=len(found), limit=PAGE_MAX):
+    while page := sessions.list_messages(session, after=len(found), limit=PAGE_MAX):
         assert [row.seq for row in page] == list(range(len(found) + 1, len(found) + 1 + len(page)))
         found += [Message(seq=row.seq, role=row.role, body=row.body) for row in page]
     return found
@@ -178,7 +178,8 @@ def test_a_long_session_outlives_its_workers(
     broken = [share for share in pairs if share < 0.99]
     kept = min(share for share in pairs if share >= 0.99)
     print(
-        f"{len(found)} rows, {len(made)} compactions ({sum(bool(facts_of(row).through) for row in made)} summaries), "
+        f"{len(found)} rows, {len(made)} compactions "
+        f"({sum(bool(parse_facts(row).through) for row in made)} summaries), "
         f"{killer.deaths} deaths; {len(pairs)} pairs of requests share at least {kept:.2%} between compactions"
     )
     assert len(made) >= compactions and killer.deaths >= deaths

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.rig import Rig, rig_on, until
 
-from hermes_worker.core.sharing import jain
+from hermes_worker.core.fair_share import compute_fairness
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.limits import TenantLimits
@@ -119,9 +119,12 @@ def test_ten_unequal_tenants_get_parts_by_cost_and_weight(
 
             used = until(used_enough, "the fleet to have worked enough", patience_s=600)
     by_weight = [used.get(name, 0.0) / weight for name, weight in weights.items()]
-    print(f"Jain {jain(by_weight):.3f} of {[round(each) for each in by_weight]} thousand tokens by weight; {used}")
+    print(
+        f"Jain {compute_fairness(by_weight):.3f} of {[round(each) for each in by_weight]} thousand "
+        f"tokens by weight; {used}"
+    )
     assert all(used[name] < 3 * due[name] - 2 * costs[name] for name in weights), "somebody had nothing left to do"
-    assert jain(by_weight) >= 0.95
+    assert compute_fairness(by_weight) >= 0.95
     heavy = sum(used[name] for name, weight in weights.items() if weight == 2)
     assert 1.6 <= heavy / (sum(used.values()) - heavy) <= 2.5, "twice the weight, twice the part"
 

@@ -34,12 +34,12 @@ def stop(rig: Rig, run_id: str) -> float:
 
 
 def roles(rig: Rig, run_id: str) -> list[str]:
-    return [json.loads(row.body)["role"] for row in rig.client.views.transcript(run_id)]
+    return [json.loads(row.body)["role"] for row in rig.client.views.load_transcript(run_id)]
 
 
 def is_valid(rig: Rig, run_id: str) -> bool:
     """Every call has its one result, in order, and the turn does not end with a result."""
-    rows: list[dict[str, Any]] = [json.loads(row.body) for row in rig.client.views.transcript(run_id)]
+    rows: list[dict[str, Any]] = [json.loads(row.body) for row in rig.client.views.load_transcript(run_id)]
     asked = [call["id"] for row in rows for call in row.get("tool_calls") or ()]
     answered = [row["tool_call_id"] for row in rows if row["role"] == "tool"]
     return asked == answered and rows[-1]["role"] != "tool"
@@ -106,7 +106,7 @@ def test_calls_of_one_reply_all_end_and_none_follows(rig: Rig) -> None:
     run_id = rig.submit([{"calls": [*calls, waiting, sink_call("once", "never")]}])
 
     def is_running() -> bool | None:
-        found = rig.client.views.calls(run_id)
+        found = rig.client.views.list_calls(run_id)
         return (len(found) == 5 and found[3].status is CallStatus.RUNNING) or None
 
     until(is_running, "the command to run")
@@ -136,12 +136,12 @@ def test_a_stop_reaches_model_calls_and_commands_of_every_descendant(
         working = command(f"touch {mark}; sleep 60")
         middle = script(delegation([script(thinking), script(working)]))
         run_id = rig.submit([delegation([middle, middle])])
-        until(lambda: (len(rig.client.views.runs()) == 8 and mark.exists()) or None, "the tree to be at work")
+        until(lambda: (len(rig.client.views.list_runs()) == 8 and mark.exists()) or None, "the tree to be at work")
         for _ in range(2):
             stopped = rig.client.runs.stop_tree(run_id)
-            rig.client.publisher.tell_stopped(stopped.run_ids, stopped.hints)
+            rig.client.publisher.publish_stops(stopped.run_ids, stopped.hints)
         until(lambda: rig.statuses() == {"completed": 1, "cancelled": 7} or None, "all of them to end")
-        for view in rig.client.views.runs():
+        for view in rig.client.views.list_runs():
             assert is_valid(rig, view.run_id)
         assert rig.broken_invariants() == []
 

@@ -10,7 +10,7 @@ import pytest
 from support.collector import Collector, collecting
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.core.trace_ids import run_span_id, trace_id
+from hermes_worker.core.trace_ids import derive_run_span_id, derive_trace_id
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
 
@@ -55,9 +55,13 @@ def test_links_are_whole_after_kills(traced_rig: Rig, collector: Collector) -> N
 
     until(lambda: True if len(collector.spans("invoke_agent")) >= len(asked) else None, "the spans of all runs")
     until(lambda: True if not collector.orphans() else None, "the parents of all spans")
-    assert {span.trace_id for span in collector.spans()} == {trace_id(run_id).to_bytes(16, "big") for run_id in asked}
+    assert {span.trace_id for span in collector.spans()} == {
+        derive_trace_id(run_id).to_bytes(16, "big") for run_id in asked
+    }
     for run_id in asked:
-        steps = [span for span in collector.spans() if span.parent_span_id == run_span_id(run_id).to_bytes(8, "big")]
+        steps = [
+            span for span in collector.spans() if span.parent_span_id == derive_run_span_id(run_id).to_bytes(8, "big")
+        ]
         names = {span.name for span in steps}
         assert {"chat scripted", "execute_tool sink_keyed"} <= names
     assert not [body for body in collector.bodies if b"swordfish" in body or b"xyzzy" in body]
@@ -77,6 +81,6 @@ def test_children_and_messages_belong_to_the_trace_of_their_root(traced_rig: Rig
     rig.ended(root)
 
     runs = until(lambda: found if len(found := collector.spans("invoke_agent")) == 2 else None, "both runs")
-    assert {span.trace_id for span in collector.spans()} == {trace_id(root).to_bytes(16, "big")}
+    assert {span.trace_id for span in collector.spans()} == {derive_trace_id(root).to_bytes(16, "big")}
     child = next(span for span in runs if span.parent_span_id)
-    assert child.parent_span_id == run_span_id(root).to_bytes(8, "big")
+    assert child.parent_span_id == derive_run_span_id(root).to_bytes(8, "big")

@@ -84,12 +84,12 @@ def test_the_answers_of_background_children_begin_a_turn_while_workers_die(postg
         for worker in list(rig.fleet.workers):
             if not rig.fleet.is_alive(worker):
                 rig.fleet.replace(worker)
-        views = rig.client.views.runs(session_id="s")
+        views = rig.client.views.list_runs(session_id="s")
         return views[0].run_id if len(views) == 2 and all(view.status.is_terminal for view in views) else None
 
     later = until(second_turn, "the turn of the answers to end")
     assert rig.view(run_id).output == "on their way"
-    said = [json.loads(row.body)["content"] for row in rig.client.views.transcript(later)]
+    said = [json.loads(row.body)["content"] for row in rig.client.views.load_transcript(later)]
     told = [text for text in said if text and text.startswith("[BACKGROUND RESULT")]
     assert len(told) == 1
     assert all(f"answer {n}" in told[0] for n in range(3))
@@ -176,7 +176,7 @@ def test_a_tree_spends_its_roots_model_calls_and_no_more_while_workers_die(
         return True if rig.view(run_id).status.is_terminal else None
 
     until(ended, "the tree to end")
-    views = rig.client.views.runs(limit=children + 1)
+    views = rig.client.views.list_runs(limit=children + 1)
     assert sum(view.iteration for view in views) == allowed
     assert {entry["exit_reason"] for entry in reports(rig, run_id)} == {"max_iterations"}
     assert rig.broken_invariants() == []

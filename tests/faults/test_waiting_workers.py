@@ -29,7 +29,7 @@ LEAVES_WITHIN_S = 60.0
 @contextmanager
 def command(directory: Path, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """A command of ours; killed with the block if it is still there."""
-    given = {name: value for name, value in settings_module.load().environ.items() if name in ("PATH", "LANG")}
+    given = {name: value for name, value in settings_module.load_settings().environ.items() if name in ("PATH", "LANG")}
     with (directory / "said.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "hermes_worker.cli", *arguments],

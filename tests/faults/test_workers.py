@@ -11,7 +11,7 @@ from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.lab.plan import FleetRole
-from hermes_worker.store.holdings import read_workers
+from hermes_worker.store.worker_claims import load_workers
 
 pytestmark = pytest.mark.faults
 
@@ -35,7 +35,7 @@ def awake(rig: Rig) -> None:
     """Workers take signals once they consume."""
     run_id = rig.submit([])
     rig.ended(run_id)
-    until(lambda: True if len(rig.client.workers.alive()) >= len(rig.fleet.workers) else None, "all workers")
+    until(lambda: True if len(rig.client.workers.list_alive()) >= len(rig.fleet.workers) else None, "all workers")
 
 
 def test_a_worker_killed_between_reply_and_commit_costs_nothing_but_time(rig: Rig) -> None:
@@ -50,11 +50,11 @@ def test_a_worker_killed_between_reply_and_commit_costs_nothing_but_time(rig: Ri
 
 def test_a_worker_that_is_asked_to_leave_over_its_row_drains_and_ends(rig: Rig) -> None:
     awake(rig)
-    asked = next(view for view in read_workers(rig.client.database) if "model" in view.queues)
+    asked = next(view for view in load_workers(rig.client.database) if "model" in view.queues)
     rig.client.workers.drain(asked.worker_id)
     run_id = rig.submit([{"calls": [sink_call("once", "a")]}])
     one_died(rig)
-    assert asked.worker_id not in [view.worker_id for view in read_workers(rig.client.database)]
+    assert asked.worker_id not in [view.worker_id for view in load_workers(rig.client.database)]
     [run] = rig.ended(run_id)
     assert (run.status, run.output) == (RunStatus.COMPLETED, "done")
     assert [effect.mark for effect in rig.effects()] == ["a"]
@@ -98,7 +98,7 @@ def test_a_once_call_whose_worker_died_after_the_effect_is_unknown_and_never_run
     [run] = rig.ended(run_id)
     assert run.status is RunStatus.COMPLETED
     assert [row["content"] for row in rig.tool_rows(run_id)] == [OUTCOME_UNKNOWN]
-    assert [call.status for call in rig.client.views.calls(run_id)] == [CallStatus.UNKNOWN]
+    assert [call.status for call in rig.client.views.list_calls(run_id)] == [CallStatus.UNKNOWN]
     assert [effect.mark for effect in rig.effects()] == ["a"]
 
 
@@ -163,7 +163,7 @@ def test_an_orderly_leave_hands_work_over_and_repeats_nothing(postgres_rig: Rig)
     assert {run.status for run in runs} == {RunStatus.COMPLETED}
     marks = [effect.mark for effect in rig.effects()]
     assert len(marks) == len(set(marks)) == 200
-    assert not [call for run in runs for call in rig.client.views.calls(run.run_id) if call.status == "unknown"]
+    assert not [call for run in runs for call in rig.client.views.list_calls(run.run_id) if call.status == "unknown"]
     assert rig.broken_invariants() == []
 
 

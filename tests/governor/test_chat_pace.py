@@ -31,12 +31,12 @@ def refused(kind: SendErrorKind, retry_after_s: float | None) -> DeliveryError:
 
 def test_one_worker_s_429_holds_back_all_workers_from_that_chat_and_no_other(client: redis.Redis) -> None:
     assert worker(client).wait_s(HERE) == 0
-    worker(client).heard(HERE, refused(SendErrorKind.RATE_LIMITED, 30.0))
+    worker(client).report_error(HERE, refused(SendErrorKind.RATE_LIMITED, 30.0))
     assert 25 < worker(client).wait_s(HERE) <= 31
     assert worker(client).wait_s(ELSEWHERE) == 0
 
 
 @pytest.mark.parametrize(("kind", "after_s"), [(SendErrorKind.TRANSIENT, 30.0), (SendErrorKind.RATE_LIMITED, None)])
 def test_other_failures_hold_back_nobody(client: redis.Redis, kind: SendErrorKind, after_s: float | None) -> None:
-    worker(client).heard(HERE, refused(kind, after_s))
+    worker(client).report_error(HERE, refused(kind, after_s))
     assert worker(client).wait_s(HERE) == 0

@@ -29,11 +29,11 @@ def test_values_that_cannot_be_leave_all_keys_to_be_used(
     for name in ("until:a", "until:b", "leased:a", "leased:b", "used:a", "used:b", "turn:a"):
         breaking.hset(STATE, name, value)
     pool = CredentialPool(client, strategy)
-    chosen = pool.choose(KEYS, ticket="t")
+    chosen = pool.choose_key(KEYS, ticket="t")
     assert (chosen.name in KEYS, chosen.has_others) == (True, True)
-    pool.release("t")
-    pool.rest(chosen.name, 60)
-    other = CredentialPool(client, strategy).choose(KEYS, ticket="u")
+    pool.release_key("t")
+    pool.rest_key(chosen.name, 60)
+    other = CredentialPool(client, strategy).choose_key(KEYS, ticket="u")
     assert (other.name != chosen.name, other.has_others) == (True, False)
 
 
@@ -41,12 +41,12 @@ def test_values_that_cannot_be_leave_all_keys_to_be_used(
 def test_a_state_of_another_kind_is_thrown_away(client: redis.Redis, breaking: redis.Redis, part: str) -> None:
     breaking.set(f"{STATE}{part}", "words")
     pool = CredentialPool(client)
-    assert pool.choose(KEYS, ticket="t").name == "a"
-    pool.rest("a", 60)
-    assert CredentialPool(client).choose(KEYS, ticket="t").name == "b"
+    assert pool.choose_key(KEYS, ticket="t").name == "a"
+    pool.rest_key("a", 60)
+    assert CredentialPool(client).choose_key(KEYS, ticket="t").name == "b"
 
 
 def test_leases_that_nobody_took_end(client: redis.Redis, breaking: redis.Redis) -> None:
     breaking.zadd(f"{STATE}:leases", {f"forged{n}": float("inf") for n in range(50)})
-    CredentialPool(client).choose(KEYS, ticket="t")
+    CredentialPool(client).choose_key(KEYS, ticket="t")
     assert breaking.zrange(f"{STATE}:leases", 0, -1) == ["t"]

@@ -7,9 +7,9 @@ import time
 import pytest
 import redis
 
-from hermes_worker.models.governor import DEBT_S_MAX, LATE_S, PLACES_KEPT_S, ConfiguredLimits, Governor, KeyPlace
+from hermes_worker.models.governor import DEBT_S_MAX, LATE_S, PLACES_KEPT_S, ConfiguredLimits, CredentialRef, Governor
 
-PLACE = KeyPlace(provider="p", credential="c")
+PLACE = CredentialRef(provider="p", credential="c")
 NAMES = ("cool_until", "next_request", "next_token", "requests_per_min", "tokens_per_min")
 VALUES = ("-1", "-1e300", "1e300", "inf", "-inf", "nan", "words", "", "9" * 400)
 

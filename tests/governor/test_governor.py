@@ -16,15 +16,15 @@ import hermes_worker.models.governor
 from hermes_worker.broker.rights import USER
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import ModelRequest, Usage, user_body
+from hermes_worker.core.messages import ModelRequest, Usage, build_user_body
 from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.models.endpoint import Endpoint
-from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace, Permit
+from hermes_worker.models.governor import CallPermit, ConfiguredLimits, CredentialRef, Governor
 from hermes_worker.models.wires.openai_chat import OpenAIChat
 from hermes_worker.observe import broker_outage
 
-PLACE = KeyPlace(provider="openai", credential="abc")
+PLACE = CredentialRef(provider="openai", credential="abc")
 MINUTE_S = 4.0
 """How long a minute takes here."""
 CALL_S = 0.05
@@ -43,7 +43,7 @@ def governor(client: redis.Redis, minute_s: float = MINUTE_S, **limits: int) -> 
     return Governor(client, ConfiguredLimits(**limits), minute_s=minute_s)
 
 
-def asks(asked: Governor, ticket: str, tokens: int = 0) -> Permit:
+def asks(asked: Governor, ticket: str, tokens: int = 0) -> CallPermit:
     return asked.acquire(PLACE, ticket=ticket, tokens=tokens)
 
 
@@ -97,7 +97,7 @@ def test_other_credentials_are_not_held_back(client: redis.Redis) -> None:
     asks(asked, "r1")
 
     assert asks(asked, "r2").wait_s > 0
-    assert asked.acquire(KeyPlace(provider="openai", credential="other"), ticket="r2", tokens=0).wait_s == 0
+    assert asked.acquire(CredentialRef(provider="openai", credential="other"), ticket="r2", tokens=0).wait_s == 0
 
 
 def test_a_very_long_wait_keeps_no_place(client: redis.Redis) -> None:
@@ -222,7 +222,7 @@ def test_without_redis_a_process_keeps_the_limits_by_itself_and_waits_for_nobody
     assert waits[0] == 0
     assert all(0 < wait_s <= 1.03 for wait_s in waits[1:])
     asked.cool_down(PLACE, 5)
-    asked.settle(Permit(place=PLACE, ticket="r1", is_governed=True))
+    asked.settle(CallPermit(place=PLACE, ticket="r1", is_governed=True))
     cooling = asks(asked, "r2")
     assert (round(cooling.wait_s), cooling.is_cooling) == (5, True)
 
@@ -260,10 +260,10 @@ def say_hello_and_the_limit(_: Received, reply: Reply) -> None:
     reply.document(200, said, "x-ratelimit-limit-requests: 60", "x-ratelimit-reset-requests: 1s")
 
 
-REQUEST = ModelRequest(model="m", messages=(user_body("hello"),))
+REQUEST = ModelRequest(model="m", messages=(build_user_body("hello"),))
 
 
-def ask_once(chat: OpenAIChat, asked: Governor, permit: Permit) -> None:
+def ask_once(chat: OpenAIChat, asked: Governor, permit: CallPermit) -> None:
     """As the loop does it."""
     try:
         reply = chat.ask(REQUEST, on_delta=lambda _: None, abort=AbortSignal())

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 import redis
 
-from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace, Permit
+from hermes_worker.models.governor import CallPermit, ConfiguredLimits, CredentialRef, Governor
 
-PLACE = KeyPlace(provider="openai", credential="abc")
+PLACE = CredentialRef(provider="openai", credential="abc")
 MINUTE_S = 4.0
 """How long a minute takes where something has to happen."""
 
@@ -28,7 +28,7 @@ def governor(client: redis.Redis, minute_s: float = MINUTE_S, **limits: int) -> 
     return Governor(client, ConfiguredLimits(**limits), minute_s=minute_s)
 
 
-def asks(asked: Governor, ticket: str, order: int | None, tokens: int = 0) -> Permit:
+def asks(asked: Governor, ticket: str, order: int | None, tokens: int = 0) -> CallPermit:
     return asked.acquire(PLACE, ticket=ticket, tokens=tokens, order=order)
 
 

@@ -15,18 +15,18 @@ from test_listening import bodies, outcomes, rows_of, until
 from hermes_worker import settings as settings_module
 from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.targets import TargetError, parse_chat, parse_targets, require_open_to
-from hermes_worker.core.chat_replies import replied_to
+from hermes_worker.core.chat_replies import find_reply_target
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
-from hermes_worker.gateway.listening import GatewayListener, listened_accounts
-from hermes_worker.gateway.taking import Arrival, Taker
-from hermes_worker.settings import handed_to
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
+from hermes_worker.settings import build_handover
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.store.gateway import GatewayRows
-from hermes_worker.store.runs.inputs import stored_spec
+from hermes_worker.store.runs.inputs import require_spec
 from hermes_worker.store.tables import deliveries, inbound, runs, sessions
-from hermes_worker.wiring import Client, dispatcher_of, open_client
+from hermes_worker.wiring import Client, build_dispatcher, open_client
 
 ACCOUNT = "telegram:ops"
 Opening = Callable[..., Client]
@@ -51,7 +51,7 @@ def opened(tmp_path: Path, broker_url: str) -> Iterator[Opening]:
             "HERMES_GATEWAY_ACCOUNTS": ACCOUNT,
             "TELEGRAM_BOT_TOKEN__OPS": TOKEN,
         }
-        clients.append(open_client(settings_module.load(usual | environ)))
+        clients.append(open_client(settings_module.load_settings(usual | environ)))
         return clients[-1]
 
     yield opening
@@ -71,13 +71,13 @@ def says(
         is_addressed=True,
         message_id=message_id,
     )
-    return Taker(client).take(Arrival(platform="telegram", account_name="ops", event=event))
+    return InboundHandler(client).handle(ReceivedEvent(platform="telegram", account_name="ops", event=event))
 
 
 def test_an_account_with_a_name_is_listened_to_and_answers_as_itself(opened: Opening) -> None:
     with TelegramServer() as telegram:
         client = opened(TELEGRAM_BASE_URL=telegram.url, TELEGRAM_ALLOWED_USERS__OPS="42")
-        accounts = listened_accounts(client.settings)
+        accounts = list_listened_accounts(client.settings)
         assert [one.account for one in accounts] == [ACCOUNT], "the platform's usual account has no token"
         stopping = threading.Event()
         thread = threading.Thread(
@@ -91,7 +91,7 @@ def test_an_account_with_a_name_is_listened_to_and_answers_as_itself(opened: Ope
         assert rows_of(client, runs.c.deliver) == [('["telegram@ops:42"]',)]
         assert rows_of(client, sessions.c.name) == [("agent:main:telegram@ops:dm:42",)]
         target = parse_chat("telegram@ops", "42")
-        dispatcher_of(client.settings).send(Part(text="hi", idempotency_key="1"), target, at=None, file_name="")  # type: ignore[arg-type]
+        build_dispatcher(client.settings).send(Part(text="hi", idempotency_key="1"), target, at=None, file_name="")  # type: ignore[arg-type]
         assert telegram.texts(42) == ["hi"]
 
 
@@ -100,10 +100,10 @@ def test_a_run_knows_the_message_that_its_answer_replies_to(opened: Opening, mod
     client = opened(TELEGRAM_ALLOWED_USERS__OPS="42", HERMES_GATEWAY_REPLY_TO=mode)
     says(client, "hello", message_id="7")
     with client.database.read() as connection:
-        spec = stored_spec(connection, connection.execute(sa.select(runs.c.pk)).scalar_one())
+        spec = require_spec(connection, connection.execute(sa.select(runs.c.pk)).scalar_one())
     assert spec is not None
     there = {"sender": "telegram@ops", "chat": "42"}
-    assert replied_to(spec.metadata, spec.source, part=0, **there) == (message or "")
+    assert find_reply_target(spec.metadata, spec.source, part=0, **there) == (message or "")
 
 
 def test_lists_of_the_usual_account_let_nobody_speak_to_another(opened: Opening) -> None:
@@ -127,7 +127,7 @@ def test_chats_of_one_account_belong_to_tenants_that_do_not_see_each_other(opene
     assert GatewayRows(client.database).pair(ACCOUNT, code, ChatRole.MEMBER) == "42"
     assert says(client, "let in by acme") == "run"
     assert says(client, "which is not globex", chat="-100") == "stranger"
-    assert GatewayRows(client.database, "globex").role_of(ACCOUNT, "42") is None
+    assert GatewayRows(client.database, "globex").find_role(ACCOUNT, "42") is None
     assert {tenant for (tenant,) in rows_of(client, runs.c.tenant)} == {"acme"}
     assert {tenant for (tenant,) in rows_of(client, deliveries.c.tenant)} == {"acme"}
     with client.database.read() as connection:
@@ -136,7 +136,7 @@ def test_chats_of_one_account_belong_to_tenants_that_do_not_see_each_other(opene
             ("default",),
             ("globex",),
         ]
-    said = [person.tenant for person in GatewayRows(client.database).known(ACCOUNT)]
+    said = [person.tenant for person in GatewayRows(client.database).list_people(ACCOUNT)]
     assert said == ["acme"]
 
 
@@ -187,15 +187,15 @@ def test_groups_that_are_named_are_open_to_their_members(opened: Opening) -> Non
 def test_an_account_that_cannot_be_listened_to_is_a_sentence(opened: Opening) -> None:
     client = opened(TELEGRAM_BOT_TOKEN__OPS="", TELEGRAM_BOT_TOKEN=TOKEN)
     with pytest.raises(ConfigurationError, match="TELEGRAM_BOT_TOKEN__OPS"):
-        listened_accounts(client.settings)
+        list_listened_accounts(client.settings)
 
 
 def test_the_token_of_an_account_is_a_secret_of_the_roles_that_need_it(opened: Opening) -> None:
     token = "77:a-token-that-is-long-enough"
     settings = opened(TELEGRAM_BOT_TOKEN__OPS=token).settings
     assert token in {secret.reveal() for secret in settings.secrets}
-    assert token in dispatcher_of(settings).secrets
+    assert token in build_dispatcher(settings).secrets
     for role, gets in ((ProcessRole.GATEWAY, True), (ProcessRole.DELIVERY, True), (ProcessRole.TOOLS, False)):
-        environ, handed = handed_to(settings, role)
+        environ, handed = build_handover(settings, role)
         assert "TELEGRAM_BOT_TOKEN__OPS" not in environ
         assert ("TELEGRAM_BOT_TOKEN__OPS" in handed.variables) is gets

@@ -14,13 +14,13 @@ from support.migrated import bring_up
 from support.store import Store, asks
 
 from hermes_worker import settings as settings_module
-from hermes_worker.core.answer_binding import question_code
+from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, InboundMessage, InboundSender
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import deliveries, runs, waits
@@ -52,13 +52,13 @@ class Conversation:
             reply_to=quotes,
             is_addressed=True,
         )
-        return Taker(self.client).take(Arrival(platform="telegram", event=event))
+        return InboundHandler(self.client).handle(ReceivedEvent(platform="telegram", event=event))
 
     def presses(self, wait_id: int, answer: str) -> str | None:
         self.events += 1
         value = f"{wait_id}:{answer}"
         event = InboundButton(event_key=f"e{self.events}", chat=CHAT, sender=InboundSender(id="42"), value=value)
-        return Taker(self.client).take(Arrival(platform="telegram", event=event))
+        return InboundHandler(self.client).handle(ReceivedEvent(platform="telegram", event=event))
 
     def begins(self, calls: int = 3, chat: InboundChat = CHAT) -> None:
         assert self.says("clean up", chat=chat) == "run"
@@ -90,7 +90,7 @@ class Conversation:
         effect = SendDelivery(run_id="", delivery_id=delivery_id, attempt=attempts + 1)
         claim = outbox.claim(effect, self.store.owner)
         assert claim is not None
-        outbox.delivered(claim, " ".join(receipts) or None)
+        outbox.settle_delivered(claim, " ".join(receipts) or None)
         with self.client.database.write() as connection:
             at = self.client.database.now() - ago_s
             connection.execute(sa.update(deliveries).where(its).values(settled_at=at))
@@ -133,7 +133,7 @@ def chat(database_url: str, tmp_path: Path, broker_url: str) -> Iterator[Convers
         "TELEGRAM_BOT_TOKEN": "77:abc",
         "TELEGRAM_ALLOWED_USERS": "42",
     }
-    client = open_client(settings_module.load(environ))
+    client = open_client(settings_module.load_settings(environ))
     yield Conversation(client=client, store=Store.over(client.database))
     client.close()
 
@@ -162,13 +162,13 @@ def test_an_answer_for_a_question_that_lapsed_a_moment_ago_does_not_answer_the_n
     chat.lapses(first, ago_s=2)
     assert chat.says(said, ago_s=3) == "code_asked", "both were open when it was written"
     assert chat.outcomes() == ["expired", None]
-    code = question_code(second)
+    code = format_question_code(second)
     assert chat.told()[0].splitlines()[:2] == [
         "I cannot tell which question you answer. If it is this one, name it:",
         f"- {code} (runs rm -rf b): /approve {code} or /deny {code}",
     ]
     assert chat.says("/approve", quotes="m1", ago_s=None) == "command"
-    assert chat.says(f"/approve {question_code(first)}", ago_s=None) == "command"
+    assert chat.says(f"/approve {format_question_code(first)}", ago_s=None) == "command"
     assert chat.told()[1:] == ["This is not asked any more."] * 2
     assert chat.outcomes() == ["expired", None]
     assert chat.says(f"/approve {code}", ago_s=None) == "answer"
@@ -200,7 +200,7 @@ def test_with_several_open_only_what_names_one_answers(chat: Conversation) -> No
     assert chat.told()[-1].startswith("I cannot tell which question you answer. Name the one that you mean:\n- ")
     assert chat.outcomes() == [None, None, None]
     assert chat.says("/deny", quotes="m1") == "answer", "the first message of the second question"
-    assert chat.says(f"Yes {question_code(waiting[2]).lower()}.", ago_s=None) == "answer"
+    assert chat.says(f"Yes {format_question_code(waiting[2]).lower()}.", ago_s=None) == "answer"
     assert chat.presses(waiting[0], "session") == "answer", "a button of one that is not the newest"
     assert chat.outcomes() == ["session", "deny", "once"]
 
@@ -220,13 +220,13 @@ def test_where_no_time_is_told_the_code_is_asked_for_once_and_words_go_on_as_mes
     chat.arrives(second, "m2", ago_s=0.0)
     assert chat.says("ok", ago_s=None) == "code_asked", "another question is another situation"
     assert chat.says("ok", ago_s=None) in ("run", "joined")
-    assert chat.says(f"{question_code(second)} no", ago_s=None) == "answer"
+    assert chat.says(f"{format_question_code(second)} no", ago_s=None) == "answer"
     assert chat.outcomes() == [None, "deny"]
 
 
 def test_nobody_allows_what_may_not_have_arrived(chat: Conversation) -> None:
     chat.begins()
-    code = question_code(chat.asks())
+    code = format_question_code(chat.asks())
     assert chat.says("/approve") == "code_asked"
     assert "- one that is still on its way to you: answer it with the code that it shows" in chat.told()[-1]
     assert code not in chat.told()[-1]
@@ -247,7 +247,7 @@ def test_words_that_may_be_meant_for_another_question_answer_none(chat: Conversa
     chat.arrives(first, "m1")
     chat.arrives(second, "m2")
     assert chat.says("blue") == "code_asked"
-    colour, size = question_code(first), question_code(second)
+    colour, size = format_question_code(first), format_question_code(second)
     assert f"- {size} (Which size?): {size} and your answer" in chat.told()[-1]
     assert chat.says(f"{size} 12") == "answer"
     assert chat.outcomes() == [None, "answered"]

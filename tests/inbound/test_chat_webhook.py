@@ -12,7 +12,7 @@ from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.inbound.chat_webhook import receive
 from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookRequest
 from hermes_worker.channels.platforms import chat_webhook
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import ChatKind, InboundMessage
 
@@ -21,7 +21,7 @@ CASE = CASES["chat_webhook"]
 
 def heard(payload: Any, **paths: str) -> InboundMessage:
     values = {**CASE.values, **{f"CHAT_WEBHOOK_{name.upper()}_PATH": path for name, path in paths.items()}}
-    credentials = receivers()["chat_webhook"].credentials(values)
+    credentials = load_receivers()["chat_webhook"].build_credentials(values)
     (message,) = receive(CASE.webhook(json.dumps(payload).encode()), credentials, AT)
     assert isinstance(message, InboundMessage)
     return message
@@ -85,4 +85,4 @@ def test_an_answer_of_ours_does_not_come_in_again() -> None:
         body=sent.body,
     )
     with pytest.raises(Forged):
-        receive(back, receivers()["chat_webhook"].credentials(CASE.values), AT)
+        receive(back, load_receivers()["chat_webhook"].build_credentials(CASE.values), AT)

@@ -18,14 +18,14 @@ from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, In
 from hermes_worker.core.replay import Replay
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryWriter
-from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
 from hermes_worker.store.access.audit import AuditLog
-from hermes_worker.store.jobs.job_rows import JobPlace
+from hermes_worker.store.jobs.job_rows import JobProgress
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.tables import messages, runs, sessions
 from hermes_worker.tasks.iteration.planning import tool_names
-from hermes_worker.wiring import Client, dispatcher_of, learnt_chats
+from hermes_worker.wiring import Client, build_dispatcher, build_learnt_chats
 
 __all__ = ["opened"]
 PROVIDER = {
@@ -142,7 +142,7 @@ def test_jobs_are_an_owners_and_a_tenants_own(opened: Opening) -> None:
         ("acme", "rent", 5_000.0),
         ("globex", "other", 1.0),
     ):
-        place = JobPlace(state="scheduled", next_slot=at, next_fire_at=at)
+        place = JobProgress(state="scheduled", next_slot=at, next_fire_at=at)
         Jobs(client.database, tenant).create(name, json.dumps(its), lambda _, __, place=place: place)
     first, second = told(client, "/jobs", key="again").splitlines()
     assert first.startswith("rent (") and first.endswith("): next at 1970-01-01 01:23 UTC")
@@ -183,11 +183,11 @@ def test_people_are_asked_and_remembered_by_agents_of_chats_and_guests_are_not_r
     client = opened(TELEGRAM_ALLOWED_USERS__OPS="42", TELEGRAM_GUESTS__OPS="7")
     says(client, "hello")
     says(client, "hello", sender="7", chat="7", key="guest")
-    persons, guests = [tool_names(client.runs.session_of(pk).tools) for (pk,) in rows_of(client, sessions.c.pk)]
+    persons, guests = [tool_names(client.runs.load_session_context(pk).tools) for (pk,) in rows_of(client, sessions.c.pk)]
     assert {"clarify", "memory"} <= persons
     assert "memory" not in guests
     ours, theirs = [run_id for (run_id,) in rows_of(client, runs.c.run_id)]
-    writers = Memories(client.database).writers
+    writers = Memories(client.database).load_writers
     assert (writers(ours), writers(theirs)) == ({MemoryWriter.PERSON}, {MemoryWriter.GUEST})
 
 
@@ -199,34 +199,34 @@ def in_group(client: Client, text: str, *, chat: str, name: str, sender: str = "
         text=text,
         is_addressed=True,
     )
-    return Taker(client).take(Arrival(platform="telegram", account_name="ops", event=event))
+    return InboundHandler(client).handle(ReceivedEvent(platform="telegram", account_name="ops", event=event))
 
 
 def test_a_chat_is_known_by_its_name_and_one_that_is_not_alone_is_refused(opened: Opening) -> None:
     client = opened(
         TELEGRAM_ALLOWED_USERS__OPS="42", TELEGRAM_GUESTS__OPS="7", HERMES_GATEWAY_CHATS=f"{ACCOUNT}/-9=acme"
     )
-    learnt = learnt_chats(client.database)
+    learnt = build_learnt_chats(client.database)
     assert in_group(client, "/status", chat="-1", name="#Ops") == "command"
     assert in_group(client, "/status", chat="-2", name="Ops", sender="7") == "command"
     in_group(client, "/status", chat="-9", name="secret")
-    found = learnt.named("telegram", "#ops")
+    found = learnt.find_chat("telegram", "#ops")
     assert found is not None
     assert (found.sender, found.chat) == ("telegram@ops", "-1"), "a guest's chat of the same name does not count"
-    assert learnt.named("telegram", "secret") is None, "another tenant's"
+    assert learnt.find_chat("telegram", "secret") is None, "another tenant's"
     in_group(client, "/status", chat="-3", name="ops")
     with pytest.raises(TargetError, match="2 chats are called"):
-        learnt.named("telegram", "ops")
+        learnt.find_chat("telegram", "ops")
     in_group(client, "/status", chat="-3", name="other")
-    assert learnt.named("telegram", "ops") == found, "a chat that is called otherwise now"
+    assert learnt.find_chat("telegram", "ops") == found, "a chat that is called otherwise now"
 
 
 def test_a_chat_that_is_known_by_its_name_costs_one_look(opened: Opening) -> None:
     client = opened(TELEGRAM_ALLOWED_USERS__OPS="42")
     known = KnownChats(client.database)
-    known.learn(ACCOUNT, "-1", "ops")
+    known.record_name(ACCOUNT, "-1", "ops")
     with statements(client.database) as asked:
-        known.learn(ACCOUNT, "-1", "ops")
+        known.record_name(ACCOUNT, "-1", "ops")
     assert len([one for one, _ in asked if one.lower().startswith(("select", "insert", "update"))]) == 1
 
 
@@ -237,18 +237,18 @@ def test_an_owner_makes_a_chat_the_home_channel_in_place_of_another(opened: Open
         HERMES_GATEWAY_CHATS=f"{ACCOUNT}/-9=acme",
         TELEGRAM_HOME_CHANNEL="1",
     )
-    dispatcher = replace(dispatcher_of(client.settings), learnt=learnt_chats(client.database))
-    assert dispatcher.homes()["telegram"].chat == "1"
+    dispatcher = replace(build_dispatcher(client.settings), learnt=build_learnt_chats(client.database))
+    assert dispatcher.find_homes()["telegram"].chat == "1"
     told(client, "/sethome", key="one")
     assert told(client, "/sethome", chat="-5", key="two") == "What is sent to 'telegram' comes here from now on."
     assert told(client, "/sethome", chat="-5", sender="43", key="member") == "/sethome is not for you here."
-    home = dispatcher.homes()["telegram"]
+    home = dispatcher.find_homes()["telegram"]
     assert (home.sender, home.chat) == ("telegram@ops", "-5")
-    [done] = [row for row in AuditLog(client.database).page("default", limit=20) if row.act == "chat.home"][:1]
+    [done] = [row for row in AuditLog(client.database).list_actions("default", limit=20) if row.act == "chat.home"][:1]
     assert done.subject == ACCOUNT
 
 
 def test_a_chat_of_another_tenant_is_no_home_channel_of_the_installation(opened: Opening) -> None:
     client = opened(TELEGRAM_ALLOWED_USERS__OPS="42", HERMES_GATEWAY_CHATS=f"{ACCOUNT}/*=acme")
     assert told(client, "/sethome") == "Only chats of the installation's own tenant can be home channels."
-    assert learnt_chats(client.database).homes() == {}
+    assert build_learnt_chats(client.database).list_homes() == {}

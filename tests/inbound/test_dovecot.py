@@ -23,7 +23,7 @@ from support.patience import PATIENCE_S
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.file_addresses import FileSink
-from hermes_worker.channels.imap import MailCursor, fetch, opened, read_file
+from hermes_worker.channels.imap import MailCursor, fetch, open_mailbox, read_file
 from hermes_worker.channels.inbound.email import Credentials
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.core.inbound import InboundMessage
@@ -99,7 +99,7 @@ class Served(NamedTuple):
 
     def renumber(self) -> None:
         """As after a mailbox was restored: dovecot numbers it anew, by the second in which it does."""
-        numbered = MailCursor.read(self.look("").cursor)
+        numbered = MailCursor.parse(self.look("").cursor)
         assert numbered is not None
         wait_for(lambda: time.time() >= numbered.validity + 1)
         for path in self.folder.glob("dovecot*"):
@@ -155,7 +155,7 @@ def test_mails_are_read_from_where_we_were_and_nothing_is_marked(dovecot: Served
     sink = FileSink(into=into, bytes_max=1_000_000, ends_at=time.monotonic() + 30)
     assert read_file(message.media[0], dovecot.account, sink) is None
     assert into.getvalue() == b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
-    with opened(dovecot.account) as server:
+    with open_mailbox(dovecot.account) as server:
         uid = message.media[0].id.split(":")[1]
         assert server.uid("SEARCH", "UNSEEN")[1][0].split()[-1] == uid.encode()
     assert dovecot.read(cursor) == ([], cursor)
@@ -170,7 +170,7 @@ def test_a_mailbox_that_was_numbered_anew_brings_the_same_keys(dovecot: Served):
     dovecot.renumber()
     dovecot.put(mail(Message_ID="<renumbered-3@there.example>").as_bytes())
     after, then = dovecot.read(cursor)
-    first, second = MailCursor.read(cursor), MailCursor.read(then)
+    first, second = MailCursor.parse(cursor), MailCursor.parse(then)
     assert first is not None
     assert second is not None
     assert first.validity != second.validity

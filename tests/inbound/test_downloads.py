@@ -21,14 +21,14 @@ from support.inbound_cases import (
     teams_activity,
 )
 
-from hermes_worker.channels.downloading import NO_ROOM, FileDownloader, NoFile
-from hermes_worker.channels.file_addresses import FileSource, redirected
+from hermes_worker.channels.downloads import NO_ROOM, FileDownloader, NoFile
+from hermes_worker.channels.file_addresses import FileSource, follow_redirect
 from hermes_worker.channels.inbound import dingtalk, feishu, line, matrix, slack, teams
 from hermes_worker.channels.platforms.discord import Credentials as DiscordCredentials
 from hermes_worker.channels.platforms.slack import Credentials as SlackCredentials
 from hermes_worker.channels.platforms.sms import Credentials as SmsCredentials
 from hermes_worker.channels.platforms.teams import Credentials as TeamsCredentials
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.core.inbound import InboundMessage, MediaRef
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
@@ -72,7 +72,7 @@ def test_an_address_that_is_none_of_matrix_is_not_asked(place: str) -> None:
 
 def source_of(platform: str, place: str, credentials: Any) -> FileSource:
     """Where a platform's own module says that a file is, without asking anybody."""
-    row = receivers()[platform]
+    row = load_receivers()[platform]
     with pytest.raises(StopIteration) as end:
         next(row.download(media(place), credentials))
     found = end.value.value
@@ -159,11 +159,11 @@ MOVED = "https://mms.twiliocdn.com/AC1/abc"
 def test_a_redirect_is_followed_to_the_vendors_store_alone(place: str) -> None:
     source = source_of("sms", "https://api.twilio.com/2010-04-01/Media/ME1", TWILIO)
     assert source.request.headers["Authorization"].startswith("Basic ")
-    assert redirected(source, HttpResponse(status=307, headers={"location": place})) is None
-    there = redirected(source, HttpResponse(status=307, headers={"location": MOVED}))
+    assert follow_redirect(source, HttpResponse(status=307, headers={"location": place})) is None
+    there = follow_redirect(source, HttpResponse(status=307, headers={"location": MOVED}))
     assert there is not None
     assert (there.request.url, dict(there.request.headers), there.is_public) == (MOVED, {}, True)
-    assert redirected(there, HttpResponse(status=307, headers={"location": MOVED})) is None, "once"
+    assert follow_redirect(there, HttpResponse(status=307, headers={"location": MOVED})) is None, "once"
 
 
 def test_where_a_file_was_moved_it_is_had_without_our_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +176,10 @@ def test_where_a_file_was_moved_it_is_had_without_our_token(monkeypatch: pytest.
         yield SimpleNamespace(
             status=307 if is_first else 200,
             headers={"location": MOVED} if is_first else {},
-            pieces=lambda: [b"a page" if is_first else b"content"],
+            iterate_body=lambda: [b"a page" if is_first else b"content"],
         )
 
-    monkeypatch.setattr("hermes_worker.channels.downloading.opened", opened)
+    monkeypatch.setattr("hermes_worker.channels.downloads.open_response", opened)
     values = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t1", "TWILIO_PHONE_NUMBER": "+1"}
     into = BytesIO()
     downloader = FileDownloader(values=values, bytes_max=100, total_s=5.0)
@@ -200,7 +200,7 @@ def test_a_file_that_teams_keeps_on_sharepoint_is_had_without_a_token() -> None:
 
 
 def test_a_file_of_a_shared_channel_of_slack_is_asked_for_first() -> None:
-    exchange = receivers()["slack"].download(media("F1"), SLACK)
+    exchange = load_receivers()["slack"].download(media("F1"), SLACK)
     request = next(exchange)
     assert (request.url, request.body) == ("https://slack.com/api/files.info", b"file=F1")
     place = "https://files.slack.com/files-pri/T1-F1/download/a.png"
@@ -215,7 +215,7 @@ def test_a_page_of_slack_on_which_people_log_in_is_no_file(told: str, is_refused
     place = "https://files.slack.com/files-pri/T1-F1/download/a"
     wanted = MediaRef(kind=MediaKind.DOCUMENT, id=place, media_type=told)
     with pytest.raises(StopIteration) as end:
-        next(receivers()["slack"].download(wanted, SLACK))
+        next(load_receivers()["slack"].download(wanted, SLACK))
     head = HttpResponse(status=200, headers={"content-type": "text/html; charset=utf-8"})
     assert (end.value.value.refusal(head) is not None) is is_refused
 

@@ -21,14 +21,14 @@ from hermes_worker import settings as settings_module
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.imap import MailCursor, fetch
-from hermes_worker.channels.inbound.mail_structure import UnreadableAnswer, fetched, parts_of
-from hermes_worker.channels.inbound.mail_text import text_of_html, unquoted
+from hermes_worker.channels.inbound.mail_structure import UnreadableAnswer, list_parts, parse_fetch
+from hermes_worker.channels.inbound.mail_text import extract_html_text, remove_quotes
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.channels.platforms import email as outgoing
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import InboundMessage
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.gateway.listening import GatewayListener, listened_accounts
+from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
 from hermes_worker.store.tables import channels, deliveries, inbound, runs, sessions
 from hermes_worker.wiring import Client, open_client
 
@@ -97,7 +97,7 @@ def test_a_mailbox_that_was_numbered_anew_is_read_once_more_under_the_same_keys(
     # What came more than a day before the last one stays behind: its row may be gone.
     assert [one.event_key for one in after.inbound][:2] == keys[3:]
     assert len(after.inbound) == 3
-    cursor = MailCursor.read(after.cursor)
+    cursor = MailCursor.parse(after.cursor)
     assert cursor is not None
     assert cursor.validity == 8
 
@@ -294,7 +294,7 @@ def test_html_alone_is_read_and_what_it_hides_or_quotes_is_not():
     only.set_content(html, subtype="html")
     (message,) = read(only)
     assert message.text == "Subject: A question\n\none\ntwo & three"
-    assert text_of_html("<div>" * 30_000 + "x" + "<blockquote>" * 4_000) == "x"
+    assert extract_html_text("<div>" * 30_000 + "x" + "<blockquote>" * 4_000) == "x"
 
 
 @pytest.mark.parametrize(
@@ -311,13 +311,13 @@ def test_html_alone_is_read_and_what_it_hides_or_quotes_is_not():
     ],
 )
 def test_what_is_quoted_below_an_answer_is_left_out(text: str, written: str):
-    assert unquoted(text) == written
+    assert remove_quotes(text) == written
 
 
 def test_quotations_without_end_take_no_time():
     began = time.process_time()
-    unquoted("> " * 130_000 + "\n" * 100_000 + "wrote " * 20_000)
-    text_of_html("<p <" * 50_000)
+    remove_quotes("> " * 130_000 + "\n" * 100_000 + "wrote " * 20_000)
+    extract_html_text("<p <" * 50_000)
     assert time.process_time() - began < 2
 
 
@@ -359,15 +359,15 @@ def test_300_malformed_mails_stop_nothing():
 @pytest.mark.parametrize("text", [b"1", b"1 (", b"1 (UID", b"1 " + b"(" * 200, b"1 )", b"x y", b'1 (UID "', b"1 (A)"])
 def test_an_answer_that_imap_does_not_have_is_refused(text: bytes):
     with pytest.raises(UnreadableAnswer):
-        list(fetched([text]))
+        list(parse_fetch([text]))
 
 
 def test_a_structure_without_end_has_some_parts():
     node: object = [b"text", b"plain"]
     for _ in range(300):
         node = [node, node]
-    assert len(parts_of(node)) <= 100
-    assert parts_of([[]]) == parts_of(None) == []
+    assert len(list_parts(node)) <= 100
+    assert list_parts([[]]) == list_parts(None) == []
 
 
 # --- the gateway -----------------------------------------------------------------------------------------------------
@@ -400,13 +400,13 @@ def client(tmp_path: Path, broker_url: str, mailbox: Mailbox) -> Iterator[Client
         "EMAIL_AUTHSERV_ID": AUTHSERV,
         "EMAIL_ALLOWED_USERS": "ada@there.example",
     }
-    found = open_client(settings_module.load(environ))
+    found = open_client(settings_module.load_settings(environ))
     yield found
     found.close()
 
 
 def test_two_gateways_make_one_run_of_each_mail_and_nothing_of_the_rest(client: Client, mailbox: Mailbox):
-    accounts = listened_accounts(client.settings)
+    accounts = list_listened_accounts(client.settings)
     assert [one.account for one in accounts] == ["email:default"]
     stopping = threading.Event()
     listeners = [GatewayListener(client, accounts, name=name, alive_file=None) for name in ("one", "two")]

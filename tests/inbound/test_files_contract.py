@@ -33,9 +33,9 @@ from support.sent_files import (
 )
 
 from hermes_worker.channels import imap
-from hermes_worker.channels.catalog import platforms
-from hermes_worker.channels.downloading import FileDownloader, NoFile
-from hermes_worker.channels.inbound.email import decoded_pieces, part_bytes
+from hermes_worker.channels.catalog import list_platforms
+from hermes_worker.channels.downloads import FileDownloader, NoFile
+from hermes_worker.channels.inbound.email import decode_part, decode_pieces
 from hermes_worker.channels.inbound.receiving import Polled
 from hermes_worker.core.effects import Prepare
 from hermes_worker.core.inbound import InboundMessage, MediaRef
@@ -53,7 +53,7 @@ EMAIL_SETTINGS = {
 
 
 def test_every_platform_whose_files_are_fetched_has_a_case() -> None:
-    given = {name for name, row in platforms().items() if row.receiving is not None and row.receiving.gives_files}
+    given = {name for name, row in list_platforms().items() if row.receiving is not None and row.receiving.gives_files}
     assert given == {*FILE_CASES, "email", "discord"}
 
 
@@ -356,12 +356,12 @@ def test_a_mail_server_that_is_away_is_asked_again() -> None:
 @pytest.mark.parametrize("encoding", ["base64", "quoted-printable", "8bit", "x-unknown"])
 def test_pieces_of_a_part_are_decoded_as_the_whole_of_it_is(encoding: str) -> None:
     content = b"a=3Db=\r\nc,ZGVm\r\nQUJD" * 20
-    whole = part_bytes(content, encoding)
+    whole = decode_part(content, encoding)
     for size in (1, 2, 3, 5, 7, 64):
         pieces = [content[at : at + size] for at in range(0, len(content), size)]
         if encoding != "base64":
-            assert b"".join(decoded_pieces(pieces, encoding)) == whole
+            assert b"".join(decode_pieces(pieces, encoding)) == whole
     encoded = base64.encodebytes(bytes(range(256)) * 3)
     for size in (1, 2, 3, 5, 7, 64):
         pieces = [encoded[at : at + size] for at in range(0, len(encoded), size)]
-        assert b"".join(decoded_pieces(pieces, "base64")) == bytes(range(256)) * 3
+        assert b"".join(decode_pieces(pieces, "base64")) == bytes(range(256)) * 3

@@ -13,10 +13,10 @@ from support.inbound_cases import CASES
 from support.plans import statements
 from support.socket_cases import SOCKET_CASES, SocketCase, framed
 
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.gateway import sockets
+from hermes_worker.gateway.inbound import InboundHandler
 from hermes_worker.gateway.sockets import SocketAccount, SocketListening
-from hermes_worker.gateway.taking import Taker
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.settings import GatewaySettings
 from hermes_worker.store.gateway import GatewayRows
@@ -74,24 +74,24 @@ def test_an_idle_account_costs_at_most_two_statements_a_minute(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    receiver, case, stopping = receivers()[name], SOCKET_CASES[name], threading.Event()
+    receiver, case, stopping = load_receivers()[name], SOCKET_CASES[name], threading.Event()
     connection = SilentConnection(case, KEPT_ALIVE.get(name), stopping)
     monkeypatch.setattr(sockets, "time", SimpleNamespace(monotonic=lambda: connection.now))
     monkeypatch.setattr(sockets, "open_frames", lambda *_: connection)
     monkeypatch.setattr(sockets, "send", answered(case))
     rows, lease_s = GatewayRows(client.database), GatewaySettings().lease_s
-    hold = rows.hold(f"{name}:default", mode="socket", token_hash="t", holder="gw", lease_s=lease_s)
+    hold = rows.acquire_lease(f"{name}:default", mode="socket", token_hash="t", holder="gw", lease_s=lease_s)
     assert hold is not None
     held = SocketAccount(
         account=f"{name}:default",
         platform=name,
         name="default",
-        open_talk=lambda: receiver.socket(receiver.credentials(CASES[name].values)),
+        open_talk=lambda: receiver.open_talk(receiver.build_credentials(CASES[name].values)),
         hold=hold,
         lease_s=lease_s,
     )
     with statements(client.database) as asked:
-        ended = SocketListening(held, rows, Taker(client), "").listen(stopping)
+        ended = SocketListening(held, rows, InboundHandler(client), "").listen(stopping)
     assert ended.error is None
     assert connection.now >= 1_000 + IDLE_S
     told = [statement for statement, _ in asked if not statement.startswith("BEGIN")]

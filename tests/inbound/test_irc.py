@@ -23,8 +23,8 @@ from hermes_worker.channels import irc
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Part, Receipt, Unsendable
 from hermes_worker.channels.inbound.irc import Socket
-from hermes_worker.channels.irc_lines import LINE_BYTES_MAX, Credentials, IrcRegistration, line_of, lines_to
-from hermes_worker.channels.targets import Target, parse_targets, text_of
+from hermes_worker.channels.irc_lines import LINE_BYTES_MAX, Credentials, IrcRegistration, build_lines, parse_line
+from hermes_worker.channels.targets import Target, format_reference, parse_targets
 from hermes_worker.core.inbound import ChatKind, InboundMessage
 from hermes_worker.wiring import Client
 
@@ -54,13 +54,13 @@ def credentials(**changes: str) -> Credentials:
 
 def welcomed(**changes: str) -> Socket:
     talk = Socket(credentials(**changes))
-    talk.hear(":irc.test CAP * ACK :account-tag", AT)
-    assert talk.hear(":irc.test 001 hermes :Welcome", AT).error is None
+    talk.on_frame(":irc.test CAP * ACK :account-tag", AT)
+    assert talk.on_frame(":irc.test 001 hermes :Welcome", AT).error is None
     return talk
 
 
 def heard(frame: str, **changes: str) -> InboundMessage | None:
-    found = welcomed(**changes).hear(frame, AT).inbound
+    found = welcomed(**changes).on_frame(frame, AT).inbound
     assert all(isinstance(one, InboundMessage) for one in found)
     return found[0] if found else None  # type: ignore[return-value]
 
@@ -77,8 +77,8 @@ def test_who_a_person_is_the_network_says_and_not_the_nick() -> None:
 
 def test_a_network_that_says_of_nobody_who_they_are_is_told_to_the_operator() -> None:
     talk = Socket(credentials(nicks_are_people=""))
-    talk.hear(":irc.test CAP * NAK :account-tag", AT)
-    found = talk.hear(":irc.test 001 hermes :Welcome", AT)
+    talk.on_frame(":irc.test CAP * NAK :account-tag", AT)
+    found = talk.on_frame(":irc.test 001 hermes :Welcome", AT)
     assert found.is_over
     assert found.error is not None
     assert "IRC_NICKS_ARE_PEOPLE" in found.error.message
@@ -118,36 +118,36 @@ def test_ctcp_notices_and_what_is_for_others_are_left_aside(frame: str) -> None:
 
 def test_two_equal_messages_of_one_moment_are_two() -> None:
     talk = welcomed()
-    first, second = (talk.hear(":Ada!u@h PRIVMSG hermes :yes", AT).inbound for _ in range(2))
+    first, second = (talk.on_frame(":Ada!u@h PRIVMSG hermes :yes", AT).inbound for _ in range(2))
     assert first[0].event_key != second[0].event_key
 
 
 def test_a_server_that_says_nothing_any_more_is_left_and_what_is_missing_is_asked_for_again() -> None:
     talk = welcomed()
-    talk.hear(":hermes!u@h JOIN #ops", AT)
-    talk.hear(":op!u@h KICK #ops hermes :out", AT)
-    assert talk.beat(AT).replies == ("PING :hermes-worker", "JOIN #ops")
-    talk.hear(":hermes!u@h JOIN #ops", AT)
-    talk.hear(":hermes!u@h NICK hermes_", AT)
-    assert talk.beat(AT).replies == ("PING :hermes-worker", "NICK hermes")
-    assert talk.beat(AT).error is None
-    found = talk.beat(AT)
+    talk.on_frame(":hermes!u@h JOIN #ops", AT)
+    talk.on_frame(":op!u@h KICK #ops hermes :out", AT)
+    assert talk.on_beat(AT).replies == ("PING :hermes-worker", "JOIN #ops")
+    talk.on_frame(":hermes!u@h JOIN #ops", AT)
+    talk.on_frame(":hermes!u@h NICK hermes_", AT)
+    assert talk.on_beat(AT).replies == ("PING :hermes-worker", "NICK hermes")
+    assert talk.on_beat(AT).error is None
+    found = talk.on_beat(AT)
     assert found.is_over
     assert found.error is not None
 
 
 def test_a_nick_that_is_in_use_gets_something_at_its_end_and_not_for_ever() -> None:
     registration = IrcRegistration(credentials())
-    taken_line = line_of(":irc.test 433 * hermes :Nickname is already in use")
-    assert [registration.hear(taken_line) for _ in range(2)] == [("NICK hermes_",), ("NICK hermes__",)]
+    taken_line = parse_line(":irc.test 433 * hermes :Nickname is already in use")
+    assert [registration.on_line(taken_line) for _ in range(2)] == [("NICK hermes_",), ("NICK hermes__",)]
     for _ in range(10):
-        registration.hear(taken_line)
+        registration.on_line(taken_line)
     assert registration.error is not None
 
 
 def test_a_text_becomes_lines_that_fit_and_hold_no_command() -> None:
     text = "one\r\nQUIT :x\x00JOIN 0\n\n" + "wörd " * 300 + "\x01ACTION dances\x01\n" + "ü" * 1_000
-    lines = list(lines_to("#ops", text))
+    lines = list(build_lines("#ops", text))
     assert lines[:3] == ["PRIVMSG #ops :one", "PRIVMSG #ops :QUIT :x", "PRIVMSG #ops :JOIN 0"]
     assert all(line.startswith("PRIVMSG #ops :") and not set(line) & {"\r", "\n", "\x00", "\x01"} for line in lines)
     said = [line.removeprefix("PRIVMSG #ops :") for line in lines]
@@ -163,7 +163,7 @@ def test_a_password_does_not_go_over_the_network_in_the_clear() -> None:
 
 
 def test_channels_and_nicks_are_targets() -> None:
-    assert [text_of(one) for one in parse_targets("irc:#ops, irc:ada")] == ["irc:#ops", "irc:ada"]
+    assert [format_reference(one) for one in parse_targets("irc:#ops, irc:ada")] == ["irc:#ops", "irc:ada"]
 
 
 def test_what_is_said_goes_out_after_a_login_under_a_free_nick_and_is_a_program(client: Client, at_once: None) -> None:  # noqa: F811

@@ -19,7 +19,7 @@ from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
 
 from hermes_worker import settings as settings_module
-from hermes_worker.core.answer_binding import question_code
+from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, InboundMessage, InboundSender
@@ -27,14 +27,14 @@ from hermes_worker.core.limits import Limit, LimitName, LimitReached
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.gateway import inbound as taking_module
 from hermes_worker.gateway import listening as listening_module
-from hermes_worker.gateway import taking as taking_module
-from hermes_worker.gateway.listening import GatewayListener, listened_accounts
-from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
 from hermes_worker.settings import GatewaySettings
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.runs.inputs import stored_spec
+from hermes_worker.store.runs.inputs import require_spec
 from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import audit_log, deliveries, inbound, runs, sessions, waits
@@ -69,14 +69,14 @@ def client(tmp_path: Path, broker_url: str, telegram: TelegramServer) -> Iterato
         "TELEGRAM_ALLOWED_USERS": "42, 43",
         "TELEGRAM_GUESTS": "50",
     }
-    found = open_client(settings_module.load(environ))
+    found = open_client(settings_module.load_settings(environ))
     yield found
     found.close()
 
 
 @pytest.fixture
 def listening(client: Client) -> Iterator[None]:
-    accounts = listened_accounts(client.settings)
+    accounts = list_listened_accounts(client.settings)
     assert [one.account for one in accounts] == [ACCOUNT]
     stopping = threading.Event()
     listener = GatewayListener(client, accounts, name="gw", alive_file=None)
@@ -146,12 +146,12 @@ def test_a_chat_begins_anew_by_itself_after_silence_and_says_so_once(
     modes: tuple[str, ...], is_open: bool, names: list[str], client: Client, store: Store
 ) -> None:
     chats = replace(client.settings.gateway, reset_mode="idle", reset_idle_minutes=60, reset_modes=modes, burst_s=0)
-    taker = Taker(replace(client, settings=replace(client.settings, gateway=chats)))
+    taker = InboundHandler(replace(client, settings=replace(client.settings, gateway=chats)))
     ada = InboundSender(id="42")
 
     def take(*keys: str) -> list[str | None]:
         said = [InboundMessage(event_key=key, chat=InboundChat(id="42"), sender=ada, text="hi") for key in keys]
-        return [taker.take(Arrival(platform="telegram", event=event)) for event in said]
+        return [taker.handle(ReceivedEvent(platform="telegram", event=event)) for event in said]
 
     assert take("1") == ["run"]
     [(first,)] = rows_of(client, runs.c.run_id)
@@ -176,7 +176,7 @@ def test_what_somebody_writes_in_a_burst_is_one_turn_while_another_is_at_work(
     assert outcomes(client) == ["run", "run", "joined", "run"]
     found = rows_of(client, runs.c.pk, runs.c.run_id)
     with client.database.read() as connection:
-        assert [stored_spec(connection, pk).input for pk, _ in found] == [
+        assert [require_spec(connection, pk).input for pk, _ in found] == [
             "at work",
             "first\n\nsecond",
             "of another chat",
@@ -234,13 +234,13 @@ def test_a_shared_thread_says_who_wrote_and_nobody_writes_in_anothers_name(
     [(pk, deliver)] = rows_of(client, runs.c.pk, runs.c.deliver)
     assert deliver == '["telegram:-100:17"]'
     with client.database.read() as connection:
-        assert stored_spec(connection, pk).input == "[Eve hi Ada] go"
+        assert require_spec(connection, pk).input == "[Eve hi Ada] go"
 
 
 def test_200_conflicts_never_end_listening(
     client: Client, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(listening_module, "look_again_in_s", lambda *_: 0.0)
+    monkeypatch.setattr(listening_module, "compute_poll_wait_s", lambda *_: 0.0)
     telegram.conflicts_due = 200
     telegram.write(42, "still there?")
     request.getfixturevalue("listening")
@@ -270,8 +270,8 @@ def without_beginnings(asked: list[tuple[Any, Any]]) -> list[str]:
 
 def test_who_stands_by_for_an_idle_account_asks_the_database_at_most_twice_a_minute(client: Client) -> None:
     rows = GatewayRows(client.database)
-    assert rows.hold(ACCOUNT, mode="poll", token_hash="other", holder="gw2", lease_s=60.0) is not None
-    [account] = listened_accounts(client.settings)
+    assert rows.acquire_lease(ACCOUNT, mode="poll", token_hash="other", holder="gw2", lease_s=60.0) is not None
+    [account] = list_listened_accounts(client.settings)
     standby = Standby()
     with statements(client.database) as asked:
         GatewayListener(client, [account], name="gw", alive_file=None)._listen(account, standby)
@@ -283,7 +283,7 @@ def test_who_listens_to_an_idle_account_asks_the_database_at_most_twice_a_minute
 ) -> None:
     telegram.holds_looks = False
     usual = replace(client.settings, gateway=replace(client.settings.gateway, lease_s=GatewaySettings().lease_s))
-    [account] = listened_accounts(usual)
+    [account] = list_listened_accounts(usual)
     stopping = threading.Event()
     listener = GatewayListener(replace(client, settings=usual), [account], name="gw", alive_file=None)
     thread = threading.Thread(target=listener._listen, args=(account, stopping))
@@ -313,14 +313,14 @@ def test_what_was_taken_is_left_behind(client: Client, telegram: TelegramServer)
 def test_an_event_that_breaks_our_code_is_left_behind_and_the_next_is_heard(
     client: Client, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Taker._converse
+    real = InboundHandler._converse
 
-    def breaks(self: Taker, arrival: Arrival, place: Any, text: str, multitask: Multitask) -> str:
+    def breaks(self: InboundHandler, arrival: ReceivedEvent, place: Any, text: str, multitask: Multitask) -> str:
         if text == "boom":
             raise RuntimeError("a defect of ours")
         return real(self, arrival, place, text, multitask)
 
-    monkeypatch.setattr(Taker, "_converse", breaks)
+    monkeypatch.setattr(InboundHandler, "_converse", breaks)
     monkeypatch.setattr(listening_module, "_TRY_S", 0.05)
     telegram.write(42, "boom")
     telegram.write(42, "still there?")
@@ -367,7 +367,7 @@ def arrives(client: Client, store: Store, receipt: str = "", *, ago_s: float = 6
     ):
         effect = SendDelivery(run_id="", delivery_id=delivery_id, attempt=attempts + 1)
         if settled_at is None and (claim := outbox.claim(effect, store.owner)) is not None:
-            outbox.delivered(claim, receipt or f"m{delivery_id}")
+            outbox.settle_delivered(claim, receipt or f"m{delivery_id}")
     is_question = deliveries.c.wait_pk.is_not(None)
     with client.database.write() as connection:
         earlier = {"settled_at": deliveries.c.settled_at - ago_s}
@@ -419,7 +419,7 @@ def test_a_command_that_a_chat_cannot_show_whole_is_denied_there_and_not_allowed
     question = approval()
     command = f"echo {'x' * 50_000}; rm -rf ~/photos"
     asked_by(client, store, replace(question, request={**question.request, "command": command}))
-    code = question_code(rows_of(client, waits.c.pk)[0][0])
+    code = format_question_code(rows_of(client, waits.c.pk)[0][0])
     telegram.write(42, f"/approve {code}", date=int(time.time()))
     until(lambda: len(outcomes(client)) == 2)
     assert choices(client) == [None]
@@ -480,8 +480,8 @@ def test_a_guest_of_a_shared_thread_talks_apart_and_allows_nothing(
     members, guests = rows_of(client, sessions.c.source, sessions.c.name, sessions.c.pk)
     assert (members[0], guests[0]) == ("gateway", "chat-guest")
     assert members[1] == guests[1]
-    assert "terminal" in tool_names(client.runs.session_of(members[2]).tools)
-    offered = tool_names(client.runs.session_of(guests[2]).tools)
+    assert "terminal" in tool_names(client.runs.load_session_context(members[2]).tools)
+    offered = tool_names(client.runs.load_session_context(guests[2]).tools)
     assert offered & {"terminal", "memory", "write_file", "session_search", "delegate_task"} == set()
 
 
@@ -507,7 +507,7 @@ def test_plain_words_answer_what_an_agent_wants_to_know(client: Client, telegram
     until(lambda: outcomes(client) == ["run"])
     wanted = Question(kind=WaitKind.INPUT, request={"question": "Which colour?"}, choices=["red", "blue"])
     run_id = asked_by(client, store, wanted)
-    code = question_code(question_of(client))
+    code = format_question_code(question_of(client))
     line = f"Question {code}: reply to this message, or write {code} and your answer."
     assert bodies(client) == [f"Which colour?\n1. red\n2. blue\n\n{line}"]
     arrives(client, store)
@@ -522,12 +522,12 @@ def test_a_rule_about_a_person_counts_for_commands_words_and_buttons(
 ) -> None:
     rules = ("approve=nobody", f"{ACCOUNT}/@42/approve={allowed}", f"{ACCOUNT}/42/status=nobody")
     ruled = replace(client.settings, gateway=replace(client.settings.gateway, commands=rules))
-    taker = Taker(replace(client, settings=ruled))
+    taker = InboundHandler(replace(client, settings=ruled))
 
     def said(key: str, text: str) -> str | None:
         chat, sender = InboundChat(id="42"), InboundSender(id="42")
         event = InboundMessage(event_key=key, chat=chat, sender=sender, text=text)
-        return taker.take(Arrival(platform="telegram", event=event))
+        return taker.handle(ReceivedEvent(platform="telegram", event=event))
 
     assert said("1", "clean up") == "run"
     asked_by(client, store, approval())
@@ -539,7 +539,7 @@ def test_a_rule_about_a_person_counts_for_commands_words_and_buttons(
         sender=InboundSender(id="42"),
         value=f"{question_of(client)}:once",
     )
-    pressed = taker.take(Arrival(platform="telegram", event=press))
+    pressed = taker.handle(ReceivedEvent(platform="telegram", event=press))
     assert (pressed, choices(client)) == (("answer", ["once"]) if allowed == "yes" else ("command", [None]))
     if allowed == "no":
         assert said("4", "/approve") == "command"
@@ -607,10 +607,10 @@ def test_a_press_that_tells_no_kind_of_chat_is_of_the_chat_that_asks(
     kind: ChatKind, client: Client, store: Store
 ) -> None:
     open_to_both = replace(client.settings.gateway, allowed_users=("42", "43"))
-    taker = Taker(replace(client, settings=replace(client.settings, gateway=open_to_both)))
+    taker = InboundHandler(replace(client, settings=replace(client.settings, gateway=open_to_both)))
     chat = InboundChat(id="C0123ABCD", kind=kind)
     asking = InboundMessage(event_key="1", chat=chat, sender=InboundSender(id="42"), text="clean up", is_addressed=True)
-    assert taker.take(Arrival(platform="slack", event=asking)) == "run"
+    assert taker.handle(ReceivedEvent(platform="slack", event=asking)) == "run"
     asked_by(client, store, approval())
 
     def pressed(key: str, sender: str) -> str | None:
@@ -621,7 +621,7 @@ def test_a_press_that_tells_no_kind_of_chat_is_of_the_chat_that_asks(
             sender=InboundSender(id=sender),
             value=f"{question_of(client)}:once",
         )
-        return taker.take(Arrival(platform="slack", event=press))
+        return taker.handle(ReceivedEvent(platform="slack", event=press))
 
     if kind is ChatKind.CHANNEL:
         assert pressed("2", "43") == "unknown_kind"  # the session is that of who asked
@@ -632,16 +632,18 @@ def test_a_press_that_tells_no_kind_of_chat_is_of_the_chat_that_asks(
 
 def test_a_press_beside_a_connection_leaves_its_account_as_it_is(client: Client) -> None:
     rows = GatewayRows(client.database)
-    hold = rows.hold("mattermost:default", mode="socket", token_hash="h", holder="gw", lease_s=60)
+    hold = rows.acquire_lease("mattermost:default", mode="socket", token_hash="h", holder="gw", lease_s=60)
     assert hold is not None
-    rows.advance(hold, "17")
+    rows.advance_cursor(hold, "17")
     press = InboundButton(event_key="1", chat=InboundChat(id="c" * 26), sender=InboundSender(id="9"), value="7:once")
-    assert Taker(client).take(Arrival(platform="mattermost", event=press, is_beside=True)) == "stranger"
-    [account] = rows.accounts()
+    assert (
+        InboundHandler(client).handle(ReceivedEvent(platform="mattermost", event=press, is_beside=True)) == "stranger"
+    )
+    [account] = rows.list_accounts()
     assert (account.mode, account.holder) == ("socket", "gw")
     rows.renew(hold, 60)
     rows.release(hold)
-    again = rows.hold("mattermost:default", mode="socket", token_hash="h", holder="gw", lease_s=60)
+    again = rows.acquire_lease("mattermost:default", mode="socket", token_hash="h", holder="gw", lease_s=60)
     assert again is not None
     assert again.cursor == "17"
 
@@ -684,4 +686,4 @@ def test_a_conversation_is_summarised_when_somebody_asks_for_it(
     [_, (pk, deliver)] = rows_of(client, runs.c.pk, runs.c.deliver)
     assert deliver == '["telegram:42"]'
     with client.database.read() as connection:
-        assert stored_spec(connection, pk).compress == "the trip"
+        assert require_spec(connection, pk).compress == "the trip"

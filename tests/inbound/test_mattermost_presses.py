@@ -11,7 +11,7 @@ from support.inbound_cases import AT, CASES, MATTERMOST_CHAT, mattermost_press, 
 
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Forged, WebhookRequest
-from hermes_worker.channels.receivers import Receiver, at_webhook, receivers
+from hermes_worker.channels.receivers import Receiver, find_webhook_account, load_receivers
 from hermes_worker.core.inbound import ChatKind, InboundButton
 
 SECRET = "actions-secret"
@@ -19,7 +19,7 @@ VALUES = CASES["mattermost"].values
 
 
 def receiver() -> Receiver:
-    return receivers()["mattermost"]
+    return load_receivers()["mattermost"]
 
 
 def request(body: Any) -> WebhookRequest:
@@ -27,7 +27,7 @@ def request(body: Any) -> WebhookRequest:
 
 
 def received(body: Any, values: Any = VALUES) -> tuple[Any, ...]:
-    return receiver().receive(request(body), receiver().credentials(values), AT)
+    return receiver().receive(request(body), receiver().build_credentials(values), AT)
 
 
 def test_a_press_is_read_and_may_be_in_any_kind_of_chat() -> None:
@@ -75,21 +75,21 @@ def test_200_forged_presses_are_refused() -> None:
 
 def test_an_account_without_a_secret_takes_no_press() -> None:
     values = {name: said for name, said in VALUES.items() if name != "MATTERMOST_ACTIONS_SECRET"}
-    assert at_webhook(values, (), "mattermost") is None
+    assert find_webhook_account(values, (), "mattermost") is None
     with pytest.raises(Forged):
         received(mattermost_press("7:once", secret="x"), values)
 
 
 def test_the_api_takes_presses_with_nothing_but_the_secret_and_of_each_account_by_its_own() -> None:
-    found = at_webhook({"MATTERMOST_ACTIONS_SECRET": SECRET}, (), "mattermost")
+    found = find_webhook_account({"MATTERMOST_ACTIONS_SECRET": SECRET}, (), "mattermost")
     assert found is not None
     assert found.mode is InboundMode.SOCKET
     named = {"MATTERMOST_ACTIONS_SECRET__OPS": "another"}
-    assert at_webhook(named, ("mattermost:ops",), "mattermost") is None
-    ops = at_webhook(named, ("mattermost:ops",), "mattermost@ops")
+    assert find_webhook_account(named, ("mattermost:ops",), "mattermost") is None
+    ops = find_webhook_account(named, ("mattermost:ops",), "mattermost@ops")
     assert ops is not None
     with pytest.raises(Forged):
         ops.receiver.receive(
-            request(mattermost_press("7:once", secret=SECRET)), ops.receiver.credentials(ops.values), AT
+            request(mattermost_press("7:once", secret=SECRET)), ops.receiver.build_credentials(ops.values), AT
         )
-    assert at_webhook(named, (), "mattermost@ops") is None
+    assert find_webhook_account(named, (), "mattermost@ops") is None

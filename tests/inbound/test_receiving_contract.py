@@ -15,12 +15,12 @@ from hypothesis import strategies as some
 from support.forging import forgeries
 from support.inbound_cases import AT, CASES, InboundCase, changed, doubled, without
 
-from hermes_worker.channels.adapters import adapters
-from hermes_worker.channels.catalog import ChatForm, describe_display, platforms
+from hermes_worker.channels.adapters import load_adapters
+from hermes_worker.channels.catalog import ChatForm, describe_display, list_platforms
 from hermes_worker.channels.errors import DeliveryError
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import Forged, Polled, UnreadableInbound, WebhookRequest
-from hermes_worker.channels.receivers import Receiver, receivers
+from hermes_worker.channels.receivers import Receiver, load_receivers
 from hermes_worker.channels.targets import ChatRef, parse_targets
 from hermes_worker.core.inbound import (
     EVENT_KEY_CHARS_MAX,
@@ -30,7 +30,7 @@ from hermes_worker.core.inbound import (
     InboundMessage,
     InboundSender,
 )
-from hermes_worker.gateway.taking import Arrival
+from hermes_worker.gateway.inbound import ReceivedEvent
 from hermes_worker.net.http import HttpResponse
 
 SIGNED = sorted(name for name, case in CASES.items() if case.sign is not None)
@@ -39,8 +39,8 @@ POLLED = sorted(name for name, case in CASES.items() if case.page is not None)
 
 
 def of(name: str) -> tuple[Receiver, InboundCase, Any]:
-    receiver, case = receivers()[name], CASES[name]
-    return receiver, case, receiver.credentials(case.values)
+    receiver, case = load_receivers()[name], CASES[name]
+    return receiver, case, receiver.build_credentials(case.values)
 
 
 def request_of(name: str, body: Any = None) -> WebhookRequest:
@@ -51,20 +51,20 @@ def request_of(name: str, body: Any = None) -> WebhookRequest:
 
 
 def test_every_platform_that_is_listened_to_has_a_case():
-    assert {name for name, row in platforms().items() if row.receiving is not None} == set(CASES)
+    assert {name for name, row in list_platforms().items() if row.receiving is not None} == set(CASES)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if case.chat))
 def test_a_chat_that_is_let_in_can_be_answered_and_its_agent_is_told_how(name):
     chat = InboundChat(id=CASES[name].chat, kind=CASES[name].kind)
     event = InboundMessage(event_key="1", chat=chat, sender=InboundSender(id="1"))
-    target = Arrival(platform=name, event=event).target
+    target = ReceivedEvent(platform=name, event=event).target
     assert target is not None
     (reference,) = parse_targets(target)
     assert isinstance(reference, ChatRef) and reference.target.form is not ChatForm.NAME
     first, *others = describe_display(name)
     assert first.startswith("What you write is shown as ")
-    takes_files = name == "email" or adapters()[name].takes_files
+    takes_files = name == "email" or load_adapters()[name].takes_files
     assert any("MEDIA:" in sentence for sentence in others) is takes_files
 
 
@@ -73,14 +73,14 @@ def test_a_chat_that_is_let_in_can_be_answered_and_its_agent_is_told_how(name):
 )
 def test_a_chat_that_no_target_can_name_is_not_answered_by_a_name(chat, target):
     event = InboundMessage(event_key="1", chat=InboundChat(id=chat), sender=InboundSender(id="U1"))
-    assert Arrival(platform="slack", event=event).target == target
+    assert ReceivedEvent(platform="slack", event=event).target == target
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_mode_can_be_used_when_what_it_needs_is_set(name):
     receiver, case, _ = of(name)
-    assert receiver.usable_modes(case.values) == receiver.receiving.modes
-    assert receiver.usable_modes({}) == ()
+    assert receiver.list_usable_modes(case.values) == receiver.receiving.modes
+    assert receiver.list_usable_modes({}) == ()
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -111,7 +111,7 @@ def test_a_webhook_needs_the_secrets_of_the_api_only(name):
     receiver, case, _ = of(name)
     row = receiver.receiving
     others = {row.variables[field] for field in set(row.secrets) - set(row.webhook_secrets)}
-    credentials = receiver.credentials({key: value for key, value in case.values.items() if key not in others})
+    credentials = receiver.build_credentials({key: value for key, value in case.values.items() if key not in others})
     assert len(receiver.receive(request_of(name), credentials, AT)) == 1
 
 
@@ -157,7 +157,7 @@ def test_an_account_without_a_secret_lets_nothing_in(name):
     receiver, case, _ = of(name)
     for field in receiver.receiving.required[InboundMode.WEBHOOK]:
         values = {key: value for key, value in case.values.items() if key != receiver.receiving.variables[field]}
-        assert InboundMode.WEBHOOK not in receiver.usable_modes(values)
+        assert InboundMode.WEBHOOK not in receiver.list_usable_modes(values)
 
 
 @pytest.mark.parametrize("name", SIGNED)

@@ -16,8 +16,8 @@ from support.socket_cases import SOCKET_CASES, SocketCase, framed
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import perform
 from hermes_worker.channels.inbound.declaration import InboundMode
-from hermes_worker.channels.inbound.receiving import HeardFrame, SocketAddress, SocketTalk
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.inbound.receiving import FrameOutcome, SocketAddress, SocketTalk
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.core.inbound import EVENT_KEY_CHARS_MAX, ChatKind, InboundMessage
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -26,8 +26,8 @@ ASKING = [name for name in NAMES if SOCKET_CASES[name].answer is not None]
 
 
 def talk_of(name: str) -> SocketTalk:
-    receiver = receivers()[name]
-    return receiver.socket(receiver.credentials(CASES[name].values))
+    receiver = load_receivers()[name]
+    return receiver.open_talk(receiver.build_credentials(CASES[name].values))
 
 
 def addressed(
@@ -41,17 +41,19 @@ def opened(name: str) -> tuple[SocketTalk, SocketCase]:
     talk, case = talk_of(name), SOCKET_CASES[name]
     assert isinstance(addressed(talk, case.answers), SocketAddress)
     for frame in case.opening:
-        talk.hear(framed(frame), AT)
+        talk.on_frame(framed(frame), AT)
     return talk, case
 
 
-def heard(name: str, frame: Any) -> HeardFrame:
+def heard(name: str, frame: Any) -> FrameOutcome:
     talk, _ = opened(name)
-    return talk.hear(framed(frame), AT)
+    return talk.on_frame(framed(frame), AT)
 
 
 def test_every_platform_that_is_listened_to_over_a_connection_has_a_case():
-    assert {name for name, one in receivers().items() if InboundMode.SOCKET in one.receiving.modes} == set(SOCKET_CASES)
+    assert {name for name, one in load_receivers().items() if InboundMode.SOCKET in one.receiving.modes} == set(
+        SOCKET_CASES
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,7 +62,7 @@ def test_a_connection_begins_where_the_platform_says_and_shows_no_secret(name):
     address = addressed(talk, case.answers)
     assert isinstance(address, SocketAddress)
     assert address.url == case.url
-    row = receivers()[name].receiving
+    row = load_receivers()[name].receiving
     values = [CASES[name].values.get(row.variables[field], "") for field in row.secrets]
     assert not any(value and value in repr(shown) for value in values for shown in (address, talk))
 
@@ -127,9 +129,9 @@ HOSTILE = [
 def test_a_frame_that_is_nothing_costs_nothing_but_itself(name):
     talk, case = opened(name)
     for frame in HOSTILE:
-        found = talk.hear(frame, AT)
+        found = talk.on_frame(frame, AT)
         assert (found.inbound, found.error, found.is_over, found.cursor) == ((), None, False, None), frame[:40]
-    assert len(talk.hear(framed(case.message), AT).inbound) == 1
+    assert len(talk.on_frame(framed(case.message), AT).inbound) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,4 +158,4 @@ def test_whatever_stands_in_a_frame_is_read(name, data):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_connection_that_is_closed_without_a_reason_is_made_again(name):
     talk, _ = opened(name)
-    assert talk.closed(1006).error is None
+    assert talk.on_close(1006).error is None

@@ -47,7 +47,7 @@ def client(tmp_path: Path, broker_url: str) -> Iterator[Client]:
         "HERMES_GATEWAY_BURST_S": "0",
         "HERMES_GATEWAY_ALLOWED_USERS": "*",
     }
-    found = open_client(settings_module.load(environ))
+    found = open_client(settings_module.load_settings(environ))
     yield found
     found.close()
 
@@ -127,7 +127,7 @@ def test_a_message_is_acknowledged_after_its_commit(client: Client) -> None:
 
 def test_a_refused_token_is_told_and_tried_again_without_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening_module, "LOOK_AGAIN_S_MAX", 0.05)
-    monkeypatch.setattr(listening_module, "look_again_in_s", lambda *_: 0.0)
+    monkeypatch.setattr(listening_module, "compute_poll_wait_s", lambda *_: 0.0)
     with websocket_platform() as platform, listening_to(client, platform):
         until(lambda: platform.connections == 1)
         for number in (2, 3, 4):

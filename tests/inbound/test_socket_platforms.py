@@ -23,7 +23,7 @@ from support.socket_platforms import (
 )
 
 from hermes_worker.channels.inbound.declaration import InboundMode
-from hermes_worker.channels.receivers import held_by_gateways
+from hermes_worker.channels.receivers import list_gateway_accounts
 from hermes_worker.gateway import listening as listening_module
 from hermes_worker.gateway.listening import GatewayListener, ListenedAccount
 from hermes_worker.store.tables import channels
@@ -31,9 +31,9 @@ from hermes_worker.wiring import Client
 
 
 def account_of(values: Mapping[str, str]) -> ListenedAccount:
-    (found,) = held_by_gateways(values)
+    (found,) = list_gateway_accounts(values)
     assert found.mode is InboundMode.SOCKET
-    credentials = found.receiver.credentials(found.values)
+    credentials = found.receiver.build_credentials(found.values)
     return ListenedAccount(receiver=found.receiver, mode=found.mode, credentials=credentials, token_hash="t")
 
 
@@ -56,7 +56,7 @@ def listened_to(client: Client, platform: SocketPlatform, **more: str) -> Iterat
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again at once."""
     monkeypatch.setattr(listening_module, "LOOK_AGAIN_S_MAX", 0.05)
-    monkeypatch.setattr(listening_module, "look_again_in_s", lambda *_: 0.0)
+    monkeypatch.setattr(listening_module, "compute_poll_wait_s", lambda *_: 0.0)
 
 
 def error_told(client: Client) -> str:  # noqa: F811

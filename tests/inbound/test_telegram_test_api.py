@@ -26,7 +26,7 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.tables import deliveries, inbound
-from hermes_worker.tasks.deliver import DeliveryParts, deliver
+from hermes_worker.tasks.deliver import DeliveryContext, deliver
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.wiring import Client
 
@@ -107,7 +107,7 @@ def send_all(client: Client, store: Store) -> None:
     """Deliver what is due, as a worker does."""
     leases = Leases(store.workers, name="dispatcher", queues="delivery", ttl_s=1e6)
     leases.register()
-    parts = DeliveryParts(
+    parts = DeliveryContext(
         outbox=Deliveries(client.database),
         views=client.views,
         dispatcher=Dispatcher(values=client.settings.variables, directory=client.settings.home),

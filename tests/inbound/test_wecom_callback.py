@@ -9,12 +9,12 @@ from support.inbound_cases import AT, CASES, WECOM_CORP, posted, wecom_message, 
 
 from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookRequest
 from hermes_worker.channels.inbound.wecom_callback import receive
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.core.inbound import Inbound, InboundMessage
 from hermes_worker.core.media_kinds import MediaKind
 
 CASE = CASES["wecom_callback"]
-CREDENTIALS = receivers()["wecom_callback"].credentials(CASE.values)
+CREDENTIALS = load_receivers()["wecom_callback"].build_credentials(CASE.values)
 
 
 def heard(content: bytes) -> tuple[Inbound, ...]:

@@ -31,7 +31,7 @@ from support.browsing import (
 from support.hosted import only_pid
 from support.store import opened
 
-from hermes_worker.browser.declarations import browser_extension
+from hermes_worker.browser.declarations import build_browser_extension
 from hermes_worker.store.resources import ResourceKind, Resources
 
 pytestmark = [
@@ -339,7 +339,7 @@ def test_an_idle_browser_is_ended_and_a_deleted_row_ends_its_own(tmp_path: Path)
         assert "nobody used it" in one.do("snapshot")["error"]
         two.do("navigate", url=f"{made.site.address}/")
         for surfer in (one, two):
-            made.rows.drop(surfer.session_id, ResourceKind.BROWSER)
+            made.rows.delete_resource(surfer.session_id, ResourceKind.BROWSER)
         assert gone_within(10.0, tmp_path)
 
 
@@ -352,7 +352,7 @@ def test_who_has_no_use_is_not_let_in(shared: Stand, site: Site) -> None:
     one.do("navigate", url=f"{site.address}/")
     row = shared.rows.find(one.session_id, ResourceKind.BROWSER)
     assert row is not None and row.endpoint is not None
-    use = shared.rows.take(row.resource_id)
+    use = shared.rows.acquire_use(row.resource_id)
     assert use is not None
     wrong = [(row.endpoint, "Bearer x"), (row.endpoint + "x", f"Bearer {use.token}"), (row.endpoint, "")]
     wrong.append((row.endpoint.rpartition("/")[0] + "/", f"Bearer {use.token}"))
@@ -370,7 +370,7 @@ def test_who_has_no_use_is_not_let_in(shared: Stand, site: Site) -> None:
             early.recv(timeout=5)
 
 
-CALL_MAX_S = max(tool.spec.timeout_s for tool in browser_extension(has_cdp=False).tools)
+CALL_MAX_S = max(tool.spec.timeout_s for tool in build_browser_extension(has_cdp=False).tools)
 """A worker gives a call as long as this; the limits inside of it sum up to less."""
 
 
@@ -427,7 +427,7 @@ def fleet(folder: Path, url: str, *, sessions: int, calls: int, workers: int, se
                 kept = json.loads(str(said["value"] or "[]"))
                 assert set(forms[who].added) <= set(kept), (who, forms[who].added, kept)
             assert any(form.added for form in forms.values()) or calls < 7
-            rows = Resources(store.database).hosted(ResourceKind.BROWSER)
+            rows = Resources(store.database).list_hosted(ResourceKind.BROWSER)
             assert len(rows) == sessions
         finally:
             for worker in fleet:

@@ -12,7 +12,7 @@ from support.commandline import COMMAND, CommandLine, Running, call, script, wai
 from support.tmux_program import TmuxTerminal, tmux_terminal
 
 from hermes_worker.client import HermesClient
-from hermes_worker.local.paths import running_stack
+from hermes_worker.local.paths import find_running_stack
 
 pytestmark = pytest.mark.machine
 
@@ -45,7 +45,7 @@ def answered(terminal: TmuxTerminal, end_of_prompt: str) -> str:
 
 
 def client_of(hermes: CommandLine) -> HermesClient:
-    note = running_stack(hermes.home)
+    note = find_running_stack(hermes.home)
     assert note is not None and note.api_url is not None
     return HermesClient(note.api_url, home=hermes.home)
 

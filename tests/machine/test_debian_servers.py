@@ -11,7 +11,7 @@ from support.commandline import CommandLine, script
 from support.valkey import administrator
 
 from hermes_worker.local import valkey as valkey_module
-from hermes_worker.local.valkey import DataOrigin, EmbeddedValkey, data_set_aside, find_server, version_of
+from hermes_worker.local.valkey import DataOrigin, EmbeddedValkey, find_server, find_version, list_set_aside
 
 pytestmark = pytest.mark.machine
 
@@ -42,7 +42,7 @@ def test_the_bundled_server_goes_before_debians(debians: Path) -> None:
 
 def test_debians_server_works_as_a_broker_and_reads_its_own_files_again(only_debians: Path, tmp_path: Path) -> None:
     with server_in(tmp_path / "v") as server:
-        assert administrator(server).info("server")["redis_version"] == version_of(only_debians)
+        assert administrator(server).info("server")["redis_version"] == find_version(only_debians)
         administrator(server).set("k", "v")
 
     found = find_server(directory=tmp_path / "v")
@@ -61,7 +61,7 @@ def test_debians_server_begins_without_the_files_of_the_bundled_one(debians: Pat
     with server_in(tmp_path / "v") as server:
         assert administrator(server).get("k") is None
 
-    assert [path.name.partition(".")[0] for path in data_set_aside(tmp_path / "v")] == ["appendonlydir"]
+    assert [path.name.partition(".")[0] for path in list_set_aside(tmp_path / "v")] == ["appendonlydir"]
 
 
 def test_a_home_that_the_bundled_server_wrote_works_where_debians_is_installed(debians: Path, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_home_that_the_bundled_server_wrote_works_where_debians_is_installed(d
         ended = hermes("run", script(final=answer))
         assert ended.code == 0, ended.said
         assert answer in ended.out
-    assert data_set_aside(hermes.home / "valkey") == []
+    assert list_set_aside(hermes.home / "valkey") == []
 
 
 def test_a_home_whose_files_debians_server_cannot_read_works_without_them(debians: Path, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from support.manifests import (
     problems,
 )
 
-from hermes_worker.cli.init_files import ChosenModel, ClusterPlan, overlay_files
-from hermes_worker.cli.init_gateway import listened
+from hermes_worker.cli.init_files import ChosenModel, ClusterPlan, build_overlay
+from hermes_worker.cli.init_gateway import build_account
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 MISSING = [name for name in ("helm_python", "kubernetes_validate") if importlib.util.find_spec(name) is None]
@@ -197,11 +197,11 @@ def test_what_init_writes_is_rendered_and_taken_by_a_strict_server(tmp_path: Pat
         broker_url="rediss://:p@broker:6379/0",
         image="registry.example.com:5000/team/hermes-worker:1.2",
         accounts=[
-            listened("telegram", {"TELEGRAM_BOT_TOKEN": "123456:ABC"}),
-            listened("line", {"LINE_CHANNEL_SECRET": "s", "LINE_CHANNEL_ACCESS_TOKEN": "t"}),
+            build_account("telegram", {"TELEGRAM_BOT_TOKEN": "123456:ABC"}),
+            build_account("line", {"LINE_CHANNEL_SECRET": "s", "LINE_CHANNEL_ACCESS_TOKEN": "t"}),
         ],
     )
-    for file in overlay_files(plan, ChosenModel(provider="openai", name="gpt-x", api_key="sk-x")):
+    for file in build_overlay(plan, ChosenModel(provider="openai", name="gpt-x", api_key="sk-x")):
         file.path.parent.mkdir(parents=True, exist_ok=True)
         file.path.write_text(file.text, encoding="utf-8")
     found = by_kustomize(directory)

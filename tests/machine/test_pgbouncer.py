@@ -16,7 +16,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.stack import LabStack
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.pooler import Pooler, pooler_of, require_statements_kept
+from hermes_worker.store.engine.pooler import Pooler, detect_pooler, require_statements_kept
 
 pytestmark = pytest.mark.machine
 
@@ -33,14 +33,14 @@ def test_a_pooler_that_mixes_up_prepared_statements_is_recognised_and_refused(
     own_postgres: EmbeddedPostgres, transaction_mode: str
 ) -> None:
     direct, pooled = Database(own_postgres.url()), Database(transaction_mode)
-    assert pooler_of(direct) is Pooler.NONE
-    assert [pooler_of(pooled), pooler_of(pooled)] == [Pooler.FORGETS, Pooler.FORGETS]
+    assert detect_pooler(direct) is Pooler.NONE
+    assert [detect_pooler(pooled), detect_pooler(pooled)] == [Pooler.FORGETS, Pooler.FORGETS]
     with pytest.raises(ConfigurationError, match=r"set HERMES_DATABASE_PREPARED_STATEMENTS=false"):
         require_statements_kept(pooled)
     require_statements_kept(Database(transaction_mode, prepares=False))
     with pgbouncer(own_postgres.url(), mode="session") as url:
         in_session_mode = Database(url)
-        assert pooler_of(in_session_mode) is Pooler.SESSION
+        assert detect_pooler(in_session_mode) is Pooler.SESSION
         in_session_mode.close()
     direct.close()
     pooled.close()
@@ -56,7 +56,7 @@ def test_the_crash_lab_refuses_it_too_and_takes_the_setting(tmp_path: Path, tran
         with lab("refused", prepares=True):
             pass
     with lab("works", prepares=False) as stack:
-        assert stack.environ({})["HERMES_DATABASE_PREPARED_STATEMENTS"] == "false"
+        assert stack.build_environ({})["HERMES_DATABASE_PREPARED_STATEMENTS"] == "false"
         database = stack.open_database()
         assert not database.prepares
         database.close()
@@ -85,7 +85,7 @@ def test_a_fleet_works_behind_it_with_prepared_statements_off_and_where_it_keeps
         pgbouncer(own_postgres.url(), mode="transaction", statements_kept=200) as url,
         rig_on(tmp_path, database_url=url, broker_url=broker_url, more_environ=setting) as rig,
     ):
-        assert pooler_of(rig.client.database) is (Pooler.KEEPS if can_keep_statements() else Pooler.FORGETS)
+        assert detect_pooler(rig.client.database) is (Pooler.KEEPS if can_keep_statements() else Pooler.FORGETS)
         run_ids = [
             rig.submit([{"calls": [sink_call("once", f"{number}.a"), sink_call("once", f"{number}.b")]}])
             for number in range(RUNS)

@@ -15,7 +15,7 @@ from support.rig import rig_on, sink_call, until
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.run import RunStatus
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.engine.database import Database
 
 pytestmark = pytest.mark.machine
@@ -33,7 +33,7 @@ class Pair:
         """What the settings make of libpq's spelling."""
         places = ",".join(f"127.0.0.1:{server.port}" for server in servers)
         given = {"HERMES_HOME": str(tmp_path), "HERMES_DATABASE_URL": f"postgresql://postgres@{places}/postgres"}
-        return load(given).database_url
+        return load_settings(given).database_url
 
 
 @pytest.fixture

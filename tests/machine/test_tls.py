@@ -14,12 +14,12 @@ from support.debian_postgres import DebianPostgres, directory_of_postgres
 from support.redis_servers import ODD_PASSWORD, tls_query, watched
 from support.rig import rig_on, sink_call
 
-from hermes_worker.broker.queue import redis_client
+from hermes_worker.broker.queue import build_redis_client
 from hermes_worker.cli.doctor import _broker, _database
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.run import RunStatus
-from hermes_worker.settings import load
-from hermes_worker.wiring import database_of
+from hermes_worker.settings import load_settings
+from hermes_worker.wiring import build_database
 
 pytestmark = pytest.mark.machine
 
@@ -87,20 +87,20 @@ def test_a_fleet_works_over_tls_to_both(
         files["database"].write_text(database_url(postgres, client, client.authority))
         files["broker"].write_text(group.url.replace(tls_query(server), tls_query(client)))
         given = {f"HERMES_{name.upper()}_URL_FILE": str(path) for name, path in files.items()}
-        settings = load({"HERMES_HOME": str(tmp_path / "home"), **given})
+        settings = load_settings({"HERMES_HOME": str(tmp_path / "home"), **given})
         assert settings.database.url and settings.broker.url
         with rig_on(tmp_path, database_url=settings.database.url, broker_url=settings.broker.url) as rig:
             run_ids = [rig.submit([{"calls": [sink_call("once", f"{number}")]}]) for number in range(RUNS)]
             assert {view.status for view in rig.ended(*run_ids)} == {RunStatus.COMPLETED}
             assert rig.broken_invariants() == []
-        database = database_of(settings)
+        database = build_database(settings)
         with database.read() as connection:
             subject = connection.scalar(sa.text("select client_dn from pg_stat_ssl where pid = pg_backend_pid()"))
         database.close()
         assert "CN=hermes" in subject.replace(" ", "")
         assert _database(settings)[0] is Grade.OK
         assert _broker(settings)[0] is Grade.OK
-        plain = redis_client(group.primary.url().replace("rediss://", "redis://"))
+        plain = build_redis_client(group.primary.url().replace("rediss://", "redis://"))
         with pytest.raises(Exception, match=r"(?i)connection|reset|closed"):
             plain.ping()
 
@@ -112,7 +112,7 @@ def test_whom_nobody_vouches_for_is_told_apart(
     wrong = database_url(postgres, client, strangers)
     bare = database_url(postgres, client, client.authority, has_certificate=False)
     for url, words in ((wrong, "certificate verify failed"), (bare, "valid client certificate")):
-        settings = load({"HERMES_HOME": str(tmp_path / "home"), "HERMES_DATABASE_URL": url})
+        settings = load_settings({"HERMES_HOME": str(tmp_path / "home"), "HERMES_DATABASE_URL": url})
         grade, said = _database(settings)
         assert grade is Grade.BROKEN
         assert words in said

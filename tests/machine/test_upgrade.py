@@ -16,7 +16,7 @@ from support.patience import PATIENCE_S
 from support.previous import previous_program
 
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.revisions import newest
+from hermes_worker.store.revisions import find_newest
 from hermes_worker.store.tables import runs, tool_calls, workers
 
 pytestmark = pytest.mark.machine
@@ -104,7 +104,7 @@ def test_a_hundred_runs_survive_an_upgrade(tmp_path: Path, environ: dict[str, st
     url = environ["HERMES_DATABASE_URL"]
     migrated = before("migrate", cwd=tmp_path)
     assert migrated.code == 0, migrated.said
-    assert newest() not in migrated.out, "this is not the version before"
+    assert find_newest() not in migrated.out, "this is not the version before"
 
     with ExitStack() as stack:
         old.start(stack)
@@ -112,13 +112,13 @@ def test_a_hundred_runs_survive_an_upgrade(tmp_path: Path, environ: dict[str, st
         assert CommandLine(tmp_path / "home", environ).inline("migrate").code == 0
         new.start(stack)
         new.submit(40)
-        wait_for(lambda: _versions(url)[newest()] == len(_ROLES))
+        wait_for(lambda: _versions(url)[find_newest()] == len(_ROLES))
         assert open_runs(url) > 0, "the fleets never worked side by side"
         old.leave()
         wait_for(lambda: open_runs(url) == 0, within_s=120)
         new.leave()
     late = before("runs", "list", cwd=tmp_path)
-    assert late.code != 0 and newest() in late.said, "0.1 starts on no schema but its own: docs/upgrading.md"
+    assert late.code != 0 and find_newest() in late.said, "0.1 starts on no schema but its own: docs/upgrading.md"
 
     with looking_at(url) as connection:
         ended = Counter(connection.execute(sa.select(runs.c.status, runs.c.exit_reason)).tuples())

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.agent.prompt.amendments import IMAGE_LEFT_OUT, amended_messages, amended_tools, has_images
-from hermes_worker.core.messages import canonical_json, tool_body, user_body
-from hermes_worker.core.run_memory import Amendment
+from hermes_worker.agent.prompt.amendments import IMAGE_LEFT_OUT, amend_messages, amend_tools, has_images
+from hermes_worker.core.messages import build_tool_body, build_user_body, canonical_json
+from hermes_worker.core.recovery_state import Amendment
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-USER = user_body([{"type": "text", "text": "what is this?"}, IMAGE])
+USER = build_user_body([{"type": "text", "text": "what is this?"}, IMAGE])
 RESULT = canonical_json({"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a shot"}, IMAGE]})
-PLAIN = tool_body("c", 'the word "image_url" is only text here')
+PLAIN = build_tool_body("c", 'the word "image_url" is only text here')
 
 
 def amended(*rows: str, amendment: Amendment) -> list[dict[str, Any]]:
-    return [json.loads(row) for row in amended_messages(rows, frozenset({amendment}))]
+    return [json.loads(row) for row in amend_messages(rows, frozenset({amendment}))]
 
 
 def test_images_become_a_text_everywhere_and_results_become_plain() -> None:
@@ -36,14 +36,14 @@ def test_images_of_tools_alone_become_a_text() -> None:
 
 
 def test_rows_without_images_stay_the_same_bytes() -> None:
-    rows = [PLAIN, user_body("hello")]
+    rows = [PLAIN, build_user_body("hello")]
 
-    assert list(amended_messages(rows, frozenset({Amendment.NO_IMAGES}))) == rows
-    assert amended_messages(rows, frozenset()) is rows
+    assert list(amend_messages(rows, frozenset({Amendment.NO_IMAGES}))) == rows
+    assert amend_messages(rows, frozenset()) is rows
 
 
 def test_images_are_found_by_role() -> None:
-    assert has_images([USER]) and not has_images([user_body("x")])
+    assert has_images([USER]) and not has_images([build_user_body("x")])
     assert has_images([RESULT], role="tool") and not has_images([USER], role="tool")
 
 
@@ -56,11 +56,11 @@ def test_keywords_go_and_properties_of_that_name_stay(name: str) -> None:
     }
     tool = canonical_json({"type": "function", "function": {"name": "t", "parameters": parameters}})
 
-    (plain,) = amended_tools([tool], frozenset({Amendment.PLAIN_TOOL_SCHEMAS}))
+    (plain,) = amend_tools([tool], frozenset({Amendment.PLAIN_TOOL_SCHEMAS}))
 
     assert json.loads(plain)["function"]["parameters"] == {
         "type": "object",
         "properties": {name: {"type": "string"}, "list": {"type": "array", "items": {}}},
         "required": [name],
     }
-    assert amended_tools([tool], frozenset()) == [tool]
+    assert amend_tools([tool], frozenset()) == [tool]

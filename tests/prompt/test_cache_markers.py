@@ -13,7 +13,7 @@ from hermes_worker.agent.prompt.cache_markers import (
     MARKS_MAX,
     CacheLayout,
     CacheLifetime,
-    with_cache_markers,
+    add_cache_markers,
 )
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.models.catalog import CacheTarget, cache_layout
@@ -38,7 +38,7 @@ def marked_text(words: str) -> list[dict[str, Any]]:
 
 
 def marked(rows: list[dict[str, Any]], layout: CacheLayout, **options: Any) -> list[dict[str, Any]]:
-    return [json.loads(body) for body in with_cache_markers([canonical_json(row) for row in rows], layout, **options)]
+    return [json.loads(body) for body in add_cache_markers([canonical_json(row) for row in rows], layout, **options)]
 
 
 def places(rows: list[dict[str, Any]]) -> list[int]:
@@ -105,8 +105,8 @@ def test_an_hour_is_asked_for_by_name() -> None:
 
 def test_nothing_is_marked_where_marks_mean_nothing() -> None:
     bodies = [canonical_json(SYSTEM)]
-    assert with_cache_markers(bodies, None) is bodies
-    assert with_cache_markers([], CacheLayout.NATIVE) == []
+    assert add_cache_markers(bodies, None) is bodies
+    assert add_cache_markers([], CacheLayout.NATIVE) == []
 
 
 @given(st.lists(st.sampled_from([SYSTEM, user("a"), user([]), CALLING, RESULT, EMPTY_RESULT]), max_size=9))

@@ -20,24 +20,24 @@ from hermes_worker.agent.prompt.pipeline import (
     UNAVAILABLE,
     Row,
     WireNeeds,
+    build_messages,
     drop_thinking_only,
     import_history,
     mend_arguments,
     pair_results,
-    prepare,
+    repair_messages,
     repair_roles,
-    repaired,
-    translated,
+    translate_row,
 )
 from hermes_worker.core.messages import (
     Message,
     ModelReply,
     Role,
     ToolRequest,
-    assistant_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
     canonical_json,
-    tool_body,
-    user_body,
 )
 from hermes_worker.models.catalog import wire_needs
 
@@ -196,7 +196,7 @@ def test_unreadable_arguments_are_emptied_and_their_result_says_so(rows: list[Ro
     ],
 )
 def test_arguments_are_sent_in_canonical_form(arguments: object, sent: str) -> None:
-    row = translated(assistant("", call(arguments=arguments)))
+    row = translate_row(assistant("", call(arguments=arguments)))
     assert row["tool_calls"] == [call(arguments=sent)]
 
 
@@ -253,8 +253,8 @@ def test_private_fields_are_not_sent() -> None:
         effect_disposition="none",
         _thinking_prefill=True,
     )
-    assert translated(row) == assistant("t", call())
-    assert json.loads(prepare(stored([row, result()]))[0]) == assistant("t", call())
+    assert translate_row(row) == assistant("t", call())
+    assert json.loads(build_messages(stored([row, result()]))[0]) == assistant("t", call())
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,10 @@ def test_private_fields_are_not_sent() -> None:
 )
 def test_a_row_without_calls_loses_its_opaque_fields_too(field: str) -> None:
     reply = ModelReply(text="t", row_fields={field: [1]})
-    rows = [Message(seq=1, role=Role.ASSISTANT, body=assistant_body(reply))]
-    assert prepare(rows) == [assistant_body(ModelReply(text="t"))]
+    rows = [Message(seq=1, role=Role.ASSISTANT, body=build_assistant_body(reply))]
+    assert build_messages(rows) == [build_assistant_body(ModelReply(text="t"))]
     kept = WireNeeds(keeps_reasoning_details=True, keeps_response_items=True, keeps_anthropic_blocks=True)
-    assert prepare(rows, kept) == [assistant_body(reply)]
+    assert build_messages(rows, kept) == [build_assistant_body(reply)]
 
 
 def test_an_endpoint_gets_back_what_it_needs() -> None:
@@ -274,13 +274,13 @@ def test_an_endpoint_gets_back_what_it_needs() -> None:
     )
     needs = WireNeeds(keeps_thought_signatures=True, keeps_reasoning_details=True, keeps_response_items=True)
     sent = call("c", call_id="c", extra_content={"s": 1})
-    assert translated(row, needs) == assistant("t", sent, reasoning_details=[1], codex_message_items=[1])
+    assert translate_row(row, needs) == assistant("t", sent, reasoning_details=[1], codex_message_items=[1])
 
 
 def test_the_sidecar_is_sent_in_place_of_the_shown_text() -> None:
     shown = {**user("hi"), "api_content": "hi\n<memory>"}
-    assert translated(shown) == user("hi\n<memory>")
-    assert prepare(stored([shown])) == [user_body("hi\n<memory>")]
+    assert translate_row(shown) == user("hi\n<memory>")
+    assert build_messages(stored([shown])) == [build_user_body("hi\n<memory>")]
 
 
 @pytest.mark.parametrize(
@@ -296,12 +296,14 @@ def test_the_sidecar_is_sent_in_place_of_the_shown_text() -> None:
 )
 def test_reasoning_is_echoed_where_its_absence_is_refused(row: Row, echo: str) -> None:
     needs = WireNeeds(echoes_reasoning=True)
-    assert translated(row, needs)["reasoning_content"] == echo
+    assert translate_row(row, needs)["reasoning_content"] == echo
     assert (
-        json.loads(prepare(stored([row, result()] if "tool_calls" in row else [row]), needs)[0])["reasoning_content"]
+        json.loads(build_messages(stored([row, result()] if "tool_calls" in row else [row]), needs)[0])[
+            "reasoning_content"
+        ]
         == echo
     )
-    assert "reasoning_content" not in translated(row, STANDARD)
+    assert "reasoning_content" not in translate_row(row, STANDARD)
 
 
 @pytest.mark.parametrize(
@@ -340,10 +342,10 @@ def healthy(turns: int, *, arguments: str = '{"path":"a"}', reasoning: str | Non
         ids = (f"c{turn}a", f"c{turn}b")
         requests = tuple(ToolRequest(id=id, name="read_file", arguments=arguments) for id in ids)
         bodies = [
-            (Role.USER, user_body(f"question {turn}")),
-            (Role.ASSISTANT, assistant_body(ModelReply(text="", tool_requests=requests, reasoning=reasoning))),
-            *((Role.TOOL, tool_body(id, "result")) for id in ids),
-            (Role.ASSISTANT, assistant_body(ModelReply(text=f"answer {turn}", reasoning=reasoning))),
+            (Role.USER, build_user_body(f"question {turn}")),
+            (Role.ASSISTANT, build_assistant_body(ModelReply(text="", tool_requests=requests, reasoning=reasoning))),
+            *((Role.TOOL, build_tool_body(id, "result")) for id in ids),
+            (Role.ASSISTANT, build_assistant_body(ModelReply(text=f"answer {turn}", reasoning=reasoning))),
         ]
         rows += [_row(len(rows) + offset, role, body) for offset, (role, body) in enumerate(bodies, start=1)]
     return rows
@@ -351,7 +353,7 @@ def healthy(turns: int, *, arguments: str = '{"path":"a"}', reasoning: str | Non
 
 def test_a_healthy_history_passes_as_it_is() -> None:
     rows = healthy(3)
-    assert list(prepare(rows)) == [row.body for row in rows]
+    assert list(build_messages(rows)) == [row.body for row in rows]
 
 
 def test_a_healthy_history_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,30 +363,30 @@ def test_a_healthy_history_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(body: str) -> dict[str, Any]:
         raise AssertionError(f"parsed {body!r}")
 
-    monkeypatch.setattr(pipeline, "_parsed", refuse)
-    assert list(prepare(rows)) == [row.body for row in rows]
+    monkeypatch.setattr(pipeline, "_parse_row", refuse)
+    assert list(build_messages(rows)) == [row.body for row in rows]
 
 
 def test_a_row_with_calls_is_translated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = healthy(3, arguments='{"only":"here"}')
-    first = prepare(rows)
+    first = build_messages(rows)
 
     def refuse(body: str) -> dict[str, Any]:
         raise AssertionError(f"parsed {body!r}")
 
-    monkeypatch.setattr(pipeline, "_parsed", refuse)
-    assert prepare(rows) == first
+    monkeypatch.setattr(pipeline, "_parse_row", refuse)
+    assert build_messages(rows) == first
 
 
 def test_reasoning_is_not_sent_to_strict_providers() -> None:
-    sent = [json.loads(body) for body in prepare(healthy(2, reasoning="hm"))]
+    sent = [json.loads(body) for body in build_messages(healthy(2, reasoning="hm"))]
     assert not any("reasoning" in row for row in sent)
     assert len(sent) == 10
 
 
 def test_ordinary_text_may_look_like_a_private_field() -> None:
     body = canonical_json(assistant('reasoning: "tool_calls":[ "type":"function" "api_content":'))
-    assert prepare([_row(1, Role.ASSISTANT, body)]) == [body]
+    assert build_messages([_row(1, Role.ASSISTANT, body)]) == [body]
 
 
 @pytest.mark.parametrize(
@@ -409,12 +411,12 @@ def test_ordinary_text_may_look_like_a_private_field() -> None:
     ],
 )
 def test_an_odd_history_is_put_right(rows: list[Row], expected: list[Row]) -> None:
-    assert [json.loads(body) for body in prepare(stored(rows))] == expected
+    assert [json.loads(body) for body in build_messages(stored(rows))] == expected
 
 
 def test_a_row_that_is_no_object_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON object"):
-        prepare([_row(1, Role.USER, "[1]"), _row(2, Role.USER, "[2]")])
+        build_messages([_row(1, Role.USER, "[1]"), _row(2, Role.USER, "[2]")])
 
 
 _contents = st.sampled_from(["", "a", " b ", "reasoning", '"tool_calls":[', "é\ud800", "\u2028"])
@@ -435,36 +437,38 @@ def _history(turns: list[tuple[str, list[str], str | None]]) -> list[Message]:
         rows.append(_row(len(rows) + 1, role, body))
 
     for turn, (text, calls, reasoning) in enumerate(turns):
-        add(Role.USER, user_body(text))
+        add(Role.USER, build_user_body(text))
         requests = tuple(ToolRequest(id=f"{turn}.{n}", name="t", arguments=args) for n, args in enumerate(calls))
         if requests:
-            add(Role.ASSISTANT, assistant_body(ModelReply(text=text, tool_requests=requests, reasoning=reasoning)))
+            add(
+                Role.ASSISTANT, build_assistant_body(ModelReply(text=text, tool_requests=requests, reasoning=reasoning))
+            )
             for request in requests:
-                add(Role.TOOL, tool_body(request.id, text))
-        add(Role.ASSISTANT, assistant_body(ModelReply(text="done", reasoning=reasoning)))
+                add(Role.TOOL, build_tool_body(request.id, text))
+        add(Role.ASSISTANT, build_assistant_body(ModelReply(text="done", reasoning=reasoning)))
     return rows
 
 
 @given(_turns, st.booleans())
 def test_both_ways_give_the_same_bytes(turns: list[tuple[str, list[str], str | None]], echoes: bool) -> None:
     rows, needs = _history(turns), WireNeeds(echoes_reasoning=echoes)
-    assert list(prepare(rows, needs)) == list(repaired(rows, needs))
+    assert list(build_messages(rows, needs)) == list(repair_messages(rows, needs))
 
 
 @given(_turns, _turns)
 def test_the_next_prompt_begins_with_the_last_one(
     before: list[tuple[str, list[str], str | None]], after: list[tuple[str, list[str], str | None]]
 ) -> None:
-    first = list(prepare(_history(before)))
-    assert list(prepare(_history(before + after)))[: len(first)] == first
+    first = list(build_messages(_history(before)))
+    assert list(build_messages(_history(before + after)))[: len(first)] == first
 
 
 def test_trouble_at_the_end_does_not_change_the_bytes_before() -> None:
     rows = healthy(3, arguments='{ "b":1, "a": 2 }', reasoning="hm")
-    quick = list(prepare(rows))
+    quick = list(build_messages(rows))
     seq = len(rows)
-    odd = [*rows, _row(seq + 1, Role.USER, user_body("x")), _row(seq + 2, Role.USER, user_body("y"))]
-    assert list(prepare(odd)) == [*quick, user_body("x\n\ny")]
+    odd = [*rows, _row(seq + 1, Role.USER, build_user_body("x")), _row(seq + 2, Role.USER, build_user_body("y"))]
+    assert list(build_messages(odd)) == [*quick, build_user_body("x\n\ny")]
 
 
 _wild_rows = st.lists(
@@ -492,7 +496,7 @@ def test_any_history_can_be_imported_and_is_well_then(history: list[dict[str, An
             assert not all(isinstance(json.loads(one.body)["content"], str) for one in (row, following))
         assert not (Role.ASSISTANT is row.role is following.role)
     assert import_history([json.loads(body) for body in bodies]) == bodies
-    sent = [json.loads(body) for body in prepare(rows)]
+    sent = [json.loads(body) for body in build_messages(rows)]
     for position, row in enumerate(sent):
         answers = [one["tool_call_id"] for one in sent[position + 1 :][: len(row.get("tool_calls", ()))]]
         assert sorted(answers) == sorted(one["id"] for one in row.get("tool_calls", ()))
@@ -520,7 +524,7 @@ def test_numbers_that_json_does_not_have_are_refused() -> None:
 
 def test_a_long_history_is_prepared_in_a_moment() -> None:
     rows = healthy(1_000, arguments=canonical_json({"content": "x" * 2_000}), reasoning="hm")
-    prepare(rows)
+    build_messages(rows)
     started = time.process_time()
-    prepare(rows)
+    build_messages(rows)
     assert time.process_time() - started < 0.5

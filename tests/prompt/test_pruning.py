@@ -7,20 +7,20 @@ from typing import Any
 
 from hermes_worker.agent.prompt.compaction import (
     PROTECTED,
-    compaction_body,
+    add_futile_count,
+    build_compaction_body,
+    build_pruning_body,
+    estimate_tokens,
+    find_share,
     is_futile,
     plan_compaction,
     plan_pruning,
-    pruning_body,
-    share_for,
-    tokens_in,
     trigger_tokens,
-    with_gain,
 )
-from hermes_worker.agent.prompt.pipeline import prepare
-from hermes_worker.core.compactions import facts_of, visible
+from hermes_worker.agent.prompt.pipeline import build_messages
+from hermes_worker.core.compactions import parse_facts, select_visible
 from hermes_worker.core.messages import Message, Role, canonical_json
-from hermes_worker.core.pruning import pruned, without_repeats
+from hermes_worker.core.pruning import drop_repeated_results, shorten_results
 
 Body = dict[str, Any]
 
@@ -48,7 +48,7 @@ def also(history: list[Message], body: str) -> list[Message]:
 
 def test_a_long_result_is_one_line_that_says_what_it_was() -> None:
     document = canonical_json({"exit_code": 2, "output": "make: *** no rule\n" + "x\n" * 300})
-    [_, shown] = pruned(rows(*called(1, document)), 2)
+    [_, shown] = shorten_results(rows(*called(1, document)), 2)
     assert said(shown).startswith('[terminal {"command":"make"}] exit 2, ')
     assert "make: *** no rule" in said(shown) and len(said(shown)) < 300
     assert json.loads(shown.body)["tool_call_id"] == "c1", "the call keeps its result"
@@ -56,40 +56,47 @@ def test_a_long_result_is_one_line_that_says_what_it_was() -> None:
 
 def test_of_equal_results_the_newest_stays_whole() -> None:
     history = rows(*called(1, "same " * 100), *called(2, "same " * 100), *called(3, "same " * 100))
-    assert ["later call" in said(row) for row in pruned(history, 4)] == [False, True, False, False, False, False]
-    assert said(without_repeats(history)[1]) == "[the same result as that of a later call]"
-    assert without_repeats(history)[5] == history[5]
+    assert ["later call" in said(row) for row in shorten_results(history, 4)] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert said(drop_repeated_results(history)[1]) == "[the same result as that of a later call]"
+    assert drop_repeated_results(history)[5] == history[5]
 
 
 def test_short_results_and_newer_rows_stay_to_the_byte() -> None:
     history = rows(*called(1, "short"), *called(2, "y" * 5_000))
-    assert pruned(history, 2) == history
-    assert pruned(history, 4)[:3] == history[:3]
-    assert pruned(history, 0) is history
+    assert shorten_results(history, 2) == history
+    assert shorten_results(history, 4)[:3] == history[:3]
+    assert shorten_results(history, 0) is history
 
 
 def test_long_texts_in_arguments_are_cut_and_stay_json() -> None:
     written = canonical_json({"path": "/a", "content": "z" * 4_000, "lines": ["w" * 900]})
-    [call, _] = pruned(rows(*called(1, "ok", arguments=written)), 2)
+    [call, _] = shorten_results(rows(*called(1, "ok", arguments=written)), 2)
     shown = json.loads(json.loads(call.body)["tool_calls"][0]["function"]["arguments"])
     assert shown["path"] == "/a" and len(shown["content"]) == 201 and len(shown["lines"][0]) == 201
 
 
 def test_a_reply_that_its_provider_signed_keeps_its_arguments() -> None:
     history = rows(*called(1, "ok", arguments=canonical_json({"content": "z" * 4_000}), extra_content={"s": "sig"}))
-    assert pruned(history, 2) == history
+    assert shorten_results(history, 2) == history
 
 
 def test_arguments_that_no_json_is_and_nested_ones_do_no_harm() -> None:
     deep = '{"a":' * 600 + '"x"' + "}" * 600
     for arguments in ("{broken " + "x" * 600, deep, "[" + "1," * 400 + "1]"):
         history = rows(*called(1, "ok", arguments=arguments))
-        assert [row.seq for row in pruned(history, 2)] == [1, 2]
+        assert [row.seq for row in shorten_results(history, 2)] == [1, 2]
 
 
 def test_old_images_are_named_and_not_shown() -> None:
     parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9_000}}]
-    [_, shown] = pruned(rows(called(1, "")[0], {"role": "tool", "tool_call_id": "c1", "content": parts}), 2)
+    [_, shown] = shorten_results(rows(called(1, "")[0], {"role": "tool", "tool_call_id": "c1", "content": parts}), 2)
     assert "[an image]" in said(shown) and len(shown.body) < 400
 
 
@@ -105,14 +112,14 @@ def test_a_pruned_transcript_is_a_view_that_later_rows_do_not_change() -> None:
     through = plan_pruning(history, over=10_000, trigger=20_000)
     assert through is not None
     assert len(history) - through >= PROTECTED.tail_rows
-    once = also(history, pruning_body(history, through))
-    shown = visible(once)
-    assert tokens_in(shown) <= tokens_in(history) - 10_000
+    once = also(history, build_pruning_body(history, through))
+    shown = select_visible(once)
+    assert estimate_tokens(shown) <= estimate_tokens(history) - 10_000
     assert [row.seq for row in shown] == [row.seq for row in history], "no row is gone"
     assert shown[through:] == history[through:]
-    assert list(prepare(shown)) == [row.body for row in shown]
+    assert list(build_messages(shown)) == [row.body for row in shown]
     grown = [*once, *(Message(seq=len(once) + n, role=Role(b["role"]), body=canonical_json(b)) for n, b in enumerate(called(999, "0 " + "x" * 2_000), 1))]  # fmt: skip  # noqa: E501
-    assert list(visible(grown))[: len(shown)] == list(shown), "an equal result that comes later changes nothing"
+    assert list(select_visible(grown))[: len(shown)] == list(shown), "an equal result that comes later changes nothing"
     assert history == long_history(60), "nor is a stored row another one"
 
 
@@ -126,10 +133,10 @@ def test_a_summary_after_pruning_and_pruning_after_a_summary_keep_both() -> None
     history = long_history(60)
     plan = plan_compaction(history, trigger=20_000)
     assert plan is not None
-    summarised = also(history, compaction_body(plan, "the notes"))
-    newest = also(summarised, pruning_body(summarised, plan.through + 4))
-    assert any("the notes" in row.body for row in visible(newest))
-    assert facts_of(newest[-1]).pruned == plan.through + 4
+    summarised = also(history, build_compaction_body(plan, "the notes"))
+    newest = also(summarised, build_pruning_body(summarised, plan.through + 4))
+    assert any("the notes" in row.body for row in select_visible(newest))
+    assert parse_facts(newest[-1]).pruned == plan.through + 4
     again = plan_compaction(newest, trigger=4_000)
     assert again is not None and again.previous == "the notes"
 
@@ -143,7 +150,7 @@ def test_two_compactions_that_gained_nothing_stop_the_third_until_more_was_said(
         plan = plan_compaction(history, trigger=20_000)
         assert plan is not None
         # The system prompt and the tools are so large that nothing helps.
-        body = with_gain(history, compaction_body(plan, "n"), tokens=10**6, trigger=20_000)
+        body = add_futile_count(history, build_compaction_body(plan, "n"), tokens=10**6, trigger=20_000)
         history = also(history, body)
         assert is_futile(history, trigger=20_000) is expected
         more = called(900 + len(history), "y" * 6_000)
@@ -156,19 +163,19 @@ def test_a_compaction_that_gained_something_is_counted_for_nothing() -> None:
     history = long_history(60)
     plan = plan_compaction(history, trigger=20_000)
     assert plan is not None
-    body = compaction_body(plan, "n")
-    assert with_gain(history, body, tokens=tokens_in(history) + 100, trigger=20_000) == body
+    body = build_compaction_body(plan, "n")
+    assert add_futile_count(history, body, tokens=estimate_tokens(history) + 100, trigger=20_000) == body
 
 
 def test_models_have_shares_of_their_own() -> None:
-    assert share_for("openai", "gpt-4o", 0.5) == (0.5, False)
-    assert share_for("openrouter", "arcee-ai/Trinity-Mini", 0.5) == (0.75, False)
-    assert share_for("openai-codex", "gpt-5.5", 0.5) == (0.85, False)
-    assert share_for("openai-codex", "gpt-5.5-spark", 0.5) == (0.7, False)
-    assert share_for("openai-codex", "gpt-5.5", 0.9) == (0.9, False), "the table only raises"
+    assert find_share("openai", "gpt-4o", 0.5) == (0.5, False)
+    assert find_share("openrouter", "arcee-ai/Trinity-Mini", 0.5) == (0.75, False)
+    assert find_share("openai-codex", "gpt-5.5", 0.5) == (0.85, False)
+    assert find_share("openai-codex", "gpt-5.5-spark", 0.5) == (0.7, False)
+    assert find_share("openai-codex", "gpt-5.5", 0.9) == (0.9, False), "the table only raises"
     own = (("gpt-5.5*", 0.3), ("*", 0.6))
-    assert share_for("openai-codex", "gpt-5.5-spark", 0.5, own) == (0.3, True)
-    assert share_for("x", "acme/gpt-5.5", 0.5, own) == (0.3, True)
-    assert share_for("x", "other", 0.5, own) == (0.6, True)
+    assert find_share("openai-codex", "gpt-5.5-spark", 0.5, own) == (0.3, True)
+    assert find_share("x", "acme/gpt-5.5", 0.5, own) == (0.3, True)
+    assert find_share("x", "other", 0.5, own) == (0.6, True)
     assert trigger_tokens(200_000, None, 0.4, is_exact=True) == 80_000
     assert trigger_tokens(200_000, None, 0.4) == 150_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock, shortened
+from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock, shorten_text
 from hermes_worker.agent.prompt.system import (
     ACT_DO_NOT_ANNOUNCE,
     DEFAULT_IDENTITY,
@@ -19,10 +19,10 @@ from hermes_worker.agent.prompt.system import (
     PromptParts,
     build_system_prompt,
     context_chars_max,
-    is_for,
-    renamed,
+    names_model,
+    rename_model,
 )
-from hermes_worker.services.context import pure_blocks
+from hermes_worker.services.context import compute_pure_blocks
 
 BARE = PromptParts(model="claude-sonnet-4-6", provider="anthropic", today=date(2026, 10, 5))
 FULL = replace(
@@ -88,9 +88,9 @@ def test_an_identity_replaces_the_default() -> None:
     ("source", "heading"), [("cron", "# Scheduled run"), ("webhook", "# Run started by a webhook")]
 )
 def test_a_run_nobody_watches_is_told_so(source: str, heading: str) -> None:
-    blocks = pure_blocks(ContextFacts(tenant="default", source=source))
+    blocks = compute_pure_blocks(ContextFacts(tenant="default", source=source))
     assert heading in build_system_prompt(replace(BARE, blocks=blocks))
-    assert pure_blocks(ContextFacts(tenant="default", source="api")) == ()
+    assert compute_pure_blocks(ContextFacts(tenant="default", source="api")) == ()
 
 
 @given(st.permutations(sorted(FULL.tools)))
@@ -114,11 +114,11 @@ def test_a_name_cannot_forge_a_section() -> None:
 
 
 def test_a_long_file_keeps_its_head_and_tail() -> None:
-    text = shortened("a" * 500 + "b" * 500, 100)
+    text = shorten_text("a" * 500 + "b" * 500, 100)
     assert text.startswith("a" * 70 + "\n")
     assert text.endswith("\n" + "b" * 20)
     assert "910 characters left out" in text
-    assert shortened("short", 100) == "short"
+    assert shorten_text("short", 100) == "short"
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,15 @@ def test_the_room_for_a_file_grows_with_the_window(window: int, expected: int) -
 
 def test_a_stored_prompt_is_used_again_for_its_own_model_only() -> None:
     text = build_system_prompt(replace(FULL, instructions="Model: other\nProvider: other"))
-    assert is_for(text, model="claude-sonnet-4-6", provider="anthropic")
-    assert not is_for(text, model="other", provider="anthropic")
-    assert not is_for(text, model="claude-sonnet-4-6", provider="other")
-    assert not is_for("no lines here", model="m", provider="p")
+    assert names_model(text, model="claude-sonnet-4-6", provider="anthropic")
+    assert not names_model(text, model="other", provider="anthropic")
+    assert not names_model(text, model="claude-sonnet-4-6", provider="other")
+    assert not names_model("no lines here", model="m", provider="p")
 
 
 def test_a_fallback_renames_the_last_lines_only() -> None:
     text = build_system_prompt(replace(FULL, instructions="Model: other\nProvider: other"))
-    changed = renamed(text, model=r"gpt\1", provider="openai\nx")
-    assert is_for(changed, model=r"gpt\1", provider="openai x")
+    changed = rename_model(text, model=r"gpt\1", provider="openai\nx")
+    assert names_model(changed, model=r"gpt\1", provider="openai x")
     assert "Model: other\nProvider: other" in changed
-    assert renamed("no lines here", model="m", provider="p") == "no lines here"
+    assert rename_model("no lines here", model="m", provider="p") == "no lines here"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.messages import ToolRequest, Usage, assistant_body
-from hermes_worker.models.catalog import issuer_at, thinking_policy
+from hermes_worker.core.messages import ToolRequest, Usage, build_assistant_body
+from hermes_worker.models.catalog import find_issuer, thinking_policy
 from hermes_worker.models.wires.conversions.anthropic import (
     IMAGE_REMOVED,
     ThinkingPolicy,
@@ -191,11 +191,11 @@ def test_thinking_that_somebody_else_signed_is_not_shown_to_anthropic(issuer: st
 
 def test_a_row_remembers_who_signed_it_unless_that_was_anthropic() -> None:
     message = {"content": [SIGNED, text("a")], "stop_reason": "end_turn"}
-    assert from_message(message, issuer=issuer_at("api.minimax.io")).row_fields == {
+    assert from_message(message, issuer=find_issuer("api.minimax.io")).row_fields == {
         "reasoning_details": [SIGNED],
         "anthropic_issuer": "other:api.minimax.io",
     }
-    assert from_message(message, issuer=issuer_at("api.anthropic.com")).row_fields == {"reasoning_details": [SIGNED]}
+    assert from_message(message, issuer=find_issuer("api.anthropic.com")).row_fields == {"reasoning_details": [SIGNED]}
 
 
 def test_a_row_is_sent_the_same_however_many_follow_it() -> None:
@@ -211,13 +211,13 @@ def test_a_row_is_sent_the_same_however_many_follow_it() -> None:
 def test_thinking_between_texts_keeps_its_place() -> None:
     blocks = [SIGNED, text("first"), {**SIGNED, "signature": "s2"}, text("second")]
     reply = from_message({"content": blocks, "stop_reason": "end_turn"})
-    row = json.loads(assistant_body(reply))
+    row = json.loads(build_assistant_body(reply))
     assert to_messages([row]).messages[0]["content"] == blocks
 
 
 def test_blank_text_between_stored_blocks_is_left_out() -> None:
     reply = from_message({"content": [SIGNED, text("\n\n"), tool_use()], "stop_reason": "tool_use"})
-    row = json.loads(assistant_body(reply))
+    row = json.loads(build_assistant_body(reply))
     assert to_messages([row, result()]).messages[0]["content"] == [SIGNED, tool_use()]
 
 
@@ -418,7 +418,7 @@ def test_a_reply_is_read_block_by_block() -> None:
     assert reply.usage == Usage(input=5, output=7, cache_read=11, cache_write=13)
     redacted = {"type": "redacted_thinking", "data": "d"}
     assert reply.row_fields["reasoning_details"] == [SIGNED, redacted]
-    row = json.loads(assistant_body(reply))
+    row = json.loads(build_assistant_body(reply))
     replayed = to_messages([row, result()]).messages[0]["content"]
     assert replayed == [SIGNED, text("a"), redacted, tool_use("1", {"a": 2, "b": 1}), text("b")]
 

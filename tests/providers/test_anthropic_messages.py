@@ -19,10 +19,10 @@ from hermes_worker.core.messages import (
     ModelRequest,
     ToolRequest,
     Usage,
-    assistant_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
     canonical_json,
-    tool_body,
-    user_body,
 )
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.anthropic_messages import AnthropicMessages, Dialect, request_body
@@ -32,7 +32,7 @@ from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, Stre
 KEY = "sk-test-0123456789abcdefghij"
 SYSTEM = canonical_json({"role": "system", "content": "be brief"})
 TOOL = canonical_json({"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}})
-REQUEST = ModelRequest(model="claude-sonnet-4.6", messages=(SYSTEM, user_body("hello")), tools=(TOOL,))
+REQUEST = ModelRequest(model="claude-sonnet-4.6", messages=(SYSTEM, build_user_body("hello")), tools=(TOOL,))
 
 START = {"type": "message_start", "message": {"model": "claude", "usage": {"input_tokens": 12, "output_tokens": 1}}}
 STOP = {"type": "message_stop"}
@@ -143,7 +143,7 @@ def test_an_effort_is_asked_for_only_when_there_is_one() -> None:
     endpoint = Endpoint(base_url="https://api.anthropic.com")
 
     def sent(effort: str | None) -> dict[str, Any]:
-        request = ModelRequest(model="claude-sonnet-4-6", messages=(user_body("x"),), reasoning_effort=effort)
+        request = ModelRequest(model="claude-sonnet-4-6", messages=(build_user_body("x"),), reasoning_effort=effort)
         parsed: dict[str, Any] = json.loads(request_body(request, endpoint, Dialect()))
         return parsed
 
@@ -154,11 +154,13 @@ def test_an_effort_is_asked_for_only_when_there_is_one() -> None:
 
 def test_the_same_rows_give_the_same_bytes_and_the_next_request_begins_with_them() -> None:
     endpoint = Endpoint(base_url="https://api.anthropic.com")
-    asked = assistant_body(ModelReply(text="", tool_requests=(ToolRequest(id="t1", name="terminal", arguments="{}"),)))
-    rows = [SYSTEM, user_body("hello"), asked, tool_body("t1", "done")]
+    asked = build_assistant_body(
+        ModelReply(text="", tool_requests=(ToolRequest(id="t1", name="terminal", arguments="{}"),))
+    )
+    rows = [SYSTEM, build_user_body("hello"), asked, build_tool_body("t1", "done")]
     before = request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), endpoint, Dialect())
     again = request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), endpoint, Dialect())
-    later_rows = [*rows, assistant_body(ModelReply(text="ok")), user_body("more")]
+    later_rows = [*rows, build_assistant_body(ModelReply(text="ok")), build_user_body("more")]
     after = request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), endpoint, Dialect())
 
     assert before == again
@@ -173,7 +175,9 @@ def test_reasoning_that_was_rejected_is_left_out() -> None:
             "reasoning_details": [{"type": "thinking", "thinking": "hm", "signature": "s"}],
         }
     )
-    request = ModelRequest(model="m", messages=(user_body("x"), row, user_body("y")), replays_reasoning=False)
+    request = ModelRequest(
+        model="m", messages=(build_user_body("x"), row, build_user_body("y")), replays_reasoning=False
+    )
 
     assert b"signature" not in request_body(request, Endpoint(base_url="https://api.anthropic.com"), Dialect())
 
@@ -201,7 +205,7 @@ def test_a_refusal_of_the_way_of_asking_is_answered_and_remembered(said: str, ef
         else:
             reply.document(200, {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"})
 
-    request = ModelRequest(model="claude-opus-4-7", messages=(user_body("x"),), reasoning_effort=effort)
+    request = ModelRequest(model="claude-opus-4-7", messages=(build_user_body("x"),), reasoning_effort=effort)
     with FaultServer(handler) as server:
         provider = AnthropicMessages(Endpoint(base_url=server.base_url, api_key=KEY))
         assert [ask(provider, request).text for _ in range(2)] == ["hello", "hello"]

@@ -3,17 +3,17 @@ from pathlib import Path
 import pytest
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.models import listing
+from hermes_worker.models import provider_tables as listing
 from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
-    address_of,
     find_provider,
     forces_completion_cap,
     host_matches,
     hostname,
     is_local,
     output_cap_parameter,
+    provider_address,
     provider_of_host,
     provider_rows,
     resolve_wire,
@@ -61,9 +61,9 @@ def test_every_row_says_where_it_was_read() -> None:
 
 def test_the_documentation_has_every_row_and_says_which_were_called() -> None:
     text = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
-    for mark, table in (("providers", listing.providers_table()), ("wires", listing.wires_table())):
+    for mark, table in (("providers", listing.render_providers()), ("wires", listing.render_wires())):
         written = text.partition(f"<!-- {mark}:begin -->")[2].partition(f"<!-- {mark}:end -->")[0]
-        assert written.strip() == table, "run: python -m hermes_worker.models.listing"
+        assert written.strip() == table, "run: python -m hermes_worker.models.provider_tables"
 
 
 def test_a_provider_without_a_common_address_says_what_its_address_looks_like() -> None:
@@ -91,11 +91,14 @@ def test_the_narrowest_row_owns_an_address(base_url: str, name: str) -> None:
 
 def test_an_address_follows_the_region() -> None:
     kimi = provider_rows()["kimi"]
-    assert (address_of(kimi), address_of(kimi, "cn")) == ("https://api.moonshot.ai/v1", "https://api.moonshot.cn/v1")
+    assert (provider_address(kimi), provider_address(kimi, "cn")) == (
+        "https://api.moonshot.ai/v1",
+        "https://api.moonshot.cn/v1",
+    )
     with pytest.raises(ConfigurationError, match=r"'kimi'.*'mars'.*cn"):
-        address_of(kimi, "mars")
+        provider_address(kimi, "mars")
     with pytest.raises(ConfigurationError, match=r"'groq'.*model\.base_url"):
-        address_of(provider_rows()["groq"], "eu")
+        provider_address(provider_rows()["groq"], "eu")
 
 
 def test_every_region_of_a_provider_is_an_address_of_its_own() -> None:

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.core.messages import Delta, ToolRequest, Usage, assistant_body
-from hermes_worker.core.recovery.repair import arguments_text
-from hermes_worker.models.calling import _parsed
+from hermes_worker.core.messages import Delta, ToolRequest, Usage, build_assistant_body
+from hermes_worker.core.recovery.repair import dump_arguments
+from hermes_worker.models.exchange import _parse_json
 from hermes_worker.models.wires.chat_reply import (
     CutShort,
     MalformedReply,
     ReplyAssembler,
     StreamedError,
-    generated_id,
-    usage_of,
+    make_call_id,
+    parse_usage,
 )
 
 
@@ -103,7 +103,7 @@ def test_a_missing_id_is_derived_from_the_call_itself() -> None:
 
     ids = [r.id for r in assembler.finish().tool_requests]
 
-    assert ids == [generated_id("one", "{}", 0), generated_id("one", "{}", 1)]
+    assert ids == [make_call_id("one", "{}", 0), make_call_id("one", "{}", 1)]
     assert ids[0] != ids[1]
     assert all(re.fullmatch("[a-zA-Z0-9]{9}", each) for each in ids)
 
@@ -114,7 +114,7 @@ def test_two_calls_never_share_an_id() -> None:
     ids = [r.id for r in assembler.finish().tool_requests]
 
     assert ids[0] == "a"
-    assert ids[1] == generated_id("two", "{}", 1)
+    assert ids[1] == make_call_id("two", "{}", 1)
 
 
 def test_arguments_sent_as_an_object_become_canonical_text() -> None:
@@ -236,7 +236,7 @@ def test_a_stream_that_broke_after_its_finish_reason_is_whole() -> None:
     ],
 )
 def test_usage_counts_cached_tokens_once(usage: dict[str, Any], expected: Usage) -> None:
-    assert usage_of(usage) == expected
+    assert parse_usage(usage) == expected
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_reasoning_blocks_are_put_together_and_kept_for_the_row() -> None:
             {"type": "reasoning.encrypted", "index": 1, "data": "abc"},
         ]
     }
-    assert json.loads(assistant_body(reply))["reasoning_details"][1]["data"] == "abc"
+    assert json.loads(build_assistant_body(reply))["reasoning_details"][1]["data"] == "abc"
 
 
 def test_a_thought_signature_is_kept_with_its_call() -> None:
@@ -319,7 +319,7 @@ def test_a_thought_signature_is_kept_with_its_call() -> None:
 
     reply = assembler.finish()
 
-    assert json.loads(assistant_body(reply))["tool_calls"] == [
+    assert json.loads(build_assistant_body(reply))["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "one", "arguments": "{}"}, "extra_content": signature}
     ]
 
@@ -327,10 +327,10 @@ def test_a_thought_signature_is_kept_with_its_call() -> None:
 @pytest.mark.parametrize("value", ["1e400", "NaN", "-Infinity"])
 def test_arguments_sent_as_an_object_keep_what_json_cannot_say_as_text(value: str) -> None:
     """A row cannot hold infinity; the tool's schema says then what is wrong."""
-    document = _parsed(b'{"n": %s, "m": 1.5}' % value.encode())
+    document = _parse_json(b'{"n": %s, "m": 1.5}' % value.encode())
 
     assert document == {"n": value, "m": 1.5}
-    assert ToolRequest(id="c", name="t", arguments=arguments_text(document)).arguments == f'{{"m":1.5,"n":"{value}"}}'
+    assert ToolRequest(id="c", name="t", arguments=dump_arguments(document)).arguments == f'{{"m":1.5,"n":"{value}"}}'
 
 
 # ------------------------------------------------------------------------------------------------------ older and other

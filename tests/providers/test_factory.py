@@ -7,7 +7,7 @@ from support.fault_server import FaultServer, say_hello
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.messages import ModelRequest, user_body
+from hermes_worker.core.messages import ModelRequest, build_user_body
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.factory import build_provider
 from hermes_worker.models.wires.anthropic_messages import AnthropicMessages
@@ -40,7 +40,7 @@ def test_a_provider_name_and_a_key_are_enough() -> None:
 def test_an_address_alone_is_enough_for_a_server_of_ones_own() -> None:
     with FaultServer(say_hello) as server:
         provider = build_provider(Settings(base_url=server.base_url))
-        request = ModelRequest(model="m", messages=(user_body("x"),))
+        request = ModelRequest(model="m", messages=(build_user_body("x"),))
 
         assert provider.ask(request, on_delta=lambda _: None, abort=AbortSignal()).text == "hello"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hermes_worker.models.wires.framing import Reframed
+from hermes_worker.models.wires.framing import ChunkReframer
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HEADS = [
@@ -33,7 +33,7 @@ class Seen:
 
 
 def seen(reads: list[bytes], *, is_reframed: bool) -> Seen:
-    client, frames, result = h11.Connection(h11.CLIENT), Reframed(), Seen()
+    client, frames, result = h11.Connection(h11.CLIENT), ChunkReframer(), Seen()
     client.send(h11.Request(method="POST", target="/", headers=[("host", "h"), ("content-length", "0")]))
     client.send(h11.EndOfMessage())
     if is_reframed:
@@ -114,13 +114,13 @@ def test_the_chunks_of_a_read_become_one() -> None:
 @pytest.mark.parametrize("extension", [b";a=b", b' ; token="x"'])
 def test_chunks_with_extensions_pass_as_they_came(extension: bytes) -> None:
     body = chunked([b"one", b"two"]).replace(b"3\r\n", b"3" + extension + b"\r\n")
-    frames = Reframed()
+    frames = ChunkReframer()
 
     assert frames.feed(CHUNKED + body) == CHUNKED + body
 
 
 def test_each_response_of_a_connection_is_looked_at_by_itself() -> None:
-    frames = Reframed()
+    frames = ChunkReframer()
     plain = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1\r\na\r\n2\r"
 
     first = frames.feed(CHUNKED + chunked([b"a", b"b"]) + b"0\r\n\r\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.models.identity import STAND_IN, described, endpoint_identity
+from hermes_worker.models.identity import STAND_IN, describe_endpoint, endpoint_identity
 from hermes_worker.settings import ModelSettings, Secret
 
 
@@ -24,5 +24,5 @@ def test_an_endpoint_is_known_by_its_address_alone(settings: ModelSettings, iden
 
 
 def test_the_stand_in_is_called_by_its_name() -> None:
-    assert described(STAND_IN) == "the scripted stand-in"
-    assert described("https://x.test") == "https://x.test"
+    assert describe_endpoint(STAND_IN) == "the scripted stand-in"
+    assert describe_endpoint("https://x.test") == "https://x.test"

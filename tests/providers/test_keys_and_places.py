@@ -12,20 +12,20 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Grant, Login
-from hermes_worker.core.messages import ModelRequest, user_body
+from hermes_worker.core.messages import ModelRequest, build_user_body
 from hermes_worker.models.base import Abort
 from hermes_worker.models.catalog import provider_rows, wire_rows
-from hermes_worker.models.chain import Chain
+from hermes_worker.models.chain import ProviderChain
 from hermes_worker.models.identity import endpoint_identity
-from hermes_worker.settings import as_environ, load
-from hermes_worker.wiring import auxiliary_chains_of, chain_of, endpoint_of, logins_of, tenant_models_of
+from hermes_worker.settings import load_settings, render_environ
+from hermes_worker.wiring import build_auxiliary_chains, build_chain, build_tenant_models, find_endpoint, list_logins
 
 
-def chain(home: Path, **environ: str) -> Chain:
-    return chain_of(load({"HERMES_MODEL": "m", **environ}, home=home))
+def chain(home: Path, **environ: str) -> ProviderChain:
+    return build_chain(load_settings({"HERMES_MODEL": "m", **environ}, home=home))
 
 
-def keys(chain: Chain, position: int = 0) -> list[str]:
+def keys(chain: ProviderChain, position: int = 0) -> list[str]:
     names = chain.credentials("", position) or [""]
     return [chain.route("", position, name).provider._endpoint.api_key for name in names]
 
@@ -39,8 +39,8 @@ def vendors() -> list[tuple[str, str]]:
 def test_every_provider_of_the_catalogue_is_reached_with_its_own_variable(
     tmp_path: Path, provider: str, variable: str
 ) -> None:
-    settings = load({"HERMES_PROVIDER": provider, variable: "sk-vendor"}, home=tmp_path)
-    assert endpoint_of(settings).api_key == "sk-vendor"
+    settings = load_settings({"HERMES_PROVIDER": provider, variable: "sk-vendor"}, home=tmp_path)
+    assert find_endpoint(settings).api_key == "sk-vendor"
 
 
 def test_numbered_variables_and_more_keys_make_a_pool(tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_providers_to_fall_back_on_have_pools_of_their_own(tmp_path: Path) -> No
 def test_each_call_beside_the_conversation_may_have_providers_of_its_own(tmp_path: Path, task: AuxTask) -> None:
     providers = {f"HERMES_{task.name}_PROVIDERS": "groq:tiny,openai:small,zai:none"}
     held = {"GROQ_API_KEY": "g1", "OPENAI_API_KEY": "k1"}
-    aside = auxiliary_chains_of(load({"HERMES_MODEL": "m", **held, **providers}, home=tmp_path))
+    aside = build_auxiliary_chains(load_settings({"HERMES_MODEL": "m", **held, **providers}, home=tmp_path))
     own = aside[task]
     routes = [own.route("", position) for position in range(len(own))]
     assert [(route.name, route.model) for route in routes] == [("groq", "tiny"), ("openai", "small")]
     assert set(aside) == {task}
-    assert auxiliary_chains_of(load({"HERMES_MODEL": "m", **providers}, home=tmp_path)) == {}
+    assert build_auxiliary_chains(load_settings({"HERMES_MODEL": "m", **providers}, home=tmp_path)) == {}
 
 
 def test_a_provider_in_a_chain_may_have_an_address_of_its_own(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_provider_in_a_chain_may_have_an_address_of_its_own(tmp_path: Path) ->
         ",azure:gpt@https://me.openai.azure.com/openai/v1,vllm:sly@https://api.openai.com/v1"
     )
     given = {"VLLM_API_KEY": "v1", "OPENAI_API_KEY": "k1", "AZURE_OPENAI_API_KEY": "a1", "HERMES_API_KEY": "h1"}
-    aside = auxiliary_chains_of(load({**given, "HERMES_TITLE_PROVIDERS": named}, home=tmp_path))
+    aside = build_auxiliary_chains(load_settings({**given, "HERMES_TITLE_PROVIDERS": named}, home=tmp_path))
     own = aside[AuxTask.TITLE]
 
     found = [(own.route("", n).name, own.route("", n).model, own.route("", n).host) for n in range(len(own))]
@@ -112,7 +112,7 @@ def test_a_provider_in_a_chain_may_have_an_address_of_its_own(tmp_path: Path) ->
 @pytest.mark.parametrize("address", ["https://me:hunter2@gateway.test/v1", "https://", "http://gateway.test:0/v1"])
 def test_an_address_that_cannot_be_used_is_refused_and_not_shown(tmp_path: Path, address: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        load({"HERMES_TITLE_PROVIDERS": f"custom:m@{address}"}, home=tmp_path)
+        load_settings({"HERMES_TITLE_PROVIDERS": f"custom:m@{address}"}, home=tmp_path)
     assert "HERMES_TITLE_PROVIDERS" in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
@@ -125,7 +125,7 @@ def test_a_wrong_key_is_named_and_not_shown(tmp_path: Path) -> None:
 
 
 def test_more_keys_are_secrets_of_the_logs(tmp_path: Path) -> None:
-    settings = load({"HERMES_MORE_API_KEYS": "sk-more-1", "OPENAI_API_KEY_2": "sk-more-2"}, home=tmp_path)
+    settings = load_settings({"HERMES_MORE_API_KEYS": "sk-more-1", "OPENAI_API_KEY_2": "sk-more-2"}, home=tmp_path)
     assert {"sk-more-1", "sk-more-2"} <= {secret.reveal() for secret in settings.secrets}
     assert "sk-more" not in repr(settings)
 
@@ -144,7 +144,7 @@ def test_model_calls_go_through_the_proxy_that_is_set(tmp_path: Path) -> None:
             HERMES_MODEL_PROXY=f"http://127.0.0.1:{proxy.port}",
             HTTPS_PROXY="http://127.0.0.1:1",
         )
-        request = ModelRequest(model="m", messages=(user_body("hello"),))
+        request = ModelRequest(model="m", messages=(build_user_body("hello"),))
         reply = made.route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
 
     assert reply.text == "hello"
@@ -168,11 +168,11 @@ _LOGIN = {
 
 
 def test_logins_are_used_before_keys(tmp_path: Path) -> None:
-    settings = load({"HERMES_MODEL": "m", "OPENAI_API_KEY": "k1", **_LOGIN}, home=tmp_path)
-    made = chain_of(settings, _NoGrants())
+    settings = load_settings({"HERMES_MODEL": "m", "OPENAI_API_KEY": "k1", **_LOGIN}, home=tmp_path)
+    made = build_chain(settings, _NoGrants())
     names = made.credentials("", 0)
     assert len(names) == 3
-    assert list(names[:2]) == [login.name for login in logins_of(settings)]
+    assert list(names[:2]) == [login.name for login in list_logins(settings)]
     routes = [made.route("", 0, name) for name in names]
     assert [route.credential for route in routes] == list(names)
     assert [route.renew is not None for route in routes] == [True, True, False]
@@ -180,10 +180,10 @@ def test_logins_are_used_before_keys(tmp_path: Path) -> None:
 
 def test_one_login_needs_no_key_and_makes_no_pool(tmp_path: Path) -> None:
     one = {**_LOGIN, "HERMES_REFRESH_TOKENS": "refresh-0123456789", "HERMES_PROVIDER": "openai"}
-    settings = load({"HERMES_MODEL": "m", **one}, home=tmp_path)
-    made = chain_of(settings, _NoGrants())
+    settings = load_settings({"HERMES_MODEL": "m", **one}, home=tmp_path)
+    made = build_chain(settings, _NoGrants())
     assert (made.has_pools, made.credentials("", 0)) == (False, ())
-    assert made.route("", 0).credential == logins_of(settings)[0].name
+    assert made.route("", 0).credential == list_logins(settings)[0].name
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,17 @@ def test_a_login_that_cannot_work_names_the_setting_and_shows_nothing(
     tmp_path: Path, environ: dict[str, str], named: str
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        load({"HERMES_PROVIDER": "openai", **_LOGIN, **environ}, home=tmp_path)
+        load_settings({"HERMES_PROVIDER": "openai", **_LOGIN, **environ}, home=tmp_path)
     assert named in str(raised.value)
     assert "refresh-" not in str(raised.value)
 
 
 def test_logins_are_secrets_and_reach_child_processes(tmp_path: Path) -> None:
     more = {"HERMES_OAUTH_CLIENT_ID": "me", "HERMES_OAUTH_CLIENT_SECRET": "cs-0123456789", "HERMES_PROVIDER": "openai"}
-    settings = load({**_LOGIN, **more}, home=tmp_path)
+    settings = load_settings({**_LOGIN, **more}, home=tmp_path)
     assert {"refresh-0123456789", "cs-0123456789"} <= {secret.reveal() for secret in settings.secrets}
-    assert "0123456789" not in repr(settings) + repr(logins_of(settings))
-    assert logins_of(load(as_environ(settings), home=tmp_path)) == logins_of(settings)
+    assert "0123456789" not in repr(settings) + repr(list_logins(settings))
+    assert list_logins(load_settings(render_environ(settings), home=tmp_path)) == list_logins(settings)
 
 
 def test_an_entry_of_the_chain_may_have_a_key_of_its_own(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_headers_body_and_tier_of_a_provider_are_in_its_requests(tmp_path: Path)
     (tmp_path / "config.yaml").write_text(OPTIONS, encoding="utf-8")
     with FaultServer(answer) as server:
         made = chain(tmp_path, HERMES_PROVIDER="openai", HERMES_BASE_URL=server.base_url, OPENAI_API_KEY="k")
-        request = ModelRequest(model="m", messages=(user_body("x"),), extra_body={"seed": 8})
+        request = ModelRequest(model="m", messages=(build_user_body("x"),), extra_body={"seed": 8})
         made.route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
 
     sent = received[0].document
@@ -266,8 +266,8 @@ def test_headers_body_and_tier_of_a_provider_are_in_its_requests(tmp_path: Path)
 
 def test_a_region_changes_the_address_and_who_serves_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(OPTIONS, encoding="utf-8")
-    settings = load({"HERMES_PROVIDER": "moonshot", "KIMI_API_KEY": "k"}, home=tmp_path)
-    assert endpoint_of(settings).base_url == "https://api.moonshot.cn/v1"
+    settings = load_settings({"HERMES_PROVIDER": "moonshot", "KIMI_API_KEY": "k"}, home=tmp_path)
+    assert find_endpoint(settings).base_url == "https://api.moonshot.cn/v1"
     assert endpoint_identity(settings.model) == "https://api.moonshot.cn/v1"
 
 
@@ -286,21 +286,23 @@ def test_a_region_changes_the_address_and_who_serves_a_run(tmp_path: Path) -> No
 def test_options_that_cannot_work_are_refused_by_name(tmp_path: Path, options: str, named: str) -> None:
     environ = {"HERMES_PROVIDER": "groq", "GROQ_API_KEY": "k", "HERMES_MODEL_PROVIDERS": options}
     with pytest.raises(ConfigurationError, match=named):
-        endpoint_of(load(environ, home=tmp_path))
+        find_endpoint(load_settings(environ, home=tmp_path))
 
 
 def test_options_survive_the_way_to_another_process(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(OPTIONS, encoding="utf-8")
-    settings = load({}, home=tmp_path)
+    settings = load_settings({}, home=tmp_path)
     (tmp_path / "config.yaml").unlink()
-    assert load(as_environ(settings), home=tmp_path).model.providers == settings.model.providers
+    assert load_settings(render_environ(settings), home=tmp_path).model.providers == settings.model.providers
 
 
 # --- keys of tenants -------------------------------------------------------------------------------------------------
 
 
-def of_tenant(home: Path, tenant: str, **environ: str) -> Chain:
-    return cast("Chain", tenant_models_of(load({"HERMES_MODEL": "m", **environ}, home=home))[tenant].chain)
+def of_tenant(home: Path, tenant: str, **environ: str) -> ProviderChain:
+    return cast(
+        "ProviderChain", build_tenant_models(load_settings({"HERMES_MODEL": "m", **environ}, home=home))[tenant].chain
+    )
 
 
 def test_a_tenant_with_keys_of_its_own_is_asked_for_with_these_alone(tmp_path: Path) -> None:
@@ -329,24 +331,24 @@ def test_calls_beside_a_tenants_conversation_are_made_with_its_keys_too(tmp_path
         "HERMES_VISION_PROVIDERS": "openai:eye",
         "HERMES_TENANT_KEYS": "acme/openai=a1",
     }
-    aside = tenant_models_of(load({"HERMES_MODEL": "m", **given}, home=tmp_path))["acme"].auxiliary
+    aside = build_tenant_models(load_settings({"HERMES_MODEL": "m", **given}, home=tmp_path))["acme"].auxiliary
 
-    assert {task: keys(cast("Chain", own)) for task, own in aside.items()} == {AuxTask.VISION: ["a1"]}
+    assert {task: keys(cast("ProviderChain", own)) for task, own in aside.items()} == {AuxTask.VISION: ["a1"]}
 
 
 @pytest.mark.parametrize("wrong", ["acme=k", "acme/openai", "/openai=k", "Acme!/openai=k", "acme/openai=a b"])
 def test_a_tenants_key_that_cannot_be_read_is_refused_and_not_shown(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        load({"HERMES_TENANT_KEYS": wrong}, home=tmp_path)
+        load_settings({"HERMES_TENANT_KEYS": wrong}, home=tmp_path)
     assert "HERMES_TENANT_KEYS" in str(raised.value)
 
 
 def test_a_tenants_key_for_a_provider_that_nobody_knows_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'nobodys', which is not in the catalogue"):
-        tenant_models_of(load({"HERMES_MODEL": "m", "HERMES_TENANT_KEYS": "acme/nobodys=k"}, home=tmp_path))
+        build_tenant_models(load_settings({"HERMES_MODEL": "m", "HERMES_TENANT_KEYS": "acme/nobodys=k"}, home=tmp_path))
 
 
 def test_tenants_keys_are_secrets_of_the_logs(tmp_path: Path) -> None:
-    settings = load({"HERMES_TENANT_KEYS": "acme/openai=sk-acme-1"}, home=tmp_path)
+    settings = load_settings({"HERMES_TENANT_KEYS": "acme/openai=sk-acme-1"}, home=tmp_path)
     assert "sk-acme-1" in {secret.reveal() for secret in settings.secrets}
     assert "sk-acme" not in repr(settings)

@@ -22,17 +22,18 @@ from support.patience import PATIENCE_S
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage, canonical_json, user_body
-from hermes_worker.models import calling, connections
+from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage, build_user_body, canonical_json
+from hermes_worker.models import connections
+from hermes_worker.models import exchange as calling
 from hermes_worker.models.endpoint import Endpoint
-from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, adapted, request_body
+from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, adapt_dialect, request_body
 from hermes_worker.models.wires.pace import REST_S
 
 KEY = "sk-test-0123456789abcdefghij"
 TOOL = canonical_json(
     {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object", "properties": {}}}}
 )
-REQUEST = ModelRequest(model="m", messages=(user_body("hello"),), tools=(TOOL,), session_id="s-1")
+REQUEST = ModelRequest(model="m", messages=(build_user_body("hello"),), tools=(TOOL,), session_id="s-1")
 TLS = Path(__file__).parent / "tls"
 
 
@@ -307,7 +308,9 @@ def test_calls_on_many_threads_do_not_mix(serve: Serve) -> None:
     def work(number: int) -> None:
         for round_number in range(5):
             text = f"{number}-{round_number}"
-            answers[number * 100 + round_number] = ask(chat, ModelRequest(model="m", messages=(user_body(text),))).text
+            answers[number * 100 + round_number] = ask(
+                chat, ModelRequest(model="m", messages=(build_user_body(text),))
+            ).text
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(20)]
     for thread in threads:
@@ -398,7 +401,7 @@ def test_a_server_that_wants_the_other_output_limit_gets_it(serve: Serve) -> Non
 
     server = serve(handler)
 
-    ask(provider(server), ModelRequest(model="m", messages=(user_body("x"),), output_tokens_max=7))
+    ask(provider(server), ModelRequest(model="m", messages=(build_user_body("x"),), output_tokens_max=7))
 
     assert server.requests[-1].document["max_completion_tokens"] == 7
 
@@ -422,7 +425,7 @@ def test_a_server_that_refuses_everything_is_asked_a_bounded_number_of_times(ser
 def test_only_refusals_of_the_request_change_the_dialect(status: int) -> None:
     error = ModelCallError(FailureKind.UNKNOWN, "stream_options are not supported", status=status)
 
-    assert adapted(Dialect(), error) is None
+    assert adapt_dialect(Dialect(), error) is None
 
 
 # ----------------------------------------------------------------------------------------------------------- failures
@@ -567,7 +570,7 @@ def test_silence_before_the_first_byte_times_out(serve: Serve) -> None:
 def test_a_model_that_thinks_for_long_may_be_silent_for_longer(serve: Serve) -> None:
     server = serve(say_hello)
 
-    assert ask(provider(server), ModelRequest(model="o3-mini", messages=(user_body("x"),))).text == "hello"
+    assert ask(provider(server), ModelRequest(model="o3-mini", messages=(build_user_body("x"),))).text == "hello"
 
 
 def test_silence_after_some_text_keeps_the_text(serve: Serve) -> None:
@@ -860,7 +863,7 @@ def test_a_hundred_aborts_disturb_none_of_a_hundred_healthy_calls(serve: Serve) 
     healthy: list[str] = []
 
     def doomed(signal: AbortSignal) -> None:
-        kinds.append(failure(chat, ModelRequest(model="m", messages=(user_body("doomed"),)), signal).kind)
+        kinds.append(failure(chat, ModelRequest(model="m", messages=(build_user_body("doomed"),)), signal).kind)
 
     threads = [threading.Thread(target=doomed, args=(signal,)) for signal in signals]
     threads += [threading.Thread(target=lambda: healthy.append(ask(chat).text)) for _ in range(100)]

@@ -18,10 +18,10 @@ from hermes_worker.core.messages import (
     ModelRequest,
     ToolRequest,
     Usage,
-    assistant_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
     canonical_json,
-    tool_body,
-    user_body,
 )
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError
@@ -35,7 +35,7 @@ SYSTEM = canonical_json({"role": "system", "content": "be brief"})
 TOOL = canonical_json(
     {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object", "properties": {}}}}
 )
-REQUEST = ModelRequest(model="gpt-5.4", messages=(SYSTEM, user_body("hello")), tools=(TOOL,), session_id="s-1")
+REQUEST = ModelRequest(model="gpt-5.4", messages=(SYSTEM, build_user_body("hello")), tools=(TOOL,), session_id="s-1")
 
 
 def message(text: str, **fields: object) -> dict[str, Any]:
@@ -140,11 +140,13 @@ def test_the_request_is_written_as_the_api_wants_it() -> None:
 
 
 def test_the_same_rows_give_the_same_bytes_and_the_next_request_begins_with_them() -> None:
-    asked = assistant_body(ModelReply(text="", tool_requests=(ToolRequest(id="t1", name="terminal", arguments="{}"),)))
-    rows = [SYSTEM, user_body("hello"), asked, tool_body("t1", "done")]
+    asked = build_assistant_body(
+        ModelReply(text="", tool_requests=(ToolRequest(id="t1", name="terminal", arguments="{}"),))
+    )
+    rows = [SYSTEM, build_user_body("hello"), asked, build_tool_body("t1", "done")]
     before = request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
     again = request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), ISSUER, Dialect(), HERE)
-    later_rows = [*rows, assistant_body(ModelReply(text="ok")), user_body("more")]
+    later_rows = [*rows, build_assistant_body(ModelReply(text="ok")), build_user_body("more")]
     after = request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
 
     assert before == again
@@ -162,18 +164,18 @@ def test_sessions_of_one_kind_share_a_cache_key_and_others_do_not() -> None:
 
 
 def test_without_a_system_prompt_there_still_are_instructions() -> None:
-    assert sent(ModelRequest(model="m", messages=(user_body("x"),)))["instructions"]
+    assert sent(ModelRequest(model="m", messages=(build_user_body("x"),)))["instructions"]
 
 
 @pytest.mark.parametrize(("effort", "asked"), [(None, "medium"), ("high", "high"), ("minimal", "low"), ("none", None)])
 def test_efforts(effort: str | None, asked: str | None) -> None:
-    request = ModelRequest(model="gpt-5.4", messages=(user_body("x"),), reasoning_effort=effort)
+    request = ModelRequest(model="gpt-5.4", messages=(build_user_body("x"),), reasoning_effort=effort)
 
     assert (sent(request).get("reasoning") or {}).get("effort") == asked
 
 
 def test_an_output_limit_is_sent_where_it_is_understood() -> None:
-    request = ModelRequest(model="m", messages=(user_body("x"),), output_tokens_max=7)
+    request = ModelRequest(model="m", messages=(build_user_body("x"),), output_tokens_max=7)
     with FaultServer(say_hello) as server:
         ask(OpenAIResponses(Endpoint(base_url=server.base_url, api_key=KEY)), request)
 
@@ -197,7 +199,7 @@ def test_what_known_endpoints_refuse_is_not_sent(base_url: str, issuer: str, tra
 def test_reasoning_that_was_rejected_is_left_out() -> None:
     item = {"type": "reasoning", "encrypted_content": "gAAA", "summary": [], "id": "rs_1", "_issuer_kind": ISSUER}
     row = canonical_json({"role": "assistant", "content": "said", "codex_reasoning_items": [item]})
-    rows = (user_body("x"), row, user_body("y"))
+    rows = (build_user_body("x"), row, build_user_body("y"))
 
     assert "gAAA" in str(sent(ModelRequest(model="m", messages=rows)))
     refused = sent(ModelRequest(model="m", messages=rows, replays_reasoning=False))
@@ -225,7 +227,7 @@ def test_a_refusal_of_the_way_of_asking_is_answered_and_remembered(said: str, re
         else:
             reply.document(200, {"object": "response", "status": "completed", "output": [message("hello")]})
 
-    request = ModelRequest(model="gpt-4.1", messages=(user_body("x"),), tools=(TOOL,), output_tokens_max=9)
+    request = ModelRequest(model="gpt-4.1", messages=(build_user_body("x"),), tools=(TOOL,), output_tokens_max=9)
     with FaultServer(handler) as server:
         provider = OpenAIResponses(Endpoint(base_url=server.base_url, api_key=KEY))
         assert [ask(provider, request).text for _ in range(2)] == ["hello", "hello"]
@@ -243,7 +245,7 @@ def test_a_model_that_cannot_reason_does_not_keep_others_from_it() -> None:
     with FaultServer(handler) as server:
         provider = OpenAIResponses(Endpoint(base_url=server.base_url, api_key=KEY))
         for model in ("plain", "plain", "deep"):
-            ask(provider, ModelRequest(model=model, messages=(user_body("x"),)))
+            ask(provider, ModelRequest(model=model, messages=(build_user_body("x"),)))
 
     assert ["reasoning" in r.document for r in server.requests] == [True, False, False, True]
 

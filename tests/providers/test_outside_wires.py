@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.fault_server import FaultServer, Received, Reply
 
-from hermes_worker.agent.prompt.pipeline import prepare
+from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import (
@@ -23,13 +23,14 @@ from hermes_worker.core.messages import (
     Role,
     ToolRequest,
     Usage,
-    assistant_body,
-    tool_body,
-    user_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
 )
-from hermes_worker.core.recovery import empty, retry
-from hermes_worker.core.recovery.classify import classification_of
-from hermes_worker.core.recovery.scrub import ThinkScrubber, has_visible_text, strip_think_blocks
+from hermes_worker.core.recovery import reply_policy as empty
+from hermes_worker.core.recovery import retry
+from hermes_worker.core.recovery.classify import classify_translated
+from hermes_worker.core.recovery.reasoning_tags import ThinkScrubber, has_visible_text, strip_think_blocks
 from hermes_worker.models.catalog import wire_needs
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.prices import is_priced
@@ -55,7 +56,7 @@ def _facts(area: str) -> list[Any]:
 
 def ask(server: FaultServer) -> ModelReply:
     chat = OpenAIChat(Endpoint(base_url=server.base_url, api_key="sk-0123456789abcdef"))
-    request = ModelRequest(model="m", messages=(user_body("hello"),))
+    request = ModelRequest(model="m", messages=(build_user_body("hello"),))
     return chat.ask(request, on_delta=lambda _: None, abort=AbortSignal())
 
 
@@ -84,9 +85,9 @@ def test_a_reported_stream_is_read_right(case: Mapping[str, Any]) -> None:
 
 def assert_is_no_answer(reply: ModelReply) -> None:
     """The reply is asked for again, and when that does not help, the user is told what the server lacks."""
-    counters, around = empty.ReplyCounters(), empty.Surroundings()
+    counters, around = empty.ReplyCounters(), empty.ReplyContext()
     for _ in range(10):
-        verdict = empty.after_reply(empty.facts_of(reply), counters, around)
+        verdict = empty.judge_reply(empty.read_reply_facts(reply), counters, around)
         if not isinstance(verdict, empty.AskAgain):
             break
         counters = verdict.counters
@@ -109,19 +110,19 @@ SITUATION = retry.Situation(remedies=frozenset({retry.Remedy.CAP_OUTPUT, retry.R
 
 def decisions(error: ModelCallError, situation: retry.Situation = SITUATION) -> Iterator[retry.Decision]:
     """What is done about the same failure again and again, until the run ends."""
-    classification, history = classification_of(error), retry.AttemptHistory()
+    classification, history = classify_translated(error), retry.AttemptHistory()
     while True:
-        decision = retry.decide(classification, history, situation)
+        decision = retry.decide_remedy(classification, history, situation)
         yield decision
         if isinstance(decision, retry.GiveUp):
             return
-        history = retry.advance(history, decision, classification)
+        history = retry.advance_history(history, decision, classification)
 
 
 def _told(error: ModelCallError) -> str:
     *_, last = decisions(error)
     assert isinstance(last, retry.GiveUp)
-    return retry.explain(last, classification_of(error))
+    return retry.explain_give_up(last, classify_translated(error))
 
 
 @pytest.mark.parametrize("case", _reports("http"))
@@ -159,12 +160,12 @@ def test_a_reported_history_is_sent_right(case: Mapping[str, Any]) -> None:
         row_fields={THINKER_FIELD: "another"},
     )
     rows = [
-        Message(seq=1, role=Role.USER, body=user_body("go")),
-        Message(seq=2, role=Role.ASSISTANT, body=assistant_body(stranger)),
-        Message(seq=3, role=Role.TOOL, body=tool_body("call_1", "done")),
+        Message(seq=1, role=Role.USER, body=build_user_body("go")),
+        Message(seq=2, role=Role.ASSISTANT, body=build_assistant_body(stranger)),
+        Message(seq=3, role=Role.TOOL, body=build_tool_body("call_1", "done")),
     ]
     provider = case["input"]["provider"]
-    sent = prepare(rows, wire_needs(provider=provider, model="deepseek-chat", host="api.deepseek.com"))
+    sent = build_messages(rows, wire_needs(provider=provider, model="deepseek-chat", host="api.deepseek.com"))
 
     row = json.loads(sent[1])
     assert {name: row[name] for name in case["right"]} == case["right"]
@@ -173,12 +174,12 @@ def test_a_reported_history_is_sent_right(case: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("case", _reports("unit"))
 def test_an_id_that_is_made_up_fits_mistral(case: Mapping[str, Any]) -> None:
     assert case["input"]["call"] == "chat_reply.generated_id('read_file', '{}', 0)"
-    made = chat_reply.generated_id("read_file", "{}", 0)
+    made = chat_reply.make_call_id("read_file", "{}", 0)
     called = ToolRequest(id=made, name="read_file", arguments="{}")
     rows = (
-        user_body("go"),
-        assistant_body(ModelReply(text="", tool_requests=(called,))),
-        tool_body(made, "done"),
+        build_user_body("go"),
+        build_assistant_body(ModelReply(text="", tool_requests=(called,))),
+        build_tool_body(made, "done"),
     )
     endpoint = Endpoint(base_url="http://127.0.0.1:1/v1")
     body = json.loads(request_body(ModelRequest(model="mistral-large", messages=rows), endpoint, Dialect()))
@@ -214,5 +215,7 @@ def test_tokens_and_prices_are_known(given: Mapping[str, Any], expected: Mapping
     if "priced" in expected:
         assert is_priced(given["provider"], given["model"]) is expected["priced"]
         return
-    usage = anthropic.usage_of(given["anthropic"]) if "anthropic" in given else chat_reply.usage_of(given["usage"])
+    usage = (
+        anthropic.parse_usage(given["anthropic"]) if "anthropic" in given else chat_reply.parse_usage(given["usage"])
+    )
     assert replace(usage, reasoning=0) == Usage(**expected)

@@ -7,7 +7,7 @@ def read(
     pace: StreamPace, times: int = 1, *, blocked_s: float = 0.0005, received: int = PIECE, is_full: bool = False
 ) -> None:
     for _ in range(times):
-        pace.saw(blocked_s=blocked_s, received=received, is_full=is_full)
+        pace.note_read(blocked_s=blocked_s, received=received, is_full=is_full)
 
 
 def resting() -> StreamPace:

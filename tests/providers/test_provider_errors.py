@@ -14,12 +14,12 @@ from hermes_worker.core.recovery.classify import (
     OUTCOMES,
     Classification,
     RawError,
-    classification_of,
+    build_raw_error,
     classify,
-    raw_error,
+    classify_translated,
 )
-from hermes_worker.core.recovery.retry import AttemptHistory, FallBack, GiveUp, Remedy, Situation, decide
-from hermes_worker.models.errors import CallPlace, translate
+from hermes_worker.core.recovery.retry import AttemptHistory, FallBack, GiveUp, Remedy, Situation, decide_remedy
+from hermes_worker.models.errors import CallPlace, translate_error
 
 PLACE = CallPlace(base_url="https://models.example/v1", model="m", secrets=("top-secret",))
 
@@ -46,16 +46,16 @@ LOST_ONCE = [
 @pytest.mark.parametrize(("class_name", "message", "status"), LOST_ONCE)
 def test_what_cannot_succeed_later_is_not_tried_again(class_name: str, message: str, status: int | None) -> None:
     """A bug of ours, a line that went dead too often, a plan that does not allow it, an address with nothing there."""
-    found = classification_of(translate(_raised(class_name, message, status), PLACE))
+    found = classify_translated(translate_error(_raised(class_name, message, status), PLACE))
     assert (found.is_retryable, found.should_rotate, found.should_fall_back) == (False, False, True)
-    assert isinstance(decide(found, AttemptHistory(), Situation()), GiveUp)
-    assert decide(found, AttemptHistory(), Situation(remedies=frozenset({Remedy.FALL_BACK}))) == FallBack()
+    assert isinstance(decide_remedy(found, AttemptHistory(), Situation()), GiveUp)
+    assert decide_remedy(found, AttemptHistory(), Situation(remedies=frozenset({Remedy.FALL_BACK}))) == FallBack()
 
 
 @pytest.mark.parametrize("outcome", sorted(OUTCOMES, key=repr), ids=lambda outcome: outcome.kind.value)
 def test_no_flag_is_lost_between_the_wire_and_the_loop(outcome: Classification) -> None:
     carried = ModelCallError(outcome.kind, "said", classification=replace(outcome, message="unredacted"))
-    assert classification_of(carried) == replace(outcome, message="said")
+    assert classify_translated(carried) == replace(outcome, message="said")
 
 
 @settings(deadline=None)
@@ -69,21 +69,21 @@ def test_translating_changes_no_judgement(
     class_name: str, message: str, status: int | None, body: dict[str, object] | None
 ) -> None:
     error = _raised(class_name, message, status, body)
-    judged = classify(raw_error(error, model="m", now_s=0.0))
-    translated = translate(error, PLACE)
-    found = classification_of(translated)
+    judged = classify(build_raw_error(error, model="m", now_s=0.0))
+    translated = translate_error(error, PLACE)
+    found = classify_translated(translated)
     assert replace(found, message="", status=None) == replace(judged, message="", status=None)
     assert "top-secret" not in found.message
 
 
 def test_an_error_that_nobody_judged_has_the_usual_flags_of_its_kind() -> None:
-    assert classification_of(ModelCallError(FailureKind.AUTH, "x", status=403)).should_rotate is False
-    assert classify(RawError(message="x")) == classification_of(ModelCallError(FailureKind.UNKNOWN, "x"))
+    assert classify_translated(ModelCallError(FailureKind.AUTH, "x", status=403)).should_rotate is False
+    assert classify(RawError(message="x")) == classify_translated(ModelCallError(FailureKind.UNKNOWN, "x"))
 
 
 def test_a_provider_s_own_words_for_too_long_are_known_for_it_alone() -> None:
     said = "invalid request: total number of tokens (prompt and prediction) cannot exceed 4081 - received 4292"
     error = _raised("APIStatusError", said, 400, {"error": {"message": said}})
 
-    assert translate(error, replace(PLACE, provider="cohere")).kind is FailureKind.CONTEXT_OVERFLOW
-    assert translate(error, replace(PLACE, provider="groq")).kind is FailureKind.FORMAT_ERROR
+    assert translate_error(error, replace(PLACE, provider="cohere")).kind is FailureKind.CONTEXT_OVERFLOW
+    assert translate_error(error, replace(PLACE, provider="groq")).kind is FailureKind.FORMAT_ERROR

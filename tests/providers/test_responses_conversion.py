@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, assistant_body
-from hermes_worker.core.recovery.classify import classify, raw_error
-from hermes_worker.models.catalog import issuer_at
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, build_assistant_body
+from hermes_worker.core.recovery.classify import build_raw_error, classify
+from hermes_worker.models.catalog import find_issuer
 from hermes_worker.models.wires.conversions.responses import (
     CODEX,
     GITHUB,
@@ -215,7 +215,7 @@ def test_the_cache_key_names_what_requests_share() -> None:
     [("chatgpt.com", CODEX), ("API.x.ai", XAI), ("api.githubcopilot.com", GITHUB), ("api.openai.com", OTHER)],
 )
 def test_issuers(host: str, issuer: str) -> None:
-    assert issuer_at(host) == issuer
+    assert find_issuer(host) == issuer
 
 
 # --------------------------------------------------------------------------------------------------------------- reply
@@ -270,7 +270,7 @@ def test_a_response_is_read_item_by_item() -> None:
 
 def test_a_reply_can_be_sent_back() -> None:
     reply = from_response(response(THOUGHT, message("a", id="msg_1", phase="final_answer")), issuer=OTHER)
-    row = json.loads(assistant_body(reply))
+    row = json.loads(build_assistant_body(reply))
     assert items(row) == [
         {key: value for key, value in THOUGHT.items() if key != "id"},
         {
@@ -357,7 +357,7 @@ def test_failures_are_raised_so_that_they_can_be_classified(body: dict[str, Any]
     with pytest.raises(FailedResponse) as raised:
         from_response(body, issuer=OTHER)
     assert str(raised.value) == message
-    assert classify(raw_error(raised.value, now_s=0.0)).kind == kind
+    assert classify(build_raw_error(raised.value, now_s=0.0)).kind == kind
 
 
 _wild = st.recursive(
@@ -383,4 +383,4 @@ def test_any_object_is_a_reply_or_a_failure(body: dict[str, Any]) -> None:
     except FailedResponse:
         return
     assert isinstance(reply, ModelReply)
-    items(json.loads(assistant_body(reply)))
+    items(json.loads(build_assistant_body(reply)))

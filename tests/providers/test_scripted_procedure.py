@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.core.messages import ModelReply, ToolRequest, assistant_body, canonical_json, tool_body
+from hermes_worker.core.messages import ModelReply, ToolRequest, build_assistant_body, build_tool_body, canonical_json
 from hermes_worker.models.scripted.procedure import next_reply
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall
 from hermes_worker.models.scripted.report import NOT_A_MODEL
@@ -55,7 +55,7 @@ class Conversation:
             if not reply.calls:
                 return reply.text
             for call in reply.calls:
-                self.rows.append(json.loads(tool_body(call.id, self._execute(call))))
+                self.rows.append(json.loads(build_tool_body(call.id, self._execute(call))))
         raise AssertionError("the procedure does not come to an end")
 
     @property
@@ -65,7 +65,7 @@ class Conversation:
 
 def row_of(reply: Reply) -> Row:
     requests = tuple(ToolRequest(id=c.id, name=c.name, arguments=c.arguments_text) for c in reply.calls)
-    row: Row = json.loads(assistant_body(ModelReply(text=reply.text, tool_requests=requests)))
+    row: Row = json.loads(build_assistant_body(ModelReply(text=reply.text, tool_requests=requests)))
     return row
 
 
@@ -351,7 +351,7 @@ def follow(rows: list[Row], replies: int) -> list[Reply]:
         reply = next_reply(rows, TOOLS)
         given.append(reply)
         rows.append(row_of(reply))
-        rows += [json.loads(tool_body(call.id, "{}")) for call in reply.calls]
+        rows += [json.loads(build_tool_body(call.id, "{}")) for call in reply.calls]
     return given
 
 

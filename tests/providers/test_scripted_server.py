@@ -19,12 +19,12 @@ from support.patience import PATIENCE_S
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, assistant_body, user_body
+from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, build_assistant_body, build_user_body
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.scripted import server as server_module
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall
-from hermes_worker.models.scripted.server import Options, ScriptedServer
-from hermes_worker.models.scripted.wire import events, usage
+from hermes_worker.models.scripted.server import ScriptedOptions, ScriptedServer
+from hermes_worker.models.scripted.wire import estimate_usage, render_events
 from hermes_worker.models.wires.openai_chat import OpenAIChat
 
 
@@ -35,7 +35,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def script(**document: Any) -> str:
-    return user_body(f"scripted: {json.dumps(document)}")
+    return build_user_body(f"scripted: {json.dumps(document)}")
 
 
 def ask(server: ScriptedServer, *rows: str, deltas: list[Delta] | None = None) -> ModelReply:
@@ -227,9 +227,9 @@ def test_the_official_client_reads_both_forms(server: ScriptedServer) -> None:
 
 def test_cached_tokens_are_those_of_the_previous_request() -> None:
     rows: list[dict[str, Any]] = [{"role": "user", "content": "x" * 8_000}]
-    first = usage({"messages": rows}, Reply(text="abcd" * 3))
-    rows += [json.loads(assistant_body(ModelReply(text="abcd"))), {"role": "user", "content": "more"}]
-    second = usage({"messages": rows}, Reply(calls=(ScriptedCall(id="1", name="abcd", arguments="1234"),)))
+    first = estimate_usage({"messages": rows}, Reply(text="abcd" * 3))
+    rows += [json.loads(build_assistant_body(ModelReply(text="abcd"))), {"role": "user", "content": "more"}]
+    second = estimate_usage({"messages": rows}, Reply(calls=(ScriptedCall(id="1", name="abcd", arguments="1234"),)))
 
     assert first["prompt_tokens_details"] == {"cached_tokens": 0}
     assert first["completion_tokens"] == 3
@@ -240,8 +240,8 @@ def test_cached_tokens_are_those_of_the_previous_request() -> None:
 
 
 def test_usage_is_streamed_only_when_asked_for() -> None:
-    asked = list(events({"messages": [], "stream_options": {"include_usage": True}}, Reply(text="x"), 1))
-    unasked = list(events({"messages": []}, Reply(text="x"), 1))
+    asked = list(render_events({"messages": [], "stream_options": {"include_usage": True}}, Reply(text="x"), 1))
+    unasked = list(render_events({"messages": []}, Reply(text="x"), 1))
 
     assert len(asked) == len(unasked) + 1
     assert asked[-1] == unasked[-1] == "[DONE]"
@@ -359,7 +359,7 @@ def test_it_listens_on_loopback_only(server: ScriptedServer) -> None:
 
 
 def test_options_set_the_pace_of_every_reply() -> None:
-    with ScriptedServer(options=Options(latency_s=0.1, chunks=2)) as server:
+    with ScriptedServer(options=ScriptedOptions(latency_s=0.1, chunks=2)) as server:
         started = time.monotonic()
         deltas: list[Delta] = []
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from hermes_worker.models.connections import Line, using
+from hermes_worker.models.connections import Line, use_line
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.anthropic_messages import _Client as AnthropicClient
 from hermes_worker.models.wires.openai_client import OpenAIClient
@@ -44,7 +44,7 @@ def server() -> Iterator[tuple[str, list[tuple[str, list[tuple[str, str]], bytes
 
 
 def _post(client: OpenAIClient, body: bytes, read_timeout_s: float) -> None:
-    with using(Line()):
+    with use_line(Line()):
         response = client.send("/chat/completions", body, read_timeout_s=read_timeout_s)
         response.read()
         response.close()
@@ -98,7 +98,7 @@ def test_anthropic_requests_know_their_betas(server: tuple[str, list[object]]) -
     url, seen = server
     client = AnthropicClient(Endpoint(base_url=url, api_key="secret"))
     for takes_betas in (True, False, True, False):
-        with using(Line()):
+        with use_line(Line()):
             client.send(b'{"n":1}', read_timeout_s=60.0, takes_betas=takes_betas).close()
     headers = [dict(sent) for _, sent, _ in seen]  # type: ignore[misc]
     assert ["anthropic-beta" in sent for sent in headers] == [True, False, True, False]

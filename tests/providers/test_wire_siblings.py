@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from test_outside_wires import _told, decisions, failed, scrubbed, streamed
 
-from hermes_worker.agent.prompt.pipeline import prepare
-from hermes_worker.core.call_ids import id_within, mistral_id
+from hermes_worker.agent.prompt.pipeline import build_messages
+from hermes_worker.core.call_ids import shorten_id, to_mistral_id
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import (
     THINKER_FIELD,
@@ -20,19 +20,20 @@ from hermes_worker.core.messages import (
     Role,
     ToolRequest,
     Usage,
-    assistant_body,
-    tool_body,
-    user_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
 )
-from hermes_worker.core.recovery import empty, retry
-from hermes_worker.core.recovery.classify import classification_of
-from hermes_worker.core.recovery.error_words import words_in, words_of_text
+from hermes_worker.core.model_capabilities import WireNeeds
+from hermes_worker.core.recovery import reply_policy as empty
+from hermes_worker.core.recovery import retry
+from hermes_worker.core.recovery.classify import classify_translated
+from hermes_worker.core.recovery.error_words import clean_error_text, find_words
 from hermes_worker.core.recovery.raw_calls import has_raw_call
-from hermes_worker.core.recovery.scrub import extract_reasoning, has_visible_text, strip_think_blocks
-from hermes_worker.core.traits import WireNeeds
+from hermes_worker.core.recovery.reasoning_tags import extract_reasoning, has_visible_text, strip_think_blocks
 from hermes_worker.models.catalog import wire_needs
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
-from hermes_worker.models.wires.chat_reply import MalformedReply, ReplyAssembler, StreamedError, usage_of
+from hermes_worker.models.wires.chat_reply import MalformedReply, ReplyAssembler, StreamedError, parse_usage
 from hermes_worker.models.wires.conversions import anthropic, responses
 from hermes_worker.models.wires.gemini_reply import GeminiAssembler
 from hermes_worker.models.wires.responses_reply import ResponseAssembler
@@ -234,16 +235,16 @@ RAW = [
 
 @pytest.mark.parametrize("text", RAW)
 def test_a_server_s_notation_of_calls_is_no_answer(text: str) -> None:
-    facts, counters = empty.facts_of(ModelReply(text=text)), empty.ReplyCounters()
+    facts, counters = empty.read_reply_facts(ModelReply(text=text)), empty.ReplyCounters()
     for _ in range(empty.RAW_CALLS_MAX):
-        verdict = empty.after_reply(facts, counters, empty.Surroundings())
+        verdict = empty.judge_reply(facts, counters, empty.ReplyContext())
         assert isinstance(verdict, empty.AskAgain)
-        counters = empty.counters_from(empty.counters_document(verdict.counters))
-    last = empty.after_reply(facts, counters, empty.Surroundings())
+        counters = empty.parse_counters(empty.build_document(verdict.counters))
+    last = empty.judge_reply(facts, counters, empty.ReplyContext())
     assert last == empty.FinishPartial(text="", reason=empty.PartialReason.RAW_CALLS, note=empty.STILL_RAW)
-    elsewhere = empty.after_reply(facts, counters, empty.Surroundings(has_fallback=True))
+    elsewhere = empty.judge_reply(facts, counters, empty.ReplyContext(has_fallback=True))
     assert isinstance(elsewhere, empty.FallBackProvider)
-    answer = empty.after_reply(empty.facts_of(ModelReply(text="So.")), counters, empty.Surroundings())
+    answer = empty.judge_reply(empty.read_reply_facts(ModelReply(text="So.")), counters, empty.ReplyContext())
     assert answer == empty.Accept(text="So.")
 
 
@@ -304,13 +305,13 @@ WORDS: list[tuple[object, str]] = [
 
 @pytest.mark.parametrize(("body", "words"), WORDS, ids=[json.dumps(body)[:60] for body, _ in WORDS])
 def test_the_words_are_found_in_any_body(body: object, words: str) -> None:
-    assert words_in(body) == words
+    assert find_words(body) == words
 
 
 def test_numbers_are_no_words() -> None:
-    assert words_of_text("Error code: 422") == ""
-    assert words_of_text('Error code: 422 - {"detail": "bad"}') == "bad"
-    assert words_of_text("status 500: upstream is gone") == "upstream is gone"
+    assert clean_error_text("Error code: 422") == ""
+    assert clean_error_text('Error code: 422 - {"detail": "bad"}') == "bad"
+    assert clean_error_text("status 500: upstream is gone") == "upstream is gone"
 
 
 @pytest.mark.parametrize(
@@ -397,10 +398,12 @@ def test_a_second_refusal_of_too_little_credit_takes_another_key() -> None:
     error = failed(402, {"error": {"message": message, "code": 402}})
     situation = retry.Situation(remedies=frozenset({retry.Remedy.CAP_OUTPUT, retry.Remedy.FALL_BACK}))
     history = retry.AttemptHistory()
-    first = retry.decide(classification_of(error), history, situation)
+    first = retry.decide_remedy(classify_translated(error), history, situation)
     assert first == retry.CapOutput(tokens=20_733 - 64)
-    history = retry.history_from(retry.history_document(retry.advance(history, first, classification_of(error))))
-    assert retry.decide(classification_of(error), history, situation) == retry.FallBack()
+    history = retry.parse_history(
+        retry.build_document(retry.advance_history(history, first, classify_translated(error)))
+    )
+    assert retry.decide_remedy(classify_translated(error), history, situation) == retry.FallBack()
 
 
 # ------------------------------------------------------------------------------------------------------------- thoughts
@@ -408,14 +411,14 @@ def test_a_second_refusal_of_too_little_credit_takes_another_key() -> None:
 
 def sent_rows(reply: ModelReply, needs: WireNeeds) -> list[dict[str, Any]]:
     rows = [
-        Message(seq=1, role=Role.USER, body=user_body("go")),
-        Message(seq=2, role=Role.ASSISTANT, body=assistant_body(reply)),
+        Message(seq=1, role=Role.USER, body=build_user_body("go")),
+        Message(seq=2, role=Role.ASSISTANT, body=build_assistant_body(reply)),
         *(
-            Message(seq=3 + n, role=Role.TOOL, body=tool_body(each.id, "done"))
+            Message(seq=3 + n, role=Role.TOOL, body=build_tool_body(each.id, "done"))
             for n, each in enumerate(reply.tool_requests)
         ),
     ]
-    return [json.loads(row) for row in prepare(rows, needs)]
+    return [json.loads(row) for row in build_messages(rows, needs)]
 
 
 CALL = ToolRequest(id="call_1", name="f", arguments="{}")
@@ -481,7 +484,7 @@ def test_ids_are_mapped_for_mistral_alike_in_call_and_result(call_id: str) -> No
     assert re.fullmatch("[a-zA-Z0-9]{9}", sent)
     assert first[2]["tool_call_id"] == sent
     assert first == second
-    assert mistral_id(sent) == sent
+    assert to_mistral_id(sent) == sent
 
 
 def test_ids_fit_the_responses_api() -> None:
@@ -493,7 +496,7 @@ def test_ids_fit_the_responses_api() -> None:
     call, result = responses.to_input(rows, issuer="other").input
     assert call["call_id"] == result["call_id"]
     assert len(call["call_id"]) == 64
-    assert id_within("x" * 64, 64) == "x" * 64
+    assert shorten_id("x" * 64, 64) == "x" * 64
 
 
 def test_an_id_that_comes_again_in_a_later_reply_is_another_call_for_strict_readers() -> None:
@@ -546,11 +549,11 @@ def test_a_call_that_nobody_signed_is_sent_to_gemini_as_such() -> None:
     ],
 )
 def test_what_was_written_to_a_cache_is_counted(usage: dict[str, Any]) -> None:
-    assert usage_of(usage) == Usage(input=10, cache_read=60, cache_write=30)
+    assert parse_usage(usage) == Usage(input=10, cache_read=60, cache_write=30)
 
 
 def test_the_responses_api_counts_what_it_wrote_to_its_cache() -> None:
     details = {"cached_tokens": 60, "cache_write_tokens": 30}
-    assert responses.usage_of({"input_tokens": 100, "input_tokens_details": details}) == Usage(
+    assert responses.parse_usage({"input_tokens": 100, "input_tokens_details": details}) == Usage(
         input=10, cache_read=60, cache_write=30
     )

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.measuring import processor_s
 
-from hermes_worker.safety.redaction import is_secret_name, mask, redact, redact_code
+from hermes_worker.safety.redaction import is_secret_name, mask_secret, redact, redact_code
 
 OPAQUE = "Zx9Qw8Er7Ty6Ui5Op4As3"
 
@@ -27,7 +27,7 @@ OPAQUE = "Zx9Qw8Er7Ty6Ui5Op4As3"
     ],
 )
 def test_a_mask_shows_the_ends_of_long_secrets_only(secret: str, shown: str) -> None:
-    assert mask(secret) == shown
+    assert mask_secret(secret) == shown
 
 
 @pytest.mark.parametrize(

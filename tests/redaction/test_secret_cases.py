@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.safety.redaction import marked, redact, redact_code
+from hermes_worker.safety.redaction import mark_secret, redact, redact_code
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "secrets.json").read_text(encoding="utf-8"))
 READINGS: dict[str, Callable[[str], str]] = {
     "as text": redact,
     "as code": redact_code,
-    "as code, with markers": partial(redact_code, masked_as=marked),
-    "as text, with markers": partial(redact, masked_as=marked),
+    "as code, with markers": partial(redact_code, masked_as=mark_secret),
+    "as text, with markers": partial(redact, masked_as=mark_secret),
 }
 
 SECRET = "Zx9Qw8Er" + "7Ty6Ui5Op4As3"

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from hermes_worker.safety.redaction import is_secret_name, marked, redact, redact_code
+from hermes_worker.safety.redaction import is_secret_name, mark_secret, redact, redact_code
 
 MIXED = "Zx9Qw8Er" + "7Ty6Ui5Op4As3Df2Gh1Jk0Lz" + "Qx7Cv5Bn3Mq1Wz"
 HEX = "5b4fa5ce" + "09d1e7a3" + "6c2b8f40" + "d9e1a7b5"
@@ -18,7 +18,7 @@ BASE32 = "k3q7zx2mv6n" + "w5t4rj7hq2ybd6pfu3gxe7k2sq4lm5aow6zt7vc3n"
 READINGS: dict[str, Callable[[str], str]] = {
     "as text": redact,
     "as code": redact_code,
-    "as code, with markers": partial(redact_code, masked_as=marked),
+    "as code, with markers": partial(redact_code, masked_as=mark_secret),
 }
 KEYS = {
     "azure devops": f"{(MIXED * 2)[:52]}JQ" + f"QJ99{(MIXED * 2)[:18]}AZ" + "DO" + "4x7Q",

@@ -15,8 +15,8 @@ import pytest
 from support.measuring import processor_s
 
 from hermes_worker.safety.redaction import redact_code
-from hermes_worker.safety.redaction.rule_import import imported, prefixes_of, translated
-from hermes_worker.safety.redaction.vendors import VendorRule, vendor_rules
+from hermes_worker.safety.redaction.rule_import import find_prefixes, import_rules, translate_pattern
+from hermes_worker.safety.redaction.vendors import VendorRule, load_vendor_rules
 
 _ALPHABET = (string.ascii_letters + string.digits + "_-").encode()
 
@@ -68,7 +68,7 @@ def _key(rule: VendorRule) -> str:
             return key
 
 
-@pytest.mark.parametrize("rule", vendor_rules(), ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", load_vendor_rules(), ids=lambda rule: rule.id)
 def test_a_key_of_every_published_format_is_hidden(rule: VendorRule) -> None:
     key = _key(rule)
     middle = key[len(key) // 2 - 3 : len(key) // 2 + 3]
@@ -85,7 +85,7 @@ def test_the_rules_say_where_they_come_from() -> None:
     assert "betterleaks" in document["source"]
     assert re.fullmatch(r"v\d+\.\d+\.\d+.*", document["version"])
     assert "MIT License" in folder.joinpath("vendor_rules.LICENSE").read_text(encoding="utf-8")
-    assert len(vendor_rules()) > 200
+    assert len(load_vendor_rules()) > 200
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_rules_say_where_they_come_from() -> None:
     ],
 )
 def test_a_published_pattern_is_translated(published: str, pattern: str, is_bounded: bool) -> None:
-    assert translated(published) == (pattern, is_bounded)
+    assert translate_pattern(published) == (pattern, is_bounded)
 
 
 def test_only_rules_are_taken_that_know_a_key_by_its_beginning() -> None:
@@ -117,10 +117,10 @@ def test_only_rules_are_taken_that_know_a_key_by_its_beginning() -> None:
         {"id": "no-regex"},
     ]
 
-    [rule] = imported(rules)
+    [rule] = import_rules(rules)
 
     assert (rule["id"], rule["prefixes"], rule["entropy_min"]) == ("good", ["abc"], 3.0)
-    assert prefixes_of("[sr]k_(?:live|test)_") == {"sk_", "rk_"}
+    assert find_prefixes("[sr]k_(?:live|test)_") == {"sk_", "rk_"}
 
 
 def test_no_rule_takes_more_than_linear_time() -> None:
@@ -128,7 +128,7 @@ def test_no_rule_takes_more_than_linear_time() -> None:
 
     def seconds(repeats: int) -> float:
         pieces = []
-        for rule in vendor_rules():
+        for rule in load_vendor_rules():
             key = _key(rule)
             pieces += [(key[: len(key) // 2] * repeats)[: 100 * repeats], (rule.prefixes[0].decode() * 40 * repeats)]
         text = "\n".join(pieces)

@@ -21,11 +21,11 @@ from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.settings import Settings, load
+from hermes_worker.settings import Settings, load_settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.jobs.job_rows import DueJob, JobTick
 from hermes_worker.store.jobs.jobs import Jobs
-from hermes_worker.worker.celery import celery_app
+from hermes_worker.worker.celery import build_celery_app
 from scheduler import beat, ticking
 from scheduler import jobs as work
 from scheduler.beat import Scheduler
@@ -43,7 +43,7 @@ def settings(tmp_path: Path, broker_url: str) -> Settings:
         "HERMES_RESEND_GRACE_S": "0.1",
         "HERMES_PROVIDER": "scripted",
     }
-    settings = load(environ)
+    settings = load_settings(environ)
     bring_up(environ["HERMES_DATABASE_URL"])
     return settings
 
@@ -56,7 +56,7 @@ def broker(breaking: redis.Redis) -> redis.Redis:
 @contextmanager
 def scheduler(settings: Settings, alive_file: Path | None = None) -> Iterator[Scheduler]:
     assert settings.broker.url
-    made = Scheduler(app=celery_app(settings.broker.url), settings=settings, alive_file=alive_file)
+    made = Scheduler(app=build_celery_app(settings.broker.url), settings=settings, alive_file=alive_file)
     try:
         yield made
     finally:
@@ -133,7 +133,7 @@ def test_celerys_own_service_runs_it_and_leaves_no_file(
     before = set(tmp_path.iterdir())
     assert settings.broker.url
     service = Service(
-        celery_app(settings.broker.url), scheduler_cls=lambda **options: Scheduler(settings=settings, **options)
+        build_celery_app(settings.broker.url), scheduler_cls=lambda **options: Scheduler(settings=settings, **options)
     )
     tick = service.scheduler.tick
 
@@ -166,7 +166,7 @@ def test_celerys_own_command_line_runs_it(settings: Settings, broker: redis.Redi
             wait_until(lambda: broker.llen(SYSTEM))
             work.run_now(jobs, row.job_id)
             wait_until(lambda: broker.llen(MODEL))
-            assert [view.outcome for view in jobs.history(row.pk)] == ["fired"]
+            assert [view.outcome for view in jobs.list_firings(row.pk)] == ["fired"]
         finally:
             process.terminate()
             process.wait(timeout=20)
@@ -184,11 +184,11 @@ def test_what_people_change_is_seen_by_the_next_tick_of_every_replica(settings: 
         for replica in (first, second):
             work.run_now(jobs, row.job_id)
             replica.tick()
-        assert [view.outcome for view in jobs.history(row.pk)] == ["fired", "fired"]
+        assert [view.outcome for view in jobs.list_firings(row.pk)] == ["fired", "fired"]
         work.run_now(jobs, row.job_id)
         work.pause(jobs, row.job_id)
         first.tick()
-        assert len(jobs.history(row.pk)) == 2
+        assert len(jobs.list_firings(row.pk)) == 2
     database.close()
 
 
@@ -206,7 +206,7 @@ def test_more_than_one_look_can_settle_is_gone_on_with_at_once(
     with scheduler(settings) as ours:
         assert ours.tick() == 0
         assert ours.tick() > 0
-    assert all(len(jobs.history(row.pk)) == 1 for row in rows)
+    assert all(len(jobs.list_firings(row.pk)) == 1 for row in rows)
     database.close()
 
 
@@ -219,7 +219,7 @@ def test_a_job_that_breaks_the_scheduler_does_not_hold_up_the_others(
     rows = [work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h")) for _ in range(5)]
     for row in rows:
         work.run_now(jobs, row.job_id)
-    tick_of = ticking.tick_of
+    tick_of = ticking.decide_tick
 
     def broken(
         due: DueJob, settings: Settings, gathered: ticking.Gathered = ticking.NOTHING_GATHERED
@@ -228,13 +228,13 @@ def test_a_job_that_breaks_the_scheduler_does_not_hold_up_the_others(
             raise RuntimeError("a defect")
         return tick_of(due, settings, gathered)
 
-    monkeypatch.setattr(ticking, "tick_of", broken)
+    monkeypatch.setattr(ticking, "decide_tick", broken)
     with scheduler(settings) as ours:
-        wait_until(lambda: ours.tick() and sum(len(jobs.history(row.pk)) for row in rows) == 4)
-        assert jobs.history(rows[2].pk) == []
-        monkeypatch.setattr(ticking, "tick_of", tick_of)
+        wait_until(lambda: ours.tick() and sum(len(jobs.list_firings(row.pk)) for row in rows) == 4)
+        assert jobs.list_firings(rows[2].pk) == []
+        monkeypatch.setattr(ticking, "decide_tick", tick_of)
         ours.tick()
-        assert [view.outcome for view in jobs.history(rows[2].pk)] == ["fired"]
+        assert [view.outcome for view in jobs.list_firings(rows[2].pk)] == ["fired"]
     database.close()
 
 
@@ -264,7 +264,7 @@ def test_a_replica_that_freezes_in_a_transaction_is_replaced_in_less_than_five_s
         thread = threading.Thread(target=freeze)
         thread.start()
         assert holding.wait(PATIENCE_S)
-        while not jobs.history(row.pk):
+        while not jobs.list_firings(row.pk):
             time.sleep(min(0.2, standby.tick()))
         over.set()
         thread.join(PATIENCE_S)
@@ -276,6 +276,6 @@ def test_a_database_without_the_schema_is_refused_at_once(settings: Settings, tm
     assert settings.broker.url
     with (
         pytest.raises(ConfigurationError, match="hermes-worker migrate"),
-        scheduler(load({**environ, "HERMES_BROKER_URL": settings.broker.url})),
+        scheduler(load_settings({**environ, "HERMES_BROKER_URL": settings.broker.url})),
     ):
         pass

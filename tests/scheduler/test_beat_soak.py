@@ -29,7 +29,7 @@ from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import jobs as work
 from scheduler.definition import JobSpec
-from scheduler.schedule import slots_between
+from scheduler.schedule import list_slots_between
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 
@@ -181,9 +181,9 @@ def live_through(here: World, season: Season, chance: random.Random) -> list[Job
 def audit(here: World, made: Sequence[JobRow], start: float, end: float) -> None:
     """Every slot there was has exactly one row; a replica that is 90 s ahead may have settled the next ones too."""
     for row in made:
-        schedule = JobSpec.from_json(row.definition).schedule_at(start)
+        schedule = JobSpec.from_json(row.definition).parse_schedule_at(start)
         since, until = (datetime.fromtimestamp(at, UTC) for at in (start, end))
-        wanted = [slot.timestamp() for slot in slots_between(schedule, since, until, 100_000)]
+        wanted = [slot.timestamp() for slot in list_slots_between(schedule, since, until, 100_000)]
         with here.database.read() as connection:
             found = sa.text("select slot, reason from firings where job_pk = :pk and slot <= :end order by slot")
             rows = connection.execute(found, {"pk": row.pk, "end": end}).all()

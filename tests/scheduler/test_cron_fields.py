@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.cron import CronFieldError, next_wall, parse_cron
+from scheduler.cron import CronFieldError, find_next_wall_time, parse_cron
 
 START = datetime(2025, 1, 1)  # a Wednesday
 
@@ -15,7 +15,7 @@ START = datetime(2025, 1, 1)  # a Wednesday
 def walk(expression: str, count: int, start: datetime = START) -> list[str]:
     fields, wall, found = parse_cron(expression), start, []
     for _ in range(count):
-        following = next_wall(fields, wall)
+        following = find_next_wall_time(fields, wall)
         if following is None:
             break
         wall = following
@@ -78,10 +78,10 @@ def test_a_day_field_that_begins_with_a_star_is_not_an_alternative():
 
 def test_a_sixth_field_counts_seconds():
     fields = parse_cron("0 9 * * * 0,30")
-    first = next_wall(fields, START)
+    first = find_next_wall_time(fields, START)
     assert first == datetime(2025, 1, 1, 9, 0, 0)
-    assert next_wall(fields, first) == datetime(2025, 1, 1, 9, 0, 30)
-    assert next_wall(fields, datetime(2025, 1, 1, 9, 0, 30)) == datetime(2025, 1, 2, 9, 0, 0)
+    assert find_next_wall_time(fields, first) == datetime(2025, 1, 1, 9, 0, 30)
+    assert find_next_wall_time(fields, datetime(2025, 1, 1, 9, 0, 30)) == datetime(2025, 1, 2, 9, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -147,5 +147,5 @@ def test_the_walk_skips_nothing(expression, start):
         ),
         None,
     )
-    found = next_wall(fields, start)
+    found = find_next_wall_time(fields, start)
     assert found == naive if naive is not None else found is None or found >= start + timedelta(minutes=2880)

@@ -13,15 +13,15 @@ from scheduler.jobtext import (
     OutputDocument,
     ScriptResult,
     assemble_prompt,
-    default_name,
-    fenced,
+    build_watchdog_report,
+    choose_default_name,
+    does_wake_agent,
+    fence_text,
     is_agent_needed,
-    output_path,
+    make_output_path,
+    make_session_id,
+    make_session_title,
     render_output,
-    session_id,
-    session_title,
-    wakes_agent,
-    watchdog_report,
 )
 
 AT = datetime(2026, 1, 31, 8, 0, 5, tzinfo=UTC)
@@ -114,12 +114,12 @@ def test_output_cannot_close_its_fence():
     ],
 )
 def test_the_agent_is_woken(stdout):
-    assert wakes_agent(stdout)
+    assert does_wake_agent(stdout)
 
 
 @pytest.mark.parametrize("stdout", ['{"wakeAgent": false}', 'log\n {"wakeAgent": false, "n": 1} \n\n'])
 def test_the_wake_gate_closes(stdout):
-    assert not wakes_agent(stdout)
+    assert not does_wake_agent(stdout)
 
 
 @pytest.mark.parametrize(
@@ -138,17 +138,17 @@ def test_a_script_decides_whether_the_agent_is_needed(script, is_needed):
 
 
 def test_a_watchdog_delivers_its_output_as_it_is():
-    report = watchdog_report("disk", ScriptResult(stdout="91 % full\n"), AT)
+    report = build_watchdog_report("disk", ScriptResult(stdout="91 % full\n"), AT)
     assert (report.text, report.is_failure) == ("91 % full", False)
 
 
 def test_a_quiet_watchdog_delivers_nothing():
-    assert watchdog_report("disk", ScriptResult(stdout=""), AT) is None
-    assert watchdog_report("disk", ScriptResult(stdout='ok\n{"wakeAgent": false}'), AT) is None
+    assert build_watchdog_report("disk", ScriptResult(stdout=""), AT) is None
+    assert build_watchdog_report("disk", ScriptResult(stdout='ok\n{"wakeAgent": false}'), AT) is None
 
 
 def test_a_failed_watchdog_raises_the_alarm():
-    report = watchdog_report("disk", ScriptResult(stdout="", stderr="df: not found", exit_code=127), AT)
+    report = build_watchdog_report("disk", ScriptResult(stdout="", stderr="df: not found", exit_code=127), AT)
     assert report.is_failure
     assert report.text == (
         "⚠ Cron watchdog 'disk' script failed\n\nThe script ended with code 127.\nstderr:\ndf: not found\n\n"
@@ -157,7 +157,7 @@ def test_a_failed_watchdog_raises_the_alarm():
 
 
 def test_a_watchdog_that_timed_out_says_so():
-    assert "The script timed out." in watchdog_report("disk", ScriptResult(stdout="", exit_code=None), AT).text
+    assert "The script timed out." in build_watchdog_report("disk", ScriptResult(stdout="", exit_code=None), AT).text
 
 
 @pytest.mark.parametrize(
@@ -170,22 +170,22 @@ def test_a_watchdog_that_timed_out_says_so():
     ],
 )
 def test_a_job_without_a_name_gets_one(prompt, skills, script, name):
-    assert default_name(prompt, skills, script) == name
+    assert choose_default_name(prompt, skills, script) == name
 
 
 def test_sessions_are_named_after_the_job_and_the_time():
-    assert session_id("abc", AT) == "cron_abc_20260131_080005"
-    assert session_title("n" * 80, AT) == "n" * 60 + " · Jan 31 08:00"
+    assert make_session_id("abc", AT) == "cron_abc_20260131_080005"
+    assert make_session_title("n" * 80, AT) == "n" * 60 + " · Jan 31 08:00"
 
 
 def test_the_output_path_is_below_the_job():
-    assert str(output_path("0a1b", AT)) == "0a1b/2026-01-31_08-00-05.md"
+    assert str(make_output_path("0a1b", AT)) == "0a1b/2026-01-31_08-00-05.md"
 
 
 @pytest.mark.parametrize("job_id", ["", ".", "..", "../x", "a/b", "a\\b", "/abs", "c:", "a\0b", "x" * 65])
 def test_an_id_that_is_no_plain_name_has_no_path(job_id):
     with pytest.raises(ValueError, match="cannot be the name of a directory"):
-        output_path(job_id, AT)
+        make_output_path(job_id, AT)
 
 
 def test_the_kept_document_of_a_success():
@@ -214,4 +214,4 @@ def test_the_kept_document_of_a_script_names_mode_and_status():
 
 
 def test_a_fence_is_longer_than_any_inside():
-    assert fenced("`````") == "``````\n`````\n``````"
+    assert fence_text("`````") == "``````\n`````\n``````"

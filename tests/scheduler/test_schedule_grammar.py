@@ -7,22 +7,22 @@ from hypothesis import strategies as st
 from scheduler.grammar import (
     ScheduleError,
     ScheduleOptions,
-    from_record,
     load_zone,
     parse_duration,
     parse_schedule,
     parse_timestamp,
+    read_record,
     require_future,
-    to_record,
+    write_record,
 )
-from scheduler.schedule import next_after
+from scheduler.schedule import find_next_slot
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 BERLIN = ScheduleOptions(timezone="Europe/Berlin")
 
 
 def first(text: str, options: ScheduleOptions | None = None) -> str:
-    return f"{next_after(parse_schedule(text, now=NOW, options=options), NOW):%Y-%m-%d %H:%M}"
+    return f"{find_next_slot(parse_schedule(text, now=NOW, options=options), NOW):%Y-%m-%d %H:%M}"
 
 
 # Rows computed with Hermes Agent 0.19.0.
@@ -30,7 +30,7 @@ def first(text: str, options: ScheduleOptions | None = None) -> str:
 
 @pytest.mark.parametrize(("text", "minutes"), [("30m", 30), ("2 hours", 120), ("1d", 1440)])
 def test_a_bare_duration_runs_once(text, minutes):
-    record = to_record(parse_schedule(text, now=NOW))
+    record = write_record(parse_schedule(text, now=NOW))
     assert record["kind"] == "once"
     assert record["run_at"] == (NOW + timedelta(minutes=minutes)).isoformat()
     assert record["display"] == f"once in {text}"
@@ -38,13 +38,13 @@ def test_a_bare_duration_runs_once(text, minutes):
 
 @pytest.mark.parametrize(("text", "minutes"), [("every 30m", 30), ("Every 2h", 120), ("every 1 day", 1440)])
 def test_every_with_a_duration_is_an_interval(text, minutes):
-    record = to_record(parse_schedule(text, now=NOW))
+    record = write_record(parse_schedule(text, now=NOW))
     assert (record["kind"], record["minutes"], record["display"]) == ("interval", minutes, f"every {minutes}m")
 
 
 @pytest.mark.parametrize("text", ["0 9 * * *", "*/15 9-17 * * 1-5", "0 9 * * * *"])
 def test_cron_fields_are_kept_as_written(text):
-    record = to_record(parse_schedule(text, now=NOW))
+    record = write_record(parse_schedule(text, now=NOW))
     assert (record["kind"], record["expr"], record["display"]) == ("cron", text, text)
 
 
@@ -60,7 +60,7 @@ def test_cron_fields_are_kept_as_written(text):
     ],
 )
 def test_a_timestamp_runs_once(text, instant):
-    assert to_record(parse_schedule(text, now=NOW))["run_at"] == instant
+    assert write_record(parse_schedule(text, now=NOW))["run_at"] == instant
 
 
 @pytest.mark.parametrize("text", ["90s", "1w", "every", "every day", "-5m", ""])
@@ -157,7 +157,7 @@ def test_any_text_is_read_or_refused(text):
         schedule = parse_schedule(text, now=NOW)
     except ScheduleError:
         return
-    assert from_record(to_record(schedule), now=NOW) == schedule
+    assert read_record(write_record(schedule), now=NOW) == schedule
 
 
 @given(st.from_regex(r"(every |in |@every )?([0-9]{1,12} ?[dhm] ?){1,3}( at [0-9:apm]{1,6})?", fullmatch=True))
@@ -221,8 +221,8 @@ def test_a_zone_that_does_not_exist_refuses_the_schedule():
 def test_an_interval_counts_from_its_start_date():
     start = datetime(2026, 2, 10, 8, 0, tzinfo=UTC)
     schedule = parse_schedule("every 6h", now=NOW, options=ScheduleOptions(starts_at=start))
-    assert next_after(schedule, NOW) == start
-    assert next_after(schedule, start) == start + timedelta(hours=6)
+    assert find_next_slot(schedule, NOW) == start
+    assert find_next_slot(schedule, start) == start + timedelta(hours=6)
 
 
 def test_an_end_before_the_start_is_refused():
@@ -270,15 +270,15 @@ def test_a_new_job_whose_end_has_passed_is_refused():
     ],
 )
 def test_a_record_of_the_reference_is_read(record, display):
-    schedule = from_record(record, now=NOW)
+    schedule = read_record(record, now=NOW)
     assert schedule.display == display
-    assert next_after(schedule, NOW) is not None
+    assert find_next_slot(schedule, NOW) is not None
 
 
 def test_a_record_keeps_everything():
     options = ScheduleOptions(timezone="Europe/Berlin", starts_at=NOW, ends_at=NOW + timedelta(days=400), jitter_s=90)
     schedule = parse_schedule("every weekday at 18:00", now=NOW, options=options)
-    assert from_record(to_record(schedule), now=NOW + timedelta(days=7)) == schedule
+    assert read_record(write_record(schedule), now=NOW + timedelta(days=7)) == schedule
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_record_keeps_everything():
 )
 def test_a_record_that_makes_no_sense_is_refused(record):
     with pytest.raises(ScheduleError):
-        from_record(record, now=NOW)
+        read_record(record, now=NOW)
 
 
 def test_durations_are_read_alone():

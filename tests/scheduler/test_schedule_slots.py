@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from scheduler.cron import parse_cron
 from scheduler.grammar import ScheduleOptions, parse_schedule
-from scheduler.schedule import Schedule, fire_time, first_slot, grace, next_after, slots_between
+from scheduler.schedule import (
+    Schedule,
+    compute_fire_time,
+    compute_grace,
+    find_first_slot,
+    find_next_slot,
+    list_slots_between,
+)
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
@@ -23,7 +30,7 @@ def local_slots(expression: str, timezone: str, date: str, hours: tuple[str, str
     """The slots of a local day as wall times with their offsets."""
     zone = ZoneInfo(timezone)
     start, end = (datetime.fromisoformat(f"{date}T{hour}").replace(tzinfo=zone) for hour in hours)
-    slots = slots_between(cron(expression, timezone), start.astimezone(UTC) - timedelta(seconds=1), end, 2000)
+    slots = list_slots_between(cron(expression, timezone), start.astimezone(UTC) - timedelta(seconds=1), end, 2000)
     return [f"{slot.astimezone(zone):%H:%M%z}" for slot in slots]
 
 
@@ -74,7 +81,7 @@ def test_a_time_that_comes_twice_runs_the_first_time(zone, expression, expected)
 @pytest.mark.parametrize("nights", [SPRING, AUTUMN])
 def test_an_hourly_rhythm_is_even_in_elapsed_time(zone, expression, nights):
     start = datetime.fromisoformat(f"{nights[zone]}T00:00").replace(tzinfo=ZoneInfo(zone))
-    slots = slots_between(cron(expression, zone), start, start + timedelta(hours=30), 1000)
+    slots = list_slots_between(cron(expression, zone), start, start + timedelta(hours=30), 1000)
     gaps = {later - earlier for earlier, later in pairwise(slots)}
     minutes = parse_cron(expression).longest_idle_minutes
     assert gaps == {timedelta(minutes=minutes)}
@@ -100,7 +107,7 @@ def test_a_rhythm_that_fits_the_half_hour_jump_is_even_on_lord_howe(nights, expr
     start = datetime.fromisoformat(f"{nights['Australia/Lord_Howe']}T00:00").replace(
         tzinfo=ZoneInfo("Australia/Lord_Howe")
     )
-    slots = slots_between(cron(expression, "Australia/Lord_Howe"), start, start + timedelta(hours=12), 1000)
+    slots = list_slots_between(cron(expression, "Australia/Lord_Howe"), start, start + timedelta(hours=12), 1000)
     assert len({later - earlier for earlier, later in pairwise(slots)}) == 1
 
 
@@ -115,7 +122,7 @@ def test_a_day_that_a_country_skipped_is_made_up_for_at_its_end():
 
 def test_clocks_that_go_back_over_midnight_keep_the_order():
     # Until 2011 Newfoundland changed at 00:01, back to 23:01 of the day before.
-    slots = slots_between(
+    slots = list_slots_between(
         cron("*/30 * * * *", "America/St_Johns"),
         datetime(2010, 11, 7, 1, 0, tzinfo=UTC),
         datetime(2010, 11, 7, 5, 0, tzinfo=UTC),
@@ -139,35 +146,35 @@ def test_an_interval_goes_by_elapsed_time():
         now=NOW,
         options=ScheduleOptions(timezone="Europe/Berlin", starts_at=datetime(2026, 3, 28, 1, 30, tzinfo=UTC)),
     )
-    assert [slot.day for slot in slots_between(schedule, NOW, NOW + timedelta(days=60), 3)] == [28, 29, 30]
-    assert {slot.hour for slot in slots_between(schedule, NOW, NOW + timedelta(days=90), 50)} == {1}
+    assert [slot.day for slot in list_slots_between(schedule, NOW, NOW + timedelta(days=60), 3)] == [28, 29, 30]
+    assert {slot.hour for slot in list_slots_between(schedule, NOW, NOW + timedelta(days=90), 50)} == {1}
 
 
 def test_an_interval_does_not_drift():
     schedule = parse_schedule("every 45m", now=NOW)
     late = NOW + timedelta(minutes=45 * 7, seconds=12)
-    assert next_after(schedule, late) == NOW + timedelta(minutes=45 * 8)
+    assert find_next_slot(schedule, late) == NOW + timedelta(minutes=45 * 8)
 
 
 def test_a_one_shot_has_one_slot():
     schedule = parse_schedule("30m", now=NOW)
     slot = NOW + timedelta(minutes=30)
-    assert next_after(schedule, NOW) == slot
-    assert next_after(schedule, slot) is None
+    assert find_next_slot(schedule, NOW) == slot
+    assert find_next_slot(schedule, slot) is None
 
 
 def test_a_start_date_is_itself_a_slot_when_it_matches():
     schedule = cron("0 9 * * *", starts_at=datetime(2026, 5, 1, 9, 0, tzinfo=UTC))
-    assert next_after(schedule, NOW) == datetime(2026, 5, 1, 9, 0, tzinfo=UTC)
+    assert find_next_slot(schedule, NOW) == datetime(2026, 5, 1, 9, 0, tzinfo=UTC)
 
 
 def test_an_end_date_is_itself_a_slot_when_it_matches():
     end = datetime(2026, 2, 2, 9, 0, tzinfo=UTC)
-    assert slots_between(cron("0 9 * * *", ends_at=end), NOW, NOW + timedelta(days=9), 9)[-1] == end
+    assert list_slots_between(cron("0 9 * * *", ends_at=end), NOW, NOW + timedelta(days=9), 9)[-1] == end
 
 
 def test_the_limit_is_kept():
-    assert len(slots_between(cron("* * * * *"), NOW, NOW + timedelta(days=1), 7)) == 7
+    assert len(list_slots_between(cron("* * * * *"), NOW, NOW + timedelta(days=1), 7)) == 7
 
 
 @pytest.mark.parametrize(
@@ -183,9 +190,9 @@ def test_the_limit_is_kept():
 )
 def test_the_grace_is_half_the_period_between_two_minutes_and_two_hours(text, seconds):
     schedule = parse_schedule(text, now=NOW)
-    slot = first_slot(schedule, NOW)
+    slot = find_first_slot(schedule, NOW)
     assert slot is not None
-    assert grace(schedule, slot) == timedelta(seconds=seconds)
+    assert compute_grace(schedule, slot) == timedelta(seconds=seconds)
 
 
 # Jitter.
@@ -193,8 +200,8 @@ def test_the_grace_is_half_the_period_between_two_minutes_and_two_hours(text, se
 
 def test_jitter_delays_without_changing_the_slot():
     schedule = cron("0 9 * * *", jitter_s=600)
-    slot = first_slot(schedule, NOW)
-    delays = {fire_time(schedule, slot, f"job{number}") - slot for number in range(200)}
+    slot = find_first_slot(schedule, NOW)
+    delays = {compute_fire_time(schedule, slot, f"job{number}") - slot for number in range(200)}
     assert min(delays) >= timedelta()
     assert max(delays) <= timedelta(seconds=600)
     assert len(delays) > 100
@@ -202,15 +209,15 @@ def test_jitter_delays_without_changing_the_slot():
 
 def test_jitter_is_the_same_for_every_replica():
     schedule = cron("0 9 * * *", jitter_s=600)
-    slot = first_slot(schedule, NOW)
+    slot = find_first_slot(schedule, NOW)
     berlin = slot.astimezone(ZoneInfo("Europe/Berlin"))
-    assert fire_time(schedule, slot, "job") == fire_time(schedule, berlin, "job")
+    assert compute_fire_time(schedule, slot, "job") == compute_fire_time(schedule, berlin, "job")
 
 
 def test_jitter_never_reaches_the_next_slot():
     schedule = cron("* * * * *", jitter_s=3600)
-    slots = slots_between(schedule, NOW, NOW + timedelta(hours=2), 100)
-    fires = [fire_time(schedule, slot, "job") for slot in slots]
+    slots = list_slots_between(schedule, NOW, NOW + timedelta(hours=2), 100)
+    fires = [compute_fire_time(schedule, slot, "job") for slot in slots]
     assert fires == sorted(set(fires))
 
 
@@ -244,20 +251,20 @@ change_nights = st.builds(
 @settings(max_examples=300, deadline=None)
 @given(schedules, instants | change_nights)
 def test_slots_increase_and_asking_again_changes_nothing(schedule, instant):
-    slot = next_after(schedule, instant)
+    slot = find_next_slot(schedule, instant)
     assert slot is not None
     assert slot > instant
-    assert next_after(schedule, slot - timedelta(microseconds=1)) == slot
-    assert next_after(schedule, instant) == slot
+    assert find_next_slot(schedule, slot - timedelta(microseconds=1)) == slot
+    assert find_next_slot(schedule, instant) == slot
     between = instant + (slot - instant) / 2
-    assert next_after(schedule, between) == slot
+    assert find_next_slot(schedule, between) == slot
 
 
 @settings(max_examples=300, deadline=None)
 @given(schedules, change_nights)
 def test_every_slot_lies_on_the_wall_clock_or_right_after_a_gap(schedule, instant):
     fields, zone = schedule.timing.fields, ZoneInfo(schedule.timezone)
-    for slot in slots_between(schedule, instant, instant + timedelta(days=2), 20):
+    for slot in list_slots_between(schedule, instant, instant + timedelta(days=2), 20):
         wall = slot.astimezone(zone)
         is_match = wall.minute in fields.minutes and wall.hour in fields.hours and fields.matches_date(wall.date())
         is_after_gap = (slot - timedelta(seconds=1)).astimezone(zone).utcoffset() < wall.utcoffset()
@@ -271,7 +278,7 @@ def test_every_matching_wall_time_has_its_slot(schedule, instant):
     a repeated reading is one only for a rhythm."""
     fields, zone = schedule.timing.fields, ZoneInfo(schedule.timezone)
     end = instant + timedelta(hours=30)
-    slots = set(slots_between(schedule, instant, end, 5000))
+    slots = set(list_slots_between(schedule, instant, end, 5000))
     moment = instant.replace(second=0, microsecond=0) + timedelta(minutes=1)
     while moment <= end:
         wall = moment.astimezone(zone)
@@ -291,9 +298,9 @@ def test_no_slot_before_the_start_or_after_the_end(schedule, instant, start_hour
     start = instant + timedelta(hours=start_hours)
     end = start + timedelta(hours=length_hours)
     bounded = Schedule(timing=schedule.timing, timezone=schedule.timezone, display="", starts_at=start, ends_at=end)
-    slots = slots_between(bounded, instant - timedelta(hours=1), end + timedelta(days=3), 200)
+    slots = list_slots_between(bounded, instant - timedelta(hours=1), end + timedelta(days=3), 200)
     assert all(start <= slot <= end for slot in slots)
-    free = slots_between(schedule, start - timedelta(microseconds=1), end, 200)
+    free = list_slots_between(schedule, start - timedelta(microseconds=1), end, 200)
     assert slots == free
 
 
@@ -301,7 +308,7 @@ def test_no_slot_before_the_start_or_after_the_end(schedule, instant, start_hour
 @given(st.integers(1, 5000), instants)
 def test_an_interval_keeps_its_grid(minutes, instant):
     schedule = parse_schedule(f"every {minutes}m", now=NOW)
-    slot = next_after(schedule, instant)
+    slot = find_next_slot(schedule, instant)
     assert slot is not None
     assert slot > instant
     assert (slot - NOW) % timedelta(minutes=minutes) == timedelta()

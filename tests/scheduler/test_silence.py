@@ -7,8 +7,8 @@ from scheduler.silence import (
     JobOutcome,
     is_empty,
     is_silent,
+    render_delivery,
     summarize_failure,
-    text_to_deliver,
 )
 
 JOB = JobLabel(id="0a1b2c3d4e5f", name="Morning news")
@@ -57,27 +57,27 @@ def test_a_silence_token_is_not_empty():
 
 
 def test_a_response_is_wrapped_between_header_and_footer():
-    assert text_to_deliver(JOB, JobOutcome(response="Rain.\n")) == (
+    assert render_delivery(JOB, JobOutcome(response="Rain.\n")) == (
         "Cronjob Response: Morning news\n(job_id: 0a1b2c3d4e5f)\n-------------\n\nRain.\n\n"
         "To stop this job: hermes-worker cron remove 0a1b2c3d4e5f"
     )
 
 
 def test_a_response_may_be_sent_bare():
-    assert text_to_deliver(JOB, JobOutcome(response=" Rain. "), is_wrapped=False) == "Rain."
+    assert render_delivery(JOB, JobOutcome(response=" Rain. "), is_wrapped=False) == "Rain."
 
 
 def test_a_silent_success_sends_nothing():
-    assert text_to_deliver(JOB, JobOutcome(response="[SILENT]")) is None
+    assert render_delivery(JOB, JobOutcome(response="[SILENT]")) is None
 
 
 def test_a_failure_is_never_silent():
     outcome = JobOutcome(response="[SILENT]", failure="ValueError: no such file")
-    assert text_to_deliver(JOB, outcome, is_wrapped=False) == "⚠️ Job 'Morning news' failed: no such file"
+    assert render_delivery(JOB, outcome, is_wrapped=False) == "⚠️ Job 'Morning news' failed: no such file"
 
 
 def test_a_name_with_newlines_stays_on_the_header_line():
-    text = text_to_deliver(JobLabel(id="x", name="a\n(job_id: y)"), JobOutcome(response="r"))
+    text = render_delivery(JobLabel(id="x", name="a\n(job_id: y)"), JobOutcome(response="r"))
     assert text.splitlines()[0] == "Cronjob Response: a (job_id: y)"
 
 

@@ -21,18 +21,18 @@ from scheduler.policy import (
     RunVerdict,
     SlotFacts,
     SlotOutcome,
-    after_run,
-    created,
+    compute_repeat_times,
+    count_run,
     decide,
-    failed_to_start,
-    local_day,
-    paused,
-    repeat_display,
-    repeat_times,
-    resumed,
-    triggered,
+    fail_start,
+    find_local_day,
+    format_repeat,
+    pause_job,
+    resume_job,
+    start_job,
+    trigger_job,
 )
-from scheduler.schedule import fire_time, slots_between
+from scheduler.schedule import compute_fire_time, list_slots_between
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 IDLE = SlotFacts()
@@ -43,7 +43,7 @@ def job(text: str = "every 30m", **changes: object) -> JobState:
     options = changes.pop("options", None)
     schedule = parse_schedule(text, now=NOW, options=options)
     new = JobState(id="job", schedule=schedule, next_slot=None, next_fire_at=None, **changes)
-    return with_changes(new, created(new, NOW))
+    return with_changes(new, start_job(new, NOW))
 
 
 def with_changes(state: JobState, changes: JobChanges) -> JobState:
@@ -165,7 +165,7 @@ def test_a_long_backlog_is_settled_in_pieces_with_one_run_at_the_end():
         rows += [row.slot for row in decision.settled]
         starts += [decision.start] if decision.start else []
         state = with_changes(state, decision.job)
-    assert rows == list(slots_between(state.schedule, NOW, now, 10_000))
+    assert rows == list(list_slots_between(state.schedule, NOW, now, 10_000))
     assert [start.slot for start in starts] == [now]
 
 
@@ -251,7 +251,7 @@ def test_a_job_completes_when_its_end_date_leaves_no_slot():
     ],
 )
 def test_the_number_of_runs_is_normalised(requested, text, times):
-    assert repeat_times(parse_schedule(text, now=NOW), requested) == times
+    assert compute_repeat_times(parse_schedule(text, now=NOW), requested) == times
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_the_number_of_runs_is_normalised(requested, text, times):
     [(None, 7, "forever"), (1, 0, "once"), (1, 1, "1/1"), (5, 0, "5 times"), (5, 2, "2/5")],
 )
 def test_the_number_of_runs_is_shown(times, completed, display):
-    assert repeat_display(times, completed) == display
+    assert format_repeat(times, completed) == display
 
 
 # Budgets.
@@ -299,7 +299,7 @@ def test_the_owner_of_a_blocked_job_is_told_once_a_day():
 )
 def test_a_day_is_that_of_the_job(now, hours):
     instant = datetime.fromisoformat(now)
-    start, end = local_day("Europe/Berlin", instant)
+    start, end = find_local_day("Europe/Berlin", instant)
     assert start <= instant < end
     assert end - start == timedelta(hours=hours)
 
@@ -309,7 +309,7 @@ def test_a_day_is_that_of_the_job(now, hours):
 
 def test_a_run_that_could_not_start_is_a_failed_slot():
     state = job(consecutive_failures=1)
-    decision = failed_to_start(state, decide(state, IDLE, at(65)), "the model changed")
+    decision = fail_start(state, decide(state, IDLE, at(65)), "the model changed")
     assert outcomes(decision) == [SlotOutcome.MISSED, SlotOutcome.FAILED_TO_START]
     assert decision.start is None
     assert decision.job.consecutive_failures == 2
@@ -320,7 +320,7 @@ def test_a_run_that_could_not_start_is_a_failed_slot():
 
 def test_failures_in_a_row_pause_the_job_and_somebody_is_told():
     state = job(consecutive_failures=2, policy=JobPolicy(failures_max=3))
-    changes, notice = after_run(state, RunVerdict.ERROR)
+    changes, notice = count_run(state, RunVerdict.ERROR)
     assert changes.state is JobStatus.PAUSED
     assert changes.next_slot is None
     assert changes.paused_reason == "3 runs failed in a row"
@@ -329,66 +329,66 @@ def test_failures_in_a_row_pause_the_job_and_somebody_is_told():
 
 def test_failing_to_start_pauses_the_job_too():
     state = job(consecutive_failures=2, policy=JobPolicy(failures_max=3))
-    decision = failed_to_start(state, decide(state, IDLE, at(30)), "no key")
+    decision = fail_start(state, decide(state, IDLE, at(30)), "no key")
     assert decision.job.state is JobStatus.PAUSED
     assert decision.notice.startswith("The job is paused")
 
 
 def test_a_failure_below_the_limit_only_counts():
-    changes, notice = after_run(job(policy=JobPolicy(failures_max=3)), RunVerdict.ERROR)
+    changes, notice = count_run(job(policy=JobPolicy(failures_max=3)), RunVerdict.ERROR)
     assert (changes.state, changes.consecutive_failures, notice) == (JobStatus.SCHEDULED, 1, None)
     assert changes.next_slot == at(30)
 
 
 def test_without_a_limit_a_job_fails_as_often_as_it_likes():
-    changes, notice = after_run(job(consecutive_failures=1000), RunVerdict.ERROR)
+    changes, notice = count_run(job(consecutive_failures=1000), RunVerdict.ERROR)
     assert (changes.state, notice) == (JobStatus.SCHEDULED, None)
 
 
 def test_a_success_ends_the_row():
-    assert after_run(job(consecutive_failures=2), RunVerdict.OK)[0].consecutive_failures == 0
+    assert count_run(job(consecutive_failures=2), RunVerdict.OK)[0].consecutive_failures == 0
 
 
 def test_an_unknown_end_neither_counts_nor_clears():
-    assert after_run(job(consecutive_failures=2), RunVerdict.UNKNOWN)[0].consecutive_failures == 2
+    assert count_run(job(consecutive_failures=2), RunVerdict.UNKNOWN)[0].consecutive_failures == 2
 
 
 def test_a_completed_job_is_not_paused_by_its_last_failure():
     state = replace(job(times=1, policy=JobPolicy(failures_max=1)), state=JobStatus.COMPLETED)
-    assert after_run(state, RunVerdict.ERROR)[0].state is JobStatus.COMPLETED
+    assert count_run(state, RunVerdict.ERROR)[0].state is JobStatus.COMPLETED
 
 
 # Pause, resume, run by hand.
 
 
 def test_a_paused_job_waits_for_nothing():
-    changes = paused(job(), "holiday")
+    changes = pause_job(job(), "holiday")
     assert (changes.state, changes.next_slot, changes.paused_reason) == (JobStatus.PAUSED, None, "holiday")
 
 
 def test_a_resumed_job_does_not_make_up_for_its_pause():
-    state = with_changes(job(), paused(job(), None))
-    assert resumed(state, at(95)).next_slot == at(120)
+    state = with_changes(job(), pause_job(job(), None))
+    assert resume_job(state, at(95)).next_slot == at(120)
 
 
 def test_resuming_forgets_the_failures():
     state = replace(job(consecutive_failures=3), state=JobStatus.PAUSED, next_slot=None)
-    assert resumed(state, at(95)).consecutive_failures == 0
+    assert resume_job(state, at(95)).consecutive_failures == 0
 
 
 def test_a_one_shot_in_the_past_cannot_be_resumed():
     with pytest.raises(ScheduleError, match="is in the past"):
-        resumed(job("30m"), at(33))
+        resume_job(job("30m"), at(33))
 
 
 def test_a_job_that_made_its_runs_cannot_be_resumed_or_run():
-    for action in (resumed, triggered):
+    for action in (resume_job, trigger_job):
         with pytest.raises(ScheduleError, match="has made all of its 2 runs"):
             action(job(times=2, completed=2), at(5))
 
 
 def test_a_run_by_hand_is_due_at_once_and_the_schedule_goes_on():
-    state = with_changes(job(), triggered(job(), at(7)))
+    state = with_changes(job(), trigger_job(job(), at(7)))
     decision = decide(state, IDLE, at(7))
     assert decision.start.slot == at(7)
     assert decision.job.next_slot == at(30)
@@ -396,7 +396,7 @@ def test_a_run_by_hand_is_due_at_once_and_the_schedule_goes_on():
 
 def test_a_run_by_hand_does_not_wait_for_the_jitter():
     state = job(options=ScheduleOptions(jitter_s=3600))
-    assert outcomes(decide(with_changes(state, triggered(state, at(7))), IDLE, at(7))) == [SlotOutcome.FIRED]
+    assert outcomes(decide(with_changes(state, trigger_job(state, at(7))), IDLE, at(7))) == [SlotOutcome.FIRED]
 
 
 # Jitter.
@@ -404,7 +404,7 @@ def test_a_run_by_hand_does_not_wait_for_the_jitter():
 
 def test_a_jittered_slot_waits_for_its_own_time():
     state = job("every 2h", options=ScheduleOptions(jitter_s=1800))
-    fire_at = fire_time(state.schedule, state.next_slot, state.id)
+    fire_at = compute_fire_time(state.schedule, state.next_slot, state.id)
     assert state.next_fire_at == fire_at
     assert decide(state, IDLE, fire_at - timedelta(seconds=1)) is None
     decision = decide(state, IDLE, fire_at)
@@ -437,7 +437,7 @@ def test_every_slot_gets_exactly_one_row_whatever_the_ticks(text, minutes, overl
             rows += [row.slot for row in decision.settled]
             state = with_changes(state, decision.job)
     assert state.next_fire_at > now
-    assert rows == list(slots_between(state.schedule, NOW, rows[-1], 100_000)) if rows else True
+    assert rows == list(list_slots_between(state.schedule, NOW, rows[-1], 100_000)) if rows else True
     assert rows == sorted(set(rows))
-    unsettled = slots_between(state.schedule, rows[-1] if rows else NOW, now, 100_000)
-    assert all(fire_time(state.schedule, slot, state.id) > now for slot in unsettled)
+    unsettled = list_slots_between(state.schedule, rows[-1] if rows else NOW, now, 100_000)
+    assert all(compute_fire_time(state.schedule, slot, state.id) > now for slot in unsettled)

@@ -17,10 +17,10 @@ from support.store import Store, new_run
 from hermes_worker.core.effects import Effect
 from hermes_worker.core.prompt_places import Gap, PromptPlace
 from hermes_worker.core.run import TERMINAL, RunStatus
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.budgets import budget_of
+from hermes_worker.store.runs.budgets import to_budget
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sweep import SweepPolicy
 from hermes_worker.store.tables import auxiliary_calls, budgets, events, messages, runs, tool_calls
@@ -75,14 +75,14 @@ class SqlStore:
         stopped = self.runs.stop_tree(run_id)
         return list(stopped.run_ids), list(stopped.hints)
 
-    def approve(self, run_id: str, choice: Choice) -> list[Hint]:
+    def approve(self, run_id: str, choice: ApprovalChoice) -> list[Hint]:
         return self.waits.approve(run_id, choice, by="cli:tester")
 
-    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
-        return self.runs.break_off_step(effect, owner, message)
+    def end_broken_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
+        return self.runs.end_broken_step(effect, owner, message)
 
     def stopping(self, run_ids: Collection[str]) -> set[str]:
-        return self.runs.stopping(run_ids)
+        return self.runs.find_stopping(run_ids)
 
     def sweep(self, depths: Mapping[str, int] | None) -> Sequence[Hint]:
         swept = self._store.sweeper.sweep(depths)
@@ -139,7 +139,7 @@ class SqlStore:
             root=root,
             is_turn=row.cause_pk is not None,
             ended_at=row.finished_at or 0.0,
-            budget=budget_of(budget) if budget else None,
+            budget=to_budget(budget) if budget else None,
         )
 
     def close(self) -> None:

@@ -15,9 +15,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
-from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
-from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
+from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer, Consultation
+from hermes_worker.core.budget import Amounts, Budget, BudgetLimits, Dimension, decide_reservation
+from hermes_worker.core.delegation import TURNS_MAX, build_refusal_note, explain_background_refusal
 from hermes_worker.core.effects import (
     AskAuxiliary,
     CallEffect,
@@ -26,20 +26,28 @@ from hermes_worker.core.effects import (
     Prepare,
     RunTool,
     TurnEffect,
-    outstanding,
-    turn_effect,
+    build_turn_effect,
+    list_outstanding,
 )
 from hermes_worker.core.errors import Failure, LeaseLost
-from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
-from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
-from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
+from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, parse_precedent
+from hermes_worker.core.messages import (
+    Message,
+    ModelReply,
+    Role,
+    ToolRequest,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
+)
+from hermes_worker.core.notices import STOPPED_ANSWER, build_missing_result
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.core.step import apply, retry_delay_s, step
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.core.step import apply_event, compute_retry_delay_s, step_run
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.rows import Hint, LoadedRun
 from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.store.runs.call_claims import OVERTIME_S
@@ -47,9 +55,9 @@ from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.runs.runs import IterationClaim, RunNotFound, SessionContext
 from hermes_worker.store.runs.transcripts import CorruptTranscript
-from hermes_worker.store.runs.waits import NothingAsked, Terms
+from hermes_worker.store.runs.waits import ApprovalTerms, NothingAsked
 from hermes_worker.store.sweep import LOSSES, SweepPolicy
-from hermes_worker.store.workers import Registration, Renewed
+from hermes_worker.store.workers import Registration, RenewedLease
 
 T = TypeVar("T")
 BARE_PROMPT = "You are in a simulation."
@@ -221,19 +229,19 @@ class MemoryWorkers:
         watermarks: Mapping[str, float],
         is_draining: bool = False,
         sandbox: str | None = None,
-    ) -> Renewed | None:
+    ) -> RenewedLease | None:
         row = self.rows[registration.pk]
         if not row.is_alive:
             return None
         row.expires_at = self._store.now() + ttl_s
         row.marks = dict(watermarks)
-        return Renewed(draining_at=self._store.now() if is_draining else None, now=self._store.now())
+        return RenewedLease(draining_at=self._store.now() if is_draining else None, now=self._store.now())
 
     def retire(self, registration: Registration) -> None:
         if self.rows[registration.pk].is_alive:
             self.rows[registration.pk].state = "stopped"
 
-    def crashed(self, name: str) -> bool:
+    def mark_crashed(self, name: str) -> bool:
         living = [row for row in self.rows.values() if row.is_alive and row.name == name]
         for row in living:
             row.state = "crashed"
@@ -242,7 +250,9 @@ class MemoryWorkers:
     def loss_of(self, owner: int | None) -> ev.Loss:
         return LOSSES[self.rows[owner].state if owner in self.rows else None]
 
-    def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
+    def release_stray_claims(
+        self, registration: Registration, *, except_for: Collection[str], older_than_s: float
+    ) -> int:
         return self._store.give_up(registration.pk, except_for, self._store.now() - older_than_s)
 
     def is_gone(self, owner: int | None) -> bool:
@@ -278,11 +288,11 @@ class MemoryStore:
         return row
 
     def _begin(self, row: RunRow) -> Hint:
-        row.messages[1] = Message(seq=1, role=Role.USER, body=user_body("go"))
+        row.messages[1] = Message(seq=1, role=Role.USER, body=build_user_body("go"))
         row.message_seq = 1
         row.has_begun, row.due_of = True, None
         row.hinted_at = self.now()
-        return Hint(effect=turn_effect(row.core), at=self.now())
+        return Hint(effect=build_turn_effect(row.core), at=self.now())
 
     def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]:
         """With ``is_whole`` the run and all below it; without, whoever did it died after the first of them."""
@@ -299,12 +309,12 @@ class MemoryStore:
             hints += self._write(one, ev.StopRequested())
         return [run_id, *(one.core.run_id for one in below)], hints
 
-    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
+    def end_broken_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
         row = self._rows[effect.run_id]
         if not self._is_open_to(row, effect, owner):
             return []
         failure = Failure(kind="internal_error", message=message)
-        return self._write(row, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
+        return self._write(row, ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
 
     def _is_open_to(self, row: RunRow, effect: Effect, owner: int) -> bool:
         if row.core.status.is_terminal:
@@ -343,7 +353,7 @@ class MemoryStore:
         row.hinted_at, row.hints = None, 0
         return IterationClaim(token=row.token, loaded=self._loaded(row))
 
-    def commit_prepared(
+    def commit_preparation(
         self, claim: IterationClaim, section: str, documents: Mapping[str, object] | None = None
     ) -> list[Hint]:
         row = self._held_iteration(claim)
@@ -352,12 +362,12 @@ class MemoryStore:
         return self._write(row, ev.PromptCompleted())
 
     def _apply_claim(self, row: RunRow) -> Run:
-        return apply(row.core, ev.IterationClaimed())
+        return apply_event(row.core, ev.IterationClaimed())
 
-    def output_schema_of(self, run_pk: int) -> None:
+    def load_output_schema(self, run_pk: int) -> None:
         """Simulated runs want text."""
 
-    def session_of(self, session_pk: int) -> SessionContext:
+    def load_session_context(self, session_pk: int) -> SessionContext:
         row = self._by_pk[session_pk]
         facts = {"session_id": f"s{session_pk}", "system_prompt": row.prompt, "tools": row.tools, "workspace": "{}"}
         return filled(SessionContext, **facts)
@@ -374,7 +384,7 @@ class MemoryStore:
         row.charged += 1
         return self._write(row, event, reply=reply)
 
-    def commit_discarded(
+    def commit_discarded_reply(
         self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Any = None
     ) -> list[Hint]:
         row = self._held_iteration(claim)
@@ -382,7 +392,7 @@ class MemoryStore:
         return self._write(row, event)
 
     def commit_failure(
-        self, claim: IterationClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken, *_: Any
+        self, claim: IterationClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.RunBroken, *_: Any
     ) -> list[Hint]:
         return self._write(self._held_iteration(claim), event)
 
@@ -424,22 +434,22 @@ class MemoryStore:
 
     def _take_call(self, effect: CallEffect, owner: int) -> bool:
         row = self._rows.get(effect.run_id)
-        if row is None or effect not in outstanding(row.core):
+        if row is None or effect not in list_outstanding(row.core):
             return False
         call = row.calls[effect.iteration, effect.position]
         if call.hinted_at is None:
             return False
-        row.core = apply(row.core, ev.CallClaimed(position=effect.position))
+        row.core = apply_event(row.core, ev.CallClaimed(position=effect.position))
         call.token, call.owner, call.claimed_at = f"c{next(self._tokens)}", owner, self.now()
         call.hinted_at, call.hints = None, 0
         call.unbegun = call.token if row.core.calls[effect.position].replay is Replay.ONCE else None
         call.deadline_at = self.now() + call.timeout_s + OVERTIME_S
         return True
 
-    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
+    def load_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
         return {}
 
-    def kept_result(self, session_pk: int, key: str) -> str | None:
+    def load_kept_result(self, session_pk: int, key: str) -> str | None:
         return None
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
@@ -462,8 +472,8 @@ class MemoryStore:
 
     # --- questions ---
 
-    def terms(self, run_pk: int) -> Terms:
-        return Terms(source="api", approvals=None, allowed=frozenset())
+    def load_terms(self, run_pk: int) -> ApprovalTerms:
+        return ApprovalTerms(source="api", approvals=None, allowed=frozenset())
 
     def ask(self, claim: CallClaim, question: Question, **_: Any) -> list[Hint]:
         row = self._held_call(claim)
@@ -472,11 +482,11 @@ class MemoryStore:
         row.calls[claim.iteration, claim.position].expires_at = self.now() + question.expires_s
         return hints
 
-    def approve(self, run_id: str, choice: Choice) -> list[Hint]:
+    def approve(self, run_id: str, choice: ApprovalChoice) -> list[Hint]:
         row = self._rows[run_id]
         for call in row.core.calls:
             if call.waits_for is WaitKind.APPROVAL:
-                if choice is Choice.DENY:
+                if choice is ApprovalChoice.DENY:
                     return self._refuse(row, call.position)
                 row.calls[row.core.iteration, call.position].is_approved = True
                 return self._write(row, ev.CallAllowed(position=call.position))
@@ -496,7 +506,7 @@ class MemoryStore:
 
     # --- children ---
 
-    def spec_of(self, run_pk: int) -> RunSpec:
+    def load_spec(self, run_pk: int) -> RunSpec:
         return RunSpec(input="go", model="scripted")
 
     def delegate(
@@ -519,7 +529,7 @@ class MemoryStore:
             self._share_budget(row.top)
         elif (refusal := self._promise_turn(row.top, turns_max)) is not None:
             refused = ev.CallSettled(position=claim.position, status=CallStatus.FAILED)
-            return self._write(row, refused, result=refusal_note(refusal))
+            return self._write(row, refused, result=build_refusal_note(refusal))
         else:
             call.has_sent = True
             sent = ev.CallSettled(position=claim.position, status=CallStatus.SUCCEEDED)
@@ -531,13 +541,13 @@ class MemoryStore:
     def _share_budget(self, top: RunRow) -> Budget:
         if top.budget is None:
             spent = Amounts(iterations=top.core.iteration)
-            top.budget = Budget(limits=Limits(iterations=top.core.iterations_max), spent=spent)
+            top.budget = Budget(limits=BudgetLimits(iterations=top.core.iterations_max), spent=spent)
         return top.budget
 
     def _promise_turn(self, top: RunRow, turns_max: int) -> str | None:
         """Count the turn that the answer will begin, or why there shall be none."""
         budget = self._share_budget(top)
-        refusal = background_refusal(budget, turns=top.turns, turns_max=turns_max, is_shared=True)
+        refusal = explain_background_refusal(budget, turns=top.turns, turns_max=turns_max, is_shared=True)
         top.turns += int(refusal is None)
         return refusal
 
@@ -567,7 +577,7 @@ class MemoryStore:
         return [self._begin(row) for row in [one for one in open_ones if not one.has_begun][: max(0, free)]]
 
     def _join(self, child: RunRow) -> list[Hint]:
-        """After the end of a child, in its transaction: ``store.runs.joining.join_parent``."""
+        """After the end of a child, in its transaction: ``store.runs.step_writer.join_parent``."""
         parent = child.parent
         if parent is not None and child.is_background:
             return self._join_background(parent, child)
@@ -598,7 +608,7 @@ class MemoryStore:
         return [*hints, self._begin(self._insert(self._turn(parent)))]
 
     def _turn(self, cause: RunRow) -> RunRow:
-        """The turn that the answer of background children begins: ``store.runs.background.insert_turn``."""
+        """The turn that the answer of background children begins: ``store.runs.continuations.insert_continuation``."""
         pk = len(self._by_pk)
         core = replace(_new(cause.core), run_id=f"turn{pk}")
         return RunRow(pk=pk, core=core, tools=cause.tools, root=cause.top, cause=cause)
@@ -606,11 +616,11 @@ class MemoryStore:
     # --- budgets ---
 
     def _reserve(self, row: RunRow) -> None:
-        """What the claimed model call takes out of the tree's budget: ``store.runs.budgets.reserve``."""
+        """What the claimed model call takes out of the tree's budget: ``store.runs.budgets.reserve_call``."""
         top = row.top
         if top.budget is None or row.core.wants_summary:
             return
-        granted = reservation(top.budget, Amounts(iterations=row.core.iteration), depth=row.depth)
+        granted = decide_reservation(top.budget, Amounts(iterations=row.core.iteration), depth=row.depth)
         if isinstance(granted, Dimension):
             row.core = replace(row.core, exhausted=granted)
             return
@@ -643,7 +653,7 @@ class MemoryStore:
 
     def _write(self, row: RunRow, event: ev.Event, *, reply: ModelReply | None = None, result: str = "") -> list[Hint]:
         before = row.core
-        after, _ = step(before, event)
+        after, _ = step_run(before, event)
         if after == before:
             return []
         was_due = self._outstanding(row)
@@ -669,7 +679,7 @@ class MemoryStore:
         seq = row.message_seq + 1
         calls = () if before.wants_summary else event.calls
         kept = reply if calls else replace(reply, tool_requests=())
-        row.messages[seq] = Message(seq=seq, role=Role.ASSISTANT, body=assistant_body(kept))
+        row.messages[seq] = Message(seq=seq, role=Role.ASSISTANT, body=build_assistant_body(kept))
         row.message_seq = seq + len(calls)
         row.events.append("message.completed")
         row.arrivals = 0
@@ -681,12 +691,12 @@ class MemoryStore:
                 request=request,
                 result_seq=seq + 1 + position,
                 timeout_s=planned.timeout_s,
-                precedent=precedent_from(follows),
+                precedent=parse_precedent(follows),
             )
 
     def _write_result(self, row: RunRow, position: int, text: str) -> None:
         call = row.calls[row.core.iteration, position]
-        body = tool_body(call.request.id, text)
+        body = build_tool_body(call.request.id, text)
         row.messages[call.result_seq] = Message(seq=call.result_seq, role=Role.TOOL, body=body)
         row.events += ["tool.started", "tool.completed"]
         call.token = call.owner = None
@@ -702,7 +712,7 @@ class MemoryStore:
                 call.token = call.owner = None
             if now.status.is_settled:
                 call.hinted_at = None
-                body = tool_body(call.request.id, _notice(was, now))
+                body = build_tool_body(call.request.id, _notice(was, now))
                 row.messages[call.result_seq] = Message(seq=call.result_seq, role=Role.TOOL, body=body)
                 row.events.append("tool.completed")
 
@@ -710,7 +720,7 @@ class MemoryStore:
         row.ended_at = self.now()
         if after.status is not RunStatus.COMPLETED and after.iteration:
             row.message_seq += 1
-            closing = assistant_body(ModelReply(text=STOPPED_ANSWER))
+            closing = build_assistant_body(ModelReply(text=STOPPED_ANSWER))
             row.messages[row.message_seq] = Message(seq=row.message_seq, role=Role.ASSISTANT, body=closing)
         names = {RunStatus.COMPLETED: "run.completed", RunStatus.CANCELLED: "run.cancelled"}
         row.events.append(names.get(after.status, "run.failed"))
@@ -725,7 +735,7 @@ class MemoryStore:
 
     def _outstanding(self, row: RunRow) -> frozenset[Effect]:
         if row.due_of is not row.core:
-            row.due_of, row.due = row.core, outstanding(row.core) if row.has_begun else frozenset()
+            row.due_of, row.due = row.core, list_outstanding(row.core) if row.has_begun else frozenset()
         return row.due
 
     def _loaded(self, row: RunRow) -> LoadedRun:
@@ -780,7 +790,7 @@ class MemoryStore:
             hints += self._put_off(row, self._write(row, ev.IterationLost(loss=loss)))
         if row.core.resume_at is not None and row.core.resume_at < self.now():
             hints += self._write(row, ev.WaitEnded())
-        if row.core.status is RunStatus.WAITING_FOR_APPROVAL or row.core.unsettled:
+        if row.core.status is RunStatus.WAITING_FOR_APPROVAL or row.core.unsettled_calls:
             hints += self._expire_questions(row)
         return hints + self._stop_orphan(row)
 
@@ -789,7 +799,7 @@ class MemoryStore:
         kept = []
         for hint in hints:
             effect = hint.effect
-            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, Effect) else 0.0
+            delay_s = compute_retry_delay_s(effect.attempt) if isinstance(effect, Effect) else 0.0
             if not delay_s:
                 kept.append(hint)
                 continue
@@ -885,7 +895,7 @@ class MemoryAsides:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
+    def enqueue_questions(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
         row = self._store._held_call(claim)
         hints = self._store._write(row, ev.CallAsked(position=claim.position))
         if row.core.calls[claim.position].asks:
@@ -913,7 +923,9 @@ class MemoryAsides:
             loaded=self._store._loaded(row),
         )
 
-    def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+    def settle_question(
+        self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT
+    ) -> list[Hint]:
         row = self._store._held_call(claim)
         asked = next(one for one in row.calls[claim.iteration, claim.position].asked if one.is_open)
         asked.answers.append(answer)
@@ -925,10 +937,10 @@ class MemoryAsides:
         row.asides_charged += spent.usage.cache_read
         return self._store._write(row, ev.CallReleased(position=claim.position))
 
-    def consulted(self, claim: CallClaim) -> list[Consulted]:
+    def list_answers(self, claim: CallClaim) -> list[AnsweredConsultation]:
         call = self._store._rows[claim.run_id].calls[claim.iteration, claim.position]
         return [
-            Consulted(
+            AnsweredConsultation(
                 task=asked.consultation.questions[0].task,
                 material=asked.consultation.material,
                 answers=asked.answers,
@@ -956,7 +968,7 @@ def _new(core: Run) -> Run:
 
 def _notice(was: Call, now: Call) -> str:
     was_running = was.may_have_acted or was.waits_for is WaitKind.CHILDREN
-    return result_without_a_run(now.status, was_running=was_running)
+    return build_missing_result(now.status, was_running=was_running)
 
 
 # --- stores that leave something out ---------------------------------------------------------------------------------
@@ -997,7 +1009,7 @@ class CountingArrivals(MemoryStore):
         return [Hint(effect=effect, at=self.now()) for effect in self._outstanding(row) - before]
 
     def _outstanding(self, row: RunRow) -> frozenset[Effect]:
-        due = outstanding(row.core)
+        due = list_outstanding(row.core)
         calls = row.core.calls
         if not calls or row.core.is_asking or row.core.status is not RunStatus.RUNNING:
             return due
@@ -1043,14 +1055,14 @@ class ReadingAgain(MemoryStore):
         return super().release_iteration(claim, *more)
 
     def commit_failure(
-        self, claim: IterationClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken, *more: Any
+        self, claim: IterationClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.RunBroken, *more: Any
     ) -> list[Hint]:
         self._held_iteration(claim)
         row = self._rows[claim.run_id]
         row.core = replace(row.core, is_prepared=row.core.iteration > 0)
         return super().commit_failure(claim, event, *more)
 
-    def commit_prepared(
+    def commit_preparation(
         self, claim: IterationClaim, section: str, documents: Mapping[str, object] | None = None
     ) -> list[Hint]:
         row = self._held_iteration(claim)
@@ -1067,11 +1079,11 @@ class ForgettingAnswers(MemoryStore):
 
 
 class _ForgettingAsides(MemoryAsides):
-    def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
+    def enqueue_questions(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
         self._store._held_call(claim).calls[claim.iteration, claim.position].asked.clear()
-        return super().leave(claim, consultation)
+        return super().enqueue_questions(claim, consultation)
 
-    def consulted(self, claim: CallClaim) -> list[Consulted]:
+    def list_answers(self, claim: CallClaim) -> list[AnsweredConsultation]:
         return []
 
 
@@ -1084,11 +1096,13 @@ class PayingLosers(MemoryStore):
 
 
 class _PayingLosers(MemoryAsides):
-    def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+    def settle_question(
+        self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT
+    ) -> list[Hint]:
         row = self._store._rows[claim.run_id]
         before = row.asides_charged + spent.usage.cache_read
         try:
-            return super().answer(claim, answer, spent)
+            return super().settle_question(claim, answer, spent)
         finally:
             row.asides_charged = before
 

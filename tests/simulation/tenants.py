@@ -12,15 +12,15 @@ from simulation.database import SqlStore
 from simulation.world import EPOCH_S, TROUBLE_ENDS_S, Violation, World
 from support.store import new_run
 
+from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import runs as module_of_runs
+from hermes_worker.store.runs.admission import fill_places
 from hermes_worker.store.runs.limits import TenantLimits
-from hermes_worker.store.runs.places import fill_places
 from hermes_worker.store.sweep import SweepPolicy
 from hermes_worker.store.tables import runs
 

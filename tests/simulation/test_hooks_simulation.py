@@ -23,7 +23,7 @@ from support.turns import Turns
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.effects import CallHook, Iterate, RunTool
-from hermes_worker.core.hooks import HookEvent, observed_by, owed_for
+from hermes_worker.core.hooks import HookEvent, build_observed, list_pending_calls
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run_events import RunEventName
@@ -35,15 +35,15 @@ from hermes_worker.store.tables import events, hook_calls, runs
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.call_tool import call_tool
+from hermes_worker.tasks.context import WorkerContext, WorkerHooks
 from hermes_worker.tasks.hooks.observing import call_hook
 from hermes_worker.tasks.hooks.running import HookRunner, LoadedHook
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.tasks.parts import Hooks, Parts
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
-OBSERVED = observed_by([("audit", ("agent:*", "post_tool_call")), ("bell", ("agent:end",))])
+OBSERVED = build_observed([("audit", ("agent:*", "post_tool_call")), ("bell", ("agent:end",))])
 STEPS = 2
 KILL, DROP, REPEAT = 0.12, 0.1, 0.25
 MOVES_MAX = 2_000
@@ -128,7 +128,7 @@ class World:
             self.turns.parts,
             leases=leases,
             catalog=default_catalog(self.recorder),
-            hooks=Hooks(runner=HookRunner(hooks), store=HookCalls(self.store.database), observed=OBSERVED),
+            hooks=WorkerHooks(runner=HookRunner(hooks), store=HookCalls(self.store.database), observed=OBSERVED),
             workspace=lambda _: open_workspace(
                 WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.workspace)),
                 OpeningOptions(base_env={}, hermes_home=""),
@@ -152,7 +152,7 @@ class World:
 
     def do(self, hint: Hint) -> None:
         task: Any = {Iterate: iterate, RunTool: call_tool, CallHook: call_hook}[type(hint.effect)]
-        parts: Parts = self.turns.parts
+        parts: WorkerContext = self.turns.parts
         try:
             task(parts, hint.effect, hint.at)
         except Killed:
@@ -210,7 +210,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         with FaultServer(model(found)) as server:
             found.turns = Turns.over(store, server.base_url)
             found.start_worker()
-            monkeypatch.setattr(faults, "point", found.point)
+            monkeypatch.setattr(faults, "pass_point", found.point)
             yield found
         store.database.close()
 
@@ -248,7 +248,7 @@ def test_what_hooks_change_is_replayed_and_what_they_observe_is_recorded_once(wo
     expected = {
         (f"{row.run_id}.{row.seq}.{owed.event}", owed.hook)
         for row in happened
-        for owed in owed_for(RunEventName(row.event), OBSERVED, is_child=False)
+        for owed in list_pending_calls(RunEventName(row.event), OBSERVED, is_child=False)
     } | {(f"{run_id}.0.agent:start", "audit") for run_id in submitted}
     assert sorted((row.event_id, row.hook) for row in kept) == sorted(expected)
     assert {row.state for row in kept} <= {"done", "lost"}

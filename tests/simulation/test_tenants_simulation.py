@@ -12,9 +12,9 @@ import pytest
 from simulation.tenants import FEW, HABITS, MANY, TENANTS, TenantStore, TenantWorld
 from simulation.world import PEACE, Trouble, Violation
 
-from hermes_worker.core.sharing import Account, Admitted, admit
+from hermes_worker.core.fair_share import Account, Admitted, admit_runs
 from hermes_worker.store import sweep as sweep_module
-from hermes_worker.store.runs import places as places_module
+from hermes_worker.store.runs import admission as places_module
 
 SEEDS = 2
 SEEDS_AT_LENGTH = 200
@@ -62,19 +62,19 @@ def _first_by_name(accounts: Any, *, places: int, clock: float, usual: float = 1
     """Whoever has used less does not matter."""
     known = [replace(each, virtual=0.0, held=0) if each.tenant == FEW else each for each in accounts]
     if any(each.tenant == MANY and each.held for each in known):
-        return admit(known, places=places, clock=clock, usual=usual, most=most)
-    return admit(accounts, places=places, clock=clock, usual=usual, most=most)
+        return admit_runs(known, places=places, clock=clock, usual=usual, most=most)
+    return admit_runs(accounts, places=places, clock=clock, usual=usual, most=most)
 
 
 def _without_caps(accounts: Sequence[Account], **more: Any) -> Admitted:
-    return admit([replace(each, runs_max=None) for each in accounts], **more)
+    return admit_runs([replace(each, runs_max=None) for each in accounts], **more)
 
 
 @pytest.mark.parametrize(
     ("module", "name", "broken", "noticed"),
     [
-        (places_module, "admit", _first_by_name, "waited"),
-        (places_module, "admit", _without_caps, "coda has"),
+        (places_module, "admit_runs", _first_by_name, "waited"),
+        (places_module, "admit_runs", _without_caps, "coda has"),
         (sweep_module, "sweep_places", lambda _: [], "has not ended|keep a place"),
     ],
     ids=["starving", "without caps", "without the sweeper"],

@@ -23,20 +23,20 @@ from simulation.memory import BARE_PROMPT, MemoryStore, Report, filled
 
 from hermes_worker import observe
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import Catalog
+from hermes_worker.agent.tools.catalog import ToolCatalog
 from hermes_worker.agent.tools.delegation import DelegateTool
-from hermes_worker.broker.queue import QueueName, message_of
+from hermes_worker.broker.queue import QueueName, build_message
 from hermes_worker.core import abort as abort_module
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
 from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, Prepare, RunTool
 from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, UnavailableError
-from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json, user_body
+from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, build_user_body, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.extension import ToolSpec
 from hermes_worker.models.chain import OneProvider
-from hermes_worker.safety.approvals import VERDICT_RULES, Choice, Mode
+from hermes_worker.safety.approvals import VERDICT_RULES, ApprovalChoice, ApprovalMode
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.runs.waits import NothingAsked, NotWaiting
@@ -47,10 +47,10 @@ from hermes_worker.tasks.calls import delegating as delegating_module
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration import persistence as persistence_module
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
-from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.prepare import prepare
 from hermes_worker.workspaces.base import WorkspaceError
 
@@ -64,7 +64,7 @@ _ITERATIONS_MAX = 8
 """Of a run, or of all runs of a tree."""
 NOTES = "What the notes said when they were read for the time"
 DELEGATION = DelegationPolicy(children_max=3, depth_max=2, turns_max=3)
-APPROVALS = ApprovalRules(mode=Mode.SMART, timeout_s=90.0)
+APPROVALS = ApprovalRules(mode=ApprovalMode.SMART, timeout_s=90.0)
 
 
 class Killed(BaseException):
@@ -144,8 +144,8 @@ class Backend(Protocol):
 
     def submit(self, run_id: str, *, iterations_max: int, attempts_max: int, prepares: bool) -> list[Hint]: ...
     def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]: ...
-    def approve(self, run_id: str, choice: Choice) -> list[Hint]: ...
-    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]: ...
+    def approve(self, run_id: str, choice: ApprovalChoice) -> list[Hint]: ...
+    def end_broken_step(self, effect: Effect, owner: int, message: str) -> list[Hint]: ...
     def stopping(self, run_ids: Collection[str]) -> set[str]: ...
     def sweep(self, depths: Mapping[str, int] | None) -> Sequence[Hint]: ...
     def ended(self) -> bool: ...
@@ -235,7 +235,7 @@ class Process:
         self.frozen_until = 0.0
         self.leases = Leases(world.guarded_workers, name=name, queues="model,tools", ttl_s=TTL_S)
         self.parts = filled(
-            Parts,
+            WorkerContext,
             runs=Paused(world, world.backend.runs),
             calls=Paused(world, world.backend.calls),
             waits=Paused(world, world.backend.waits),
@@ -282,7 +282,7 @@ class Process:
             self.world.seen["defect"] += 1
             try:
                 broken = Paused(self.world, self.world.backend)
-                self.parts.sender.send(broken.break_off_step(effect, self.leases.owner, str(defect)))
+                self.parts.sender.send(broken.end_broken_step(effect, self.leases.owner, str(defect)))
             except UnavailableError:
                 return
 
@@ -299,7 +299,7 @@ class Process:
         self.world.at(wait, self.beat)
 
     def _keep(self) -> None:
-        if not self.leases.beat():
+        if not self.leases.heartbeat():
             self.world.seen["place lost"] += 1
             if self.is_lane:
                 self.world.at(0.0, self.crash)
@@ -308,7 +308,7 @@ class Process:
             self.leases.abort_run(run_id, AbortReason.STOP)
         if self.world.now > self._strays_at:
             self._strays_at = self.world.now + TTL_S
-            self.world.seen["stray"] += self.leases.give_up_strays()
+            self.world.seen["stray"] += self.leases.release_orphaned_claims()
 
     def freeze(self, seconds: float) -> None:
         self.frozen_until = max(self.frozen_until, self.world.now + seconds)
@@ -328,7 +328,7 @@ class Process:
         """A step takes this process down; of a lane, its parent may see it."""
         if self.is_alive and self.is_lane and not self.world.rolls("blindness"):
             try:
-                if self.world.guarded_workers.crashed(self.name):
+                if self.world.guarded_workers.mark_crashed(self.name):
                     self.world.verdicts[key] += 1
             except UnavailableError:
                 pass
@@ -588,7 +588,8 @@ class Looking(Tool):
             return result
         number = self._world.random.randint(1, 3)
         questions = [
-            AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body(f"{_LOOK}? ({n})"),)) for n in range(number)
+            AuxiliaryQuestion(task=AuxTask.VISION, messages=(build_user_body(f"{_LOOK}? ({n})"),))
+            for n in range(number)
         ]
         material = {"key": context.idempotency_key, "questions": number}
         return ToolResult(text="", consultation=Consultation(questions=questions, material=material))
@@ -638,7 +639,7 @@ class World:
     random: Random = field(init=False)
     backend: Backend = field(init=False)
     guarded_workers: Any = field(init=False)
-    catalog: Catalog = field(init=False)
+    catalog: ToolCatalog = field(init=False)
     model: Any = field(init=False)
     current: Actor | None = None
     deeds: list[Deed] = field(default_factory=list)
@@ -669,7 +670,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.catalog = Catalog(
+        self.catalog = ToolCatalog(
             [
                 Tool(self, "peek", Replay.PURE, parallel=True),
                 Tool(self, "put", Replay.KEYED, parallel=True),
@@ -753,7 +754,7 @@ class World:
             self._enqueue(hint)
 
     def _enqueue(self, hint: Hint) -> None:
-        queue = message_of(hint)[1].value
+        queue = build_message(hint)[1].value
         self._queued[queue] += 1
         generation = self._generation
         delay = self.random.choice((0.001, 0.001, 0.05, 0.8))
@@ -840,7 +841,7 @@ class World:
             self.at(self.random.uniform(0.1, 8.0), lambda: self._answer(run_id))
 
     def _answer(self, run_id: str) -> None:
-        choice = self.random.choice((Choice.ONCE, Choice.ONCE, Choice.DENY))
+        choice = self.random.choice((ApprovalChoice.ONCE, ApprovalChoice.ONCE, ApprovalChoice.DENY))
         try:
             self.require_database()
             hints = self.backend.approve(run_id, choice)
@@ -1045,7 +1046,7 @@ def virtual_time(world: World) -> Iterator[None]:
         module for module in (call_tool_module, leases_module, persistence_module) if hasattr(module, "time")
     ]
     before = [module.time for module in modules]
-    new_run_id = delegating_module.new_run_id
+    new_run_id = delegating_module.create_run_id
     wait, chance, level = abort_module.AbortSignal.wait, random_module.random, observe.log._level
 
     def name_child() -> str:
@@ -1060,7 +1061,7 @@ def virtual_time(world: World) -> Iterator[None]:
         module.time = clock
     abort_module.AbortSignal.wait = wait_in_world  # type: ignore[assignment,method-assign]
     random_module.random = world.random.random
-    delegating_module.new_run_id = name_child
+    delegating_module.create_run_id = name_child
     observe.log._level = _SILENT
     try:
         yield
@@ -1069,7 +1070,7 @@ def virtual_time(world: World) -> Iterator[None]:
             module.time = original
         abort_module.AbortSignal.wait = wait  # type: ignore[method-assign]
         random_module.random = chance
-        delegating_module.new_run_id = new_run_id
+        delegating_module.create_run_id = new_run_id
         observe.log._level = level
 
 

@@ -83,11 +83,11 @@ def test_a_message_takes_no_target_from_the_answer(store: Store, tmp_path: Path)
     hints = store.answer(run_id)
     [answer] = [hint for hint in hints if isinstance(hint.effect, SendDelivery)]
     claim = claimed(outbox, answer, store.owner)
-    assert outbox.beside(claim) == [""]
+    assert outbox.list_siblings(claim) == [""]
     expanded = outbox.expand(claim, ["telegram:-100", "slack:C1"])
     assert len(expanded) == 2
     [message] = sent.hints
-    assert outbox.beside(claimed(outbox, message, store.owner)) == [""]
+    assert outbox.list_siblings(claimed(outbox, message, store.owner)) == [""]
 
 
 def test_where_the_answer_goes_by_itself_no_message_goes(store: Store, tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from support.store import Store, asks
 from support.telegram_server import TOKEN, TelegramServer
 from test_delivering import Office
 
-from hermes_worker.core.answer_binding import code_line, question_code
+from hermes_worker.core.answer_binding import format_code_line, format_question_code
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import deliveries, waits
@@ -63,7 +63,7 @@ def test_a_command_that_is_longer_than_a_message_is_sent_whole_in_several(
     assert [text for text in texts if "`" in text] == []
     assert sum(text.count("x") for text in texts) == 9_000
     assert "rm -rf ~/photos" in texts[-1]
-    assert code_line(WaitKind.APPROVAL, question_code(wait_of(store))) in texts[-1]
+    assert format_code_line(WaitKind.APPROVAL, format_question_code(wait_of(store))) in texts[-1]
     assert telegram.buttons[4] == [f"{wait_of(store)}:once", f"{wait_of(store)}:deny"]
     assert telegram.buttons[3] == []
 
@@ -82,7 +82,7 @@ def test_a_command_that_no_chat_shows_whole_has_no_button_that_allows_it(
 
 
 def allow(store: Store, run_id: str) -> None:
-    Waits(store.database).approve(run_id, Choice.ONCE, by="telegram:42")
+    Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="telegram:42")
 
 
 def expire(store: Store, run_id: str) -> None:
@@ -147,7 +147,7 @@ def test_a_long_question_keeps_all_its_parts(store: Store, here: Office, telegra
     here.work()
     before = dict(telegram.messages)
     assert len(before) == 2
-    [question] = GatewayRows(store.database).questions("gateway", "agent:main:telegram:dm:42")
+    [question] = GatewayRows(store.database).list_questions("gateway", "agent:main:telegram:dm:42")
     assert question.messages == {"1", "2"}, "a reply to any of them answers it"
     assert question.delivered_at is not None
     assert f"Answer /approve {question.code} or /deny {question.code}." in before[2]
@@ -169,7 +169,7 @@ def test_a_message_that_somebody_deleted_is_not_sent_again_and_its_chat_counts_a
     here.work()
     assert len(telegram.sent) == 1
     assert [one.state for one in here.all].count(DeliveryState.FAILED) == 1
-    assert here.outbox.dead_targets() == []
+    assert here.outbox.list_dead_targets() == []
 
 
 def test_a_flood_puts_the_change_off(store: Store, here: Office, telegram: TelegramServer) -> None:

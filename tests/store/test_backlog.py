@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from support.plans import plan_of, statements
 from support.store import ANSWER, Store, asks
 
-from hermes_worker.broker.queue import QueueName, message_of
+from hermes_worker.broker.queue import QueueName, build_message
 from hermes_worker.core.auxiliary import AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.effects import (
     AskAuxiliary,
@@ -31,14 +31,14 @@ from hermes_worker.core.effects import (
 )
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.core.messages import user_body
+from hermes_worker.core.messages import build_user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.backlog import CLEARED_IN_S, STEP_S_MIN, QueueBacklog, read_backlog
 from hermes_worker.store.hooks.calls import HookCalls
-from hermes_worker.store.hooks.owed import OwedHookRow, owe_hooks
-from hermes_worker.store.inbound_files import InboundFiles, NewFile, NewFiles, owe_files
+from hermes_worker.store.hooks.pending_calls import OwedHookRow, enqueue_hooks
+from hermes_worker.store.inbound_files import InboundFiles, NewFile, NewFiles, enqueue_files
 from hermes_worker.store.jobs.executions import Executions
-from hermes_worker.store.outbox.deliveries import Deliveries, owe
+from hermes_worker.store.outbox.deliveries import Deliveries, enqueue_deliveries
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.control import Control, NotAtWork
@@ -54,7 +54,7 @@ from hermes_worker.store.tables import (
 )
 
 MOVES = 70
-QUESTION = AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body("what?"),))
+QUESTION = AuxiliaryQuestion(task=AuxTask.VISION, messages=(build_user_body("what?"),))
 
 
 def backlog(store: Store) -> dict[str, QueueBacklog]:
@@ -74,7 +74,7 @@ class Counted:
 
     def add(self, row: Any, effect: Effect) -> None:
         """The publisher says which queue an effect is for."""
-        queue = message_of(Hint(effect=effect, at=0.0))[1].value
+        queue = build_message(Hint(effect=effect, at=0.0))[1].value
         if row.lease_token is not None:
             self.claimed[queue].append(row.claimed_at)
         elif row.hinted_at is not None and row.hinted_at <= self.now:
@@ -147,7 +147,7 @@ class Commotion:
         for effect in self.store.due(run_id)[: self.random.randint(1, 2)]:
             claim = self.claims[type(effect)](effect, worker.pk)
             if isinstance(claim, CallClaim) and self.chance(0.4):
-                self.store.auxiliary_calls.leave(claim, Consultation(questions=[QUESTION], material={}))
+                self.store.auxiliary_calls.enqueue_questions(claim, Consultation(questions=[QUESTION], material={}))
         if self.chance(0.6):
             self.random.choice([self.store.vanish, self.store.crash])(worker)
 
@@ -167,7 +167,7 @@ class Commotion:
     def move_deliver(self) -> None:
         """Owe something; of some a worker takes the row, and vanishes, or gives it back for later."""
         with self.store.database.write() as connection:
-            [hint] = owe(connection, ["local"], body="news")
+            [hint] = enqueue_deliveries(connection, ["local"], body="news")
         if not self.chance(0.7):
             return
         assert isinstance(hint.effect, SendDelivery)
@@ -199,7 +199,7 @@ class Commotion:
             "event_seq": 1,
         }
         with self.store.database.write() as connection:
-            [hint] = owe_hooks(connection, run_id, [row])
+            [hint] = enqueue_hooks(connection, run_id, [row])
         assert isinstance(hint.effect, CallHook)
         if self.chance(0.5):
             assert HookCalls(self.store.database).claim(hint.effect, self.store.worker().pk)
@@ -209,7 +209,7 @@ class Commotion:
         media = MediaRef(kind=MediaKind.DOCUMENT, id="f1")
         new = NewFiles(account="telegram:default", files=[NewFile(media=media)])
         with self.store.database.write() as connection:
-            [hint] = owe_files(connection, self.random.choice(self.runs), new, "default")
+            [hint] = enqueue_files(connection, self.random.choice(self.runs), new, "default")
         if self.chance(0.5):
             assert isinstance(hint.effect, FetchFile)
             assert InboundFiles(self.store.database).claim(hint.effect, self.store.worker().pk)

@@ -17,19 +17,19 @@ def test_a_run_is_only_made_after_the_one_that_its_caller_knows(store: Store) ->
     second = store.submit(session_id="s", after=first).run_id
     with pytest.raises(SessionMoved):
         store.submit(session_id="s", after=first)
-    assert [view.run_id for view in store.views.runs()] == [second, first]
+    assert [view.run_id for view in store.views.list_runs()] == [second, first]
     with pytest.raises(SessionMoved):
         store.submit(session_id="gone", after=first)
-    assert len(store.views.runs()) == 2
+    assert len(store.views.list_runs()) == 2
 
 
 def test_the_ends_of_conversations_are_told_unless_something_is_at_work(store: Store) -> None:
     conversations = Conversations(store.database)
     run_id = store.submit(session_id="a").run_id
-    assert conversations.ends("default", "api", ["a", "b"]) == {"a": None}
+    assert conversations.find_ends("default", "api", ["a", "b"]) == {"a": None}
     store.answer(run_id)
-    end = conversations.ends("default", "api", ["a"])["a"]
+    end = conversations.find_ends("default", "api", ["a"])["a"]
     assert end is not None
-    assert (end.name, end.run_id, len(conversations.rows(end))) == ("a", run_id, 2)
-    assert conversations.ends("acme", "api", ["a"]) == {}
-    assert conversations.ends("default", "cli", ["a"]) == {}
+    assert (end.name, end.run_id, len(conversations.load_messages(end))) == ("a", run_id, 2)
+    assert conversations.find_ends("acme", "api", ["a"]) == {}
+    assert conversations.find_ends("default", "cli", ["a"]) == {}

@@ -21,7 +21,7 @@ from support.store import EMPTY, Store
 
 from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.channels.errors import DUPLICATE_REMARK
-from hermes_worker.channels.files import FileGone, FileOutbox, read
+from hermes_worker.channels.files import FileGone, FileOutbox, read_judged_file
 from hermes_worker.channels.media import MediaFile
 from hermes_worker.channels.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from hermes_worker.core import events as ev
@@ -30,12 +30,12 @@ from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.run import ExitReason
-from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryView, owe
+from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryView, enqueue_deliveries
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.tables import deliveries, runs
 from hermes_worker.store.workers import Registration
-from hermes_worker.tasks.deliver import DeliveryParts, deliver
+from hermes_worker.tasks.deliver import DeliveryContext, deliver
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
@@ -135,7 +135,7 @@ class Office:
         self.directory = directory
         leases = Leases(store.workers, name="dispatcher", queues="delivery", ttl_s=1e6)
         leases.register()
-        self.parts = DeliveryParts(
+        self.parts = DeliveryContext(
             outbox=self.outbox,
             views=store.views,
             dispatcher=Dispatcher(values=values, directory=directory, allows_private=allows_private, channels=channels),
@@ -192,7 +192,7 @@ def test_a_failure_is_delivered_however_the_run_ended(store: Store, tmp_path: Pa
         store.runs.request_stop(created.run_id)
     elif how == "break":
         failure = Failure(kind="internal_error", message="KeyError: boom")
-        store.runs.break_off(created.run_id, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
+        store.runs.end_broken(created.run_id, ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
     else:
         store.let_pass(10.0)
         store.sweep(IDLE)
@@ -206,7 +206,7 @@ def test_what_a_run_says_on_the_way_is_sent_as_it_is(store: Store, tmp_path: Pat
     created = store.submit()
     with store.database.write() as connection:
         run_pk = connection.execute(sa.select(runs.c.pk)).scalar_one()
-        owe(connection, ["local"], run=(run_pk, created.run_id), body="May I do this?")
+        enqueue_deliveries(connection, ["local"], run=(run_pk, created.run_id), body="May I do this?")
     here = office(store, tmp_path)
     here.work()
     assert Path(here.only.receipt or "").read_text() == "May I do this?"
@@ -360,11 +360,11 @@ def test_a_mail_is_taken_deferred_refused_or_in_doubt(
 
 
 def test_a_password_is_not_sent_without_tls(tmp_path: Path) -> None:
-    from hermes_worker.channels.smtp import is_loopback, tls_of
+    from hermes_worker.channels.smtp import choose_tls, is_loopback
 
     assert not is_loopback("mail.example.org")
     assert not is_loopback("10.0.0.1")
-    assert tls_of("", 465).value == "implicit"
+    assert choose_tls("", 465).value == "implicit"
 
 
 def test_a_long_answer_goes_on_at_the_part_that_failed(store: Store, tmp_path: Path, sink: Sink) -> None:
@@ -461,7 +461,7 @@ def test_a_late_worker_cannot_settle_what_was_taken_from_it(store: Store, tmp_pa
     here.wait_over()
     here.work()
     with pytest.raises(LeaseLost):
-        here.outbox.failed(claim, Failure(kind="transient", message="late"), is_abandoned=True)
+        here.outbox.settle_failed(claim, Failure(kind="transient", message="late"), is_abandoned=True)
     assert here.only.state is DeliveryState.DELIVERED
 
 
@@ -529,7 +529,7 @@ def test_a_delivery_that_meets_a_defect_again_and_again_is_abandoned(store: Stor
         worker = store.worker(f"w{attempt}")
         take(here, worker, attempt, is_suspect=False)
         store.let_pass(10)
-        store.workers.give_up(worker, except_for=(), older_than_s=5)
+        store.workers.release_stray_claims(worker, except_for=(), older_than_s=5)
         store.sweep(IDLE)
         here.wait_over()
     assert here.only.state is DeliveryState.ABANDONED
@@ -593,8 +593,8 @@ def test_whoever_steers_a_run_gets_its_answer_too(store: Store, tmp_path: Path) 
     store.turn(first.run_id)
     steered = store.submit(session_id="s", multitask=Multitask.STEER, deliver=["telegram:1", "local"])
     assert steered.was_steered
-    store.runs.break_off(
-        first.run_id, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="x", message=""))
+    store.runs.end_broken(
+        first.run_id, ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="x", message=""))
     )
     assert sorted(view.target for view in office(store, tmp_path).all) == ["local", "telegram:1"]
 
@@ -611,7 +611,7 @@ def test_a_target_that_forbids_us_is_not_sent_to_again_until_a_replay_arrives(
     sink.then(403)
     here.work()
     assert here.only.state is DeliveryState.FAILED
-    assert [dead.key for dead in here.outbox.dead_targets()] == ["telegram:123"]
+    assert [dead.key for dead in here.outbox.list_dead_targets()] == ["telegram:123"]
     store.answer(second)
     here.work()
     (skipped,) = here.outbox.list(run_id=second)
@@ -620,7 +620,7 @@ def test_a_target_that_forbids_us_is_not_sent_to_again_until_a_replay_arrives(
     here.outbox.retry(skipped.delivery_id)
     here.work()
     assert here.outbox.get(skipped.delivery_id).state is DeliveryState.DELIVERED
-    assert here.outbox.dead_targets() == []
+    assert here.outbox.list_dead_targets() == []
 
 
 def test_a_replay_does_not_rely_on_a_platform_to_remember_keys(store: Store, tmp_path: Path, sink: Sink) -> None:
@@ -806,12 +806,12 @@ def test_a_link_that_takes_a_files_place_is_not_followed(tmp_path: Path) -> None
     (workspace / "sub" / "a.txt").write_text("public")
     judged = FileOutbox(root=str(workspace)).judge("sub/a.txt")
     assert isinstance(judged, MediaFile)
-    assert read(judged, judged.kind).content == b"public"
+    assert read_judged_file(judged, judged.kind).content == b"public"
     (workspace / "sub" / "a.txt").unlink()
     (workspace / "sub").rmdir()
     (workspace / "sub").symlink_to(secret)
     with pytest.raises(FileGone):
-        read(judged, judged.kind)
+        read_judged_file(judged, judged.kind)
 
 
 def test_a_credential_of_ours_leaves_under_no_disguise(store: Store, tmp_path: Path, sink: Sink) -> None:

@@ -19,10 +19,10 @@ from hermes_worker.features.retention.deleting_rows import delete_blobs
 from hermes_worker.features.retention.erasure_rows import IN_THE_LOG, Erasures
 from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Person
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, rule_of
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, parse_rule
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.search.indexing import Indexer, merge_forgotten
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.search.indexing import Indexer, merge_deleted
+from hermes_worker.store.statistics import count_ended_rows
 
 WORD = "zanzibarkanari"
 
@@ -56,16 +56,16 @@ def talk(store: Store, count: int, word: str) -> list[str]:
             made = store.submit(session_id=f"{told}-{number}", input=text).run_id
             store.answer(made, ModelReply(text=text, usage=Usage(input=1, output=1)))
             ids += [made] if told == word else []
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
-    Indexer(store.database).look(60.0, pause_s=0.0)
+    Indexer(store.database).index_due(60.0, pause_s=0.0)
     return ids
 
 
 def erase(store: Store, whom: Person) -> ErasureReceipt:
     every = Erasures(store.database)
     begun = every.begin("default", whom, by="cli:test", takes_shared=True)
-    for _ in every.steps(begun):
+    for _ in every.delete_stepwise(begun):
         pass
     return every.finish(begun)
 
@@ -76,7 +76,7 @@ def test_after_an_erasure_no_file_holds_a_word_of_it(store: Store, file: Path) -
     receipt = erase(store, Person(named=tuple(("api", f"{WORD}-{number}") for number in range(40))))
     assert files_with(file, WORD) == []
     assert IN_THE_LOG not in receipt.not_reached
-    assert Erasures(store.database).receipt(receipt.receipt_id) == receipt
+    assert Erasures(store.database).load_receipt(receipt.receipt_id) == receipt
 
 
 def test_after_the_erasure_of_a_person_only_what_was_done_is_left(store: Store, file: Path) -> None:
@@ -103,7 +103,7 @@ def test_while_somebody_reads_the_receipt_says_until_when_and_the_sweeper_tries_
         reader.execute("select count(*) from runs").fetchone()
         receipt = erase(store, Person(sessions=tuple(ids)))
         assert IN_THE_LOG in receipt.not_reached
-        assert Erasures(store.database).receipt(receipt.receipt_id) == receipt
+        assert Erasures(store.database).load_receipt(receipt.receipt_id) == receipt
         store.sweeper.prune()
         assert f"{file.name}-wal" in files_with(file, WORD), "the reader still sees what was there"
         reader.execute("rollback")
@@ -115,12 +115,16 @@ def test_while_somebody_reads_the_receipt_says_until_when_and_the_sweeper_tries_
 def test_what_the_rules_let_go_leaves_the_log_with_the_next_sweep(store: Store, file: Path) -> None:
     talk(store, 5, WORD)
     store.let_pass(100 * 86_400)
-    rules = {kind: rule_of(kind, "30d") for kind in (RetentionKind.RUNS, RetentionKind.TRANSCRIPTS)}
+    rules = {kind: parse_rule(kind, "30d") for kind in (RetentionKind.RUNS, RetentionKind.TRANSCRIPTS)}
     assert (
-        sum(each.count for each in Pruner(store.database, {**DEFAULT_RULES, **rules}).steps() if each.what == "runs")
+        sum(
+            each.count
+            for each in Pruner(store.database, {**DEFAULT_RULES, **rules}).prune_stepwise()
+            if each.what == "runs"
+        )
         >= 9
     )
-    while merge_forgotten(store.database):
+    while merge_deleted(store.database):
         pass
     store.sweeper.prune()
     while delete_blobs(store.database, 1_000, released_before=store.database.now())[0]:

@@ -19,15 +19,15 @@ from support.two_people import ANNA, BERT, People, person, traces
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.replay import Replay
 from hermes_worker.features.retention.erasure_rows import (
-    Erasure,
     ErasureHeld,
     ErasureNotFound,
     Erasures,
+    RunningErasure,
     RunsAtWork,
     SharedWithOthers,
 )
-from hermes_worker.features.retention.erasure_rules import InvalidReceipt, NobodyNamed, Person, read_receipts
-from hermes_worker.features.retention.export_rows import exported
+from hermes_worker.features.retention.erasure_rules import InvalidReceipt, NobodyNamed, Person, parse_receipts
+from hermes_worker.features.retention.export_rows import export_rows
 from hermes_worker.features.retention.hold_rows import Retention
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.features.retention.rules import DEFAULT_RULES
@@ -66,12 +66,12 @@ OF_NOBODY = {
 """Tables of which a person has no rows of their own, and why."""
 
 
-def erase(store: Store, erasure: Erasure, *, steps: int = 10**9) -> bool:
+def erase(store: Store, erasure: RunningErasure, *, steps: int = 10**9) -> bool:
     """So many steps of it; whether there were no more. A process that is killed between two of them leaves the same."""
-    return all(number != steps for number, _ in enumerate(Erasures(store.database).steps(erasure)))
+    return all(number != steps for number, _ in enumerate(Erasures(store.database).delete_stepwise(erasure)))
 
 
-def erased(store: Store, whom: Person, **more: bool) -> Erasure:
+def erased(store: Store, whom: Person, **more: bool) -> RunningErasure:
     every = Erasures(store.database)
     erasure = every.begin("default", whom, by="cli:operator", **more)
     erase(store, erasure)
@@ -81,7 +81,7 @@ def erased(store: Store, whom: Person, **more: bool) -> Erasure:
 
 def rows_of_bert(store: Store) -> list[str]:
     """As an export has them, in order."""
-    return [row.to_json() for row in exported(store.database, "default", person(BERT))]
+    return [row.to_json() for row in export_rows(store.database, "default", person(BERT))]
 
 
 def test_every_table_is_somebodys() -> None:
@@ -109,8 +109,8 @@ def test_nothing_is_left_of_one_and_everything_of_the_other(store: Store, order:
     assert dangling(store) == []
     for run_id in ours[ANNA]:
         with pytest.raises(RunDeleted):
-            store.views.run(run_id)
-    assert store.views.run(ours[BERT][0]).output
+            store.views.load_run(run_id)
+    assert store.views.load_run(ours[BERT][0]).output
     assert _highest(store) >= highest
     assert erasure.counts["runs"] == 5
     assert {"messages", "blobs", "events", "deliveries", "hook_calls", "api_keys", "jobs"} <= set(erasure.counts)
@@ -137,14 +137,14 @@ def test_an_erasure_that_was_killed_goes_on(store: Store, steps: int) -> None:
     every = Erasures(store.database)
     assert not erase(store, every.begin("default", person(ANNA), by="cli:operator"), steps=steps)
 
-    [begun] = every.unfinished()
+    [begun] = every.list_unfinished()
     assert erase(store, begun)
     receipt = every.finish(begun)
 
     assert traces(store, ANNA) == {}
     assert rows_of_bert(store) == before
-    assert every.unfinished() == []
-    assert every.receipt(receipt.receipt_id) == receipt
+    assert every.list_unfinished() == []
+    assert every.load_receipt(receipt.receipt_id) == receipt
     with pytest.raises(ErasureNotFound):
         every.finish(begun)
 
@@ -160,7 +160,7 @@ def test_nothing_begins_in_a_session_that_is_being_erased(store: Store) -> None:
     erase(store, begun)
     Erasures(store.database).finish(begun)
     again = store.submit(session_id=f"chat-{ANNA}").run_id
-    assert store.views.run(again).run_id == again
+    assert store.views.load_run(again).run_id == again
 
 
 def test_what_is_at_work_is_stopped_first(store: Store) -> None:
@@ -170,14 +170,14 @@ def test_what_is_at_work_is_stopped_first(store: Store) -> None:
     begun = every.begin("default", person(ANNA), by="cli:operator")
     with pytest.raises(RunsAtWork, match="--stop"):
         erase(store, begun)
-    assert every.open_runs(begun) == [run_id]
+    assert every.list_open_runs(begun) == [run_id]
     store.runs.stop_tree(run_id)
     store.runs.release_iteration(claim)
     store.sweep()
     assert erase(store, begun)
     every.finish(begun)
     with pytest.raises(RunDeleted):
-        store.views.run(run_id)
+        store.views.load_run(run_id)
 
 
 def test_a_worker_that_still_holds_it_cannot_write_it_back(store: Store) -> None:
@@ -225,7 +225,7 @@ def test_others_work_on_while_one_is_erased(store: Store) -> None:
 
     assert traces(store, ANNA) == {}
     assert dangling(store) == []
-    assert [store.views.run(run_id).is_completed for run_id in done] == [True] * len(done)
+    assert [store.views.load_run(run_id).is_completed for run_id in done] == [True] * len(done)
     check(store)
 
 
@@ -234,17 +234,17 @@ def test_a_legal_hold_wins(store: Store) -> None:
     first, *_ = people.live(ANNA)
     retention = Retention(store.database, DEFAULT_RULES)
     every = Erasures(store.database)
-    hold = retention.hold("default", run_id=first, reason="a court", by="test")
+    hold = retention.place_hold("default", run_id=first, reason="a court", by="test")
     with pytest.raises(ErasureHeld, match=rf"\({hold.number}\).*release {hold.number}"):
         every.begin("default", person(ANNA), by="cli:operator")
-    assert every.foretell("default", person(ANNA)).held == (hold.number,)
+    assert every.preview_erasure("default", person(ANNA)).held == (hold.number,)
     retention.release("default", hold.number)
     people.settle()
     begun = every.begin("default", person(ANNA), by="cli:operator")
-    hold = retention.hold("default", run_id=first, reason="meanwhile", by="test")
+    hold = retention.place_hold("default", run_id=first, reason="meanwhile", by="test")
     with pytest.raises(ErasureHeld):
         erase(store, begun)
-    assert store.views.run(first).run_id == first
+    assert store.views.load_run(first).run_id == first
     retention.release("default", hold.number)
     assert erase(store, begun)
 
@@ -254,12 +254,12 @@ def test_a_session_with_others_is_not_erased_silently(store: Store) -> None:
     other = store.submit(principal=f"cli:{BERT}", session_id="team").run_id
     store.answer(other)
     every = Erasures(store.database)
-    assert every.foretell("default", person(ANNA)).selected.shared == 1
+    assert every.preview_erasure("default", person(ANNA)).selected.shared == 1
     with pytest.raises(SharedWithOthers, match="--shared"):
         every.begin("default", person(ANNA), by="cli:operator")
     erased(store, person(ANNA), takes_shared=True)
     with pytest.raises(RunDeleted):
-        store.views.run(other)
+        store.views.load_run(other)
 
 
 def test_who_acted_for_others_is_forgotten_there(store: Store) -> None:
@@ -285,8 +285,8 @@ def test_one_session_goes_without_the_rest(store: Store) -> None:
     store.answer(second)
     erased(store, Person(named=(("api", "nobody"),), sessions=(first,)))
     with pytest.raises(RunDeleted):
-        store.views.run(first)
-    assert store.views.run(second).output
+        store.views.load_run(first)
+    assert store.views.load_run(second).output
 
 
 def test_a_fork_goes_with_what_it_began_with(store: Store) -> None:
@@ -301,7 +301,7 @@ def test_a_fork_goes_with_what_it_began_with(store: Store) -> None:
     assert erase(store, begun)
     Erasures(store.database).finish(begun)
     assert traces(store, ANNA) == {}
-    assert Pruner(store.database, DEFAULT_RULES).over_workspaces("default", [first]) == {first}
+    assert Pruner(store.database, DEFAULT_RULES).find_expired_workspaces("default", [first]) == {first}
 
 
 def test_a_whole_tenant_goes_and_no_other(store: Store) -> None:
@@ -319,7 +319,7 @@ def test_a_whole_tenant_goes_and_no_other(store: Store) -> None:
     every.finish(begun)
     assert traces(store, ANNA) == {}
     assert rows_of_bert(store) == before
-    assert {view.name: view.disabled_at is None for view in Tenants(store.database).tenants()}["acme"] is False
+    assert {view.name: view.disabled_at is None for view in Tenants(store.database).list_tenants()}["acme"] is False
 
 
 def test_the_ledger_of_slots_stays_without_texts(store: Store) -> None:
@@ -342,21 +342,21 @@ def test_a_restored_person_is_erased_again_by_the_receipt(store: Store) -> None:
     people.settle()
     every = Erasures(store.database)
     erased(store, person(ANNA))
-    lines = [json.dumps(receipt.to_document()) for receipt in every.receipts()]
+    lines = [json.dumps(receipt.build_document()) for receipt in every.list_receipts()]
     assert ANNA.lower() not in "".join(lines).lower()
     with store.database.write() as connection:
         connection.execute(sa.delete(erasures))
     People(store).live(ANNA)  # as a backup from before has them: with other ids than those of the receipt
     people.settle()
 
-    [receipt] = read_receipts(lines)
-    whom = every.again(receipt)
+    [receipt] = parse_receipts(lines)
+    whom = every.find_person_again(receipt)
     assert (whom.holders, whom.targets) == ((ANNA,), (f"telegram:{ANNA}",))
     begun = every.begin("default", whom, by="cli:operator", replays=receipt.receipt_id)
     assert erase(store, begun)
     assert every.finish(begun).replays == receipt.receipt_id
     assert traces(store, ANNA) == {}
-    assert every.again(receipt) == Person(sessions=receipt.sessions)
+    assert every.find_person_again(receipt) == Person(sessions=receipt.sessions)
 
 
 def test_a_receipt_that_was_changed_is_none(store: Store) -> None:
@@ -364,14 +364,14 @@ def test_a_receipt_that_was_changed_is_none(store: Store) -> None:
     people.live(ANNA)
     people.settle()
     erased(store, person(ANNA))
-    [receipt] = Erasures(store.database).receipts()
-    document = receipt.to_document()
-    assert read_receipts([json.dumps(document), ""]) == [receipt]
+    [receipt] = Erasures(store.database).list_receipts()
+    document = receipt.build_document()
+    assert parse_receipts([json.dumps(document), ""]) == [receipt]
     with pytest.raises(InvalidReceipt, match="was changed"):
-        read_receipts([json.dumps({**document, "by": "cli:somebody"})])
+        parse_receipts([json.dumps({**document, "by": "cli:somebody"})])
     with pytest.raises(InvalidReceipt, match="no receipt"):
-        read_receipts(["{}"])
-    assert replace(receipt, tenant="acme").to_document()["sha256"] != document["sha256"]
+        parse_receipts(["{}"])
+    assert replace(receipt, tenant="acme").build_document()["sha256"] != document["sha256"]
 
 
 def test_an_export_holds_every_text_and_no_secret(store: Store) -> None:
@@ -379,18 +379,18 @@ def test_an_export_holds_every_text_and_no_secret(store: Store) -> None:
     people.live(ANNA)
     people.live(BERT)
     people.settle()
-    lines = [row.to_json() for row in exported(store.database, "default", person(ANNA))]
+    lines = [row.to_json() for row in export_rows(store.database, "default", person(ANNA))]
     kinds = {json.loads(line)["kind"] for line in lines}
     assert {column.partition(".")[0] for column in traces(store, ANNA)} <= kinds
     text = "".join(lines)
     assert ANNA in text and BERT not in text
-    assert len(lines) == sum(Erasures(store.database).foretell("default", person(ANNA)).counts.values())
+    assert len(lines) == sum(Erasures(store.database).preview_erasure("default", person(ANNA)).counts.values())
     assert not any("hash" in json.loads(line)["row"] for line in lines if json.loads(line)["kind"] == "api_keys")
 
 
 def test_nobody_is_not_everybody(store: Store) -> None:
     with pytest.raises(NobodyNamed):
-        Erasures(store.database).foretell("default", Person())
+        Erasures(store.database).preview_erasure("default", Person())
     erased(store, Person(principals=("cli:nobody",)))
 
 
@@ -400,14 +400,14 @@ def test_workspaces_of_erased_sessions_go_whatever_the_rules_say(store: Store) -
     other = store.submit(principal=f"cli:{BERT}").run_id
     store.answer(other)
     pruner = Pruner(store.database, DEFAULT_RULES)
-    assert pruner.over_workspaces("default", [run_id, other]) == set()
+    assert pruner.find_expired_workspaces("default", [run_id, other]) == set()
     assert not pruner.has_erased("default")
     erased(store, person(ANNA))
     assert pruner.has_erased("default")
-    assert pruner.over_workspaces("default", [run_id, other]) == {run_id}
+    assert pruner.find_expired_workspaces("default", [run_id, other]) == {run_id}
 
 
 def test_a_run_with_calls_that_wait_is_named(store: Store) -> None:
     run_id = store.submit(principal=f"cli:{ANNA}").run_id
     store.ask_tools(run_id, asks(Replay.ONCE))
-    assert Erasures(store.database).foretell("default", person(ANNA)).open_runs == (run_id,)
+    assert Erasures(store.database).preview_erasure("default", person(ANNA)).open_runs == (run_id,)

@@ -23,8 +23,8 @@ from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import deliveries, firings
 from hermes_worker.tasks import leases as leases_module
-from hermes_worker.tasks.deliver import DeliveryParts, deliver
-from hermes_worker.tasks.jobs.collect import CollectingParts, collect
+from hermes_worker.tasks.deliver import DeliveryContext, deliver
+from hermes_worker.tasks.jobs.collect import CollectingContext, collect
 from hermes_worker.tasks.leases import AbortReason, Leases
 from scheduler import jobs as work
 
@@ -93,8 +93,8 @@ def leases_of(store: Store) -> Leases:
     return leases
 
 
-def delivering(store: Store, directory: Path, after: str, freeze: Callable[[], None]) -> DeliveryParts:
-    return DeliveryParts(
+def delivering(store: Store, directory: Path, after: str, freeze: Callable[[], None]) -> DeliveryContext:
+    return DeliveryContext(
         outbox=Freezing(Deliveries(store.database), after, freeze),
         views=store.views,
         dispatcher=Dispatcher(values={}, directory=directory, allows_private=True),
@@ -103,7 +103,7 @@ def delivering(store: Store, directory: Path, after: str, freeze: Callable[[], N
     )
 
 
-def deliver_due(store: Store, parts: DeliveryParts) -> None:
+def deliver_due(store: Store, parts: DeliveryContext) -> None:
     with store.database.read() as connection:
         due = connection.execute(sa.select(deliveries).where(deliveries.c.hinted_at.is_not(None))).all()
     for row in due:
@@ -177,7 +177,7 @@ def test_a_worker_that_was_frozen_after_its_claim_begins_no_script(tmp_path: Pat
         work.run_now(desk.jobs, row.job_id)
         (firing_id,) = [hint.effect.firing_id for hint in desk.tick() if isinstance(hint.effect, Collect)]
         executions = Executions(store.database)
-        parts = CollectingParts(
+        parts = CollectingContext(
             executions=Freezing(executions, "claim", clock.freeze),
             dispatcher=Dispatcher(values={}, directory=tmp_path / "output"),
             sender=Sent(),
@@ -207,5 +207,5 @@ def test_a_step_that_may_be_given_back_is_given_back_by_a_worker_that_was_frozen
     """Model calls, auxiliary calls and prompts: each of them looks at its signal before it begins."""
     leases = leases_of(store)
     clock.freeze()
-    with leases.holding("token", "run", may_hand_over=may_hand_over) as abort:
+    with leases.hold_claim("token", "run", may_hand_over=may_hand_over) as abort:
         assert abort.reason == reason

@@ -52,7 +52,7 @@ def at_slot(desk: Desk, minutes: int = 10) -> list[Any]:
 
 
 def remarks(desk: Desk, row: JobRow) -> list[str | None]:
-    return [view.remark for view in reversed(desk.jobs.history(row.pk))]
+    return [view.remark for view in reversed(desk.jobs.list_firings(row.pk))]
 
 
 def bodies(desk: Desk, row: JobRow) -> list[tuple[str, str]]:
@@ -180,7 +180,7 @@ def test_dollars_of_a_day_block_the_next_slot(desk: Desk) -> None:
     spend(desk, desk.run_ids(row)[0], Cost(usd=Decimal("0.5"), status=CostStatus.ESTIMATED))
     at_slot(desk, 20)
     assert desk.ledger(row) == [(10, "fired"), (20, "blocked_budget")]
-    assert "0.5 USD" in desk.jobs.history(row.pk)[0].reason
+    assert "0.5 USD" in desk.jobs.list_firings(row.pk)[0].reason
 
 
 def test_a_cost_that_nobody_knows_is_no_gift(one: Desk) -> None:
@@ -189,7 +189,7 @@ def test_a_cost_that_nobody_knows_is_no_gift(one: Desk) -> None:
     spend(one, one.run_ids(row)[0], Cost(usd=None, status=CostStatus.UNKNOWN))
     at_slot(one, 20)
     assert one.ledger(row)[-1] == (20, "blocked_budget")
-    assert "not known" in one.jobs.history(row.pk)[0].reason
+    assert "not known" in one.jobs.list_firings(row.pk)[0].reason
 
 
 def test_what_may_have_been_billed_counts_for_the_day_and_does_not_end_it(desk: Desk) -> None:
@@ -246,7 +246,7 @@ def test_another_model_than_that_of_the_first_run_stops_an_unpinned_job(one: Des
     configured(one, "dear")
     at_slot(one, 20)
     assert one.ledger(row) == [(10, "fired"), (20, "failed_to_start")]
-    assert "no model was asked" in one.jobs.history(row.pk)[0].reason
+    assert "no model was asked" in one.jobs.list_firings(row.pk)[0].reason
     assert "'dear'" in bodies(one, row)[0][1]
     work.edit(one.jobs, row.job_id, work.JobRequest(more={"model": ""}))
     at_slot(one, 30)
@@ -302,7 +302,7 @@ def test_a_script_is_run_by_one_worker_and_its_output_is_told_to_the_agent(desk:
     claim = desk.claim(hint)
     assert Executions(desk.store.database).claim(hint.effect.firing_id, desk.store.owner) is None
     assert desk.tick() == []
-    assert desk.jobs.history(row.pk)[0].execution == "running"
+    assert desk.jobs.list_firings(row.pk)[0].execution == "running"
     collected = replace(ok("42 new"), skills=("Be brief.",), missing_skills=("gone",))
     Executions(desk.store.database).finish(claim, ExecutionState.COMPLETED, collected.to_json())
     (asked,) = desk.tick()
@@ -363,13 +363,13 @@ def test_a_script_whose_worker_vanished_is_unknown_told_and_never_run_again(desk
     worker = desk.store.worker("mortal")
     assert Executions(desk.store.database).claim(hint.effect.firing_id, worker.pk) is not None
     executions = Executions(desk.store.database)
-    assert executions.lose() == 0
+    assert executions.end_lost() == 0
     desk.store.vanish(worker)
     desk.store.sweep()
-    assert (executions.lose(), executions.lose()) == (1, 0)
+    assert (executions.end_lost(), executions.end_lost()) == (1, 0)
     assert len(desk.tick()) == 1  # the notice
-    assert executions.overdue(0) == []
-    view = desk.jobs.history(row.pk)[0]
+    assert executions.take_overdue(0) == []
+    view = desk.jobs.list_firings(row.pk)[0]
     assert (view.execution, view.ended_at is not None) == ("unknown", True)
     assert "vanished" in bodies(desk, row)[0][1]
     job = desk.jobs.get(row.job_id)
@@ -380,11 +380,11 @@ def test_a_lost_message_is_sent_again_until_somebody_takes_it(desk: Desk) -> Non
     desk.add(script="check.sh")
     (hint,) = at_slot(desk)
     executions = Executions(desk.store.database)
-    assert executions.overdue(60) == []
-    (again,) = executions.overdue(-1)
+    assert executions.take_overdue(60) == []
+    (again,) = executions.take_overdue(-1)
     assert again.effect == hint.effect
     desk.claim(again)
-    assert executions.overdue(-1) == []
+    assert executions.take_overdue(-1) == []
 
 
 def test_what_a_script_brought_in_is_scanned(one: Desk) -> None:
@@ -414,7 +414,7 @@ def test_scripts_wait_for_one_another(desk: Desk) -> None:
     (second,) = desk.tick()
     desk.collect(second, ok(""))
     desk.tick()
-    assert [view.ended_at is not None for view in desk.jobs.history(row.pk)] == [True, True]
+    assert [view.ended_at is not None for view in desk.jobs.list_firings(row.pk)] == [True, True]
 
 
 # --- other jobs' answers, and sessions ---
@@ -477,7 +477,7 @@ def test_an_answer_is_noted_in_the_conversation_that_its_chat_has_now(desk: Desk
 
     assert [said for _, said in noted("one", chat)] == ["[Cron delivery: News]\n\none"]
     with database.write() as connection:
-        rows.begin_anew(connection, "telegram:default", chat)
+        rows.start_new_conversation(connection, "telegram:default", chat)
     assert len(noted("two", chat)) == 2, "nothing was said in the new one yet"
     desk.store.answer(desk.store.submit(session_id=f"{chat}~1", source="gateway").run_id)
     assert [said for _, said in noted("three", f"{chat}~1")] == ["[Cron delivery: News]\n\nthree"]
@@ -491,7 +491,7 @@ def test_silence_and_sessions_that_are_gone_leave_no_note(one: Desk) -> None:
     at_slot(one, 20)
     one.store.answer(one.run_ids(row)[1])
     one.tick()
-    assert one.jobs.notes_due() == []
+    assert one.jobs.list_notes_due() == []
 
 
 # --- definitions ---
@@ -521,7 +521,7 @@ def test_silence_and_sessions_that_are_gone_leave_no_note(one: Desk) -> None:
 def test_a_field_that_cannot_be_is_refused(one: Desk, field: str, value: Any) -> None:
     with pytest.raises(work.InvalidJob):
         one.add(**{field: value})
-    assert one.jobs.all() == []
+    assert one.jobs.list_jobs() == []
 
 
 def test_an_empty_value_takes_a_field_back(one: Desk) -> None:

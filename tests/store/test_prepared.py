@@ -13,8 +13,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from support.store import Store
 
 import hermes_worker.store
-from hermes_worker.store.engine.prepared import Joined, Prepared, row_of, rows_of
-from hermes_worker.store.runs import steps
+from hermes_worker.store.engine.prepared import Joined, Prepared, fetch_row, fetch_rows
+from hermes_worker.store.runs import step_statements as steps
 from hermes_worker.store.tables import runs, sessions
 
 DIALECTS = (postgresql.psycopg.dialect(), sqlite.dialect())
@@ -74,7 +74,7 @@ def test_a_statement_that_takes_another_parameter_than_it_says_is_refused(dialec
 
 def test_a_statement_that_is_put_together_says_its_parameters_then() -> None:
     for settles, counts in ((False, (0, 0, 0, 0)), (True, (2, 3, 1, 1))):
-        steps._whole(settles, *counts).check(DIALECTS[0])
+        steps._build_statement(settles, *counts).check(DIALECTS[0])
     with pytest.raises(TypeError, match="takes run, and is said to take pk"):
         Prepared(BY_PK, names={"pk"}, gives=Row).check(DIALECTS[0])
 
@@ -105,7 +105,7 @@ def test_rows_of_other_statements_are_held_to_their_columns_too(store: Store) ->
     run_id = store.submit().run_id
     turned = sa.select(runs.c.run_id, runs.c.pk)
     with store.database.read() as connection:
-        [row] = rows_of(connection.execute(sa.select(runs.c.pk, runs.c.run_id)), Row)
+        [row] = fetch_rows(connection.execute(sa.select(runs.c.pk, runs.c.run_id)), Row)
         assert row.run_id == run_id
         with pytest.raises(TypeError, match="Row has other fields than the columns run_id, pk"):
-            row_of(connection.execute(turned), Row)
+            fetch_row(connection.execute(turned), Row)

@@ -20,19 +20,19 @@ from test_delivering import IDLE, Office
 from hermes_worker.channels.errors import DUPLICATE_REMARK
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_replies import ReplyMode, reply_metadata
+from hermes_worker.core.chat_replies import ReplyMode, build_reply_metadata
 from hermes_worker.core.chat_signs import ChatSigns, ProgressMode
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.messages import ModelReply, Usage
-from hermes_worker.core.previews import EVERY_S, AfterPreview
+from hermes_worker.core.previews import EVERY_S, PreviewResult
 from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.core.replay import Replay
-from hermes_worker.models.governor import KeyPlace, Permit
-from hermes_worker.store.outbox.deliveries import owe_preview
-from hermes_worker.store.runs.progress import run_progress
+from hermes_worker.models.governor import CallPermit, CredentialRef
+from hermes_worker.store.outbox.deliveries import enqueue_preview
+from hermes_worker.store.runs.progress import load_progress
 from hermes_worker.store.tables import deliveries, runs
-from hermes_worker.tasks.pieces import pieces_of
+from hermes_worker.tasks.message_parts import split_report
 from hermes_worker.tasks.previews import ChatPace
 
 CHAT = "telegram:42"
@@ -57,17 +57,17 @@ class Cooling:
     clock: Clock
     until: dict[str, float] = field(default_factory=dict)
 
-    def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
+    def acquire(self, place: CredentialRef, *, ticket: str, tokens: int, order: int | None = None) -> CallPermit:
         wait_s = max(0.0, self.until.get(place.key, 0.0) - self.clock.now)
-        return Permit(place=place, ticket=ticket, wait_s=wait_s)
+        return CallPermit(place=place, ticket=ticket, wait_s=wait_s)
 
-    def withdraw(self, permit: Permit) -> None:
+    def withdraw(self, permit: CallPermit) -> None:
         return
 
-    def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
+    def settle(self, permit: CallPermit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
         return
 
-    def cool_down(self, place: KeyPlace, seconds: float) -> None:
+    def cool_down(self, place: CredentialRef, seconds: float) -> None:
         self.until[place.key] = self.clock.now + seconds
 
 
@@ -81,7 +81,7 @@ class Showing(Office):
         self.clock = Clock()
         self.written = ""
         pace = ChatPace(governor=Cooling(self.clock))
-        progress = partial(run_progress, store.database)
+        progress = partial(load_progress, store.database)
         self.parts = replace(self.parts, pace=pace, written=lambda _: self.written, progress=progress)
         self.changed_at: list[float] = []
         self.free_at = 0.0
@@ -90,7 +90,7 @@ class Showing(Office):
     def begin(self, *, is_followed: bool = True, **more: Any) -> str:
         run_id = self.store.submit(deliver=[CHAT], **more).run_id
         with self.store.database.write() as connection:
-            owe_preview(connection, run_id, CHAT, after_s=EVERY_S, is_followed=is_followed)
+            enqueue_preview(connection, run_id, CHAT, after_s=EVERY_S, is_followed=is_followed)
         return run_id
 
     def begin_showing(self, signs: ChatSigns) -> str:
@@ -125,7 +125,7 @@ class Showing(Office):
         return retry_after_s
 
     def expected(self, text: str) -> list[str]:
-        pieces = pieces_of(text, Target(platform="telegram", chat="42"), self.parts.dispatcher, None)
+        pieces = split_report(text, Target(platform="telegram", chat="42"), self.parts.dispatcher, None)
         return [telegram_html(piece.text) for piece in pieces]
 
     def state_of(self, run_id: str) -> DeliveryState:
@@ -184,7 +184,7 @@ def test_a_preview_is_edited_and_its_last_edit_is_the_delivery(store: Store, tmp
 
 
 def test_the_first_preview_replies_to_the_message_that_was_asked(showing: Showing) -> None:
-    asked = {"chat": "42", **reply_metadata("telegram", "7", ReplyMode.FIRST)}
+    asked = {"chat": "42", **build_reply_metadata("telegram", "7", ReplyMode.FIRST)}
     run_id = showing.begin(source="gateway", metadata=asked)
     showing.written = f"{BEGUN} "
     showing.tick()
@@ -329,7 +329,7 @@ def test_a_run_that_ends_while_its_preview_is_shown_is_delivered(showing: Showin
     assert claim.is_preview
     hints = showing.store.answer(run_id, ModelReply(text="The answer."))
     assert [hint for hint in hints if isinstance(hint.effect, SendDelivery)] == []
-    showing.outbox.previewed(claim, AfterPreview(standing=claim.standing, delay_s=None))
+    showing.outbox.record_preview(claim, PreviewResult(standing=claim.standing, delay_s=None))
     showing.tick()
     assert showing.chat == ["The answer."]
 

@@ -13,9 +13,9 @@ from support.store import Store
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.events import ModelFailed
 from hermes_worker.core.run import ExitReason
-from hermes_worker.core.trace_ids import trace_id
-from hermes_worker.store.run_ends import uncounted_ends
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.core.trace_ids import derive_trace_id
+from hermes_worker.store.run_ends import list_uncounted_ends
+from hermes_worker.store.statistics import count_ended_rows
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_each_end_of_a_run_has_one_line_whoever_sweeps(store: Store, lines: io.S
     store.submit()  # goes on
     for _ in range(3):
         store.sweep()
-        count_what_is_over(store.database)
+        count_ended_rows(store.database)
 
     (line,) = events(lines, "run.finished")
     assert line == line | {
@@ -50,7 +50,7 @@ def test_each_end_of_a_run_has_one_line_whoever_sweeps(store: Store, lines: io.S
         "status": "completed",
         "reason": "text_response",
         "iterations": 1,
-        "trace_id": f"{trace_id(answered):032x}",
+        "trace_id": f"{derive_trace_id(answered):032x}",
     }
     assert {"duration_s", "input_tokens", "output_tokens", "cost_usd", "cost_status", "model"} <= line.keys()
 
@@ -70,7 +70,7 @@ def test_a_failed_run_is_a_warning_with_the_kind_of_its_failure_and_without_the_
 def test_ends_that_a_tracer_was_told_of_are_logged_as_well(store: Store, lines: io.StringIO) -> None:
     for _ in range(3):
         store.answer(store.submit().run_id)
-    count_what_is_over(store.database, only=[end.pk for end in uncounted_ends(store.database)])
+    count_ended_rows(store.database, only=[end.pk for end in list_uncounted_ends(store.database)])
 
     assert len(events(lines, "run.finished")) == 3
 

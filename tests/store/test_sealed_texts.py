@@ -30,13 +30,22 @@ from hermes_worker.store.engine.sealing import (
     SealedText,
     Sealer,
     TextTampered,
-    either,
-    key_id,
-    text_keys,
+    build_text_keys,
+    coalesce_texts,
+    derive_key_id,
 )
 from hermes_worker.store.runs.families import Families
 from hermes_worker.store.tables import blobs, events, messages, metadata, tool_calls
-from hermes_worker.store.text_keys import UNUSED_S, begin, left, needed, reseal, retire, sealed_columns, uses
+from hermes_worker.store.text_keys import (
+    UNUSED_S,
+    check_keys,
+    count_left,
+    list_key_uses,
+    list_sealed_columns,
+    load_needed_keys,
+    reencrypt_texts,
+    retire_keys,
+)
 
 OLD, NEW = "hwt_" + "o" * 40, "hwt_" + "n" * 40
 CANARY = "tell-nobody-7f3a"
@@ -48,45 +57,45 @@ PAGE = Path(hermes_worker.__file__).parents[1] / "docs/encryption.md"
 
 @given(st.text(), st.sampled_from([(), (OLD,), (NEW, OLD), (CLEAR, OLD)]))
 def test_every_text_comes_back_as_it_was(text: str, keys: Sequence[str]) -> None:
-    sealer = Sealer(text_keys(keys))
+    sealer = Sealer(build_text_keys(keys))
     for said in (text, f"{MARK}{text}", f"{MARK}=:{text}"):
-        assert sealer.opened(sealer.seal(said, "messages.body"), ["messages.body"]) == said
+        assert sealer.open(sealer.seal(said, "messages.body"), ["messages.body"]) == said
 
 
 def test_the_same_text_is_stored_differently_each_time() -> None:
-    sealer = Sealer(text_keys([OLD]))
+    sealer = Sealer(build_text_keys([OLD]))
     assert len({sealer.seal(CANARY, "messages.body") for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("cut", [slice(0, -1), slice(0, 20), slice(0, 14)])
 def test_a_text_that_was_cut_off_does_not_open(cut: slice) -> None:
-    sealer = Sealer(text_keys([OLD]))
-    with pytest.raises(TextTampered, match=f"messages.body .*{key_id(OLD)}"):
-        sealer.opened(sealer.seal(CANARY, "messages.body")[cut], ["messages.body"])
+    sealer = Sealer(build_text_keys([OLD]))
+    with pytest.raises(TextTampered, match=f"messages.body .*{derive_key_id(OLD)}"):
+        sealer.open(sealer.seal(CANARY, "messages.body")[cut], ["messages.body"])
 
 
 def test_a_text_that_was_changed_does_not_open() -> None:
-    sealer = Sealer(text_keys([OLD]))
+    sealer = Sealer(build_text_keys([OLD]))
     sealed = sealer.seal(CANARY, "messages.body")
     for place in range(len(MARK) + 9, len(sealed)):
         # The last sign stands for fewer bits than the others: only its first ones count.
         other = "g" if sealed[place] in "ABCDEFGHIJKLMNOP" else "A"
         with pytest.raises(TextTampered):
-            sealer.opened(f"{sealed[:place]}{other}{sealed[place + 1 :]}", ["messages.body"])
+            sealer.open(f"{sealed[:place]}{other}{sealed[place + 1 :]}", ["messages.body"])
 
 
 def test_a_text_of_another_column_does_not_open() -> None:
-    sealer = Sealer(text_keys([OLD]))
+    sealer = Sealer(build_text_keys([OLD]))
     with pytest.raises(TextTampered):
-        sealer.opened(sealer.seal(CANARY, "messages.body"), ["events.data"])
+        sealer.open(sealer.seal(CANARY, "messages.body"), ["events.data"])
 
 
 def test_an_unknown_key_is_named_and_nothing_else() -> None:
-    sealed = Sealer(text_keys([OLD])).seal(CANARY, "messages.body")
+    sealed = Sealer(build_text_keys([OLD])).seal(CANARY, "messages.body")
     with pytest.raises(KeyMissing) as raised:
-        Sealer(text_keys([NEW])).opened(sealed, ["messages.body"])
+        Sealer(build_text_keys([NEW])).open(sealed, ["messages.body"])
     said = str(raised.value)
-    assert key_id(OLD) in said and "HERMES_ENCRYPTION_KEYS" in said
+    assert derive_key_id(OLD) in said and "HERMES_ENCRYPTION_KEYS" in said
     assert OLD not in said and NEW not in said and CANARY not in said
 
 
@@ -116,7 +125,7 @@ def test_the_page_says_of_every_text_whether_it_is_encrypted() -> None:
 
 
 def test_a_column_is_encrypted_for_itself() -> None:
-    for table, columns in sealed_columns().items():
+    for table, columns in list_sealed_columns().items():
         for column in columns:
             assert isinstance(column.type, SealedText) and column.type.places == (f"{table.name}.{column.name}",)
 
@@ -140,7 +149,7 @@ def test_no_statement_looks_into_such_a_column(look: object) -> None:
 
 def test_no_statement_of_the_product_hands_such_a_column_to_a_function() -> None:
     """An operator is refused by the type; a function is not, and would see encrypted text."""
-    names = {f"{table.name}.c.{column.name}" for table, columns in sealed_columns().items() for column in columns}
+    names = {f"{table.name}.c.{column.name}" for table, columns in list_sealed_columns().items() for column in columns}
     used = re.compile(rf"func\.\w+\([^()]*\b({'|'.join(map(re.escape, sorted(names)))})\b")
     root = Path(hermes_worker.__file__).parent
     found = {
@@ -149,7 +158,9 @@ def test_no_statement_of_the_product_hands_such_a_column_to_a_function() -> None
         for match in used.finditer(path.read_text(encoding="utf-8"))
     }
     # Both of the same column: what is written anew, or what is there.
-    assert found <= {("slots.py", "jobs.c.definition")}, "use store.engine.sealing.either, or compare where it is read"
+    assert found <= {("slots.py", "jobs.c.definition")}, (
+        "use store.engine.sealing.coalesce_texts, or compare where it is read"
+    )
 
 
 # --- a whole database ------------------------------------------------------------------------------------------------
@@ -158,10 +169,10 @@ def test_no_statement_of_the_product_hands_such_a_column_to_a_function() -> None
 @contextmanager
 def over(store: Store, *keys: str, source: KeySource | None = None) -> Iterator[Store]:
     """A process of its own on the same database, with these keys."""
-    sealer = Sealer(text_keys(keys) if keys else NO_KEYS, source)
+    sealer = Sealer(build_text_keys(keys) if keys else NO_KEYS, source)
     database = Database(store.database.url.render_as_string(hide_password=False), sealer=sealer)
     try:
-        begin(database)
+        check_keys(database)
         yield Store.over(database)
     finally:
         database.close()
@@ -207,7 +218,7 @@ def test_nothing_of_a_run_is_in_clear(store: Store) -> None:
         stored = everything(store)
 
         assert CANARY in str(transcript) and len(transcript) == 5
-        assert stored.count(f"{MARK}{key_id(OLD)}:") > 20
+        assert stored.count(f"{MARK}{derive_key_id(OLD)}:") > 20
         assert CANARY not in stored and OLD not in stored
 
 
@@ -249,14 +260,14 @@ def test_refused_calls_are_found_among_encrypted_events(store: Store) -> None:
                 for n, data in enumerate(['{"tool":"x"}'] * 250 + [refused])
             ]
             connection.execute(sa.insert(events), rows)
-        found = Families(sealed.database).refusals(parent)
+        found = Families(sealed.database).list_refusals(parent)
         assert [(each.tool, each.refused_by) for each in found] == [("terminal", "guard")]
 
 
 def test_either_of_two_columns_opens_and_no_third(store: Store) -> None:
     with over(store, OLD) as sealed, sealed.database.write() as connection:
         connection.execute(sa.insert(blobs).values(hash="h", body=CANARY))
-        of_blobs = sa.select(either(messages.c.body, blobs.c.body)).select_from(
+        of_blobs = sa.select(coalesce_texts(messages.c.body, blobs.c.body)).select_from(
             blobs.outerjoin(messages, messages.c.blob_hash == blobs.c.hash)
         )
         assert connection.execute(of_blobs).scalar_one() == CANARY
@@ -282,7 +293,7 @@ def test_the_text_of_an_error_shows_no_values(store: Store) -> None:
 def test_a_process_without_a_key_that_is_needed_does_not_start(store: Store, keys: Sequence[str]) -> None:
     with over(store, OLD) as sealed:
         play(sealed)
-    with pytest.raises(ConfigurationError, match=rf"the key {key_id(OLD)}, not given here"), over(store, *keys):
+    with pytest.raises(ConfigurationError, match=rf"the key {derive_key_id(OLD)}, not given here"), over(store, *keys):
         pass
 
 
@@ -320,7 +331,7 @@ def test_a_run_whose_text_was_changed_ends_visibly(store: Store) -> None:
         lost = sealed.worker()
         sealed.call(run_id, owner=lost.pk)
         with sealed.database.write() as connection:
-            connection.execute(sa.text(f"update runs set memory = '{MARK}{key_id(OLD)}:AAAA'"))
+            connection.execute(sa.text(f"update runs set memory = '{MARK}{derive_key_id(OLD)}:AAAA'"))
         sealed.vanish(lost)
         sealed.sweep()
         assert sealed.status(run_id) is RunStatus.FAILED
@@ -336,7 +347,7 @@ class Drawer:
         self.keys: Sequence[str] = keys
         self._told: Sequence[str] = keys
 
-    def changed(self, *, at_once: bool) -> Sequence[str] | None:
+    def read_if_changed(self, *, at_once: bool) -> Sequence[str] | None:
         if not self.keys:
             raise ConfigurationError("the drawer is empty")
         if self.keys == self._told:
@@ -354,8 +365,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bring_all(store: Store) -> int:
     """Reseal everything; how many rows were changed."""
-    changed = sum(batch.changed for batch in reseal(store.database))
-    assert set(left(store.database, store.database.sealer.keys.first).values()) == {0}
+    changed = sum(batch.changed for batch in reencrypt_texts(store.database))
+    assert set(count_left(store.database, store.database.sealer.keys.first).values()) == {0}
     return changed
 
 
@@ -363,15 +374,15 @@ def test_everything_is_encrypted_later_and_decrypted_again(store: Store, at_once
     play(store)
     clear = everything(store).count(CANARY)
     with over(store, OLD) as sealed:
-        assert sum(left(sealed.database, key_id(OLD)).values()) > 10
+        assert sum(count_left(sealed.database, derive_key_id(OLD)).values()) > 10
         assert bring_all(sealed) > 10 and bring_all(sealed) == 0
-        module.erase_traces(sealed.database)
+        module.rewrite_file(sealed.database)
         assert clear > 5 and CANARY not in everything(store)
     with over(store, CLEAR, OLD) as back:
         play(back, f"{CANARY}-again")
         assert bring_all(back) > 10
-        module.erase_traces(back.database)
-        assert retire(back.database) == {key_id(OLD)} and needed(back.database) == set()
+        module.rewrite_file(back.database)
+        assert retire_keys(back.database) == {derive_key_id(OLD)} and load_needed_keys(back.database) == set()
     with over(store) as off:
         assert MARK not in everything(off)
         play(off, "third")
@@ -383,8 +394,8 @@ def test_another_key_is_followed_between_two_transactions(store: Store, at_once:
         first = play(sealed)
         drawer.keys = (NEW, OLD)
         second = play(sealed, "other")
-        assert needed(sealed.database) == {key_id(OLD), key_id(NEW)}
-        assert f"{MARK}{key_id(NEW)}:" in everything(store)
+        assert load_needed_keys(sealed.database) == {derive_key_id(OLD), derive_key_id(NEW)}
+        assert f"{MARK}{derive_key_id(NEW)}:" in everything(store)
         assert len(sealed.bodies(first)) == len(sealed.bodies(second)) == 5
 
 
@@ -395,16 +406,16 @@ def test_a_key_that_another_process_uses_already_is_found_when_a_text_needs_it(
     with over(store, OLD, source=drawer) as slow, over(store, OLD, NEW) as quick:
         quick.submit()
         drawer.keys = (NEW, OLD)
-        quick.database.sealer.use(text_keys([NEW, OLD]))
+        quick.database.sealer.use_keys(build_text_keys([NEW, OLD]))
         run_id = quick.submit(input="by the new key").run_id
         quick.answer(run_id)
         assert [body["content"] for body in slow.bodies(run_id)] == ["by the new key", "done"]
-        assert slow.database.sealer.keys.first == key_id(OLD)
+        assert slow.database.sealer.keys.first == derive_key_id(OLD)
         monkeypatch.setattr(module, "LOOK_S", 0.0)
         for _ in range(2):  # the first was begun by the time that there was
             slow.submit()
             slow.database.before_writing._look_at = 0.0  # type: ignore[union-attr]
-        assert slow.database.sealer.keys.first == key_id(NEW)
+        assert slow.database.sealer.keys.first == derive_key_id(NEW)
 
 
 def test_a_key_that_is_taken_away_too_early_is_kept(store: Store, at_once: None) -> None:
@@ -413,9 +424,9 @@ def test_a_key_that_is_taken_away_too_early_is_kept(store: Store, at_once: None)
         first = play(sealed)
         drawer.keys = (NEW,)
         sealed.answer(sealed.submit().run_id)
-        assert sealed.database.sealer.keys.ids == {key_id(OLD), key_id(NEW)}
+        assert sealed.database.sealer.keys.ids == {derive_key_id(OLD), derive_key_id(NEW)}
         assert len(sealed.bodies(first)) == 5
-    with pytest.raises(ConfigurationError, match=key_id(OLD)), over(store, NEW):
+    with pytest.raises(ConfigurationError, match=derive_key_id(OLD)), over(store, NEW):
         pass
 
 
@@ -433,31 +444,33 @@ def test_a_key_that_somebody_used_a_moment_ago_is_not_forgotten(store: Store) ->
         play(sealed)
     with over(store, NEW, OLD) as sealed:
         bring_all(sealed)
-        assert retire(sealed.database) == set() and UNUSED_S > 60
-        assert {use.key_id for use in uses(sealed.database)} == {key_id(OLD), key_id(NEW)}
+        assert retire_keys(sealed.database) == set() and UNUSED_S > 60
+        assert {use.key_id for use in list_key_uses(sealed.database)} == {derive_key_id(OLD), derive_key_id(NEW)}
         with sealed.database.write() as connection:
             connection.execute(sa.text("update text_keys set last_used_at = last_used_at - 1000"))
-        assert retire(sealed.database) == {key_id(OLD)}
+        assert retire_keys(sealed.database) == {derive_key_id(OLD)}
 
 
 def test_a_key_with_a_row_left_is_not_forgotten(store: Store, at_once: None) -> None:
     with over(store, OLD) as sealed:
         play(sealed)
     with over(store, NEW, OLD) as sealed:
-        assert retire(sealed.database) == set()
+        assert retire_keys(sealed.database) == set()
 
 
 def test_a_text_that_was_changed_is_named_and_left_alone(store: Store, at_once: None) -> None:
     with over(store, OLD) as sealed:
         play(sealed)
         with sealed.database.write() as connection:
-            connection.execute(sa.text(f"update sessions set system_prompt = '{MARK}{key_id(OLD)}:AAAA' where pk = 1"))
+            connection.execute(
+                sa.text(f"update sessions set system_prompt = '{MARK}{derive_key_id(OLD)}:AAAA' where pk = 1")
+            )
     with over(store, NEW, OLD) as sealed:
-        told = [sentence for batch in reseal(sealed.database) for sentence in batch.tampered]
+        told = [sentence for batch in reencrypt_texts(sealed.database) for sentence in batch.tampered]
         assert [re.match(r"\w+ \d+", sentence)[0] for sentence in told] == ["sessions 1"]  # type: ignore[index]
-        rest = left(sealed.database, key_id(NEW))
+        rest = count_left(sealed.database, derive_key_id(NEW))
         assert sum(rest.values()) == rest["sessions"] == 1
-        assert retire(sealed.database) == set()
+        assert retire_keys(sealed.database) == set()
 
 
 def test_a_row_that_somebody_holds_is_waited_for_by_nobody(postgres_store: Store) -> None:
@@ -466,8 +479,8 @@ def test_a_row_that_somebody_holds_is_waited_for_by_nobody(postgres_store: Store
     with over(postgres_store, NEW, OLD) as sealed:
         with sealed.database.write() as connection:
             connection.execute(sa.text("select 1 from run_inputs order by run_pk limit 1 for update"))
-            list(reseal(sealed.database))
-            rest = left(sealed.database, key_id(NEW))
+            list(reencrypt_texts(sealed.database))
+            rest = count_left(sealed.database, derive_key_id(NEW))
             assert {table: count for table, count in rest.items() if count} == {"run_inputs": 1}
         assert bring_all(sealed) == 1
 
@@ -493,8 +506,8 @@ def test_runs_go_on_while_their_texts_are_encrypted_anew(store: Store) -> None:
             thread.start()
         changed = 0
         for keys in ([OLD, NEW], [NEW, OLD]) * 3:
-            sealed.database.sealer.use(text_keys(keys))
-            changed += sum(batch.changed for batch in reseal(sealed.database))
+            sealed.database.sealer.use_keys(build_text_keys(keys))
+            changed += sum(batch.changed for batch in reencrypt_texts(sealed.database))
         stop.set()
         for thread in threads:
             thread.join()

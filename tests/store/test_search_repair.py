@@ -10,11 +10,11 @@ from support.store import Store
 from hermes_worker.agent.tools.results import exception_result
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.store.runs.listing import Listing, RunFilter
-from hermes_worker.store.search.due import forget
 from hermes_worker.store.search.finding import MessageSearch, Search
+from hermes_worker.store.search.index_queue import delete_from_index
+from hermes_worker.store.search.index_repair import call_with_repair, rebuild_index
 from hermes_worker.store.search.indexing import Indexer, find_index_damage
-from hermes_worker.store.search.repairing import rebuild_index, with_repair
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import sessions
 
 DAMAGES = {
@@ -27,12 +27,12 @@ DAMAGES = {
 
 def say(store: Store, text: str) -> None:
     store.answer(store.submit(input=text, session_id="s", source="api").run_id)
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
 
 
 def index(store: Store) -> None:
-    Indexer(store.database).look(60.0, pause_s=0.0)
+    Indexer(store.database).index_due(60.0, pause_s=0.0)
 
 
 def find(store: Store, text: str) -> tuple[list[int], bool]:
@@ -75,7 +75,7 @@ def test_an_indexer_that_meets_damage_makes_the_index_anew(damaged: Store) -> No
 
 
 def test_a_list_of_runs_by_their_text_meets_damage_as_well(damaged: Store) -> None:
-    page = Listing(damaged.database).page(RunFilter(tenant="default", text="heron"))
+    page = Listing(damaged.database).list_page(RunFilter(tenant="default", text="heron"))
 
     assert len(page.views) == 1
 
@@ -83,7 +83,7 @@ def test_a_list_of_runs_by_their_text_meets_damage_as_well(damaged: Store) -> No
 def test_messages_can_be_deleted_although_the_index_is_damaged(damaged: Store) -> None:
     with damaged.database.write() as connection:
         session_pk = connection.execute(sa.select(sessions.c.pk)).scalar_one()
-        forget(connection, session_pk)
+        delete_from_index(connection, session_pk)
     index(damaged)
 
     assert find(damaged, "heron") == ([1], True)
@@ -119,7 +119,7 @@ def test_an_index_that_is_made_anew_finds_what_the_old_one_found(store: Store) -
 
 def test_damage_that_a_new_index_does_not_mend_is_told_with_what_to_do(damaged: Store) -> None:
     def act() -> None:
-        Indexer(damaged.database).step()
+        Indexer(damaged.database).index_batch()
         damage(damaged, "blocks that hold nothing")
         with damaged.database.read() as connection:
             connection.exec_driver_sql("select rowid from search_words where search_words match 'heron'").all()
@@ -127,7 +127,7 @@ def test_damage_that_a_new_index_does_not_mend_is_told_with_what_to_do(damaged: 
     with damaged.database.write() as connection:
         rebuild_index(connection)
     with pytest.raises(UnavailableError, match="restore it from a backup"):
-        with_repair(damaged.database, act)
+        call_with_repair(damaged.database, act)
 
 
 def test_a_model_is_shown_no_statement(sqlite_store: Store) -> None:

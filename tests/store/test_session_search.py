@@ -15,13 +15,13 @@ from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.session_search import SessionSearchTool
 from hermes_worker.core.messages import ModelReply
-from hermes_worker.core.principals import KeyScope, named_holder
+from hermes_worker.core.principals import KeyScope, format_named_holder
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.safety.untrusted import TAG
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.search.indexing import Indexer
-from hermes_worker.store.sessions import Changes, Sessions
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.sessions import SessionChanges, Sessions
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import runs, sessions
 from hermes_worker.tasks.agent_sessions import AgentSessions
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -33,9 +33,9 @@ def told(store: Store, session_id: str, *texts: str, answer: str = "noted", **mo
     for text in texts:
         run_id = store.submit(input=text, session_id=session_id, source="api", **more).run_id
         store.answer(run_id, ModelReply(text=answer))
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
-    Indexer(store.database).look(60.0, pause_s=0.0)
+    Indexer(store.database).index_due(60.0, pause_s=0.0)
     return Sessions(store.database, more.get("tenant", "default")).get(session_id).label.id
 
 
@@ -115,7 +115,7 @@ def test_of_forks_the_best_counts_and_scheduled_runs_come_last(store: Store, ask
 def test_a_conversation_that_is_called_like_the_query_comes_first(store: Store, ask: Asking) -> None:
     told(store, "a", "heron heron")
     named = told(store, "b", "something else")
-    Sessions(store.database).change("b", Changes(title="Heron"))
+    Sessions(store.database).change("b", SessionChanges(title="Heron"))
 
     found = ask(query="heron", limit=1)["results"]
 
@@ -215,7 +215,7 @@ def test_a_run_of_an_event_sees_no_conversation(store: Store, tmp_path: Path) ->
 
 def test_a_guest_sees_what_their_key_alone_began(store: Store, tmp_path: Path) -> None:
     made = Tenants(store.database).create_key("default", "ann", [KeyScope.RUNS_WRITE])
-    guest = named_holder("ann", made.view.key_id)
+    guest = format_named_holder("ann", made.view.key_id)
     ours = told(store, "ours", "heron")
     mine = told(store, "mine", "heron", principal=guest)
     ask = Asking(store, tmp_path, origin="api", principal=guest)

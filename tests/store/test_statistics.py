@@ -17,13 +17,13 @@ from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.store import statistics as module
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.statistics import count_what_is_over, totals
+from hermes_worker.store.statistics import count_ended_rows, load_totals
 from hermes_worker.store.tables import deliveries, firings, jobs, runs, statistics
 
 
 def said(store: Store) -> Counted:
     with store.database.snapshot() as connection:
-        return {key: amount for key, amount in totals(connection).items() if amount}
+        return {key: amount for key, amount in load_totals(connection).items() if amount}
 
 
 def some_work(store: Store) -> None:
@@ -59,7 +59,7 @@ def test_a_run_is_counted_once_by_however_many_processes(postgres_store: Store) 
     found: list[int] = []
 
     def count() -> None:
-        found.append(count_what_is_over(postgres_store.database))
+        found.append(count_ended_rows(postgres_store.database))
 
     with patch.object(module, "_BATCH", 7):
         threads = [threading.Thread(target=count) for _ in range(4)]
@@ -89,7 +89,7 @@ def test_what_a_title_costs_is_counted_although_its_run_has_been(store: Store) -
     store.runs.commit_reply(claim, ANSWER, ())
     store.sweep()
     cost = Cost(usd=Decimal("0.5"), status=CostStatus.KNOWN)
-    store.runs.give_title(claim, "A title", usage=Usage(input=70, output=7), cost=cost)
+    store.runs.set_title(claim, "A title", usage=Usage(input=70, output=7), cost=cost)
 
     now, true = counted(store.database)
     assert now == true
@@ -128,7 +128,7 @@ def test_a_defect_in_counting_costs_no_run_anything(store: Store) -> None:
     lost = store.worker("lost")
     store.turn(store.submit().run_id, lost.pk)
     store.vanish(lost)
-    with patch.object(module, "add", side_effect=ValueError("a defect")):
+    with patch.object(module, "add_amounts", side_effect=ValueError("a defect")):
         swept = store.sweep()
 
     assert swept.iterations_lost == 1
@@ -167,7 +167,7 @@ def test_the_counters_are_kept_short_and_lose_nothing(store: Store) -> None:
 def test_a_sweep_that_finds_nothing_over_asks_once_more(store: Store) -> None:
     store.sweep()
     with statements(store.database) as seen:
-        count_what_is_over(store.database)
+        count_ended_rows(store.database)
     assert len([sql for sql, _ in seen if "SELECT" in sql]) == 1
 
 
@@ -181,7 +181,7 @@ def test_looking_for_what_to_count_reads_indexes_of_what_is_not_counted(own_post
         connection.exec_driver_sql("analyze runs")
     with statements(store.database) as seen:
         said(store)
-        count_what_is_over(store.database)
+        count_ended_rows(store.database)
     for sql, parameters in seen:
         if "FROM runs" in sql:
             nodes = plan_of(store.database, sql, parameters)

@@ -10,33 +10,33 @@ import pytest
 from support.store import ANSWER, Store, asks, settlement
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.budget import Amounts, Budget, Limits
+from hermes_worker.core.budget import Amounts, Budget, BudgetLimits
 from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import Failure
-from hermes_worker.core.messages import Message, Role, Usage, assistant_body, tool_body
+from hermes_worker.core.messages import Message, Role, Usage, build_assistant_body, build_tool_body
 from hermes_worker.core.pricing import Cost, CostStatus, Spent
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply_event
 from hermes_worker.store.rows import BLOB_CHARS_MIN, LoadedRun, ParentCall
-from hermes_worker.store.runs.stepping import (
-    Additions,
+from hermes_worker.store.runs.step_plan import (
     ChangeCall,
     CloseWait,
     DeleteDocuments,
     EndRun,
-    FreeSession,
+    HandOnSession,
     JoinParent,
-    Known,
-    MarkSaid,
-    Needed,
+    MarkMessagesRead,
+    PlanInputs,
+    RequiredInputs,
     SettleBudget,
+    StepOutput,
     StepPlan,
-    needed,
-    plan,
+    decide_required_inputs,
+    plan_step,
 )
-from hermes_worker.store.runs.steps import ROWS_MAX, NewRows
+from hermes_worker.store.runs.step_statements import ROWS_MAX, NewRows
 
 ASKING = Run(run_id="run_1", status=RunStatus.RUNNING, iteration=1, is_asking=True)
 CALL = Call(position=0, name="terminal", replay=Replay.PURE, segment=0, status=CallStatus.RUNNING, timeout_s=60.0)
@@ -44,7 +44,7 @@ CALLING = replace(ASKING, is_asking=False, calls=(CALL,))
 ASKED = replace(CALLING, calls=(replace(CALL, asks=True),))
 WAITING = replace(CALL, status=CallStatus.WAITING, waits_for=WaitKind.APPROVAL)
 SETTLED = ev.CallSettled(position=0, status=CallStatus.SUCCEEDED)
-BROKEN = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="internal_error", message="no"))
+BROKEN = ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="internal_error", message="no"))
 COST = Cost(usd=Decimal("0.002"), status=CostStatus.KNOWN)
 
 
@@ -81,7 +81,7 @@ def loaded(run: Run, **changes: Any) -> LoadedRun:
 
 
 def result(text: str = "ok", position: int = 0) -> Message:
-    return Message(seq=3 + position, role=Role.TOOL, body=tool_body(f"call_{position}", text))
+    return Message(seq=3 + position, role=Role.TOOL, body=build_tool_body(f"call_{position}", text))
 
 
 def results(planned: StepPlan) -> list[str]:
@@ -94,18 +94,20 @@ def kinds(planned: StepPlan) -> list[type]:
     return [type(each) for each in planned.rest]
 
 
-def settling(before: LoadedRun, text: str = "ok", known: Known | None = None, **more: Any) -> StepPlan:
+def settling(before: LoadedRun, text: str = "ok", known: PlanInputs | None = None, **more: Any) -> StepPlan:
     """The result of the only call."""
-    additions = Additions(messages=[result(text)], written_calls=frozenset({0}), **more)
-    return plan(before, apply(before.run, SETTLED), additions, known or Known())
+    additions = StepOutput(messages=[result(text)], written_calls=frozenset({0}), **more)
+    return plan_step(before, apply_event(before.run, SETTLED), additions, known or PlanInputs())
 
 
 def test_a_reply_that_goes_on_is_one_statement_and_makes_its_calls_due() -> None:
     asked = asks(Replay.PURE, Replay.PURE, segments=(0, 1))
     before = loaded(ASKING)
-    after = apply(before.run, ev.ModelReplied(calls=asked.calls))
-    message = Message(seq=3, role=Role.ASSISTANT, body=assistant_body(asked.reply))
-    planned = plan(before, after, Additions(messages=[message], usage=Usage(input=9), cost=COST, is_of_holder=True))
+    after = apply_event(before.run, ev.ModelReplied(calls=asked.calls))
+    message = Message(seq=3, role=Role.ASSISTANT, body=build_assistant_body(asked.reply))
+    planned = plan_step(
+        before, after, StepOutput(messages=[message], usage=Usage(input=9), cost=COST, is_of_holder=True)
+    )
 
     assert planned.rest == ()
     assert planned.added == [RunTool(run_id="run_1", iteration=2, position=0, attempt=1)]
@@ -125,45 +127,47 @@ def test_the_result_of_the_only_call_is_one_statement_and_asks_the_model_again()
 
 
 def test_nothing_has_to_be_looked_up_for_a_usual_step() -> None:
-    assert not needed(loaded(CALLING), apply(CALLING, SETTLED), Additions())
-    after = apply(ASKING, ev.ModelReplied(calls=asks(Replay.PURE).calls))
-    assert not needed(loaded(ASKING), after, Additions(is_of_holder=True))
+    assert not decide_required_inputs(loaded(CALLING), apply_event(CALLING, SETTLED), StepOutput())
+    after = apply_event(ASKING, ev.ModelReplied(calls=asks(Replay.PURE).calls))
+    assert not decide_required_inputs(loaded(ASKING), after, StepOutput(is_of_holder=True))
 
 
 @pytest.mark.parametrize(
     ("before", "event", "changes", "wanted"),
     [
-        (ASKING, ev.StopRequested(), {}, Needed()),  # who holds the claim writes the end
-        (ASKING, BROKEN, {}, Needed(is_call_lost=True)),
+        (ASKING, ev.StopRequested(), {}, RequiredInputs()),  # who holds the claim writes the end
+        (ASKING, BROKEN, {}, RequiredInputs(is_call_lost=True)),
         (
             replace(CALLING, calls=(replace(CALL, asks=True),)),
             BROKEN,
             {},
-            Needed(auxiliary_lost=(0,), tool_call_ids=True),
+            RequiredInputs(auxiliary_lost=(0,), tool_call_ids=True),
         ),
-        (CALLING, BROKEN, {}, Needed(tool_call_ids=True)),
-        (CALLING, SETTLED, {"steers": 1}, Needed(said=True)),
-        (CALLING, SETTLED, {"budget_pk": 7}, Needed(budget=True)),
-        (CALLING, BROKEN, {"steers": 1, "budget_pk": 7}, Needed(tool_call_ids=True)),
+        (CALLING, BROKEN, {}, RequiredInputs(tool_call_ids=True)),
+        (CALLING, SETTLED, {"steers": 1}, RequiredInputs(said=True)),
+        (CALLING, SETTLED, {"budget_pk": 7}, RequiredInputs(budget=True)),
+        (CALLING, BROKEN, {"steers": 1, "budget_pk": 7}, RequiredInputs(tool_call_ids=True)),
     ],
 )
 def test_what_stands_in_other_rows_is_asked_for_only_where_the_plan_depends_on_it(
-    before: Run, event: ev.Event, changes: dict[str, Any], wanted: Needed
+    before: Run, event: ev.Event, changes: dict[str, Any], wanted: RequiredInputs
 ) -> None:
-    assert needed(loaded(before, **changes), apply(before, event), Additions()) == wanted
+    assert decide_required_inputs(loaded(before, **changes), apply_event(before, event), StepOutput()) == wanted
 
 
 def test_a_lost_claim_is_not_looked_up_for_the_step_of_its_holder() -> None:
-    after = apply(ASKING, BROKEN)
-    assert needed(loaded(ASKING), after, Additions(is_of_holder=True)) == Needed()
-    answered = apply(ASKED, ev.CallAnswered(position=0, is_last=True))
-    assert needed(loaded(ASKED), answered, Additions()).auxiliary_lost == (0,)
-    assert needed(loaded(ASKED), answered, Additions(held_call=0)).auxiliary_lost == ()
+    after = apply_event(ASKING, BROKEN)
+    assert decide_required_inputs(loaded(ASKING), after, StepOutput(is_of_holder=True)) == RequiredInputs()
+    answered = apply_event(ASKED, ev.CallAnswered(position=0, is_last=True))
+    assert decide_required_inputs(loaded(ASKED), answered, StepOutput()).auxiliary_lost == (0,)
+    assert decide_required_inputs(loaded(ASKED), answered, StepOutput(held_call=0)).auxiliary_lost == ()
 
 
 def test_what_lost_calls_may_have_taken_is_booked_with_the_step() -> None:
     lost = Spent(usage=Usage(unknown_attempts=1, unknown_input=40), cost=Cost(usd=None, status=CostStatus.UNKNOWN))
-    run = plan(loaded(ASKING), apply(ASKING, BROKEN), Additions(usage=Usage(input=2)), Known(lost=lost)).first.run
+    run = plan_step(
+        loaded(ASKING), apply_event(ASKING, BROKEN), StepOutput(usage=Usage(input=2)), PlanInputs(lost=lost)
+    ).first.run
     assert (run["input"], run["unknown_attempts"], run["unknown_input"], run["unpriced_calls"]) == (2, 1, 40, 1)
 
 
@@ -192,7 +196,9 @@ def test_a_result_that_a_note_makes_long_is_measured_with_the_note() -> None:
 def test_rows_beyond_what_fits_into_one_statement_follow_it() -> None:
     asked = asks(*[Replay.PURE] * (ROWS_MAX + 2))
     before = loaded(ASKING)
-    planned = plan(before, apply(before.run, ev.ModelReplied(calls=asked.calls)), Additions(is_of_holder=True))
+    planned = plan_step(
+        before, apply_event(before.run, ev.ModelReplied(calls=asked.calls)), StepOutput(is_of_holder=True)
+    )
     [more] = planned.rest
     assert isinstance(more, NewRows)
     assert [row["position"] for row in planned.first.rows.calls] == [0, 1, 2, 3]
@@ -202,7 +208,7 @@ def test_rows_beyond_what_fits_into_one_statement_follow_it() -> None:
 def test_events_of_the_step_itself_count_among_the_rows() -> None:
     """``ROWS_MAX`` of the caller's, and one of the status."""
     told = [RunEvent(name=RunEventName.REPLY_DISCARDED)] * ROWS_MAX
-    planned = plan(loaded(ASKING), apply(ASKING, ev.StopRequested()), Additions(events=told))
+    planned = plan_step(loaded(ASKING), apply_event(ASKING, ev.StopRequested()), StepOutput(events=told))
     [more] = planned.rest
     assert isinstance(more, NewRows)
     assert [row["event"] for row in more.events] == ["run.stop_requested"] or len(more.events) == 1
@@ -210,14 +216,14 @@ def test_events_of_the_step_itself_count_among_the_rows() -> None:
 
 
 def test_what_the_user_said_stands_in_the_last_result_and_is_marked_as_said() -> None:
-    planned = settling(loaded(CALLING, steers=1), known=Known(said=["mind the gap"]))
-    assert planned.rest == (MarkSaid(seq=3),)
+    planned = settling(loaded(CALLING, steers=1), known=PlanInputs(said=["mind the gap"]))
+    assert planned.rest == (MarkMessagesRead(seq=3),)
     assert "mind the gap" in results(planned)[0]
 
 
 def test_how_much_of_a_budget_is_used_stands_in_the_last_result() -> None:
-    budget = Budget(limits=Limits(iterations=10), spent=Amounts(iterations=8))
-    planned = settling(loaded(CALLING, budget_pk=7), known=Known(budget=budget))
+    budget = Budget(limits=BudgetLimits(iterations=10), spent=Amounts(iterations=8))
+    planned = settling(loaded(CALLING, budget_pk=7), known=PlanInputs(budget=budget))
     assert "8" in results(planned)[0] and planned.rest == ()
     assert "8" not in results(settling(loaded(CALLING)))[0]
 
@@ -228,8 +234,8 @@ def test_documents_are_deleted_beside_the_step() -> None:
 
 def test_a_call_whose_question_is_over_gets_a_row_and_its_wait_is_closed() -> None:
     before = loaded(replace(CALLING, status=RunStatus.WAITING_FOR_APPROVAL, calls=(WAITING,)))
-    after = apply(before.run, ev.StopRequested())
-    planned = plan(before, after, Additions(), Known(tool_call_ids=["call_0"]))
+    after = apply_event(before.run, ev.StopRequested())
+    planned = plan_step(before, after, StepOutput(), PlanInputs(tool_call_ids=["call_0"]))
     assert kinds(planned)[:2] == [CloseWait, ChangeCall]
     assert [after.calls[0]] == [each.call for each in planned.rest if isinstance(each, ChangeCall)]
     assert len(results(planned)) == 1
@@ -239,17 +245,19 @@ def test_an_end_frees_the_session_joins_the_parent_and_settles_the_budget_last()
     """In this order everybody takes their locks: who claims a run locks the run before the budget."""
     parent = ParentCall(run_pk=1, iteration=1, position=0)
     before = loaded(ASKING, parent=parent, budget_pk=1, reserved=Amounts(iterations=1))
-    planned = plan(before, apply(ASKING, ev.ModelReplied(calls=())), Additions(is_of_holder=True, output_seq=3))
-    assert kinds(planned) == [EndRun, FreeSession, JoinParent, SettleBudget]
+    planned = plan_step(
+        before, apply_event(ASKING, ev.ModelReplied(calls=())), StepOutput(is_of_holder=True, output_seq=3)
+    )
+    assert kinds(planned) == [EndRun, HandOnSession, JoinParent, SettleBudget]
     assert planned.first.run["new_status"] == "running", "the CHECK couples status and reason"
     assert planned.added == []
 
 
 def test_an_end_without_an_answer_closes_the_transcript() -> None:
-    planned = plan(loaded(ASKING), apply(ASKING, BROKEN), Additions())
+    planned = plan_step(loaded(ASKING), apply_event(ASKING, BROKEN), StepOutput())
     [row] = planned.first.rows.messages
     assert (row["seq"], row["role"]) == (3, "assistant")
-    assert [each.message_seq for each in planned.rest if isinstance(each, FreeSession)] == [3]
+    assert [each.message_seq for each in planned.rest if isinstance(each, HandOnSession)] == [3]
 
 
 def test_a_step_that_costs_nothing_leaves_the_budget_alone() -> None:

@@ -11,7 +11,7 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.features.webhooks.rows import Webhooks
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.access.principals import (
     DefaultTenantStays,
     KeyNotFound,
@@ -20,7 +20,7 @@ from hermes_worker.store.access.principals import (
     TenantNotFound,
     Tenants,
 )
-from hermes_worker.store.jobs.job_rows import JobPlace
+from hermes_worker.store.jobs.job_rows import JobProgress
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.runs.waits import Waits
@@ -78,7 +78,7 @@ def test_a_name_that_could_be_a_path_is_no_tenants(store: Store, name: str) -> N
 
 def test_tenants_are_made_once_and_must_be_there(store: Store) -> None:
     tenants = Tenants(store.database)
-    assert [view.name for view in tenants.tenants()] == ["default"]
+    assert [view.name for view in tenants.list_tenants()] == ["default"]
     assert not tenants.has_others()
     tenants.create_tenant("acme")
     for name in ("acme", "default"):
@@ -90,7 +90,7 @@ def test_tenants_are_made_once_and_must_be_there(store: Store) -> None:
         with pytest.raises(TenantNotFound, match="hermes-worker tenants create other"):
             wrong("other")
     store.submit(tenant="acme")
-    assert [(view.name, view.runs) for view in tenants.tenants()] == [("default", 0), ("acme", 1)]
+    assert [(view.name, view.runs) for view in tenants.list_tenants()] == [("default", 0), ("acme", 1)]
 
 
 def test_a_disabled_tenant_has_no_key_until_it_is_enabled(store: Store) -> None:
@@ -99,15 +99,15 @@ def test_a_disabled_tenant_has_no_key_until_it_is_enabled(store: Store) -> None:
     made = tenants.create_key("acme", "ci", [KeyScope.ADMIN])
     for _ in range(2):
         tenants.disable_tenant("acme")
-    [_, view] = tenants.tenants()
+    [_, view] = tenants.list_tenants()
     assert view.disabled_at is not None
-    for refused in (lambda: tenants.principal_of(made.token), lambda: tenants.require_enabled("acme")):
+    for refused in (lambda: tenants.find_principal(made.token), lambda: tenants.require_enabled("acme")):
         with pytest.raises(TenantDisabled, match="'acme' is disabled"):
             refused()
-    assert tenants.principal_of("hwk_of_nobody") is None
+    assert tenants.find_principal("hwk_of_nobody") is None
     assert tenants.require_tenant("acme") == "acme"
     tenants.enable_tenant("acme")
-    principal = tenants.principal_of(made.token)
+    principal = tenants.find_principal(made.token)
     assert principal is not None
     assert principal.tenant == tenants.require_enabled("acme") == "acme"
     for wrong in (tenants.disable_tenant, tenants.enable_tenant, tenants.require_enabled):
@@ -121,45 +121,45 @@ def test_a_disabled_tenant_has_no_key_until_it_is_enabled(store: Store) -> None:
 def test_the_schedule_of_a_disabled_tenant_holds(store: Store) -> None:
     tenants, jobs = Tenants(store.database), Jobs(store.database)
     tenants.create_tenant("acme")
-    due = JobPlace(state="scheduled", next_slot=1.0, next_fire_at=1.0)
-    theirs, ours = (each.create("job", "{}", lambda _id, _now: due).pk for each in (jobs.of("acme"), jobs))
+    due = JobProgress(state="scheduled", next_slot=1.0, next_fire_at=1.0)
+    theirs, ours = (each.create("job", "{}", lambda _id, _now: due).pk for each in (jobs.for_tenant("acme"), jobs))
     tenants.disable_tenant("acme")
-    assert list(jobs.due()) == [ours]
+    assert list(jobs.list_due()) == [ours]
     tenants.enable_tenant("acme")
-    assert sorted(jobs.due()) == [theirs, ours]
+    assert sorted(jobs.list_due()) == [theirs, ours]
 
 
 def test_a_key_says_whose_it_is_until_it_ends(store: Store) -> None:
     tenants = Tenants(store.database)
     tenants.create_tenant("acme")
     made = tenants.create_key("acme", "ci", [KeyScope.RUNS_READ], expires_in_s=60)
-    who = tenants.principal_of(made.token)
+    who = tenants.find_principal(made.token)
     assert who is not None
     assert (who.tenant, who.name, who.scopes) == ("acme", f"api:ci/{made.view.key_id}", {KeyScope.RUNS_READ})
-    assert tenants.principal_of(made.token + "x") is None
-    assert tenants.keys("default") == []
+    assert tenants.find_principal(made.token + "x") is None
+    assert tenants.list_keys("default") == []
     store.let_pass(61)
-    assert tenants.principal_of(made.token) is None
+    assert tenants.find_principal(made.token) is None
 
 
 def test_a_rotated_key_opens_for_the_overlap_and_the_new_one_lasts_as_long(store: Store) -> None:
     tenants = Tenants(store.database)
     old = tenants.create_key("default", "ci", [KeyScope.JOBS], expires_in_s=1_000)
     new = tenants.rotate_key("default", old.view.key_id, overlap_s=100)
-    assert tenants.principal_of(old.token) is not None
-    assert tenants.principal_of(new.token) is not None
+    assert tenants.find_principal(old.token) is not None
+    assert tenants.find_principal(new.token) is not None
     assert (new.view.holder, new.view.scopes) == ("ci", ("jobs",))
     assert new.view.expires_at is not None
     assert new.view.expires_at - new.view.created_at == pytest.approx(1_000, abs=1)
     store.let_pass(101)
-    assert tenants.principal_of(old.token) is None
-    assert tenants.principal_of(new.token) is not None
-    kept, _ = tenants.keys("default")
+    assert tenants.find_principal(old.token) is None
+    assert tenants.find_principal(new.token) is not None
+    kept, _ = tenants.list_keys("default")
     assert kept.replaced_by == new.view.key_id
     again = tenants.rotate_key("default", new.view.key_id, overlap_s=10**6)
     assert again.view.expires_at is not None
     store.let_pass(1_000)
-    assert tenants.principal_of(new.token) is None  # a long overlap does not prolong it
+    assert tenants.find_principal(new.token) is None  # a long overlap does not prolong it
 
 
 def test_a_key_of_another_tenant_is_neither_rotated_nor_revoked(store: Store) -> None:
@@ -171,7 +171,7 @@ def test_a_key_of_another_tenant_is_neither_rotated_nor_revoked(store: Store) ->
             wrong("acme", made.view.key_id)
     tenants.revoke_key("default", made.view.key_id)
     tenants.revoke_key("default", made.view.key_id)
-    assert tenants.principal_of(made.token) is None
+    assert tenants.find_principal(made.token) is None
 
 
 def test_the_last_use_is_written_once_a_minute(store: Store) -> None:
@@ -179,8 +179,8 @@ def test_the_last_use_is_written_once_a_minute(store: Store) -> None:
     made = tenants.create_key("default", "ci", [])
 
     def used_at() -> float:
-        tenants.principal_of(made.token)
-        [view] = tenants.keys("default")
+        tenants.find_principal(made.token)
+        [view] = tenants.list_keys("default")
         assert view.last_used_at is not None
         return view.last_used_at
 
@@ -209,10 +209,10 @@ def test_what_a_run_causes_is_its_tenants(store: Store, count: int) -> None:
     store.answer(run_id)
     for child in children:
         store.answer(child)
-    every = store.views.runs(tenant="acme")
+    every = store.views.list_runs(tenant="acme")
     assert len(every) == count + 2  # with the turn that they began
     assert owners(store, [view.run_id for view in every]) == {("acme", "acme")}
-    assert store.views.runs() == []
+    assert store.views.list_runs() == []
     assert len(Deliveries(store.database).list(tenant="acme")) == 1
     assert Deliveries(store.database).list() == []
 
@@ -222,34 +222,36 @@ def test_names_mean_something_within_a_tenant(store: Store) -> None:
     assert made[0].run_id != made[1].run_id
     assert not any(each.was_replayed for each in made)
     assert store.submit(tenant="acme", session_id="s", idempotency_key="k").run_id == made[1].run_id
-    found = [store.views.runs(tenant=tenant, session_id="s") for tenant in ("default", "acme")]
+    found = [store.views.list_runs(tenant=tenant, session_id="s") for tenant in ("default", "acme")]
     assert [[view.run_id for view in each] for each in found] == [[each.run_id] for each in made]
 
 
 def test_the_beginning_of_an_id_is_completed_among_the_tenants_own(store: Store) -> None:
     mine, theirs = (store.submit(tenant=tenant).run_id for tenant in ("default", "acme"))
-    assert store.views.full_id(mine[:12]) == mine
-    assert store.views.full_id(theirs[:12]) == theirs[:12]
-    assert store.views.full_id(theirs[:12], tenant="acme") == theirs
+    assert store.views.complete_id(mine[:12]) == mine
+    assert store.views.complete_id(theirs[:12]) == theirs[:12]
+    assert store.views.complete_id(theirs[:12], tenant="acme") == theirs
 
 
 def test_a_pattern_that_is_allowed_for_good_is_allowed_for_a_tenant(store: Store) -> None:
     waits = Waits(store.database)
     run_id = store.with_tools(Replay.ONCE, tenant="acme")
     request = {"command": "rm -r x", "pattern_key": "rm"}
-    question = Question(kind=WaitKind.APPROVAL, request=request, choices=[c.value for c in Choice], expires_s=None)
+    question = Question(
+        kind=WaitKind.APPROVAL, request=request, choices=[c.value for c in ApprovalChoice], expires_s=None
+    )
     waits.ask(store.call(run_id), question)
-    assert [view.run_id for view in waits.open(tenant="acme")] == [run_id]
-    assert waits.open(tenant="default") == []
-    waits.approve(run_id, Choice.ALWAYS, by="api:ci")
+    assert [view.run_id for view in waits.list_open(tenant="acme")] == [run_id]
+    assert waits.list_open(tenant="default") == []
+    waits.approve(run_id, ApprovalChoice.ALWAYS, by="api:ci")
     for tenant, allowed in (("acme", {"rm"}), ("default", set())):
         claim = store.call(store.with_tools(Replay.ONCE, tenant=tenant))
-        assert waits.terms(claim.run_pk).allowed == allowed
+        assert waits.load_terms(claim.run_pk).allowed == allowed
 
 
 def test_jobs_and_routes_are_found_by_their_tenant_alone(store: Store) -> None:
     of_default, of_acme = Jobs(store.database), Jobs(store.database, "acme")
-    place = JobPlace(state="scheduled", next_slot=None, next_fire_at=None)
+    place = JobProgress(state="scheduled", next_slot=None, next_fire_at=None)
     mine, theirs = (jobs.create("news", "{}", lambda job_id, now: place) for jobs in (of_default, of_acme))
     assert of_default.get("news").job_id == mine.job_id
     assert of_acme.get("news").job_id == theirs.job_id
@@ -260,10 +262,10 @@ def test_jobs_and_routes_are_found_by_their_tenant_alone(store: Store) -> None:
     ):
         with pytest.raises(JobNotFound):
             refused(theirs.job_id)
-    assert [row.job_id for row in of_default.all()] == [mine.job_id]
+    assert [row.job_id for row in of_default.list_jobs()] == [mine.job_id]
     routes = [Webhooks(store.database, tenant) for tenant in ("default", "acme")]
     for each in routes:
         each.add("r", "secret", "{}")
     routes[0].remove("r")
-    assert [row.place for row in routes[1].all()] == ["acme/r"]
-    assert [row.place for row in routes[0].of_everybody()] == ["acme/r"]
+    assert [row.full_name for row in routes[1].list_routes()] == ["acme/r"]
+    assert [row.full_name for row in routes[0].list_all_tenants()] == ["acme/r"]

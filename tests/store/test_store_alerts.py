@@ -27,7 +27,9 @@ def told(store: Store) -> list[tuple[str, str]]:
 
 def close(store: Store) -> KeyStates:
     keys = KeyStates(store.database)
-    keys.failed(("openai", "key1"), Finding(condition=KeyCondition.NO_MONEY), run_id="r", reason="pay sk-secret")
+    keys.record_failure(
+        ("openai", "key1"), Finding(condition=KeyCondition.NO_MONEY), run_id="r", reason="pay sk-secret"
+    )
     return keys
 
 

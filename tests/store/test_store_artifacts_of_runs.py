@@ -12,7 +12,7 @@ from hermes_worker.core.effects import GatherArtifacts, Iterate
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.features.retention import deleting_rows as deleting
 from hermes_worker.features.retention.erasure_rules import Person
-from hermes_worker.features.retention.export_rows import exported
+from hermes_worker.features.retention.export_rows import export_rows
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.artifacts.gatherings import (
@@ -23,9 +23,9 @@ from hermes_worker.store.artifacts.gatherings import (
     LeftOutFile,
 )
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts
-from hermes_worker.store.hinted_rows import ATTEMPTS_MAX
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import artifact_gatherings, artifacts, blobs, runs
+from hermes_worker.store.work_items import ATTEMPTS_MAX
 
 DAY_S = 86_400.0
 
@@ -53,7 +53,7 @@ def kept(store: Store, path: str, content: bytes) -> KeptFile:
         size=len(content),
         media_type="text/csv",
         modified_at=1.0,
-        blob_hash=Gatherings(store.database).keep(content),
+        blob_hash=Gatherings(store.database).store_content(content),
     )
 
 
@@ -66,7 +66,7 @@ def test_only_a_run_that_declared_files_owes_a_gathering(store: Store) -> None:
     assert owed(store.answer(store.submit().run_id)) == []
     effect = ended(store)
     assert (effect.attempt, rows_of(store, artifact_gatherings)) == (1, 1)
-    assert Artifacts(store.database).of(effect.run_id).state == "pending"
+    assert Artifacts(store.database).list_artifacts(effect.run_id).state == "pending"
 
 
 def test_a_run_that_is_stopped_or_broken_off_owes_it_too(store: Store) -> None:
@@ -74,7 +74,7 @@ def test_a_run_that_is_stopped_or_broken_off_owes_it_too(store: Store) -> None:
     assert [one.run_id for one in owed(store.runs.request_stop(stopped)[1])] == [stopped]
     claim = store.turn(broken)
     assert claim.run_id == broken
-    [effect] = owed(store.runs.break_off_step(Iterate(run_id=broken, iteration=1, attempt=1), store.owner, "a defect"))
+    [effect] = owed(store.runs.end_broken_step(Iterate(run_id=broken, iteration=1, attempt=1), store.owner, "a defect"))
     assert effect.run_id == broken
 
 
@@ -88,10 +88,10 @@ def test_a_gathering_is_taken_once_and_written_once(store: Store) -> None:
     Gatherings(store.database).settle(claim, files, left_out, left_out_total=7)
     with pytest.raises(LeaseLost):
         Gatherings(store.database).settle(claim, files)
-    found = Artifacts(store.database).of(effect.run_id)
+    found = Artifacts(store.database).list_artifacts(effect.run_id)
     assert [view.path for view in found.files] == ["a.csv", "b.csv"]
     assert (found.state, found.gathered, found.left_out, found.left_out_named) == ("done", 2, 7, left_out)
-    assert Artifacts(store.database).content(found.files[1]) == b"\0\xff"
+    assert Artifacts(store.database).load_content(found.files[1]) == b"\0\xff"
 
 
 def test_a_worker_that_vanishes_leaves_it_to_another_and_its_own_writing_is_refused(store: Store) -> None:
@@ -124,7 +124,7 @@ def test_workers_that_vanish_again_and_again_fail_it_visibly(store: Store) -> No
         store.vanish(gone)
         store.let_pass(TTL_S)
         effect = (owed(store.sweep().hints) or [effect])[0]
-    found = Artifacts(store.database).of(effect.run_id)
+    found = Artifacts(store.database).list_artifacts(effect.run_id)
     assert (found.state, found.reason) == ("failed", "the worker that gathered the files vanished")
 
 
@@ -139,8 +139,8 @@ def test_what_fails_is_due_again_and_at_last_says_why(store: Store) -> None:
     effect = ended(store)
     for attempt in range(1, ATTEMPTS_MAX + 1):
         claim = taken(store, GatherArtifacts(run_id=effect.run_id, attempt=attempt))
-        assert Gatherings(store.database).fail(claim, "no such\0place") is (attempt == ATTEMPTS_MAX)
-    found = Artifacts(store.database).of(effect.run_id)
+        assert Gatherings(store.database).fail_gathering(claim, "no such\0place") is (attempt == ATTEMPTS_MAX)
+    found = Artifacts(store.database).list_artifacts(effect.run_id)
     assert (found.state, found.reason) == ("failed", "no such\ufffdplace")
 
 
@@ -148,24 +148,24 @@ def test_equal_files_are_stored_once_and_go_with_the_last_that_names_them(store:
     effects = [ended(store), ended(store)]
     for effect in effects:
         Gatherings(store.database).settle(taken(store, effect), [kept(store, "a.csv", b"shared")])
-    [first], [second] = (Artifacts(store.database).of(effect.run_id).files for effect in effects)
+    [first], [second] = (Artifacts(store.database).list_artifacts(effect.run_id).files for effect in effects)
     assert first.blob_hash == second.blob_hash
     with store.database.write() as connection:
         assert deleting.delete_artifacts(connection, artifacts.c.artifact_id == first.artifact_id) == 1
     store.let_pass(2 * 3600)
     assert deleting.delete_blobs(store.database, 100)[1] == 0
-    assert Artifacts(store.database).content(second) == b"shared"
+    assert Artifacts(store.database).load_content(second) == b"shared"
     with store.database.write() as connection:
         deleting.delete_artifacts(connection, artifacts.c.artifact_id == second.artifact_id)
     store.let_pass(2 * 3600)
     deleting.delete_blobs(store.database, 100)
     with pytest.raises(ArtifactNotFound):
-        Artifacts(store.database).content(second)
+        Artifacts(store.database).load_content(second)
 
 
 def test_contents_that_nobody_recorded_go_after_an_hour(store: Store) -> None:
     before = rows_of(store, blobs)
-    Gatherings(store.database).keep(b"left by a killed worker")
+    Gatherings(store.database).store_content(b"left by a killed worker")
     assert rows_of(store, blobs) == before + 1
     deleting.delete_blobs(store.database, 100)
     assert rows_of(store, blobs) == before + 1
@@ -191,11 +191,11 @@ def test_a_rule_lets_files_go_and_the_run_stays(store: Store) -> None:
     Gatherings(store.database).settle(taken(store, effect), [kept(store, "a.csv", b"old")])
     pruner = Pruner(store.database, DEFAULT_RULES)
     store.let_pass(29 * DAY_S)
-    list(pruner.steps())
+    list(pruner.prune_stepwise())
     assert rows_of(store, artifacts) == 1
     store.let_pass(2 * DAY_S)
-    list(pruner.steps())
-    found = Artifacts(store.database).of(effect.run_id)
+    list(pruner.prune_stepwise())
+    found = Artifacts(store.database).list_artifacts(effect.run_id)
     assert (found.state, found.gathered, list(found.files)) == ("done", 1, [])
     assert rows_of(store, runs) == 1
 
@@ -203,7 +203,7 @@ def test_a_rule_lets_files_go_and_the_run_stays(store: Store) -> None:
 def test_an_export_has_the_files_and_the_run_takes_them_along(store: Store) -> None:
     effect = ended(store)
     Gatherings(store.database).settle(taken(store, effect), [kept(store, "a.csv", b"mine")])
-    told = list(exported(store.database, "default", Person(is_everybody=True)))
+    told = list(export_rows(store.database, "default", Person(is_everybody=True)))
     assert [row.row["path"] for row in told if row.kind == "artifacts"] == ["a.csv"]
     assert "bWluZQ==" in [row.row["body"] for row in told if row.kind == "blobs"]
     with store.database.read() as connection:
@@ -213,5 +213,5 @@ def test_an_export_has_the_files_and_the_run_takes_them_along(store: Store) -> N
     store.let_pass(2 * 3600)
     deleting.delete_blobs(store.database, 100)
     assert not any(
-        row.row.get("body") == "bWluZQ==" for row in exported(store.database, "default", Person(is_everybody=True))
+        row.row.get("body") == "bWluZQ==" for row in export_rows(store.database, "default", Person(is_everybody=True))
     )

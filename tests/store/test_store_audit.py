@@ -22,29 +22,29 @@ from hermes_worker.core.run import WaitKind
 from hermes_worker.features.configurations.rows import Configurations
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryAction, MemoryAuthor, MemoryOperation, MemoryPlace, MemoryRules
+from hermes_worker.features.memory.rules import MemoryAction, MemoryAuthor, MemoryKey, MemoryOperation, MemoryRules
 from hermes_worker.features.provider_keys.rows import ProviderKeys
 from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.hold_rows import Retention
-from hermes_worker.features.retention.rows import note_prune
-from hermes_worker.features.retention.rules import DEFAULT_RULES, InvalidRule, RetentionKind, rule_of
-from hermes_worker.features.skills.rows import KeptSkill, Skills
+from hermes_worker.features.retention.rows import record_prune
+from hermes_worker.features.retention.rules import DEFAULT_RULES, InvalidRule, RetentionKind, parse_rule
+from hermes_worker.features.skills.rows import NewSkillVersion, Skills
 from hermes_worker.features.skills.rules import SkillFacts, SkillFile
 from hermes_worker.features.webhooks.rows import RouteNotFound, Webhooks
-from hermes_worker.safety.approvals import Choice
-from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, acting, record
+from hermes_worker.safety.approvals import ApprovalChoice
+from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, record_action, set_actor
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
 from hermes_worker.store.access.saved_filters import SavedFilters
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import Sealer, text_keys
+from hermes_worker.store.engine.sealing import Sealer, build_text_keys
 from hermes_worker.store.gateway import GatewayRows
-from hermes_worker.store.jobs.job_rows import JobPlace
+from hermes_worker.store.jobs.job_rows import JobProgress
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.known_chats import KnownChats
-from hermes_worker.store.outbox.alerts import AlertPolicy, set_alert_targets, try_alerts
+from hermes_worker.store.outbox.alerts import AlertPolicy, send_test_alert, set_alert_targets
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.limits import TenantLimits
@@ -52,17 +52,17 @@ from hermes_worker.store.runs.responses import Responses
 from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
-from hermes_worker.store.sessions import Changes, Sessions
+from hermes_worker.store.sessions import SessionChanges, Sessions
 from hermes_worker.store.tables import audit_log
 from hermes_worker.store.workers import Workers
 
 ANN = Actor(tenant="default", name="api:ann/key_1", address="192.0.2.7")
-PLACE = JobPlace(state="scheduled", next_slot=1.0, next_fire_at=1.0)
+PLACE = JobProgress(state="scheduled", next_slot=1.0, next_fire_at=1.0)
 SECRETIVE = "what nobody else may read"
 
 
 def log(store: Store) -> list[AuditRow]:
-    return list(AuditLog(store.database).page(None, limit=1_000))
+    return list(AuditLog(store.database).list_actions(None, limit=1_000))
 
 
 def ask(store: Store, kind: WaitKind) -> str:
@@ -83,11 +83,11 @@ def do_everything(store: Store) -> None:
     Control(database).resume(run_id)
     RunWorkspaces(database).record_restore(run_id, "a" * 40, before="b" * 40, files=1)
     store.runs.stop_tree(run_id, by="somebody")
-    Waits(database).approve(ask(store, WaitKind.APPROVAL), Choice.DENY, by="somebody", reason=SECRETIVE)
+    Waits(database).approve(ask(store, WaitKind.APPROVAL), ApprovalChoice.DENY, by="somebody", reason=SECRETIVE)
     Waits(database).reply(ask(store, WaitKind.INPUT), SECRETIVE, by="somebody")
     conversations = Sessions(database)
     opened = conversations.open(new_run(), title=SECRETIVE, model=None).label.id
-    conversations.change(opened, Changes(title=f"{SECRETIVE} again"))
+    conversations.change(opened, SessionChanges(title=f"{SECRETIVE} again"))
     conversations.fork(opened, name="copy")
     Responses(database).delete(run_id)
     jobs = Jobs(database)
@@ -103,32 +103,32 @@ def do_everything(store: Store) -> None:
     Configurations(database).write("acme", f"model:\n  default: {SECRETIVE}\n", expected=0, written_by="somebody")
     keys = KeyStates(database)
     broke = Finding(condition=KeyCondition.NO_MONEY)
-    keys.failed(("openai", "key1"), broke, run_id=run_id, reason=SECRETIVE)
+    keys.record_failure(("openai", "key1"), broke, run_id=run_id, reason=SECRETIVE)
     keys.open("key1")
     set_alert_targets(database, "acme", [f"webhook:https://{SECRETIVE}"])
-    try_alerts(database, AlertPolicy(targets=("local",)))
-    memories, author, place = Memories(database), MemoryAuthor(name="somebody"), MemoryPlace(tenant="default")
+    send_test_alert(database, AlertPolicy(targets=("local",)))
+    memories, author, place = Memories(database), MemoryAuthor(name="somebody"), MemoryKey(tenant="default")
     rules, wanted = MemoryRules(limit=1_000), [MemoryOperation(action=MemoryAction.ADD, content=SECRETIVE)]
     [(entry_id, _)] = memories.change(place, wanted, rules, author).changed
     memories.undo(place, rules, author)
     memories.redact("default", entry_id, 1)
     staged_id = str(memories.stage(place, wanted, rules, author).staged_id)
     memories.settle_staged("default", staged_id, lambda _target: rules, author, approves=False)
-    sealing = Database(database.url.render_as_string(hide_password=False), sealer=Sealer(text_keys(["k" * 40])))
+    sealing = Database(database.url.render_as_string(hide_password=False), sealer=Sealer(build_text_keys(["k" * 40])))
     theirs = ProviderKeys(sealing)
     theirs.remove("acme", theirs.add("acme", "openai", f"sk-{SECRETIVE}".replace(" ", "-")).key_id)
     sealing.close()
     kept = McpServers(database)
     asked = NewMcpServer(server=json.dumps({"url": f"https://{SECRETIVE}"}), is_process=False)
-    kept.keep("acme", "desk", asked, before=None, facts={"is_process": False})
+    kept.write_server("acme", "desk", asked, before=None, facts={"is_process": False})
     kept.approve(kept.require("acme", "desk"), asked.server, facts={"tools": 0})
-    kept.ask_again("acme", "desk")
+    kept.mark_due("acme", "desk")
     kept.remove("acme", "desk")
-    tidy = KeptSkill(
+    tidy = NewSkillVersion(
         facts=SkillFacts(name="tidy", description="Tidies."),
         files=(SkillFile(path="SKILL.md", body=SECRETIVE.encode()),),
     )
-    Skills(database).keep(tidy, expects=None)
+    Skills(database).write_skill(tidy, expects=None)
     Skills(database).remove("tidy")
     TenantLimits(database).set_limit("acme", Limit(name=LimitName.RUNS, value=3))
     key = tenants.create_key("acme", "ci", [KeyScope.RUNS_READ]).view
@@ -136,28 +136,28 @@ def do_everything(store: Store) -> None:
     Webhooks(database).add("door", SECRETIVE, SECRETIVE)
     Webhooks(database).remove("door")
     retention = Retention(database, DEFAULT_RULES)
-    retention.set_rule("acme", RetentionKind.RUNS, rule_of(RetentionKind.RUNS, "30d"))
+    retention.set_rule("acme", RetentionKind.RUNS, parse_rule(RetentionKind.RUNS, "30d"))
     retention.unset_rule("acme", RetentionKind.RUNS)
-    retention.release("acme", retention.hold("acme", reason=SECRETIVE, by="somebody").number)
+    retention.release("acme", retention.place_hold("acme", reason=SECRETIVE, by="somebody").number)
     [sent] = Deliveries(database).list(run_id=run_id)
     with database.write() as connection:
         connection.exec_driver_sql("update deliveries set state = 'failed', settled_at = 1.0, hinted_at = null")
     Deliveries(database).retry(sent.delivery_id)
     chats = GatewayRows(database)
-    chats.hold("telegram:default", mode="poll", token_hash="t", holder="gateway", lease_s=60.0)
+    chats.acquire_lease("telegram:default", mode="poll", token_hash="t", holder="gateway", lease_s=60.0)
     with database.write() as connection:
-        code = chats.offer_code(connection, "telegram:default", "42")
+        code = chats.create_code(connection, "telegram:default", "42")
     chats.pair("telegram:default", str(code), ChatRole.OWNER)
     chats.revoke("telegram:default", "42")
     with database.write() as connection:
-        chats.offer_code(connection, "telegram:default", "43")
+        chats.create_code(connection, "telegram:default", "43")
     chats.deny("telegram:default", "43")
     with database.write() as connection:
-        chats.offer_code(connection, "telegram:default", "44")
-    chats.forget_askers("telegram:default")
+        chats.create_code(connection, "telegram:default", "44")
+    chats.delete_codes("telegram:default")
     with database.write() as connection:
-        KnownChats(database).make_home(connection, "telegram:default", "42", None)
-    note_prune(database, "acme")
+        KnownChats(database).set_home(connection, "telegram:default", "42", None)
+    record_prune(database, "acme")
     store.workers.drain(store.worker("somewhere").worker_id)
     logins, somebody = PageLogins(database, "somebody"), Principal(tenant="default", name="somebody")
     logins.close(logins.open("a key", somebody).token, somebody)
@@ -169,7 +169,7 @@ def do_everything(store: Store) -> None:
 
 
 def test_every_deed_is_recorded_and_none_with_a_text(store: Store) -> None:
-    with acting(ANN):
+    with set_actor(ANN):
         do_everything(store)
     rows = log(store)
     assert {row.act for row in rows} == {act.value for act in Act}
@@ -192,7 +192,7 @@ def test_where_nobody_acts_nothing_is_recorded(store: Store) -> None:
 def test_a_deed_that_was_refused_leaves_no_row(store: Store) -> None:
     tenants = Tenants(store.database)
     session = store.submit().session_id
-    with acting(ANN):
+    with set_actor(ANN):
         refused = (
             (RunNotFound, lambda: store.runs.stop_tree("run_none")),
             (KeyNotFound, lambda: tenants.revoke_key("default", "key_none")),
@@ -207,14 +207,14 @@ def test_a_deed_that_was_refused_leaves_no_row(store: Store) -> None:
 
 
 def test_a_repeated_submission_is_one_deed(store: Store) -> None:
-    with acting(ANN):
+    with set_actor(ANN):
         first = store.submit(idempotency_key="k", fingerprint="f")
         assert store.submit(idempotency_key="k", fingerprint="f").was_replayed
     assert [(row.act, row.subject) for row in log(store)] == [("run.submit", first.run_id)]
 
 
 def test_a_row_is_never_changed_and_not_deleted_while_it_is_young(store: Store) -> None:
-    with acting(ANN):
+    with set_actor(ANN):
         store.submit()
     for forbidden in (sa.update(audit_log).values(actor="nobody"), sa.delete(audit_log)):
         with pytest.raises(sa.exc.DBAPIError, match="the audit log"), store.database.write() as connection:
@@ -230,13 +230,13 @@ def test_a_row_is_never_changed_and_not_deleted_while_it_is_young(store: Store) 
 
 def test_a_rule_cannot_ask_for_what_the_database_refuses() -> None:
     with pytest.raises(InvalidRule, match="from 30d"):
-        rule_of(RetentionKind.AUDIT, "29d")
+        parse_rule(RetentionKind.AUDIT, "29d")
 
 
 def test_values_are_bounded_and_foreign_text_breaks_nothing(store: Store) -> None:
     hostile = Actor(tenant="default", name="api:\x00\ud800/key", address="x" * 500)
-    with acting(hostile), store.database.write() as connection:
-        record(connection, Act.JOB_CREATE, "s" * 900, after={"list": ["y" * 9_000], "text": "\x00z" * 9_000})
+    with set_actor(hostile), store.database.write() as connection:
+        record_action(connection, Act.JOB_CREATE, "s" * 900, after={"list": ["y" * 9_000], "text": "\x00z" * 9_000})
     [row] = log(store)
     assert len(row.subject) == 200
     assert row.address is not None
@@ -246,19 +246,19 @@ def test_values_are_bounded_and_foreign_text_breaks_nothing(store: Store) -> Non
 
 def test_a_page_is_of_one_tenant_and_goes_on_behind_a_number(store: Store) -> None:
     for tenant in ("default", "acme"):
-        with acting(Actor(tenant=tenant, name=f"api:{tenant}/key")):
+        with set_actor(Actor(tenant=tenant, name=f"api:{tenant}/key")):
             for _ in range(3):
                 store.submit(tenant=tenant)
     audit = AuditLog(store.database)
-    first = audit.page("acme", limit=2)
-    rest = audit.page("acme", limit=2, after=first[-1].number)
+    first = audit.list_actions("acme", limit=2)
+    rest = audit.list_actions("acme", limit=2, after=first[-1].number)
     assert [len(first), len(rest)] == [2, 1]
     assert {row.tenant for row in (*first, *rest)} == {"acme"}
-    assert len(audit.page(None)) == 6
-    assert audit.page("acme", subject=first[0].subject) == first[:1]
-    assert audit.page("acme", act="key.create") == audit.page("acme", actor="nobody") == []
-    assert audit.page("acme", until=first[0].at) == []
-    assert len(audit.page("acme", since=first[0].at)) == 3
+    assert len(audit.list_actions(None)) == 6
+    assert audit.list_actions("acme", subject=first[0].subject) == first[:1]
+    assert audit.list_actions("acme", act="key.create") == audit.list_actions("acme", actor="nobody") == []
+    assert audit.list_actions("acme", until=first[0].at) == []
+    assert len(audit.list_actions("acme", since=first[0].at)) == 3
 
 
 def test_whatever_a_person_can_do_records_it() -> None:

@@ -26,7 +26,7 @@ def sent(store: Store, count: int, *, children_max: int = 1_000, **spec: Any) ->
 
 def turns(store: Store) -> list[str]:
     """The runs of the session, oldest first."""
-    return [view.run_id for view in reversed(store.views.runs(session_id="s"))]
+    return [view.run_id for view in reversed(store.views.list_runs(session_id="s"))]
 
 
 def pk_of(store: Store, run_id: str) -> int:
@@ -81,7 +81,7 @@ def test_the_new_turn_is_asked_for_what_the_first_one_was(store: Store) -> None:
     store.answer(child)
     [_, later] = turns(store)
     claim = store.turn(later)
-    spec = store.calls.spec_of(claim.loaded.pk)
+    spec = store.calls.load_spec(claim.loaded.pk)
     assert (spec.iterations_max, spec.tokens_max, spec.source) == (7, 500, SPEC.source)
     assert spec.metadata["k"] == "v"
     assert spec.metadata["delegated_by"] == root
@@ -158,7 +158,7 @@ def test_a_run_that_is_being_stopped_sends_nobody(store: Store) -> None:
     child = NewChild(run_id="run_c", spec=SPEC, system_prompt="", tools="[]", workspace="{}")
     store.calls.delegate(claim, [child], children_max=1, note=NOTE)
     assert store.status(root) is RunStatus.CANCELLED
-    assert len(store.views.runs()) == 1
+    assert len(store.views.list_runs()) == 1
     check(store)
 
 

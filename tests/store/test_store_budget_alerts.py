@@ -17,7 +17,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.outbox import alerts as module
 from hermes_worker.store.outbox.alerts import AlertPolicy, list_alerts, set_alert_targets, sweep_alerts
-from hermes_worker.store.runs.budgets import Charge, settle
+from hermes_worker.store.runs.budgets import Charge, settle_charge
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.tables import deliveries, runs
 
@@ -44,7 +44,7 @@ def spend(store: Store, run_id: str, tokens: int) -> None:
     """Settle a step of a chain, as whoever ends its claim does."""
     with store.database.write() as connection:
         pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar_one()
-        settle(connection, pk, Charge(given_back=Amounts(), spent=Amounts(tokens=tokens)))
+        settle_charge(connection, pk, Charge(given_back=Amounts(), spent=Amounts(tokens=tokens)))
 
 
 def use(store: Store, run_id: str, tokens: int) -> None:
@@ -160,7 +160,7 @@ def test_sweepers_that_are_killed_say_each_alert_once(
     store: Store, acme: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    owed = module.owe
+    owed = module.enqueue_deliveries
 
     def dies(at: str) -> None:
         if chance.random() < 0.35:
@@ -174,7 +174,7 @@ def test_sweepers_that_are_killed_say_each_alert_once(
 
     TenantLimits(store.database).set_limit(acme, Limit(name=LimitName.TOKENS_PER_DAY, value=2_000, waits=True))
     chains = [store.runs.create(new_run(tenant=acme, tokens_max=500)).run_id for _ in range(3)]
-    monkeypatch.setattr(module, "owe", killed_owe)
+    monkeypatch.setattr(module, "enqueue_deliveries", killed_owe)
     kills = 0
 
     def swept(times: int) -> None:

@@ -19,7 +19,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.new_children import NewChild
-from hermes_worker.store.runs.runs import new_run_id
+from hermes_worker.store.runs.runs import create_run_id
 from hermes_worker.store.tables import budgets, runs
 
 
@@ -28,7 +28,7 @@ def tree(store: Store, children: int, *, iterations_max: int = 90, is_shared: bo
     root = store.with_tools(Replay.PURE, iterations_max=iterations_max, **spec)
     new = [
         NewChild(
-            run_id=new_run_id(),
+            run_id=create_run_id(),
             spec=replace(SPEC, input=f"task {number}", iterations_max=100_000, tokens_max=spec.get("tokens_max")),
             system_prompt="You are a child.",
             tools="[]",
@@ -56,7 +56,7 @@ def spent(store: Store) -> tuple[int, int]:
 
 
 def exhaustions(store: Store, run_id: str) -> list[Any]:
-    return [event.data for event in store.views.events_after(run_id, 0) if event.name == "budget.exhausted"]
+    return [event.data for event in store.views.list_events_after(run_id, 0) if event.name == "budget.exhausted"]
 
 
 def go_on(store: Store, run_id: str) -> None:
@@ -102,7 +102,7 @@ def test_a_model_call_that_brings_no_reply_is_given_back_once(store: Store, how:
         store.runs.commit_failure(claim, ev.ModelFailed(failure=failure, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED))
     else:
         store.change(runs, child, status="nonsense")
-        store.runs.break_off(child, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
+        store.runs.end_broken(child, ev.RunBroken(reason=ExitReason.CORRUPT_STATE, failure=failure))
     assert spent(store) == (0, 1)
 
 
@@ -113,11 +113,11 @@ def test_a_tree_spends_exactly_what_its_root_may(store: Store) -> None:
             if not store.status(child).is_terminal:
                 go_on(store, child)
     assert spent(store) == (0, 9)
-    assert {store.views.run(child).exit_reason for child in children} == {"max_iterations_reached"}
+    assert {store.views.load_run(child).exit_reason for child in children} == {"max_iterations_reached"}
     while not store.status(root).is_terminal:
         go_on(store, root)
     assert spent(store) == (0, 10)
-    assert store.views.run(root).exit_reason == "max_iterations_reached"
+    assert store.views.load_run(root).exit_reason == "max_iterations_reached"
     check(store)
 
 
@@ -125,7 +125,7 @@ def test_every_level_leaves_one_model_call_to_each_above_it(store: Store) -> Non
     [root, child] = tree(store, 1, iterations_max=5)
     store.ask_tools(child, asks(Replay.PURE))
     grandchild = NewChild(
-        run_id=new_run_id(),
+        run_id=create_run_id(),
         spec=replace(SPEC, iterations_max=100_000),
         system_prompt="You are a child.",
         tools="[]",
@@ -135,7 +135,7 @@ def test_every_level_leaves_one_model_call_to_each_above_it(store: Store) -> Non
     for run_id in (grandchild.run_id, child, root):
         while not store.status(run_id).is_terminal:
             go_on(store, run_id)
-    assert [store.views.run(run_id).iteration for run_id in (root, child, grandchild.run_id)] == [2, 2, 1]
+    assert [store.views.load_run(run_id).iteration for run_id in (root, child, grandchild.run_id)] == [2, 2, 1]
     assert spent(store) == (0, 5)
 
 
@@ -154,10 +154,10 @@ def test_other_limits_end_a_run_with_a_summary_and_their_name(
     while not store.status(run_id).is_terminal:
         go_on(store, run_id)
     assert store.status(run_id) is RunStatus.COMPLETED
-    assert store.views.run(run_id).exit_reason == "budget_exhausted"
+    assert store.views.load_run(run_id).exit_reason == "budget_exhausted"
     with store.database.read() as connection:
         assert connection.execute(sa.select(runs.c.exhausted)).scalar_one() == dimension
-    assert store.views.run(run_id).iteration == 2
+    assert store.views.load_run(run_id).iteration == 2
     assert [data["dimension"] for data in exhaustions(store, run_id)] == [dimension]
     check(store)
 
@@ -188,7 +188,7 @@ def test_a_run_whose_time_is_as_good_as_over_sums_up(store: Store) -> None:
     claim = store.turn(run_id)
     assert claim.loaded.run.wants_summary
     store.runs.commit_reply(claim, asks(Replay.PURE).reply, ())
-    assert store.views.run(run_id).exit_text == "budget_exhausted(wall_clock)"
+    assert store.views.load_run(run_id).exit_text == "budget_exhausted(wall_clock)"
     assert exhaustions(store, run_id) == [{"dimension": "wall_clock"}]
     check(store)
 
@@ -220,7 +220,7 @@ def test_from_seventy_percent_on_the_last_result_says_how_much_is_used(store: St
     )
     assert exhaustions(store, run_id) == [{"dimension": "iterations"}]
     go_on(store, run_id)
-    assert store.views.run(run_id).exit_text == "max_iterations_reached(10/10)"
+    assert store.views.load_run(run_id).exit_text == "max_iterations_reached(10/10)"
     assert len(exhaustions(store, run_id)) == 1
     check(store)
 
@@ -252,7 +252,7 @@ def test_a_script_costs_no_iteration_but_is_not_endless(store: Store) -> None:
         store.runs.commit_reply(claim, asks(Replay.PURE).reply, [script])
         if not store.status(run_id).is_terminal:
             store.settle(run_id)
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.iteration, view.exit_text) == (4, "max_iterations_reached(2/2)")
     assert spent(store) == (0, 2)
 
@@ -261,13 +261,13 @@ def test_mixed_children_have_a_cap_of_their_own_and_draw_from_the_tree(store: St
     """As ``tasks.calls.delegating`` makes them: four calls each, of a tree that has ten."""
     root = store.with_tools(Replay.PURE, iterations_max=10)
     spec = replace(SPEC, iterations_max=4, budget="mixed")
-    new = [NewChild(run_id=new_run_id(), spec=spec, system_prompt="", tools="[]", workspace="{}") for _ in range(3)]
+    new = [NewChild(run_id=create_run_id(), spec=spec, system_prompt="", tools="[]", workspace="{}") for _ in range(3)]
     store.calls.delegate(store.call(root), new, children_max=3, is_budget_shared=True)
     children = [child.run_id for child in new]
     for child in children:
         while not store.status(child).is_terminal:
             go_on(store, child)
-    assert [store.views.run(child).exit_text for child in children] == [
+    assert [store.views.load_run(child).exit_text for child in children] == [
         "max_iterations_reached(4/4)",
         "max_iterations_reached(4/4)",
         "max_iterations_reached(0/4)",
@@ -284,8 +284,8 @@ def test_independent_children_have_the_same_limits_each_for_itself(store: Store)
     for child in children:
         while not store.status(child).is_terminal:
             go_on(store, child)
-    assert [store.views.run(child).exit_text for child in children] == ["budget_exhausted(tokens)"] * 2
-    assert [store.views.run(child).iteration for child in children] == [2, 2]
+    assert [store.views.load_run(child).exit_text for child in children] == ["budget_exhausted(tokens)"] * 2
+    assert [store.views.load_run(child).iteration for child in children] == [2, 2]
     with store.database.read() as connection:
         rows = connection.execute(sa.select(budgets).order_by(budgets.c.root_pk)).all()
     assert [row.tokens_spent for row in rows] == [15, 45, 45]
@@ -296,7 +296,7 @@ def test_independent_children_charge_nobody(store: Store) -> None:
     [_, child] = tree(store, 1, iterations_max=3, is_shared=False)
     for _ in range(10):
         go_on(store, child)
-    assert store.views.run(child).iteration == 10
+    assert store.views.load_run(child).iteration == 10
     with store.database.read() as connection:
         assert connection.execute(sa.select(budgets)).all() == []
 
@@ -331,7 +331,7 @@ def test_two_hundred_children_at_once_never_get_one_more(postgres_store: Store) 
             store.sweep()
             list(pool.map(drive, range(200)))
     assert spent(store) == (0, 149)
-    assert sum(store.views.run(child).iteration for child in children) == 148
+    assert sum(store.views.load_run(child).iteration for child in children) == 148
     while not store.status(root).is_terminal:
         go_on(store, root)
     assert spent(store) == (0, 150)

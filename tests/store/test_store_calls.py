@@ -45,7 +45,7 @@ def test_intent_is_on_record_before_the_tool_runs(store: Store) -> None:
 
     store.call(run_id)
 
-    [view] = store.views.calls(run_id)
+    [view] = store.views.list_calls(run_id)
     assert (view.status, view.settled_at) == (CallStatus.RUNNING, None)
     assert view.claimed_at == pytest.approx(store.database.now(), abs=5)
 
@@ -134,7 +134,7 @@ def test_a_result_whose_claim_was_taken_over_is_refused_and_writes_nothing(store
     assert (successor.attempt, successor.idempotency_key) == (2, zombie.idempotency_key)
     store.calls.settle(successor, settlement("right"))
     assert store.results(run_id) == ["right"]
-    assert store.calls.session_documents(zombie.session_pk, ["note"]) == {}
+    assert store.calls.load_documents(zombie.session_pk, ["note"]) == {}
     check(store)
 
 
@@ -158,7 +158,7 @@ def test_a_failed_call_is_an_answer_like_any_other(store: Store) -> None:
 
     assert [hint.effect for hint in hints] == [Iterate(run_id=run_id, iteration=2, attempt=1)]
     assert store.results(run_id) == ['{"error":"no such file"}']
-    completed = store.views.events_after(run_id, 0)[-1]
+    completed = store.views.list_events_after(run_id, 0)[-1]
     assert (completed.name, completed.data["error"]) == ("tool.completed", True)
 
 
@@ -262,7 +262,7 @@ def test_a_step_that_costs_three_workers_their_life_is_quarantined_and_not_tried
             store.crash(worker)
         store.sweep()
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.STEP_QUARANTINED)
     assert view.error is not None and "'tool0'" in view.error and "3 times" in view.error
     assert store.calls.claim(effect(run_id, attempt=5), store.owner) is None
@@ -285,7 +285,7 @@ def test_a_once_call_whose_worker_vanished_is_unknown_and_the_model_is_told(stor
     told = json.loads(store.results(run_id)[1])
     assert told["status"] == "outcome_unknown"
     assert "do not assume that it failed" in told["error"]
-    assert [call.status for call in store.views.calls(run_id)] == [CallStatus.SUCCEEDED, CallStatus.UNKNOWN]
+    assert [call.status for call in store.views.list_calls(run_id)] == [CallStatus.SUCCEEDED, CallStatus.UNKNOWN]
     with pytest.raises(LeaseLost):
         store.calls.settle(zombie, settlement("it did work"))
     assert store.calls.claim(effect(run_id, 1, attempt=2), store.owner) is None
@@ -326,7 +326,7 @@ def test_a_once_call_is_begun_by_one_claim_or_taken_from_it_and_never_both(store
                 has_begun = False
         swept.result()
         store.sweep()
-        (status,) = [call.status for call in store.views.calls(run_id)]
+        (status,) = [call.status for call in store.views.list_calls(run_id)]
         assert status is (CallStatus.UNKNOWN if has_begun else CallStatus.PENDING)
     check(store)
 
@@ -354,7 +354,7 @@ def test_a_claim_of_an_older_version_counts_as_begun(store: Store) -> None:
         connection.execute(sa.update(tool_calls).values(unbegun_token=before.token))
     store.vanish(worker)
     store.sweep()
-    assert [call.status for call in store.views.calls(run_id)] == [CallStatus.UNKNOWN]
+    assert [call.status for call in store.views.list_calls(run_id)] == [CallStatus.UNKNOWN]
 
 
 def test_a_once_call_that_has_not_begun_can_be_given_back(store: Store) -> None:
@@ -371,7 +371,7 @@ def test_the_unknown_outcome_of_a_call_is_in_the_event_stream(store: Store) -> N
     store.vanish(worker)
     store.sweep()
 
-    events = store.views.events_after(run_id, 0)
+    events = store.views.list_events_after(run_id, 0)
     assert [event.name for event in events] == ["message.completed", "tool.started", "tool.completed"]
     assert (events[-1].data["outcome"], events[-1].data["position"]) == ("unknown", 0)
 
@@ -414,12 +414,12 @@ def test_a_settle_writes_replaces_and_deletes_session_documents(store: Store) ->
     session_pk = claims[0].session_pk
 
     store.calls.settle(claims[0], settlement(cwd="/tmp", todo=[1, "zwei"]))
-    assert store.calls.session_documents(session_pk, ["cwd", "todo", "missing"]) == {"cwd": "/tmp", "todo": [1, "zwei"]}
+    assert store.calls.load_documents(session_pk, ["cwd", "todo", "missing"]) == {"cwd": "/tmp", "todo": [1, "zwei"]}
     store.calls.settle(claims[1], settlement(cwd="/home"))
     store.calls.settle(claims[2], settlement(todo=None))
 
-    assert store.calls.session_documents(session_pk, ["cwd", "todo"]) == {"cwd": "/home"}
-    assert store.calls.session_documents(session_pk, []) == {}
+    assert store.calls.load_documents(session_pk, ["cwd", "todo"]) == {"cwd": "/home"}
+    assert store.calls.load_documents(session_pk, []) == {}
 
 
 def test_documents_belong_to_their_session(store: Store) -> None:
@@ -427,7 +427,7 @@ def test_documents_belong_to_their_session(store: Store) -> None:
     claim = store.call(first)
     store.calls.settle(claim, settlement(cwd="/tmp"))
 
-    assert store.calls.session_documents(store.call(second).session_pk, ["cwd"]) == {}
+    assert store.calls.load_documents(store.call(second).session_pk, ["cwd"]) == {}
     with store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(session_documents)).scalar_one() == 1
 
@@ -460,12 +460,12 @@ def test_events_are_numbered_without_gaps_however_calls_interleave(store: Store)
     random.Random(7).shuffle(claims)
     settle_all_at_once(store, claims)
 
-    events = store.views.events_after(run_id, 0)
+    events = store.views.list_events_after(run_id, 0)
     assert [event.seq for event in events] == list(range(1, 34))
     for position in range(16):
         mine = [event.name for event in events if event.data.get("position") == position]
         assert mine == ["tool.started", "tool.completed"]
-    assert [event.seq for event in store.views.events_after(run_id, 30)] == [31, 32, 33]
+    assert [event.seq for event in store.views.list_events_after(run_id, 30)] == [31, 32, 33]
     check(store)
 
 
@@ -480,7 +480,7 @@ def test_a_once_call_of_unknown_outcome_has_one_result_which_says_why(store: Sto
 
     assert [hint.effect for hint in hints] == [Iterate(run_id=run_id, iteration=2, attempt=1)]
     assert store.results(run_id) == ["fine", text]
-    assert [call.status for call in store.views.calls(run_id)] == [CallStatus.SUCCEEDED, CallStatus.UNKNOWN]
-    ended = [event for event in store.views.events_after(run_id, 0) if event.name == "tool.completed"]
+    assert [call.status for call in store.views.list_calls(run_id)] == [CallStatus.SUCCEEDED, CallStatus.UNKNOWN]
+    ended = [event for event in store.views.list_events_after(run_id, 0) if event.name == "tool.completed"]
     assert [event.data.get("outcome") for event in ended] == [None, "unknown"]
     check(store)

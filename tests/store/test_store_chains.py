@@ -26,7 +26,7 @@ NOTE = '{"status":"dispatched"}'
 
 def turns(store: Store) -> list[str]:
     """The runs of the session, oldest first."""
-    return [view.run_id for view in reversed(store.views.runs(session_id="s"))]
+    return [view.run_id for view in reversed(store.views.list_runs(session_id="s"))]
 
 
 def sends(store: Store, run_id: str, count: int = 1, *, turns_max: int = 20, **more: bool) -> list[str]:
@@ -34,7 +34,7 @@ def sends(store: Store, run_id: str, count: int = 1, *, turns_max: int = 20, **m
     store.ask_tools(run_id, asks(Replay.PURE))
     new = new_children(count, iterations_max=100_000)
     store.calls.delegate(store.call(run_id), new, children_max=10, note=NOTE, turns_max=turns_max, **more)
-    known = {view.run_id for view in store.views.runs(limit=1_000)}
+    known = {view.run_id for view in store.views.list_runs(limit=1_000)}
     return [child.run_id for child in new if child.run_id in known]
 
 
@@ -52,7 +52,7 @@ def row(store: Store, run_id: str) -> sa.Row[tuple[object, ...]]:
 
 
 def open_runs(store: Store) -> list[str]:
-    return [view.run_id for view in store.views.runs(limit=1_000) if not view.status.is_terminal]
+    return [view.run_id for view in store.views.list_runs(limit=1_000) if not view.status.is_terminal]
 
 
 # -------------------------------------------------------------------------------------------------------------- family
@@ -70,22 +70,22 @@ def test_what_is_refused_below_a_later_turn_is_shown_at_the_root_once(store: Sto
     later = next_turn(store, root)
     [child] = sends(store, later)
     families = Families(store.database)
-    first = families.news(root, {})
+    first = families.load_news(root, {})
     assert not first.refusals
     refused(store, child)
-    assert [each.run_id for each in families.refusals(root)] == [child]
+    assert [each.run_id for each in families.list_refusals(root)] == [child]
     with statements(store.database) as seen:
-        news = families.news(root, first.told)
+        news = families.load_news(root, first.told)
     assert [each.run_id for each in news.refusals] == [child]
     with statements(store.database) as unchanged:
-        assert not families.news(root, news.told).refusals
+        assert not families.load_news(root, news.told).refusals
     # The run, its children, how far each run below it is; and once the events of those that went on.
     assert (len(reads(seen)), len(reads(unchanged))) == (4, 3)
     refused(store, child)
     refused(store, later)
-    again = families.news(root, news.told)
+    again = families.load_news(root, news.told)
     assert [each.run_id for each in again.refusals] == [child, later]
-    assert [each.run_id for each in families.refusals(root)] == [child, child, later]
+    assert [each.run_id for each in families.list_refusals(root)] == [child, child, later]
 
 
 def reads(seen: list[tuple[str, Any]]) -> list[str]:
@@ -112,7 +112,9 @@ def test_a_run_that_sends_children_in_every_turn_ends_within_its_own_limit(
     assert open_runs(store) == []
     with store.database.read() as connection:
         [budget] = connection.execute(sa.select(budgets)).all()
-    counted = [view.iteration for view in store.views.runs(limit=100, session_id=None if is_budget_shared else "s")]
+    counted = [
+        view.iteration for view in store.views.list_runs(limit=100, session_id=None if is_budget_shared else "s")
+    ]
     assert budget.root_pk == row(store, root).pk
     assert budget.iterations_spent == sum(counted) <= 9
     assert budget.iterations_reserved == 0
@@ -123,9 +125,9 @@ def test_tokens_and_tool_calls_of_a_chain_are_counted_together(store: Store) -> 
     root = store.submit(session_id="s", tokens_max=10_000, tool_calls_max=50).run_id
     later = next_turn(store, next_turn(store, root))
     store.answer(later)
-    spent = Trees(store.database).budget(later).budget.spent
+    spent = Trees(store.database).load_budget(later).budget.spent
     assert spent.tool_calls == 2
-    assert spent.tokens == sum(view.usage.total for view in store.views.runs())
+    assert spent.tokens == sum(view.usage.total for view in store.views.list_runs())
 
 
 def test_a_turn_that_follows_ends_by_the_deadline_of_the_first_run_and_leaves_time_for_an_answer(store: Store) -> None:
@@ -174,9 +176,9 @@ def test_what_a_person_says_begins_a_chain_of_its_own(store: Store) -> None:
     store.answer(said)
     store.answer(child)
     trees = Trees(store.database)
-    assert trees.budget(turns(store)[-1]).owner_run_id == said
-    assert trees.budget(later).owner_run_id == root
-    assert trees.budget(said).budget.spent.iterations == 3
+    assert trees.load_budget(turns(store)[-1]).owner_run_id == said
+    assert trees.load_budget(later).owner_run_id == root
+    assert trees.load_budget(said).budget.spent.iterations == 3
 
 
 # ----------------------------------------------------------------------------------------------------------- off switch
@@ -192,11 +194,11 @@ def test_stopping_any_run_of_a_chain_stops_what_it_caused_also_when_it_has_ended
     store.answer(children[0])
     stopped = store.runs.stop_tree((root, second, third)[link])
     assert stopped.status is RunStatus.COMPLETED
-    assert list(stopped.caused) == [children[1]]
+    assert list(stopped.caused_run_ids) == [children[1]]
     assert store.status(children[1]) is RunStatus.CANCELLED
     assert store.sweep().hints == ()
     assert (turns(store), open_runs(store)) == ([root, second, third], [])
-    assert not store.runs.stop_tree(root).caused
+    assert not store.runs.stop_tree(root).caused_run_ids
     check(store)
 
 
@@ -208,7 +210,7 @@ def test_stopping_the_first_run_stops_the_turn_at_work_and_the_one_that_waits(st
     waiting = turns(store)[-1]
     claim = store.turn(later)
     stopped = store.runs.stop_tree(root)
-    assert set(stopped.caused) == {later, waiting}
+    assert set(stopped.caused_run_ids) == {later, waiting}
     assert store.status(waiting) is RunStatus.CANCELLED
     store.runs.commit_reply(claim, ANSWER, ())
     assert store.status(later) is RunStatus.CANCELLED
@@ -222,7 +224,7 @@ def test_what_was_caused_before_a_link_goes_on_when_the_link_is_stopped(store: S
     store.answer(root)
     store.answer(first[0])
     later = turns(store)[-1]
-    assert not store.runs.stop_tree(later).caused
+    assert not store.runs.stop_tree(later).caused_run_ids
     store.answer(second[0])
     assert store.status(turns(store)[-1]) is RunStatus.QUEUED
     check(store)
@@ -331,10 +333,10 @@ def test_a_tree_is_over_when_its_chain_is_and_its_events_tell_who_began_what(sto
     assert not trees.is_over(root)
     store.answer(later)
     assert trees.is_over(root)
-    told = {event.run_id: event for event in trees.events_after(root, 0)}
-    assert set(told) == {view.run_id for view in store.views.runs()}
+    told = {event.run_id: event for event in trees.list_events_after(root, 0)}
+    assert set(told) == {view.run_id for view in store.views.list_runs()}
     assert (told[later].parent_run_id, told[later].depth) == (root, 0)
-    assert trees.events_after(later, 0) == trees.events_after(root, 0)
+    assert trees.list_events_after(later, 0) == trees.list_events_after(root, 0)
 
 
 def test_the_shares_of_a_tree_add_up_to_what_its_budget_has_spent(store: Store) -> None:
@@ -342,7 +344,7 @@ def test_the_shares_of_a_tree_add_up_to_what_its_budget_has_spent(store: Store) 
     second = next_turn(store, root)
     third = next_turn(store, second)
     store.answer(third)
-    told = Trees(store.database).budget(root)
+    told = Trees(store.database).load_budget(root)
     assert [share.index for share in told.children] == [0, None]
     assert told.children[1].run_id == second
     assert told.children_total == 2

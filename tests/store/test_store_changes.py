@@ -14,11 +14,11 @@ from support.store import Store, asks
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.replay import Replay
-from hermes_worker.safety.approvals import Choice
-from hermes_worker.store import changes
-from hermes_worker.store.access.audit import Act, Actor, acting, record
-from hermes_worker.store.changes import read_marks
+from hermes_worker.safety.approvals import ApprovalChoice
+from hermes_worker.store import list_marks as changes
+from hermes_worker.store.access.audit import Act, Actor, record_action, set_actor
 from hermes_worker.store.gateway import GatewayRows
+from hermes_worker.store.list_marks import load_marks
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import alerts, deliveries, firings, jobs, key_states, runs, sessions
@@ -31,7 +31,7 @@ OF_NO_TENANT = {ListKind.FLEET, ListKind.GATEWAY}
 
 
 def differing(store: Store, before: changes.Marks, tenant: str | None = "default") -> set[ListKind]:
-    after = read_marks(store.database, tenant)
+    after = load_marks(store.database, tenant)
     return {kind for kind in ListKind if before[kind] != after[kind]}
 
 
@@ -42,8 +42,8 @@ def changed(store: Store) -> Callable[..., object]:
 
     @contextmanager
     def watching(*kinds: ListKind, and_others: tuple[ListKind, ...] = ()) -> Iterator[None]:
-        own, others = (read_marks(store.database, tenant) for tenant in ("default", "acme"))
-        everybodys = read_marks(store.database, None)
+        own, others = (load_marks(store.database, tenant) for tenant in ("default", "acme"))
+        everybodys = load_marks(store.database, None)
         assert differing(store, own) == set(), "nothing is told where nothing happened"
         yield
         found = differing(store, own)
@@ -70,7 +70,7 @@ def test_every_step_of_a_run_is_told(store: Store, changed: Changing) -> None:
     with changed(ListKind.RUNS, ListKind.APPROVALS):
         Waits(store.database).ask(store.call(run_id), DANGER)
     with changed(ListKind.RUNS, ListKind.APPROVALS):
-        Waits(store.database).approve(run_id, Choice.DENY, by="ann")
+        Waits(store.database).approve(run_id, ApprovalChoice.DENY, by="ann")
     with changed(ListKind.RUNS):
         Control(store.database).pause(run_id, by="ann")
     with changed(ListKind.RUNS):
@@ -128,8 +128,8 @@ def test_jobs_deliveries_sessions_and_deeds_are_told(store: Store, changed: Chan
     with changed(ListKind.SESSIONS):
         execute(store, sa.update(sessions).where(sessions.c.tenant == "default").values(archived_at=3.0))
     deeds = (ListKind.AUDIT, ListKind.RUNS, ListKind.SESSIONS, ListKind.JOBS, ListKind.DELIVERIES)
-    with changed(*deeds), acting(Actor(tenant="default", name="ann")), store.database.write() as connection:
-        record(connection, Act.RUN_STOP, "run_1")
+    with changed(*deeds), set_actor(Actor(tenant="default", name="ann")), store.database.write() as connection:
+        record_action(connection, Act.RUN_STOP, "run_1")
 
 
 def test_the_fleet_is_told(store: Store, changed: Changing) -> None:
@@ -151,12 +151,12 @@ def test_the_fleet_is_told(store: Store, changed: Changing) -> None:
 def test_accounts_of_chats_and_their_people_are_told(store: Store, changed: Changing) -> None:
     rows = GatewayRows(store.database)
     with changed(ListKind.GATEWAY):
-        held = rows.hold("telegram:default", mode="poll", token_hash="t", holder="gw", lease_s=30)
+        held = rows.acquire_lease("telegram:default", mode="poll", token_hash="t", holder="gw", lease_s=30)
     assert held is not None
     with changed(ListKind.GATEWAY):
         rows.renew(held, 30, error="it says Conflict")
     with changed(ListKind.GATEWAY), store.database.write() as connection:
-        code = rows.offer_code(connection, "telegram:default", "42")
+        code = rows.create_code(connection, "telegram:default", "42")
     assert code is not None
     with changed(ListKind.GATEWAY):
         rows.pair("telegram:default", code, ChatRole.MEMBER)
@@ -168,9 +168,9 @@ def test_accounts_of_chats_and_their_people_are_told(store: Store, changed: Chan
 
 def test_a_look_reads_one_statement_and_no_run_that_has_ended_but_the_newest(store: Store) -> None:
     with statements(store.database) as sent:
-        read_marks(store.database, "default")
+        load_marks(store.database, "default")
     assert len([text for text, _ in sent if text != "BEGIN"]) == 1
-    assert "ix_runs_open" in _plan(store, changes._of_runs("default")[0])
+    assert "ix_runs_open" in _plan(store, changes._select_runs("default")[0])
 
 
 def _plan(store: Store, statement: sa.Select[tuple[int, int]]) -> str:

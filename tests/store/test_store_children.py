@@ -44,7 +44,7 @@ def test_a_run_waits_for_its_children_and_nobody_holds_it(store: Store) -> None:
     assert store.status(parent) is RunStatus.WAITING_FOR_CHILDREN
     assert store.due(parent) == []
     assert [hint.effect for hint in hints] == [Iterate(run_id=child, iteration=1, attempt=1) for child in children]
-    assert {hint.group for hint in hints} == {store.views.run(parent).run_id}
+    assert {hint.group for hint in hints} == {store.views.load_run(parent).run_id}
     check(store)
 
 
@@ -58,7 +58,7 @@ def test_the_last_child_settles_the_call_in_its_own_transaction(store: Store) ->
         ("completed", "one"),
         ("completed", "two"),
     ]
-    assert store.views.calls(parent)[0].status is CallStatus.SUCCEEDED
+    assert store.views.list_calls(parent)[0].status is CallStatus.SUCCEEDED
     check(store)
     store.answer(parent)
     assert store.status(parent) is RunStatus.COMPLETED
@@ -146,7 +146,7 @@ def test_a_child_that_ends_badly_reaches_its_parent_with_what_it_had(store: Stor
     assert entry["status"] == {"stopped": "interrupted", "expired": "timeout", "lost": "failed"}[how]
     assert entry["summary"] == "I have found the key"
     assert entry["tokens"] == {"input": 10, "output": 5}
-    assert store.views.calls(parent)[0].status is CallStatus.FAILED
+    assert store.views.list_calls(parent)[0].status is CallStatus.FAILED
     check(store)
 
 
@@ -192,7 +192,7 @@ def test_a_lost_claim_makes_no_children(store: Store) -> None:
     with pytest.raises(LeaseLost):
         store.calls.delegate(claim, new_children(2), children_max=3)
     _, children, _ = delegated(store, 2, parent=parent)
-    assert len(store.views.runs()) == 3
+    assert len(store.views.list_runs()) == 3
     assert started(store, children) == children
     check(store)
 
@@ -203,7 +203,7 @@ def test_a_call_is_handed_over_once(store: Store) -> None:
     store.calls.delegate(claim, new_children(1), children_max=3)
     with pytest.raises(LeaseLost):
         store.calls.delegate(claim, new_children(1), children_max=3)
-    assert len(store.views.runs()) == 2
+    assert len(store.views.list_runs()) == 2
 
 
 def test_a_run_that_is_being_stopped_makes_no_children(store: Store) -> None:
@@ -212,7 +212,7 @@ def test_a_run_that_is_being_stopped_makes_no_children(store: Store) -> None:
     store.runs.request_stop(parent)
     store.calls.delegate(claim, new_children(1), children_max=3)
     assert store.status(parent) is RunStatus.CANCELLED
-    assert len(store.views.runs()) == 1
+    assert len(store.views.list_runs()) == 1
     check(store)
 
 

@@ -13,8 +13,8 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork, NothingToSay
 from hermes_worker.store.runs.new_children import NewChild
-from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Multitask, SessionActive, SessionBusy, new_run_id
-from hermes_worker.store.runs.steering import pending
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Multitask, SessionActive, SessionBusy, create_run_id
+from hermes_worker.store.runs.steering import load_pending
 
 
 def test_a_paused_run_begins_nothing_and_goes_on_where_it_was(store: Store) -> None:
@@ -111,8 +111,8 @@ def test_nobody_starts_a_child_of_a_paused_run(store: Store, note: str | None) -
     claim = store.call(root, 0)
     control.pause(root)
     new = [
-        NewChild(run_id=new_run_id(), spec=SPEC, system_prompt="", tools="[]", workspace="{}"),
-        NewChild(run_id=new_run_id(), spec=SPEC, system_prompt="", tools="[]", workspace="{}"),
+        NewChild(run_id=create_run_id(), spec=SPEC, system_prompt="", tools="[]", workspace="{}"),
+        NewChild(run_id=create_run_id(), spec=SPEC, system_prompt="", tools="[]", workspace="{}"),
     ]
     children = [child.run_id for child in new]
     assert store.calls.delegate(claim, new, children_max=1, note=note) == []
@@ -221,7 +221,7 @@ def test_what_came_too_late_to_be_read_is_kept(store: Store) -> None:
     Control(store.database).steer(run_id, "in French")
     store.answer(run_id)
     with store.database.read() as connection:
-        assert pending(connection, 1) == ["in French"]
+        assert load_pending(connection, 1) == ["in French"]
 
 
 def test_a_busy_session_rejects_what_is_not_to_wait(store: Store) -> None:
@@ -284,7 +284,7 @@ def test_of_fifty_that_submit_at_the_same_moment_a_session_has_one_turn_after_th
         outcomes = list(pool.map(submit, range(50)))
     refused = [kind for kind, outcome in zip(kinds, outcomes, strict=True) if outcome == "SessionActive"]
     assert set(refused) <= {Multitask.REJECT}
-    taken = [view.run_id for view in store.views.runs(limit=100)]
+    taken = [view.run_id for view in store.views.list_runs(limit=100)]
     assert len(taken) == outcomes.count("accepted") <= SESSION_QUEUE_MAX + 1 + kinds.count(Multitask.INTERRUPT)
     worked = 0
     while turn := [run_id for run_id in taken if store.due(run_id)]:

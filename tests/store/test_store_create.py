@@ -21,7 +21,7 @@ from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, Req
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Created, Multitask, SessionBusy, SessionNotFound
 from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions
 
-BROKEN = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="internal_error", message="a defect"))
+BROKEN = ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="internal_error", message="a defect"))
 
 
 def test_a_submitted_run_is_queued_and_its_first_model_call_is_due(store: Store) -> None:
@@ -60,7 +60,7 @@ def test_what_a_session_began_with_is_kept_for_its_later_runs(store: Store) -> N
     store.answer(first.run_id)
     second = store.submit(session_id="s", system_prompt="two", tools="[]", workspace="{}")
 
-    context = store.runs.session_of(store.turn(second.run_id).loaded.session_pk)
+    context = store.runs.load_session_context(store.turn(second.run_id).loaded.session_pk)
 
     assert (context.system_prompt, context.tools, context.workspace) == ("one", '[{"a":1}]', '{"w":1}')
 
@@ -82,7 +82,7 @@ def test_the_same_request_under_the_same_key_gives_the_same_run(store: Store) ->
 
     assert (second.run_id, second.session_id, second.was_replayed) == (first.run_id, first.session_id, True)
     assert second.hints == ()
-    assert len(store.views.runs()) == 1
+    assert len(store.views.list_runs()) == 1
 
 
 def test_another_request_under_the_same_key_is_refused(store: Store) -> None:
@@ -90,7 +90,7 @@ def test_another_request_under_the_same_key_is_refused(store: Store) -> None:
 
     with pytest.raises(IdempotencyConflict, match="'k'"):
         store.submit(idempotency_key="k", fingerprint="g")
-    assert len(store.views.runs()) == 1
+    assert len(store.views.list_runs()) == 1
 
 
 SOURCES = ("api", "cli", "cron", "webhook:r", "webhook:s")
@@ -116,7 +116,7 @@ def test_a_signed_request_is_taken_once_whatever_key_it_comes_with(store: Store)
     with pytest.raises(IdempotencyConflict):
         store.submit(idempotency_key="e1", fingerprint="g", proof="p3", source="webhook:r")
     store.submit(idempotency_key="e1", fingerprint="f", proof="p", source="webhook:s")
-    assert len(store.views.runs()) == 2
+    assert len(store.views.list_runs()) == 2
 
 
 def test_sixteen_ids_for_one_signed_request_at_the_same_time_make_one_run(store: Store) -> None:
@@ -136,7 +136,7 @@ def test_sixteen_ids_for_one_signed_request_at_the_same_time_make_one_run(store:
         outcomes = list(pool.map(submit, range(16)))
 
     assert outcomes.count("replayed") == 15
-    assert len(store.views.runs()) == 1
+    assert len(store.views.list_runs()) == 1
     check(store)
 
 
@@ -159,7 +159,7 @@ def test_sixteen_submissions_under_one_key_at_the_same_time_make_one_run(store: 
 
     assert len({created.run_id for created in made}) == 2
     assert sum(not created.was_replayed for created in made) == 2
-    assert len(store.views.runs()) == 2
+    assert len(store.views.list_runs()) == 2
     check(store)
 
 
@@ -177,7 +177,7 @@ def test_sixteen_conflicting_submissions_at_the_same_time_make_one_run_and_refus
         outcomes = list(pool.map(submit, range(16)))
 
     assert outcomes.count("refused") == 15
-    assert len(store.views.runs()) == 1
+    assert len(store.views.list_runs()) == 1
 
 
 def test_old_keys_and_signatures_are_forgotten(store: Store) -> None:
@@ -185,7 +185,7 @@ def test_old_keys_and_signatures_are_forgotten(store: Store) -> None:
     store.let_pass(90_000)
     store.submit(idempotency_key="new", fingerprint="f")
 
-    list(Pruner(store.database, DEFAULT_RULES).steps())
+    list(Pruner(store.database, DEFAULT_RULES).prune_stepwise())
 
     with store.database.read() as connection:
         assert connection.execute(sa.select(idempotency_keys.c.key)).scalars().all() == ["new"]
@@ -199,10 +199,14 @@ def test_a_name_of_one_source_is_none_of_another(store: Store) -> None:
     assert all(created.hints for created in made), "nobody waits for anybody else's conversation"
 
     for source, created in zip(SOURCES, made, strict=True):
-        assert [view.run_id for view in store.views.runs(session_id="s", source=source)] == [created.run_id]
+        assert [view.run_id for view in store.views.list_runs(session_id="s", source=source)] == [created.run_id]
         assert store.bodies(created.run_id) == [{"role": "user", "content": source}]
-        label = store.views.run(created.run_id).session
-        assert (label.id, label.known_to(source), label.known_to("other")) == (created.run_id, "s", created.run_id)
+        label = store.views.load_run(created.run_id).session
+        assert (label.id, label.choose_reference(source), label.choose_reference("other")) == (
+            created.run_id,
+            "s",
+            created.run_id,
+        )
 
 
 def test_an_id_continues_a_session_whoever_named_it(store: Store) -> None:
@@ -212,7 +216,7 @@ def test_an_id_continues_a_session_whoever_named_it(store: Store) -> None:
     for opened in (named, nameless):
         following = store.submit(session_id=opened.run_id, source="api")
         assert following.hints == []
-        assert store.views.run(following.run_id).session.id == opened.run_id
+        assert store.views.load_run(following.run_id).session.id == opened.run_id
     check(store)
 
 
@@ -220,7 +224,7 @@ def test_an_id_continues_a_session_whoever_named_it(store: Store) -> None:
 def test_a_name_that_looks_like_an_id_begins_nothing(store: Store, multitask: Multitask) -> None:
     with pytest.raises(SessionNotFound, match="must not look like an id"):
         store.submit(session_id=f"run_{'0' * 32}", multitask=multitask)
-    assert store.views.runs() == []
+    assert store.views.list_runs() == []
 
 
 def test_a_run_waits_while_its_session_is_busy_and_is_due_when_its_turn_comes(store: Store) -> None:
@@ -263,7 +267,7 @@ def test_however_a_run_ends_its_session_goes_on(store: Store, ending: str) -> No
         failed = ev.ModelFailed(failure=BROKEN.failure, exit_reason=ExitReason.MODEL_CALL_REFUSED)
         hints = store.runs.commit_failure(store.turn(first.run_id), failed)
     else:
-        hints = store.runs.break_off(first.run_id, BROKEN)
+        hints = store.runs.end_broken(first.run_id, BROKEN)
 
     assert [hint.effect for hint in hints] == store.due(second.run_id)
     store.answer(second.run_id)
@@ -334,7 +338,7 @@ def test_a_waiting_run_that_cannot_be_read_ends_alone(store: Store, spec: str) -
     hints = store.answer(first)
 
     assert store.status(first) is RunStatus.COMPLETED
-    view = store.views.run(corrupt)
+    view = store.views.load_run(corrupt)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, "corrupt_state")
     assert store.event_names(corrupt) == ["run.failed"]
     assert [hint.effect.run_id for hint in hints] == [third]
@@ -350,7 +354,7 @@ def test_a_waiting_run_whose_input_is_gone_ends_alone(store: Store) -> None:
     store.answer(first)
 
     assert store.status(first) is RunStatus.COMPLETED
-    assert store.views.run(corrupt).exit_reason == "corrupt_state"
+    assert store.views.load_run(corrupt).exit_reason == "corrupt_state"
     check(store)
 
 

@@ -8,8 +8,8 @@ from support.store import Store
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.safety.approvals import Choice
-from hermes_worker.store.runs.answered import ClosedQuestion, read_decisions
+from hermes_worker.safety.approvals import ApprovalChoice
+from hermes_worker.store.runs.approval_history import ClosedQuestion, load_decisions
 from hermes_worker.store.runs.waits import Waits
 
 
@@ -20,13 +20,13 @@ def asked(store: Store, question: Question = DANGER, **spec: object) -> str:
 
 
 def decisions(store: Store, tenant: str | None = "default", **wanted: object) -> list[ClosedQuestion]:
-    return read_decisions(store.database, tenant=tenant, **wanted)  # type: ignore[arg-type]
+    return load_decisions(store.database, tenant=tenant, **wanted)  # type: ignore[arg-type]
 
 
 def test_the_newest_question_comes_first_and_open_ones_are_not_there(store: Store) -> None:
     allowed, answered = asked(store), asked(store, QUESTION)
     expired, stopped, still_open = asked(store), asked(store), asked(store)
-    Waits(store.database).approve(allowed, Choice.SESSION, by="cli:anna")
+    Waits(store.database).approve(allowed, ApprovalChoice.SESSION, by="cli:anna")
     Waits(store.database).reply(answered, "2", by="api:bob")
     store.runs.stop_tree(stopped)
     found = decisions(store)
@@ -50,9 +50,9 @@ def test_the_newest_question_comes_first_and_open_ones_are_not_there(store: Stor
 
 def test_a_page_begins_below_a_number_and_a_kind_is_told_apart(store: Store) -> None:
     runs = [asked(store), asked(store, QUESTION), asked(store)]
-    Waits(store.database).approve(runs[0], Choice.ONCE, by="cli:anna")
+    Waits(store.database).approve(runs[0], ApprovalChoice.ONCE, by="cli:anna")
     Waits(store.database).reply(runs[1], "red", by="cli:anna")
-    Waits(store.database).approve(runs[2], Choice.DENY, by="cli:anna", reason="not here")
+    Waits(store.database).approve(runs[2], ApprovalChoice.DENY, by="cli:anna", reason="not here")
 
     first = decisions(store, limit=2)
     assert [each.run_id for each in first] == [runs[2], runs[1]]
@@ -64,7 +64,7 @@ def test_a_page_begins_below_a_number_and_a_kind_is_told_apart(store: Store) -> 
 def test_what_another_tenant_was_asked_is_not_there(store: Store) -> None:
     mine, theirs = asked(store), asked(store, tenant="acme")
     for run_id in (mine, theirs):
-        Waits(store.database).approve(run_id, Choice.ONCE, by="cli:anna")
+        Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:anna")
 
     assert [(each.run_id, each.tenant) for each in decisions(store)] == [(mine, "default")]
     assert [each.run_id for each in decisions(store, "acme")] == [theirs]

@@ -7,19 +7,19 @@ import sqlalchemy as sa
 from support.store import EMPTY, Store, asks, check
 
 from hermes_worker.core.auxiliary import AuxiliaryQuestion, AuxTask, Consultation
-from hermes_worker.core.messages import user_body
+from hermes_worker.core.messages import build_user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.store.epochs import WorkersAlive, epoch_marked_at, mark_epoch
+from hermes_worker.store.restore_detection import WorkersAlive, load_epoch_time, mark_epoch
 from hermes_worker.store.tables import deliveries, tool_calls
 
 VERDICT = Consultation(
-    questions=(AuxiliaryQuestion(task=AuxTask.APPROVAL, messages=(user_body("may it?"),)),), material={}
+    questions=(AuxiliaryQuestion(task=AuxTask.APPROVAL, messages=(build_user_body("may it?"),)),), material={}
 )
 
 
 def statuses(store: Store, run_id: str) -> list[str]:
-    return [call.status.value for call in store.views.calls(run_id)]
+    return [call.status.value for call in store.views.list_calls(run_id)]
 
 
 def test_once_calls_are_in_doubt_and_the_others_are_done_again(store: Store) -> None:
@@ -43,16 +43,16 @@ def test_once_calls_are_in_doubt_and_the_others_are_done_again(store: Store) -> 
         assert sorted(attempts) == [1, 2]
     assert store.due(asking)
     check(store)
-    at = epoch_marked_at(store.database)
+    at = load_epoch_time(store.database)
     assert at is not None and abs(at - store.database.now()) < 60
 
 
 def test_a_once_call_that_waits_for_others_or_for_a_verdict_may_have_had_its_turn(store: Store) -> None:
     in_turn = store.with_tools(Replay.PURE, Replay.ONCE, Replay.PURE, segments=(0, 1, 2))
     judged = store.with_tools(Replay.ONCE)
-    store.auxiliary_calls.leave(store.call(judged), VERDICT)
+    store.auxiliary_calls.enqueue_questions(store.call(judged), VERDICT)
     being_judged = store.with_tools(Replay.ONCE)
-    store.auxiliary_calls.leave(store.call(being_judged), VERDICT)
+    store.auxiliary_calls.enqueue_questions(store.call(being_judged), VERDICT)
     store.question(being_judged)
 
     assert mark_epoch(store.database, are_workers_gone=True).calls_in_doubt == 3
@@ -71,7 +71,7 @@ def test_a_once_call_that_waits_for_others_or_for_a_verdict_may_have_had_its_tur
 def test_deliveries_that_may_have_left_say_so(store: Store) -> None:
     run_id = store.submit(deliver=["local"]).run_id
     store.answer(run_id)
-    assert epoch_marked_at(store.database) is None
+    assert load_epoch_time(store.database) is None
     store.let_pass(600.0)
     assert mark_epoch(store.database, are_workers_gone=True).deliveries_in_doubt == 1
     with store.database.read() as connection:

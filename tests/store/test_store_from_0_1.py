@@ -20,7 +20,7 @@ from support.upgrades import Rows, Upgrade
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
-from hermes_worker.store.revisions import MIGRATIONS, newest, revision
+from hermes_worker.store.revisions import MIGRATIONS, find_newest, load_revision
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import Sessions
 from hermes_worker.store.tables import jobs
@@ -83,7 +83,7 @@ def test_every_row_of_0_1_stays_and_what_is_new_is_empty(database: Database) -> 
 
     assert migrate(database) == "0100"
 
-    assert revision(database) == newest()
+    assert load_revision(database) == find_newest()
     after = read_rows(database)
     for name, rows in before.items():
         moved = {"sessions": "workspace", "jobs": "definition"}.get(name)
@@ -103,7 +103,9 @@ def test_what_named_the_old_home_is_found_in_the_new_one(database: Database) -> 
     migrate(database)
 
     places = RunWorkspaces(database)
-    roots = {number: json.loads(places.of(run_id(number)).workspace)["root"] for number in (1, 2, 3, 4, 5, 6)}
+    roots = {
+        number: json.loads(places.load_workspace(run_id(number)).workspace)["root"] for number in (1, 2, 3, 4, 5, 6)
+    }
     assert roots == {
         1: f"{HOME}/workspaces/{run_id(1)}",
         2: f"{HOME}/workspaces/{run_id(1)}",

@@ -11,17 +11,17 @@ from support.store import Store, new_run
 
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.gateway import CODE_EVERY_S, CODE_LIVES_S, LOCKED_S, ChatRole
-from hermes_worker.store.gateway import AccountHold, EventKnown, GatewayRows, InboundEvent, PairingRefused
+from hermes_worker.store.gateway import AccountLease, EventKnown, GatewayRows, InboundEvent, PairingRefused
 from hermes_worker.store.tables import channels, chat_people, inbound, runs
 
 ACCOUNT = "telegram:default"
 
 
-def hold(rows: GatewayRows, account: str = ACCOUNT, *, token_hash: str = "t") -> AccountHold | None:
-    return rows.hold(account, mode="poll", token_hash=token_hash, holder="gw", lease_s=30)
+def hold(rows: GatewayRows, account: str = ACCOUNT, *, token_hash: str = "t") -> AccountLease | None:
+    return rows.acquire_lease(account, mode="poll", token_hash=token_hash, holder="gw", lease_s=30)
 
 
-def held(rows: GatewayRows) -> AccountHold:
+def held(rows: GatewayRows) -> AccountLease:
     found = hold(rows)
     assert found is not None
     return found
@@ -51,13 +51,13 @@ def test_one_token_is_listened_to_under_one_name(store: Store) -> None:
 def test_who_lost_the_lease_writes_nothing(store: Store) -> None:
     rows = GatewayRows(store.database)
     first = held(rows)
-    rows.advance(first, "7")
+    rows.advance_cursor(first, "7")
     pass_time(store, 31)
     second = held(rows)
     assert second.cursor == "7"
     for write in (
         lambda: rows.renew(first, 30),
-        lambda: rows.advance(first, "9"),
+        lambda: rows.advance_cursor(first, "9"),
         lambda: take(store, rows, InboundEvent(account=ACCOUNT, key="1", hold=first, cursor="9")),
     ):
         with pytest.raises(LeaseLost):
@@ -70,7 +70,7 @@ def test_who_lost_the_lease_writes_nothing(store: Store) -> None:
 
 def take(store: Store, rows: GatewayRows, event: InboundEvent) -> None:
     with store.database.write() as connection:
-        rows.take(connection, event, "run")
+        rows.insert_event(connection, event, "run")
 
 
 def test_an_event_is_taken_once_with_its_cursor(store: Store) -> None:
@@ -91,7 +91,7 @@ def test_a_run_and_its_event_are_written_together_or_not_at_all(store: Store) ->
         with suppress(EventKnown):
             store.runs.create(
                 new_run(source="gateway", session_id="chat"),
-                lambda connection, created: rows.take(
+                lambda connection, created: rows.insert_event(
                     connection, InboundEvent(account=ACCOUNT, key="1"), "run", created.run_id
                 ),
             )
@@ -106,7 +106,7 @@ def test_a_run_and_its_event_are_written_together_or_not_at_all(store: Store) ->
 
 def offer(store: Store, rows: GatewayRows, person: str) -> str | None:
     with store.database.write() as connection:
-        return rows.offer_code(connection, ACCOUNT, person)
+        return rows.create_code(connection, ACCOUNT, person)
 
 
 def test_a_code_lets_somebody_in_once_and_is_not_stored(store: Store) -> None:
@@ -116,14 +116,14 @@ def test_a_code_lets_somebody_in_once_and_is_not_stored(store: Store) -> None:
     assert code is not None
     with store.database.read() as connection:
         assert code not in str(connection.execute(sa.select(chat_people)).all())
-    assert rows.role_of(ACCOUNT, "42") is None
+    assert rows.find_role(ACCOUNT, "42") is None
     assert rows.pair(ACCOUNT, code, ChatRole.MEMBER) == "42"
-    assert rows.role_of(ACCOUNT, "42") is ChatRole.MEMBER
-    assert rows.role_of("telegram:other", "42") is None
+    assert rows.find_role(ACCOUNT, "42") is ChatRole.MEMBER
+    assert rows.find_role("telegram:other", "42") is None
     with pytest.raises(PairingRefused):
         rows.pair(ACCOUNT, code, ChatRole.OWNER)
     assert rows.revoke(ACCOUNT, "42")
-    assert rows.role_of(ACCOUNT, "42") is None
+    assert rows.find_role(ACCOUNT, "42") is None
 
 
 def test_a_stranger_gets_one_code_in_ten_minutes_and_an_account_has_three_open(store: Store) -> None:
@@ -169,24 +169,24 @@ def test_of_several_that_begin_a_chat_anew_by_itself_one_does(store: Store) -> N
 
     def begins(after: int | None) -> bool:
         with store.database.write() as connection:
-            return rows.begin_anew(connection, ACCOUNT, "chat", after)
+            return rows.start_new_conversation(connection, ACCOUNT, "chat", after)
 
     assert [begins(after) for after in (0, 0, 1, None, 1)] == [True, False, True, True, False]
-    assert rows.chat(ACCOUNT, "chat").generation == 3
+    assert rows.load_chat(ACCOUNT, "chat").generation == 3
 
 
 def test_a_chat_was_last_active_when_its_newest_run_ended(store: Store) -> None:
     rows = GatewayRows(store.database)
-    assert rows.activity("gateway", "chat") is None
+    assert rows.load_activity("gateway", "chat") is None
     run_ids = [store.submit(source="gateway", session_id="chat").run_id for _ in range(2)]
-    working = rows.activity("gateway", "chat")
+    working = rows.load_activity("gateway", "chat")
     assert working is not None
     assert (working.is_at_work, working.process_at) == (True, None)
     for run_id in run_ids:
         store.answer(run_id)
     store.change(runs, run_ids[0], finished_at=1.0)
     store.change(runs, run_ids[1], finished_at=2.0)
-    ended = rows.activity("gateway", "chat")
+    ended = rows.load_activity("gateway", "chat")
     assert ended is not None
     assert (ended.is_at_work, ended.said_at) == (False, 2.0)
     assert ended.now > 2.0

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from support.store import TTL_S, Store, asks
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.store import holdings
-from hermes_worker.store.access.audit import Actor, AuditLog, acting
-from hermes_worker.store.holdings import WorkerView, read_workers
+from hermes_worker.store import worker_claims as holdings
+from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.tables import workers
+from hermes_worker.store.worker_claims import WorkerView, load_workers
 from hermes_worker.store.workers import Registration, WorkerNotFound
 
 
@@ -24,7 +24,7 @@ def beat(store: Store, registration: Registration, *, is_draining: bool = False,
 
 
 def only(store: Store) -> WorkerView:
-    [view] = read_workers(store.database)
+    [view] = load_workers(store.database)
     return view
 
 
@@ -36,7 +36,7 @@ def test_a_worker_shows_what_it_holds_the_oldest_first(store: Store) -> None:
     store.let_pass(1)
     store.turn(second, owner=busy.pk)
 
-    found = read_workers(store.database)
+    found = load_workers(store.database)
     assert [view.name for view in found] == ["busy", "idle"]
     assert [view.worker_id for view in found] == [busy.worker_id, idle.worker_id]
     assert found[0].queues == ("model", "tools")
@@ -72,29 +72,29 @@ def test_a_worker_that_left_died_or_fell_silent_is_not_listed(store: Store) -> N
     store.workers.retire(left)
     store.vanish(silent)
 
-    assert [view.worker_id for view in read_workers(store.database)] == [here.worker_id]
+    assert [view.worker_id for view in load_workers(store.database)] == [here.worker_id]
 
 
 def test_a_worker_hears_with_its_heartbeat_that_it_should_leave(store: Store) -> None:
     asked, other = store.worker("asked"), store.worker("other")
     assert not beat(store, asked)
     store.workers.drain(asked.worker_id)
-    first = next(view.draining_at for view in read_workers(store.database) if view.name == "asked")
+    first = next(view.draining_at for view in load_workers(store.database) if view.name == "asked")
     assert first is not None
 
     store.workers.drain(asked.worker_id)  # once more
 
     assert beat(store, asked)
     assert not beat(store, other)
-    assert [view.draining_at for view in read_workers(store.database)] == [first, None]
+    assert [view.draining_at for view in load_workers(store.database)] == [first, None]
 
 
 def test_who_asked_a_worker_to_leave_is_recorded(store: Store) -> None:
     asked = store.worker("asked")
-    with acting(Actor(tenant="default", name="cli:ann")):
+    with set_actor(Actor(tenant="default", name="cli:ann")):
         store.workers.drain(asked.worker_id)
 
-    [deed] = AuditLog(store.database).page("default")
+    [deed] = AuditLog(store.database).list_actions("default")
     assert (deed.act, deed.subject, deed.after) == ("worker.drain", asked.worker_id, {"name": "asked"})
     assert deed.actor == "cli:ann"
 
@@ -103,9 +103,9 @@ def test_who_asked_a_worker_to_leave_is_recorded(store: Store) -> None:
 def test_nobody_who_is_not_alive_can_be_asked_to_leave(store: Store, is_known: bool) -> None:
     gone = store.worker("gone")
     store.workers.retire(gone)
-    with acting(Actor(tenant="default", name="cli:ann")), pytest.raises(WorkerNotFound):
+    with set_actor(Actor(tenant="default", name="cli:ann")), pytest.raises(WorkerNotFound):
         store.workers.drain(gone.worker_id if is_known else "nobody")
-    assert AuditLog(store.database).page("default") == []
+    assert AuditLog(store.database).list_actions("default") == []
 
 
 def test_a_worker_says_once_when_it_began_to_leave(store: Store) -> None:

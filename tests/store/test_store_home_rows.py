@@ -12,16 +12,16 @@ from support.desk import Desk
 from support.store import EMPTY, Store
 
 from hermes_worker.core.effects import CallHook, SendDelivery
-from hermes_worker.core.hooks import observed_by
+from hermes_worker.core.hooks import build_observed
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import Sealer, raw, text_keys
-from hermes_worker.store.epochs import is_copy, mark_epoch, open_outside
+from hermes_worker.store.engine.sealing import Sealer, build_text_keys, stored_text
 from hermes_worker.store.gateway import GatewayRows
-from hermes_worker.store.home_rows import finish_relating, relate_rows
+from hermes_worker.store.home_rows import convert_rows, finish_conversion
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
+from hermes_worker.store.restore_detection import is_copy, mark_epoch, remove_copy_mark
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.tables import jobs, maintenance, sessions
 
@@ -51,11 +51,11 @@ def ref(root: str, kind: str = "local") -> str:
 
 def stored(store: Store) -> list[str]:
     with store.database.read() as connection:
-        return list(connection.execute(sa.select(raw(sessions.c.workspace)).order_by(sessions.c.pk)).scalars())
+        return list(connection.execute(sa.select(stored_text(sessions.c.workspace)).order_by(sessions.c.pk)).scalars())
 
 
 def root_of(store: Store, run_id: str) -> str:
-    return str(json.loads(RunWorkspaces(store.database).of(run_id).workspace)["root"])
+    return str(json.loads(RunWorkspaces(store.database).load_workspace(run_id).workspace)["root"])
 
 
 def write_as_before(store: Store, run_id: str, workspace: str) -> None:
@@ -82,7 +82,7 @@ def test_a_session_is_found_in_the_home_wherever_that_is(open_at: OpenAt) -> Non
         f"{OLD}/workspaces/x",
     ]
     claim = new.turn(run_id)
-    of_prompts = json.loads(new.runs.session_of(claim.loaded.session_pk).workspace)
+    of_prompts = json.loads(new.runs.load_session_context(claim.loaded.session_pk).workspace)
     assert (of_prompts["root"], of_prompts["said"]) == (f"{NEW}/workspaces/{OWN}", f"{OLD}/workspaces/{OWN}")
 
 
@@ -98,8 +98,8 @@ def test_rows_of_older_code_are_read_and_then_written_relative_to_the_home(store
     new = open_at(NEW)
     assert root_of(new, OWN) == f"{OLD}/workspaces/{OWN}"
 
-    assert relate_rows(new.database) == 3
-    assert relate_rows(new.database) == 0
+    assert convert_rows(new.database) == 3
+    assert convert_rows(new.database) == 0
 
     roots = [root_of(new, each) for each in (OWN, OTHER, chosen, nested)]
     own = f"{NEW}/workspaces/{OWN}"
@@ -113,16 +113,16 @@ def test_what_the_revision_leaves_to_be_done_is_done_once(store: Store, open_at:
     here = open_at(OLD)
     with store.database.write() as connection:
         connection.execute(sa.delete(maintenance).where(maintenance.c.name == "paths_related"))
-    finish_relating(here.database)
+    finish_conversion(here.database)
     assert "/./" in stored(here)[0]
     write_as_before(store, OWN, ref(f"{OLD}/workspaces/{OWN}"))
-    finish_relating(here.database)
+    finish_conversion(here.database)
     assert "/./" not in stored(here)[0]
 
 
 @pytest.mark.parametrize("keys", [(), ("k" * 40,)])
 def test_a_job_works_below_the_home_that_is(store: Store, open_at: OpenAt, keys: tuple[str, ...]) -> None:
-    sealer = Sealer(text_keys(keys))
+    sealer = Sealer(build_text_keys(keys))
     old, new = open_at(OLD, sealer=sealer), open_at(NEW, sealer=sealer)
     old.submit(workspace=ref(f"{OLD}/workspaces/{OWN}"), run_id=OWN)
     with old.database.write() as connection:
@@ -144,8 +144,8 @@ def test_who_works_in_a_folder_is_seen_whichever_home_the_rows_name(open_at: Ope
     old.answer(OWN)
     at_work = new.submit(workspace=ref(f"{NEW}/workspaces/{OWN}")).run_id
     places = RunWorkspaces(new.database)
-    assert list(places.at_work(places.of(OWN))) == [at_work]
-    assert Pruner(new.database, {}).workspace_states([OWN]) == {OWN: "at work"}
+    assert list(places.list_open_runs(places.load_workspace(OWN))) == [at_work]
+    assert Pruner(new.database, {}).load_workspace_states([OWN]) == {OWN: "at work"}
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_a_copy_delivers_nothing_until_its_original_is_gone(store: Store) -> Non
     swept = store.sweep(EMPTY)
     assert not [each for each in swept.hints if isinstance(each.effect, SendDelivery)]
 
-    assert open_outside(store.database) and not open_outside(store.database)
+    assert remove_copy_mark(store.database) and not remove_copy_mark(store.database)
     store.let_pass(600.0)
     swept = store.sweep(EMPTY)
     assert [each for each in swept.hints if isinstance(each.effect, SendDelivery)]
@@ -171,14 +171,14 @@ def test_a_copy_delivers_nothing_until_its_original_is_gone(store: Store) -> Non
 
 
 def test_a_copy_calls_no_hooks(store: Store, open_at: OpenAt) -> None:
-    watched = open_at(OLD, observed=observed_by([("bell", ("agent:end",))]))
+    watched = open_at(OLD, observed=build_observed([("bell", ("agent:end",))]))
     run_id = watched.submit().run_id
     [hint] = [each for each in watched.answer(run_id) if isinstance(each.effect, CallHook)]
     assert isinstance(hint.effect, CallHook)
     mark_epoch(store.database, are_workers_gone=True)
     watched._owner = None
     assert HookCalls(watched.database).claim(hint.effect, watched.owner) is None
-    open_outside(store.database)
+    remove_copy_mark(store.database)
     assert HookCalls(watched.database).claim(hint.effect, watched.owner) is not None
 
 
@@ -186,9 +186,9 @@ def test_a_copy_listens_to_no_chats(store: Store) -> None:
     rows = GatewayRows(store.database)
     mark_epoch(store.database, are_workers_gone=True)
     taking = {"mode": "poll", "token_hash": "t", "holder": "gw", "lease_s": 30.0}
-    assert rows.hold("telegram:default", **taking) is None  # type: ignore[arg-type]
-    open_outside(store.database)
-    assert rows.hold("telegram:default", **taking) is not None  # type: ignore[arg-type]
+    assert rows.acquire_lease("telegram:default", **taking) is None  # type: ignore[arg-type]
+    remove_copy_mark(store.database)
+    assert rows.acquire_lease("telegram:default", **taking) is not None  # type: ignore[arg-type]
 
 
 def test_a_copy_fires_no_jobs(store: Store, tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_a_copy_fires_no_jobs(store: Store, tmp_path: Path) -> None:
     row = desk.add("every 10m")
     mark_epoch(store.database, are_workers_gone=True)
     desk.at(601)
-    assert (desk.tick(), desk.ledger(row), list(desk.jobs.due())) == ([], [], [])
-    open_outside(store.database)
+    assert (desk.tick(), desk.ledger(row), list(desk.jobs.list_due())) == ([], [], [])
+    remove_copy_mark(store.database)
     desk.tick()
     assert desk.ledger(row) == [(10, "fired")]
     assert isinstance(desk.jobs, Jobs)

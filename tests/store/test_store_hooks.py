@@ -13,17 +13,17 @@ from support.store import EMPTY, TTL_S, Store, asks, settlement
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import CallHook
 from hermes_worker.core.errors import Failure, LeaseLost
-from hermes_worker.core.hooks import Observed, observed_by
+from hermes_worker.core.hooks import Observed, build_observed
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.hooks.calls import HookCallClaim, HookCalls
-from hermes_worker.store.hooks.owed import HookCallState
+from hermes_worker.store.hooks.pending_calls import HookCallState
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import events, hook_calls, runs, tool_calls
 
 P = Replay.PURE
-OBSERVED = observed_by([("audit", ("agent:*", "post_tool_call", "subagent_stop")), ("bell", ("agent:end",))])
+OBSERVED = build_observed([("audit", ("agent:*", "post_tool_call", "subagent_stop")), ("bell", ("agent:end",))])
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_beginning_is_told_of_once(watched: Store) -> None:
     run_id = watched.submit().run_id
     claim, calls = watched.turn(run_id), HookCalls(watched.database)
     for _ in range(2):
-        [hint] = calls.tell_begun((claim.loaded.pk, run_id), is_child=False, is_first=True)
+        [hint] = calls.record_run_begin((claim.loaded.pk, run_id), is_child=False, is_first=True)
     assert hint.effect == CallHook(run_id=run_id, event_id=f"{run_id}.0.agent:start", hook="audit", attempt=1)
     assert states(watched) == {"agent:start audit": "pending"}
 
@@ -128,7 +128,7 @@ def test_the_end_of_a_child_is_told_of_as_such(watched: Store) -> None:
     told = owed(watched.answer(child))
     assert [one.event_id for one in told if one.event_id.endswith("subagent_stop")] == [f"{child}.2.subagent_stop"]
     assert f"{run_id}.4.post_tool_call" in [one.event_id for one in told]
-    facts = HookCalls(watched.database).facts(
+    facts = HookCalls(watched.database).load_facts(
         take(watched, next(one for one in told if one.event_id.endswith("subagent_stop")))
     )
     assert (facts.parent_run_id, facts.run_id) == (run_id, child)
@@ -138,7 +138,7 @@ def test_a_run_that_is_ended_by_force_is_told_of(watched: Store) -> None:
     run_id = watched.with_tools(P)
     watched.change(tool_calls, run_id, replay="what?")
     failure = Failure(kind="internal_error", message="no")
-    hints = watched.runs.break_off(run_id, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
+    hints = watched.runs.end_broken(run_id, ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
     assert [one.hook for one in owed(hints)] == ["audit", "bell"]
 
 
@@ -147,7 +147,7 @@ def test_the_facts_of_a_call_are_its_arguments_and_its_result(watched: Store) ->
     claim = watched.call(run_id, 1)
     watched.calls.rewrite(claim, '{"n":7}')
     [effect] = owed(watched.calls.settle(claim, settlement("seven")))
-    facts = HookCalls(watched.database).facts(take(watched, effect))
+    facts = HookCalls(watched.database).load_facts(take(watched, effect))
     assert (facts.run_id, facts.data["tool"], facts.arguments) == (run_id, "tool1", '{"n":7}')
     assert json.loads(facts.result or "")["content"] == "seven"
     assert json.loads(facts.reply or "")["tool_calls"][1]["id"] == "call_1"
@@ -173,17 +173,17 @@ def test_rewritten_arguments_stay_with_the_call_whoever_takes_it(store: Store) -
 def test_a_failure_is_an_event_of_the_run_while_it_goes_on(store: Store) -> None:
     run_id, calls = store.submit().run_id, HookCalls(store.database)
     claim, asked = store.turn(run_id), asks(P)
-    calls.tell_failed(claim.loaded.pk, hook="audit", event="pre_llm_call", reason="it raised \x00")
+    calls.record_failure(claim.loaded.pk, hook="audit", event="pre_llm_call", reason="it raised \x00")
     store.runs.commit_reply(claim, asked.reply, asked.calls)
     call = store.call(run_id)
-    calls.tell_failed(claim.loaded.pk, hook="audit", event="pre_tool_call", reason="it hung")
+    calls.record_failure(claim.loaded.pk, hook="audit", event="pre_tool_call", reason="it hung")
     store.calls.settle(call, settlement())
     store.answer(run_id)
-    calls.tell_failed(claim.loaded.pk, hook="audit", event="agent:end", reason="too late")
+    calls.record_failure(claim.loaded.pk, hook="audit", event="agent:end", reason="too late")
     names = store.event_names(run_id)
     assert names.count("hook.failed") == 2
     assert names[-1] == "run.completed"
-    [first, _] = [event for event in store.views.events_after(run_id, 0) if event.name == "hook.failed"]
+    [first, _] = [event for event in store.views.list_events_after(run_id, 0) if event.name == "hook.failed"]
     assert first.data == {"hook": "audit", "hook_event": "pre_llm_call", "reason": "it raised \ufffd"}
 
 

@@ -19,8 +19,8 @@ from hermes_worker.store.inbound_files import (
     NewFile,
     NewFiles,
     begin_if_ready,
-    begins_behind,
-    owe_files,
+    enqueue_files,
+    find_wait_s,
 )
 from hermes_worker.store.tables import runs
 
@@ -32,7 +32,7 @@ def sent(store: Store, session: str, *, wait_s: float = 90.0) -> tuple[str, Fetc
     run_id = store.submit(session_id=session, source="gateway", files="kept", delay_s=wait_s).run_id
     new = NewFiles(account="telegram:default", files=[NewFile(media=MediaRef(kind=MediaKind.DOCUMENT, id="f"))])
     with store.database.write() as connection:
-        [hint] = owe_files(connection, run_id, new, "default")
+        [hint] = enqueue_files(connection, run_id, new, "default")
     assert isinstance(hint.effect, FetchFile)
     return run_id, hint.effect
 
@@ -41,7 +41,7 @@ def said(store: Store, session: str) -> str:
     """A text that comes behind it."""
     chat = FileChat(tenant="default", source="gateway", session=session, principal="telegram:2")
     with store.database.read() as connection:
-        left_s = begins_behind(connection, chat)
+        left_s = find_wait_s(connection, chat)
     assert left_s is not None
     run_id = store.submit(session_id=session, source="gateway", delay_s=left_s).run_id
     with store.database.write() as connection:
@@ -79,7 +79,7 @@ def test_where_nothing_waits_for_files_nothing_is_put_off(store: Store) -> None:
     chat = FileChat(tenant="default", source="gateway", session="s", principal="telegram:2")
     other = FileChat(tenant="default", source="gateway", session="t", principal="telegram:2")
     with store.database.read() as connection:
-        assert [begins_behind(connection, one) for one in (chat, other)] == [None, None]
+        assert [find_wait_s(connection, one) for one in (chat, other)] == [None, None]
     assert begun(store, first) == [True]
 
 

@@ -17,7 +17,7 @@ from support.upgrades import Upgrade
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.migrate import _build_ahead, migrate, newest, revision
+from hermes_worker.store.migrate import _build_ahead, find_newest, load_revision, migrate
 from hermes_worker.store.revisions import MIGRATIONS
 from hermes_worker.store.tables import runs, tool_calls
 
@@ -63,7 +63,7 @@ def test_others_write_while_an_index_is_built(before: Database) -> None:
         assert migrating.is_alive()
         earlier.commit()
     migrating.join()
-    assert (revision(before), is_valid(before), is_valid(before, "ix_runs_idle")) == (newest(), True, None)
+    assert (load_revision(before), is_valid(before), is_valid(before, "ix_runs_idle")) == (find_newest(), True, None)
 
 
 def await_builder(database: Database) -> None:
@@ -95,7 +95,7 @@ def test_four_migrators_build_one_index(before: Database) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (revision(before), is_valid(before)) == (newest(), True)
+    assert (load_revision(before), is_valid(before)) == (find_newest(), True)
 
 
 def test_revisions_build_indexes_on_old_tables_ahead(postgres_url: str) -> None:

@@ -20,7 +20,7 @@ from scheduler import jobs as work
 from scheduler import ticking
 from scheduler.grammar import ScheduleError
 from scheduler.policy import DailyBudget, Overlap
-from scheduler.schedule import slots_between
+from scheduler.schedule import list_slots_between
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_due_slot_becomes_a_row_a_run_and_the_next_slot(desk: Desk) -> None:
     (hint,) = desk.tick()
     assert desk.tick() == []
     assert desk.ledger(row) == [(10, "fired")]
-    view = desk.store.views.run(desk.run_ids(row)[0])
+    view = desk.store.views.load_run(desk.run_ids(row)[0])
     assert hint.effect.run_id == view.run_id
     assert (view.session.source, view.session.id) == ("cron", view.run_id)
     assert str(view.session.name).startswith(f"cron_{row.job_id}_20270310_121001")
@@ -138,7 +138,7 @@ def test_pause_resume_run_now_edit_and_remove(desk: Desk) -> None:
     desk.jobs.remove("news")
     with pytest.raises(JobNotFound):
         desk.jobs.get("news")
-    assert len(desk.jobs.history(row.pk)) == 1
+    assert len(desk.jobs.list_firings(row.pk)) == 1
 
 
 def test_a_one_shot_runs_once_and_is_done(desk: Desk) -> None:
@@ -165,7 +165,7 @@ def test_a_one_shot_runs_once_and_is_done(desk: Desk) -> None:
 def test_a_job_that_cannot_work_is_refused(desk: Desk, request_: work.JobRequest, error: type[Exception]) -> None:
     with pytest.raises(error):
         work.create(desk.jobs, request_)
-    assert desk.jobs.all() == []
+    assert desk.jobs.list_jobs() == []
 
 
 class Killed(Exception):
@@ -188,16 +188,16 @@ def test_three_schedulers_that_keep_dying_settle_every_slot_once_while_clocks_ch
         chance = random.Random(seed)
 
         def decide(due: DueJob) -> JobTick | None:
-            turn = ticking.tick_of(due, desk.settings)
+            turn = ticking.decide_tick(due, desk.settings)
             if chance.random() < 0.3:
                 raise Killed
             return turn
 
         while not over.is_set():
             try:
-                for pk in desk.jobs.due():
+                for pk in desk.jobs.list_due():
                     desk.jobs.settle([pk], decide)
-                desk.jobs.settle(desk.jobs.due(), decide)
+                desk.jobs.settle(desk.jobs.list_due(), decide)
             except Killed:
                 continue
             except BaseException as error:
@@ -212,16 +212,16 @@ def test_three_schedulers_that_keep_dying_settle_every_slot_once_while_clocks_ch
     while now < start + 1.3 * 86_400 and not broken:  # past the night of the change
         now += jumps.choice((600, 1200, 3600, 7200))
         desk.at(now - NOON)
-        while desk.jobs.due() and not broken:
+        while desk.jobs.list_due() and not broken:
             pass
     over.set()
     for thread in threads:
         thread.join()
     assert broken == []
     for row in made:
-        schedule = work.JobSpec.from_json(row.definition).schedule_at(start)
+        schedule = work.JobSpec.from_json(row.definition).parse_schedule_at(start)
         first, last = (datetime.fromtimestamp(at, UTC) for at in (start, now))
-        expected = [slot.timestamp() for slot in slots_between(schedule, first, last, 1000)]
+        expected = [slot.timestamp() for slot in list_slots_between(schedule, first, last, 1000)]
         with desk.store.database.read() as connection:
             where = firings.c.job_pk == row.pk
             found = connection.execute(sa.select(firings.c.slot).where(where).order_by(firings.c.slot)).scalars().all()

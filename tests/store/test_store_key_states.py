@@ -11,9 +11,9 @@ from support.store import Store
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.key_states import Finding, KeyCondition, KeyRules
+from hermes_worker.core.recovery_state import RecoveryState, dump_recovery_state
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.run_memory import RunMemory, memory_document
-from hermes_worker.store.access.audit import Actor, acting
+from hermes_worker.store.access.audit import Actor, set_actor
 from hermes_worker.store.key_states import KeyStates, KeyUnknown
 from hermes_worker.store.tables import audit_log, parked_on_keys
 
@@ -27,7 +27,7 @@ def keys_of(store: Store, **rules: float) -> KeyStates:
 
 
 def close(keys: KeyStates, credential: str = "key1") -> None:
-    row = keys.failed(("openai", credential), NO_MONEY, run_id="r", reason="pay first")
+    row = keys.record_failure(("openai", credential), NO_MONEY, run_id="r", reason="pay first")
     assert row is not None and row.state.is_closed
 
 
@@ -38,7 +38,7 @@ def park(store: Store, *credentials: str) -> str:
     event = ev.CapacityAwaited(
         resume_at=store.database.now() + 300,
         recovery=json.dumps({}),
-        memory=memory_document(RunMemory()),
+        memory=dump_recovery_state(RecoveryState()),
         reason="no money",
         keys=credentials,
     )
@@ -53,28 +53,28 @@ def at_work(store: Store, run_ids: list[str]) -> list[str]:
 
 def test_a_key_is_closed_for_everybody_once(store: Store) -> None:
     keys = keys_of(store)
-    assert keys.all() == []
+    assert keys.list_keys() == []
     close(keys)
-    [row] = keys_of(store).all()
+    [row] = keys_of(store).list_keys()
     assert (row.credential, row.provider, row.state.condition) == ("key1", "openai", KeyCondition.NO_MONEY)
     assert (row.state.epoch, row.reason, row.parked, row.is_probed) == (1, "pay first", 0, False)
     close(keys)
-    assert keys.all() == [row]
+    assert keys.list_keys() == [row]
 
 
 def test_runs_that_report_at_once_are_all_heard(store: Store) -> None:
     keys = keys_of(store, runs_needed=8)
     with ThreadPoolExecutor(4) as workers:
-        list(workers.map(lambda run: keys.failed(KEY, REFUSED, run_id=f"r{run}", reason="no"), range(8)))
-    [row] = keys.all()
+        list(workers.map(lambda run: keys.record_failure(KEY, REFUSED, run_id=f"r{run}", reason="no"), range(8)))
+    [row] = keys.list_keys()
     assert (row.state.condition, row.state.epoch) == (KeyCondition.REFUSED, 1)
 
 
 def test_what_says_nothing_writes_nothing(store: Store) -> None:
     keys = keys_of(store)
-    assert keys.failed(KEY, Finding(is_answer=True), run_id="r", reason="bad") is None
-    assert keys.answered("key1") is None
-    assert keys.all() == []
+    assert keys.record_failure(KEY, Finding(is_answer=True), run_id="r", reason="bad") is None
+    assert keys.record_answer("key1") is None
+    assert keys.list_keys() == []
 
 
 def test_of_many_workers_one_makes_the_probe(store: Store) -> None:
@@ -86,10 +86,10 @@ def test_of_many_workers_one_makes_the_probe(store: Store) -> None:
     with ThreadPoolExecutor(4) as workers:
         claimed = [probe for probe in workers.map(lambda _: keys.claim_probe("key1", owner), range(12)) if probe]
     assert len(claimed) == 1
-    assert keys.all()[0].is_probed
-    failed = keys.probe_failed(claimed[0], NO_MONEY, reason="still nothing")
+    assert keys.list_keys()[0].is_probed
+    failed = keys.record_probe_failure(claimed[0], NO_MONEY, reason="still nothing")
     assert failed is not None and failed.state.probes == 1 and failed.reason == "still nothing"
-    assert keys.probe_failed(claimed[0], NO_MONEY, reason="again") is None, "it is over"
+    assert keys.record_probe_failure(claimed[0], NO_MONEY, reason="again") is None, "it is over"
     assert keys.claim_probe("key1", owner) is None
 
 
@@ -104,8 +104,8 @@ def test_a_probe_whose_worker_is_gone_is_free(store: Store) -> None:
     store.sweep()
     taken = keys.claim_probe("key1", store.owner)
     assert taken is not None
-    assert keys.probe_answered(lost) is None, "who lost it has no say"
-    opened = keys.probe_answered(taken)
+    assert keys.record_probe_answer(lost) is None, "who lost it has no say"
+    opened = keys.record_probe_answer(taken)
     assert opened is not None and not opened.state.is_closed
 
 
@@ -113,7 +113,7 @@ def test_one_run_is_woken_for_a_probe_and_all_when_the_key_is_open(store: Store)
     keys = keys_of(store)
     close(keys)
     parked = [park(store, "key1") for _ in range(5)]
-    assert keys.all()[0].parked == 5
+    assert keys.list_keys()[0].parked == 5
     store.sweep()
     assert at_work(store, parked) == []
     store.let_pass(30)
@@ -122,7 +122,7 @@ def test_one_run_is_woken_for_a_probe_and_all_when_the_key_is_open(store: Store)
     assert at_work(store, parked) == parked[:1], "the oldest, and once"
     probe = keys.claim_probe("key1", store.owner)
     assert probe is not None
-    keys.probe_answered(probe)
+    keys.record_probe_answer(probe)
     store.sweep()
     store.sweep()
     assert at_work(store, parked) == parked
@@ -158,7 +158,7 @@ def test_somebody_who_opens_a_key_is_named(store: Store) -> None:
     with pytest.raises(KeyUnknown, match="providers status"):
         keys.open("key1")
     close(keys)
-    with acting(Actor(tenant="default", name="cli:ann")):
+    with set_actor(Actor(tenant="default", name="cli:ann")):
         assert not keys.open("key1").state.is_closed
     with store.database.read() as connection:
         [row] = connection.execute(sa.select(audit_log.c.act, audit_log.c.subject, audit_log.c.actor)).all()

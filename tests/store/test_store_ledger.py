@@ -10,8 +10,8 @@ from support.store import TTL_S, Store, asks
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.safety.approvals import Choice
-from hermes_worker.store.runs.ledger import CallNotFound, Ledger
+from hermes_worker.safety.approvals import ApprovalChoice
+from hermes_worker.store.runs.call_ledger import CallNotFound, Ledger
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.runs.waits import Waits
 
@@ -23,7 +23,7 @@ def test_calls_come_in_the_order_in_which_the_model_asked_page_by_page(store: St
     store.ask_tools(run_id, asks(Replay.KEYED))
     ledger = Ledger(store.database)
 
-    found = ledger.page(run_id)
+    found = ledger.list_calls(run_id)
     first = found[0].iteration
     places = [(first, 0), (first, 1), (first + 1, 0)]
     assert [(call.iteration, call.position) for call in found] == places
@@ -32,17 +32,17 @@ def test_calls_come_in_the_order_in_which_the_model_asked_page_by_page(store: St
         ("tool1", "once", CallStatus.SUCCEEDED),
         ("tool0", "keyed", CallStatus.PENDING),
     ]
-    assert ledger.page(run_id, limit=2) == found[:2]
-    assert ledger.page(run_id, after=places[0]) == found[1:]
-    assert ledger.page(run_id, after=places[1]) == found[2:]
-    assert ledger.page(run_id, after=places[2]) == []
+    assert ledger.list_calls(run_id, limit=2) == found[:2]
+    assert ledger.list_calls(run_id, after=places[0]) == found[1:]
+    assert ledger.list_calls(run_id, after=places[1]) == found[2:]
+    assert ledger.list_calls(run_id, after=places[2]) == []
 
 
 def test_a_call_shows_who_holds_it_and_who_died_with_it(store: Store) -> None:
     run_id = store.with_tools(Replay.PURE)
     first = store.worker("first")
     store.call(run_id, owner=first.pk)
-    [call] = Ledger(store.database).page(run_id)
+    [call] = Ledger(store.database).list_calls(run_id)
     assert (call.name, call.worker, call.attempts, call.deaths, call.settled_at) == ("tool0", "first", 1, 0, None)
     assert call.claimed_at is not None
 
@@ -51,18 +51,18 @@ def test_a_call_shows_who_holds_it_and_who_died_with_it(store: Store) -> None:
     store.sweep()
     store.call(run_id, owner=store.worker("second").pk)
 
-    [call] = Ledger(store.database).page(run_id)
+    [call] = Ledger(store.database).list_calls(run_id)
     assert (call.worker, call.attempts) == ("second", 2)
 
 
 def test_a_call_has_its_arguments_and_its_result(store: Store) -> None:
     run_id = store.with_tools(Replay.PURE, Replay.PURE)
-    [first, second] = Ledger(store.database).page(run_id)
+    [first, second] = Ledger(store.database).list_calls(run_id)
     store.settle(run_id, 1, "it worked")
 
-    open_call = Ledger(store.database).call(run_id, first.iteration, 0)
+    open_call = Ledger(store.database).load_call(run_id, first.iteration, 0)
     assert (open_call.tool_call_id, json.loads(open_call.arguments), open_call.result) == ("call_0", {"n": 0}, None)
-    settled = Ledger(store.database).call(run_id, second.iteration, 1)
+    settled = Ledger(store.database).load_call(run_id, second.iteration, 1)
     assert (settled.tool_call_id, json.loads(settled.arguments)) == ("call_1", {"n": 1})
     assert settled.result == "it worked"
     assert settled.changed_arguments is None
@@ -72,10 +72,10 @@ def test_a_call_has_its_arguments_and_its_result(store: Store) -> None:
 def test_what_a_person_allowed_stands_beside_what_the_model_wrote(store: Store) -> None:
     run_id = store.with_tools(Replay.ONCE)
     Waits(store.database).ask(store.call(run_id), DANGER)
-    Waits(store.database).approve(run_id, Choice.ONCE, by="cli:anna")
+    Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:anna")
 
-    [entry] = Ledger(store.database).page(run_id)
-    found = Ledger(store.database).call(run_id, entry.iteration, entry.position)
+    [entry] = Ledger(store.database).list_calls(run_id)
+    found = Ledger(store.database).load_call(run_id, entry.iteration, entry.position)
     assert json.loads(found.arguments) == {"n": 0}
     assert found.changed_arguments == '{"command":"rm -r build"}'
 
@@ -84,8 +84,8 @@ def test_what_is_not_there_is_named(store: Store) -> None:
     run_id = store.with_tools(Replay.PURE)
     ledger = Ledger(store.database)
     with pytest.raises(CallNotFound):
-        ledger.call(run_id, 999_999, 9_999)
+        ledger.load_call(run_id, 999_999, 9_999)
     with pytest.raises(RunNotFound):
-        ledger.call("run_x", 0, 0)
+        ledger.load_call("run_x", 0, 0)
     with pytest.raises(RunNotFound):
-        ledger.page("run_x")
+        ledger.list_calls("run_x")

@@ -16,12 +16,12 @@ from hermes_worker.core.limits import (
     LimitName,
     LimitReached,
     Spending,
-    period_left_s,
-    periods,
-    room,
-    taken,
+    compute_period_left_s,
+    compute_periods,
+    compute_room,
+    take_token,
 )
-from hermes_worker.core.pricing import billed
+from hermes_worker.core.pricing import build_billed_cost
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.explanations import Explanations
 from hermes_worker.store.runs.limits import TenantLimits
@@ -47,7 +47,7 @@ def at_work(store: Store, tenant: str = "acme") -> int:
 
 def finish(store: Store, run_id: str, *, usd: str = "0", tokens: int = 10) -> None:
     reply = replace(ANSWER, usage=replace(ANSWER.usage, input=tokens))
-    store.runs.commit_reply(store.turn(run_id), reply, (), billed(Decimal(usd)))
+    store.runs.commit_reply(store.turn(run_id), reply, (), build_billed_cost(Decimal(usd)))
 
 
 def test_runs_beyond_the_limit_wait_where_it_says_so(store: Store, limited: TenantLimits) -> None:
@@ -126,7 +126,7 @@ def test_runs_of_a_key_beyond_its_limit_wait_and_hold_up_no_others(store: Store,
     assert not any(each.hints for each in of_key[2:])
     finish(store, of_key[0].run_id)
     assert at_work(store) == 4
-    said = Explanations(store.database).of(of_key[-1].run_id)
+    said = Explanations(store.database).explain_run(of_key[-1].run_id)
     assert "the limit of the key key_1 'runs' is reached" in said.text
     assert said.facts["limited_key"] == "key_1"
 
@@ -180,7 +180,7 @@ def test_what_a_day_may_cost_is_reserved_before_a_run_begins(store: Store, limit
     *_, last = [submit(store) for _ in range(5)]
 
     assert at_work(store) == 2  # one dollar is spent, and each is expected to take another
-    said = Explanations(store.database).of(last.run_id)
+    said = Explanations(store.database).explain_run(last.run_id)
     assert "its limit 'usd_per_day' leaves no room for a run like its others until the period ends; 2" in said.text
     assert said.until is not None and said.until % 86_400 == 0
 
@@ -214,7 +214,7 @@ def test_a_held_run_says_which_limit_holds_it_and_how_many_go_before(store: Stor
     limited.set_limit("acme", Limit(name=LimitName.RUNS, value=1, waits=True))
     *_, last = [submit(store) for _ in range(4)]
 
-    said = Explanations(store.database).of(last.run_id)
+    said = Explanations(store.database).explain_run(last.run_id)
 
     assert "its limit 'runs' is reached; 2 of its runs go before" in said.text
     assert [said.facts[name] for name in ("ahead", "tenant_at_work", "limit")] == [2, 1, "runs"]
@@ -228,14 +228,16 @@ def test_a_limit_that_is_taken_away_holds_no_longer(store: Store, limited: Tenan
     limited.unset_limit("acme", LimitName.SUBMITS_PER_MIN)
 
     assert submit(store).hints
-    assert limited.of_tenant("acme") == []
+    assert limited.list_limits("acme") == []
 
 
 def test_periods_are_days_and_months_of_utc() -> None:
     at = datetime(2026, 12, 31, 23, 59, 0, tzinfo=UTC).timestamp()
 
-    assert periods(at) == ("2026-12-31", "2026-12")
-    assert period_left_s(LimitName.USD_PER_DAY, at) == period_left_s(LimitName.USD_PER_MONTH, at) == 60.0
+    assert compute_periods(at) == ("2026-12-31", "2026-12")
+    assert (
+        compute_period_left_s(LimitName.USD_PER_DAY, at) == compute_period_left_s(LimitName.USD_PER_MONTH, at) == 60.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,11 +246,11 @@ def test_periods_are_days_and_months_of_utc() -> None:
 def test_room_is_for_whole_runs(value: int, used: int, each: int, more: int) -> None:
     limit = Limit(name=LimitName.TOKENS_PER_DAY, value=value)
 
-    assert room(limit, Spending(tokens=used), Spending(tokens=each)) == more
+    assert compute_room(limit, Spending(tokens=used), Spending(tokens=each)) == more
 
 
 def test_a_bucket_fills_with_time_and_never_beyond_its_minute() -> None:
-    assert taken(0.0, 0.0, 6) == (0.0, 10.0)
-    assert taken(0.0, 10.0, 6) == (0.0, 0.0)
-    assert taken(0.0, 1e6, 6) == (5.0, 0.0)
-    assert taken(3.0, -50.0, 6) == (2.0, 0.0)
+    assert take_token(0.0, 0.0, 6) == (0.0, 10.0)
+    assert take_token(0.0, 10.0, 6) == (0.0, 0.0)
+    assert take_token(0.0, 1e6, 6) == (5.0, 0.0)
+    assert take_token(3.0, -50.0, 6) == (2.0, 0.0)

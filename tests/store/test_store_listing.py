@@ -15,12 +15,12 @@ from hermes_worker.store.runs import listing
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.search import run_texts
 from hermes_worker.store.search.indexing import Indexer
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import firings, jobs, runs
 
 
 def ids(store: Store, limit: int = 50, **wanted: object) -> list[str]:
-    page = Listing(store.database).page(RunFilter(**wanted), limit=limit)  # type: ignore[arg-type]
+    page = Listing(store.database).list_page(RunFilter(**wanted), limit=limit)  # type: ignore[arg-type]
     assert page.below is None
     return [view.run_id for view in page.views]
 
@@ -33,7 +33,7 @@ def change(store: Store, run_id: str, **values: object) -> None:
 def pages(store: Store, wanted: RunFilter, limit: int) -> Iterator[list[str]]:
     below = None
     while True:
-        page = Listing(store.database).page(wanted, limit=limit, below=below)
+        page = Listing(store.database).list_page(wanted, limit=limit, below=below)
         yield [view.run_id for view in page.views]
         if page.below is None:
             return
@@ -50,7 +50,7 @@ def test_runs_are_found_by_their_tags(store: Store) -> None:
     assert ids(store, tags=("eu", "nightly")) == [both]
     assert ids(store, tags=("us",)) == []
     assert ids(store, tags=("nightly",), tenant="acme") == [others]
-    [view] = Listing(store.database).page(RunFilter(tags=("eu",))).views
+    [view] = Listing(store.database).list_page(RunFilter(tags=("eu",))).views
     assert view.tags == ["eu", "nightly"]
 
 
@@ -173,9 +173,9 @@ def said(store: Store, asked: str, answered: str = "", **more: object) -> str:
 
 
 def index_all(store: Store) -> None:
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
-    Indexer(store.database).look(60.0, pause_s=0.0)
+    Indexer(store.database).index_due(60.0, pause_s=0.0)
 
 
 def test_runs_are_found_by_what_they_were_asked_and_answered_indexed_or_not(store: Store) -> None:
@@ -225,6 +225,6 @@ def test_a_run_is_found_while_the_index_does_not_have_it(store: Store, state: st
     if state in ("uncounted", "due"):
         store.answer(mine)
     if state == "due":
-        while count_what_is_over(store.database):
+        while count_ended_rows(store.database):
             pass
     assert ids(store, text="heron") == [mine]

@@ -26,13 +26,13 @@ def test_a_page_says_of_each_run_what_the_run_says(store: Store) -> None:
     waiting = store.submit().run_id
     expected = [waiting, at_work, long, in_the_same, later, ended]
 
-    page = store.views.runs(limit=5)
+    page = store.views.list_runs(limit=5)
 
     assert [view.run_id for view in page] == expected[:5]
-    assert page == [replace(store.views.run(view.run_id), pending_steer=None) for view in page]
+    assert page == [replace(store.views.load_run(view.run_id), pending_steer=None) for view in page]
     assert {view.output is None for view in page} == {True, False}
-    assert [view.run_id for view in store.views.runs(before=page[-1].run_id)] == expected[5:]
-    assert [view.run_id for view in store.views.runs(session_id=ended)] == expected[3:]
+    assert [view.run_id for view in store.views.list_runs(before=page[-1].run_id)] == expected[5:]
+    assert [view.run_id for view in store.views.list_runs(session_id=ended)] == expected[3:]
 
 
 def test_a_page_goes_down_no_index_once_a_run(own_postgres_store: Store) -> None:
@@ -43,7 +43,7 @@ def test_a_page_goes_down_no_index_once_a_run(own_postgres_store: Store) -> None
     with store.database.statement() as connection:
         connection.exec_driver_sql("vacuum analyze")
     with statements(store.database) as seen:
-        assert len(store.views.runs(limit=50)) == 50
+        assert len(store.views.list_runs(limit=50)) == 50
     [(statement, parameters)] = seen
     with store.database.write() as connection:
         connection.exec_driver_sql("set local enable_seqscan = off")  # as with more rows

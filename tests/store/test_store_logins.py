@@ -20,9 +20,9 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError, UnavailableError
 from hermes_worker.core.logins import Grant, Login, LoginState
 from hermes_worker.models import logins
-from hermes_worker.models.logins import Grants, exchange_over
+from hermes_worker.models.logins import LoginTokens, exchange_over
 from hermes_worker.store import tables
-from hermes_worker.store.access.logins import Logins, Outcome
+from hermes_worker.store.access.logins import ExchangeOutcome, Logins
 
 TESTS = Path(__file__).parent.parent
 
@@ -37,9 +37,9 @@ def login_at(server: TokenServer) -> Login:
     return Login(token_url=server.url, refresh_token=TokenServer.SEED, client_id="me", client_secret="cs-0123456789")
 
 
-def worker(store: Store) -> Grants:
+def worker(store: Store) -> LoginTokens:
     """What one process has: nothing in common with others but the database."""
-    return Grants(Logins(store.database), exchange_over())
+    return LoginTokens(Logins(store.database), exchange_over())
 
 
 def let_pass(store: Store, seconds: float) -> None:
@@ -48,15 +48,15 @@ def let_pass(store: Store, seconds: float) -> None:
         connection.execute(sa.update(tables.logins).values({column.name: column - seconds for column in columns}))
 
 
-def fails(grants: Grants, login: Login, abort: AbortSignal | None = None) -> ModelCallError:
+def fails(grants: LoginTokens, login: Login, abort: AbortSignal | None = None) -> ModelCallError:
     with pytest.raises(ModelCallError) as raised:
-        grants.grant(login, abort or AbortSignal())
+        grants.get_token(login, abort or AbortSignal())
     return raised.value
 
 
 def test_a_token_is_fetched_once_and_used_by_all(store: Store, server: TokenServer) -> None:
     login = login_at(server)
-    granted = [worker(store).grant(login, AbortSignal()) for _ in range(3)]
+    granted = [worker(store).get_token(login, AbortSignal()) for _ in range(3)]
 
     assert set(granted) == {Grant(access_token=server.access_token, version=1)}
     assert server.exchanges == 1
@@ -67,12 +67,12 @@ def test_a_token_is_fetched_once_and_used_by_all(store: Store, server: TokenServ
 def test_of_many_workers_that_are_refused_at_once_one_renews(store: Store, server: TokenServer) -> None:
     login = login_at(server)
     workers = [worker(store) for _ in range(8)]
-    first = [grants.grant(login, AbortSignal()) for grants in workers]
+    first = [grants.get_token(login, AbortSignal()) for grants in workers]
 
     for generation in range(1, 4):
         with ThreadPoolExecutor(8) as pool:
             now = generation
-            renewed = list(pool.map(lambda grants, v=now: grants.renew(login, v, AbortSignal()), workers))
+            renewed = list(pool.map(lambda grants, v=now: grants.renew_token(login, v, AbortSignal()), workers))
         assert {grant.version for grant in renewed} == {generation + 1}
 
     assert {grant.version for grant in first} == {1}
@@ -82,11 +82,11 @@ def test_of_many_workers_that_are_refused_at_once_one_renews(store: Store, serve
 
 def test_a_token_that_ends_is_renewed_once_and_before_its_end(store: Store, server: TokenServer) -> None:
     login = login_at(server)
-    worker(store).grant(login, AbortSignal())
+    worker(store).get_token(login, AbortSignal())
     let_pass(store, 3590)
 
     with ThreadPoolExecutor(6) as pool:
-        versions = list(pool.map(lambda _: worker(store).grant(login, AbortSignal()).version, range(6)))
+        versions = list(pool.map(lambda _: worker(store).get_token(login, AbortSignal()).version, range(6)))
 
     assert server.exchanges == 2
     assert set(versions) <= {1, 2}, "the old one is good for ten seconds more"
@@ -142,14 +142,14 @@ def test_after_a_crash_between_the_exchange_and_its_outcome_nobody_shows_the_tok
     # Whoever signs in again has another login, and is not held up by the dead one.
     server.current = "refresh-after-signing-in-again"
     again = Login(token_url=server.url, refresh_token=server.current)
-    assert worker(postgres_store).grant(again, AbortSignal()).version == 1
+    assert worker(postgres_store).get_token(again, AbortSignal()).version == 1
 
 
 def test_an_outcome_that_comes_late_counts_all_the_same(sqlite_store: Store, server: TokenServer) -> None:
     """A worker was frozen for longer than its claim, and the login was declared dead meanwhile."""
     login = login_at(server)
     server.gate = threading.Event()
-    frozen = threading.Thread(target=lambda: worker(sqlite_store).grant(login, AbortSignal()))
+    frozen = threading.Thread(target=lambda: worker(sqlite_store).get_token(login, AbortSignal()))
     frozen.start()
     while not server.exchanges:
         time.sleep(0.005)
@@ -158,7 +158,7 @@ def test_an_outcome_that_comes_late_counts_all_the_same(sqlite_store: Store, ser
     server.gate.set()
     frozen.join()
 
-    assert worker(sqlite_store).grant(login, AbortSignal()).version == 1
+    assert worker(sqlite_store).get_token(login, AbortSignal()).version == 1
     assert (server.exchanges, server.is_burnt) == (1, False)
 
 
@@ -193,7 +193,7 @@ def test_a_call_that_is_stopped_during_the_exchange_ends_at_once_and_the_exchang
 
     server.gate.set()
 
-    assert worker(sqlite_store).grant(login, AbortSignal()).version == 1
+    assert worker(sqlite_store).get_token(login, AbortSignal()).version == 1
     assert server.exchanges == 1
 
 
@@ -214,7 +214,7 @@ def test_a_server_that_is_busy_is_asked_again_later(store: Store, server: TokenS
     login = login_at(server)
     server.refusals = [(503, {}), (429, {})]
     assert [fails(worker(store), login).kind for _ in range(2)] == [FailureKind.OVERLOADED] * 2
-    assert worker(store).grant(login, AbortSignal()).version == 1
+    assert worker(store).get_token(login, AbortSignal()).version == 1
 
 
 def test_a_server_that_cannot_be_reached_spends_nothing(sqlite_store: Store) -> None:
@@ -228,56 +228,56 @@ def test_an_answer_that_is_lost_ends_a_login_whose_tokens_are_single_use(
     sqlite_store: Store, server: TokenServer
 ) -> None:
     login = login_at(server)
-    worker(sqlite_store).grant(login, AbortSignal())
+    worker(sqlite_store).get_token(login, AbortSignal())
     server.drops = 1
     with pytest.raises(ModelCallError, match="nobody knows"):
-        worker(sqlite_store).renew(login, 1, AbortSignal())
+        worker(sqlite_store).renew_token(login, 1, AbortSignal())
     assert not server.is_burnt
 
 
 def test_an_answer_that_is_lost_is_asked_for_again_when_tokens_stay_good(sqlite_store: Store) -> None:
     with TokenServer(rotates=False) as server:
         login = login_at(server)
-        worker(sqlite_store).grant(login, AbortSignal())
+        worker(sqlite_store).get_token(login, AbortSignal())
         server.drops = 1
         with pytest.raises(ModelCallError) as raised:
-            worker(sqlite_store).renew(login, 1, AbortSignal())
+            worker(sqlite_store).renew_token(login, 1, AbortSignal())
         assert raised.value.kind is FailureKind.OVERLOADED
-        assert worker(sqlite_store).renew(login, 1, AbortSignal()).version == 2
+        assert worker(sqlite_store).renew_token(login, 1, AbortSignal()).version == 2
         # So is an exchange whose worker vanished.
         assert Logins(sqlite_store.database).claim(
             login.name, Logins(sqlite_store.database).find(login.name), "gone", ttl_s=-1
         )
-        assert worker(sqlite_store).renew(login, 2, AbortSignal()).version == 3
+        assert worker(sqlite_store).renew_token(login, 2, AbortSignal()).version == 3
 
 
 def test_a_token_that_is_still_good_is_used_while_its_server_is_away(sqlite_store: Store, server: TokenServer) -> None:
     login = login_at(server)
-    worker(sqlite_store).grant(login, AbortSignal())
+    worker(sqlite_store).get_token(login, AbortSignal())
     let_pass(sqlite_store, 3590)
     server.refusals = [(500, {})]
-    assert worker(sqlite_store).grant(login, AbortSignal()).version == 1
+    assert worker(sqlite_store).get_token(login, AbortSignal()).version == 1
 
 
 def test_the_outcome_is_kept_for_a_database_that_is_away(sqlite_store: Store, server: TokenServer) -> None:
     class Away(Logins):
         failures = 2
 
-        def commit(self, name: str, claim: str, outcome: Outcome) -> bool:
+        def commit(self, name: str, claim: str, outcome: ExchangeOutcome) -> bool:
             if self.failures:
                 self.failures -= 1
                 raise UnavailableError("the database is away")
             return super().commit(name, claim, outcome)
 
     login = login_at(server)
-    grants = Grants(Away(sqlite_store.database), exchange_over())
-    assert grants.grant(login, AbortSignal()).version == 1
-    assert worker(sqlite_store).grant(login, AbortSignal()).version == 1
+    grants = LoginTokens(Away(sqlite_store.database), exchange_over())
+    assert grants.get_token(login, AbortSignal()).version == 1
+    assert worker(sqlite_store).get_token(login, AbortSignal()).version == 1
 
 
 def test_the_database_holds_no_token_in_clear(store: Store, server: TokenServer) -> None:
     login = login_at(server)
-    worker(store).grant(login, AbortSignal())
+    worker(store).get_token(login, AbortSignal())
     with store.database.read() as connection:
         (row,) = connection.execute(sa.select(tables.logins)).all()
     stored = repr(tuple(row))

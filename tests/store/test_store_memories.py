@@ -10,29 +10,29 @@ from support.memory_changes import PLACE, RULES, require_kept
 from support.memory_kills import KilledWorkers
 from support.store import Store, new_run
 
-from hermes_worker.core.principals import KeyScope, named_holder
+from hermes_worker.core.principals import KeyScope, format_named_holder
 from hermes_worker.features.memory.rows import Memories, MemoryNotFound, MemoryVersionStands
 from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
-    MemoryChanged,
+    MemoryChangeOutcome,
+    MemoryKey,
     MemoryOperation,
-    MemoryPlace,
     MemoryRefusal,
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
     MemoryWriter,
 )
-from hermes_worker.store.access.audit import Actor, AuditLog, acting
+from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import MARK, Sealer, raw, text_keys
+from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, stored_text
 from hermes_worker.store.tables import memory_versions, runs
 
 ADD, REPLACE, REMOVE = MemoryAction
 ANN = MemoryAuthor(name="cli:ann")
-USER = MemoryPlace(tenant="default", target=MemoryTarget.USER)
+USER = MemoryKey(tenant="default", target=MemoryTarget.USER)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def memories(store: Store) -> Memories:
     return Memories(store.database)
 
 
-def change(memories: Memories, *operations: MemoryOperation, author: MemoryAuthor = ANN) -> MemoryChanged:
+def change(memories: Memories, *operations: MemoryOperation, author: MemoryAuthor = ANN) -> MemoryChangeOutcome:
     return memories.change(PLACE, operations, RULES, author)
 
 
@@ -49,8 +49,8 @@ def add(memories: Memories, content: str, author: MemoryAuthor = ANN) -> str:
     return change(memories, MemoryOperation(action=ADD, content=content), author=author).changed[0][0]
 
 
-def contents(memories: Memories, place: MemoryPlace = PLACE) -> list[str]:
-    return [entry.content for entry in memories.entries(place.tenant, place.profile)[place.target]]
+def contents(memories: Memories, place: MemoryKey = PLACE) -> list[str]:
+    return [entry.content for entry in memories.load_entries(place.tenant, place.profile)[place.target]]
 
 
 def test_entries_stand_in_the_order_in_which_they_came_and_keep_their_place(memories: Memories) -> None:
@@ -64,7 +64,7 @@ def test_each_version_says_who_made_it_when_and_in_which_run(memories: Memories)
     agent = MemoryAuthor(name="agent:run_1", run_id="run_7", call_key="run_7.1.0")
     change(memories, MemoryOperation(action=REPLACE, content="coffee", old_text="tea"), author=agent)
     change(memories, MemoryOperation(action=REMOVE, entry_id=entry_id))
-    newest, middle, oldest = memories.history(PLACE)
+    newest, middle, oldest = memories.list_versions(PLACE)
     assert [(one.version, one.act, one.content) for one in (oldest, middle, newest)] == [
         (1, "add", "tea"),
         (2, "replace", "coffee"),
@@ -72,13 +72,13 @@ def test_each_version_says_who_made_it_when_and_in_which_run(memories: Memories)
     ]
     assert (middle.author, middle.run_id) == ("agent:run_1", "run_7")
     assert oldest.author == newest.author == "cli:ann" and oldest.at <= middle.at <= newest.at
-    assert memories.history(PLACE, entry_id=entry_id, before=newest.number, limit=1) == [middle]
-    assert contents(memories) == [] and memories.views("default", "default") == []
+    assert memories.list_versions(PLACE, entry_id=entry_id, before=newest.number, limit=1) == [middle]
+    assert contents(memories) == [] and memories.list_current("default", "default") == []
 
 
 def test_tenants_profiles_and_targets_have_memories_of_their_own(memories: Memories) -> None:
     add(memories, "tea")
-    for place in (MemoryPlace(tenant="acme"), MemoryPlace(tenant="default", profile="work"), USER):
+    for place in (MemoryKey(tenant="acme"), MemoryKey(tenant="default", profile="work"), USER):
         assert contents(memories, place) == []
         memories.change(place, [MemoryOperation(action=ADD, content="milk")], RULES, ANN)
         assert contents(memories, place) == ["milk"]
@@ -122,7 +122,7 @@ def test_an_undo_takes_back_the_last_change_and_a_second_one_makes_it_again(memo
     assert [one.content for one in memories.undo(PLACE, RULES, ANN, entry_id=entry_id).entries] == ["coffee"]
     other = add(memories, "milk")
     assert [one.content for one in memories.undo(PLACE, RULES, ANN, entry_id=other).entries] == ["coffee"]
-    assert [one.act for one in memories.history(PLACE, entry_id=entry_id)] == [
+    assert [one.act for one in memories.list_versions(PLACE, entry_id=entry_id)] == [
         "undo",
         "remove",
         "undo",
@@ -167,7 +167,7 @@ def test_a_staged_change_waits_for_a_person_and_is_made_once(memories: Memories)
     staged = memories.stage(PLACE, wanted, RULES, call)
     again = memories.stage(PLACE, wanted, RULES, call)
     assert again.is_repeated and again.staged_id == staged.staged_id is not None
-    assert contents(memories) == [] and [one.state for one in memories.views("default", "default")] == ["staged"]
+    assert contents(memories) == [] and [one.state for one in memories.list_current("default", "default")] == ["staged"]
     with pytest.raises(MemoryNotFound):
         memories.settle_staged("acme", staged.staged_id, lambda target: RULES, ANN, approves=True)
     settled = memories.settle_staged("default", staged.staged_id, lambda target: RULES, ANN, approves=True)
@@ -180,7 +180,7 @@ def test_a_staged_change_that_is_declined_is_never_made(memories: Memories) -> N
     staged_id = memories.stage(PLACE, [MemoryOperation(action=ADD, content="tea")], RULES, ANN).staged_id
     assert staged_id is not None
     memories.settle_staged("default", staged_id, lambda target: RULES, ANN, approves=False)
-    assert contents(memories) == [] and memories.history(PLACE)[0].state == "declined"
+    assert contents(memories) == [] and memories.list_versions(PLACE)[0].state == "declined"
 
 
 def test_a_staged_change_that_cannot_be_made_any_more_stays_staged(memories: Memories) -> None:
@@ -191,26 +191,26 @@ def test_a_staged_change_that_cannot_be_made_any_more_stays_staged(memories: Mem
     change(memories, MemoryOperation(action=REPLACE, content="milk", entry_id=entry_id))
     with pytest.raises(MemoryRefused):
         memories.settle_staged("default", staged_id, lambda target: RULES, ANN, approves=True)
-    assert "staged" in [one.state for one in memories.views("default", "default")]
+    assert "staged" in [one.state for one in memories.list_current("default", "default")]
 
 
 def test_a_deed_of_a_person_is_recorded_without_its_text(store: Store, memories: Memories) -> None:
-    with acting(Actor(tenant="default", name="cli:ann")):
+    with set_actor(Actor(tenant="default", name="cli:ann")):
         entry_id = add(memories, "likes tea")
         memories.undo(PLACE, RULES, ANN)
         memories.redact("default", entry_id, 1)
-    deeds = AuditLog(store.database).page("default")
+    deeds = AuditLog(store.database).list_actions("default")
     assert [deed.act for deed in deeds] == ["memory.change", "memory.undo", "memory.redact"]
     assert deeds[0].after["entries"] == [f"{entry_id}@1"] and "tea" not in str(deeds)
 
 
 def test_what_is_remembered_is_encrypted_at_rest(store: Store) -> None:
     url = store.database.url.render_as_string(hide_password=False)
-    database = Database(url, sealer=Sealer(text_keys(["hwt_" + "k" * 40])))
+    database = Database(url, sealer=Sealer(build_text_keys(["hwt_" + "k" * 40])))
     try:
         add(Memories(database), "likes tea")
         with store.database.read() as connection:
-            [stored] = connection.execute(sa.select(raw(memory_versions.c.content))).scalars()
+            [stored] = connection.execute(sa.select(stored_text(memory_versions.c.content))).scalars()
         assert str(stored).startswith(MARK) and "tea" not in str(stored)
         assert contents(Memories(database)) == ["likes tea"]
     finally:
@@ -235,34 +235,34 @@ def test_who_a_run_is_stands_in_its_rows(store: Store, memories: Memories) -> No
     guest = access.create_key("default", "bob", [KeyScope.RUNS_WRITE]).view
 
     def writers(**facts: object) -> set[str]:
-        return set(memories.writers(asked_by(store, **facts)))
+        return set(memories.load_writers(asked_by(store, **facts)))
 
     assert writers(origin="cli", principal="cli:ann") == {"person"}
     assert writers(origin="api", principal=None) == {"person"}
     assert writers(origin="api", principal="api:key-0123456789ab") == {"person"}
-    assert writers(origin="api", principal=named_holder("ann", allowed.key_id)) == {"person"}
-    assert writers(origin="api", principal=named_holder("root", admin.key_id)) == {"person"}
-    assert writers(origin="api", principal=named_holder("bob", guest.key_id)) == {"guest"}
-    assert writers(origin="api", principal=named_holder("gone", "key_000000000000")) == {"guest"}
+    assert writers(origin="api", principal=format_named_holder("ann", allowed.key_id)) == {"person"}
+    assert writers(origin="api", principal=format_named_holder("root", admin.key_id)) == {"person"}
+    assert writers(origin="api", principal=format_named_holder("bob", guest.key_id)) == {"guest"}
+    assert writers(origin="api", principal=format_named_holder("gone", "key_000000000000")) == {"guest"}
     assert writers(origin="cron") == {"cron"} and writers(origin="webhook") == {"webhook"}
-    assert writers(origin=None) == {"guest"} and memories.writers("run_none") == {MemoryWriter.GUEST}
+    assert writers(origin=None) == {"guest"} and memories.load_writers("run_none") == {MemoryWriter.GUEST}
 
 
 def test_a_key_of_another_tenant_with_the_same_id_lets_nobody_write(store: Store, memories: Memories) -> None:
     Tenants(store.database).create_tenant("acme")
     view = Tenants(store.database).create_key("acme", "ann", [KeyScope.MEMORY]).view
-    run_id = asked_by(store, origin="api", principal=named_holder("ann", view.key_id))
-    assert memories.writers(run_id) == {MemoryWriter.GUEST}
+    run_id = asked_by(store, origin="api", principal=format_named_holder("ann", view.key_id))
+    assert memories.load_writers(run_id) == {MemoryWriter.GUEST}
 
 
 def test_a_run_that_another_one_delegated_is_a_child_of_whoever_asked(store: Store, memories: Memories) -> None:
     view = Tenants(store.database).create_key("default", "bob", [KeyScope.RUNS_WRITE]).view
-    parent = asked_by(store, origin="api", principal=named_holder("bob", view.key_id))
+    parent = asked_by(store, origin="api", principal=format_named_holder("bob", view.key_id))
     with store.database.read() as connection:
         parent_pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == parent)).scalar_one()
     links = {"parent_pk": parent_pk, "parent_iteration": 1, "parent_position": 0, "root_pk": parent_pk, "depth": 1}
     child = asked_by(store, origin="api", principal=None, **links)
-    assert memories.writers(child) == {MemoryWriter.CHILD, MemoryWriter.GUEST}
+    assert memories.load_writers(child) == {MemoryWriter.CHILD, MemoryWriter.GUEST}
 
 
 # --- many at once ----------------------------------------------------------------------------------------------------

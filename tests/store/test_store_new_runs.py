@@ -9,7 +9,7 @@ from support.store import Store, asks, check, new_run
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.runs.new_runs import insert_runs
-from hermes_worker.store.runs.runs import Created, NewRun, start_held
+from hermes_worker.store.runs.runs import Created, NewRun, begin_held
 from hermes_worker.store.tables import budgets, runs
 
 
@@ -49,7 +49,7 @@ def test_columns_are_those_of_a_single_run(store: Store) -> None:
     spans = [row["deadline_at"] - row["created_at"] for row in rows]
     assert spans[1] == pytest.approx(spans[0])
     assert {**limits[0], "root_pk": 0} == {**limits[1], "root_pk": 0}
-    titles = {store.views.run(run_id).title for run_id in (single.run_id, created.run_id)}
+    titles = {store.views.load_run(run_id).title for run_id in (single.run_id, created.run_id)}
     assert titles == {"hello"}
 
 
@@ -81,7 +81,7 @@ def test_a_held_one_waits_until_it_is_begun(store: Store) -> None:
     assert (held.hints, store.due(held.run_id)) == ([], [])
     assert store.due(going.run_id)
     with store.database.write() as connection:
-        (hint,) = start_held(connection, pk)
+        (hint,) = begin_held(connection, pk)
     assert hint.effect.run_id == held.run_id
     store.answer(held.run_id)
 

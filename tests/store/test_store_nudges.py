@@ -8,8 +8,8 @@ from support.store import Store
 def test_rows_tell_who_is_stopped_and_who_is_watched(store: Store) -> None:
     left, stopped, watched = (store.submit().run_id for _ in range(3))
     store.runs.stop_tree(stopped)
-    store.runs.watch(watched, 60)
+    store.runs.mark_watched(watched, 60)
 
-    found = store.runs.nudged([left, stopped, watched, "run_unknown"])
+    found = store.runs.load_nudged([left, stopped, watched, "run_unknown"])
 
     assert (found.stopping, found.watched) == ({stopped}, {watched})

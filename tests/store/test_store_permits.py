@@ -12,8 +12,8 @@ from support.plans import statements
 from support.store import ANSWER, Store, asks, new_run
 
 from hermes_worker.core.effects import Iterate
-from hermes_worker.core.limits import CallsNow, Limit, LimitName, Spending, refused_by, why_refused
-from hermes_worker.core.pricing import billed
+from hermes_worker.core.limits import CallsNow, Limit, LimitName, Spending, explain_refusal, find_refusing_limit
+from hermes_worker.core.pricing import build_billed_cost
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.access.principals import Tenants
@@ -82,7 +82,7 @@ def test_a_key_has_a_limit_of_its_own(store: Store, limited: TenantLimits) -> No
     of_key, of_other = submit(store, 2, "api:ci/key_1"), submit(store, 2, "api:ci/key_2")
 
     assert [claim(store, each) is not None for each in (*of_key, *of_other)] == [True, False, True, True]
-    said = Explanations(store.database).of(of_key[1])
+    said = Explanations(store.database).explain_run(of_key[1])
     assert said.because.value == "limit"
     assert said.text == "its next model call waits: the limit model_calls of the key key_1 (1) is reached"
 
@@ -146,14 +146,14 @@ def test_a_run_that_has_begun_stops_asking_where_its_tenants_day_is_spent(store:
         won = claim(store, run_id)
         assert won is not None
         asked = asks(Replay.PURE)
-        store.runs.commit_reply(won, asked.reply, asked.calls, billed(Decimal("2")))
+        store.runs.commit_reply(won, asked.reply, asked.calls, build_billed_cost(Decimal("2")))
         store.settle(run_id)
 
     second = [claim(store, run_id, 2) for run_id in made]
 
     # Eight of eleven dollars are spent, and a call takes two.
     assert [each is not None for each in second] == [True, False, False, False]
-    assert Explanations(store.database).of(made[1]).text == (
+    assert Explanations(store.database).explain_run(made[1]).text == (
         "its next model call waits: of the limit usd_per_day of the tenant 'acme' (11 USD) 1 USD is left and the next "
         "call is expected to take 2 USD; it waits for a new period"
     )
@@ -185,14 +185,14 @@ def test_what_refuses_a_call(
 ) -> None:
     now = CallsNow(in_flight=in_flight, used=Spending(tokens=used), by_period={})
 
-    found = refused_by({name: Limit(name=name, value=value)}, now, Spending(tokens=expected), 0.0)
+    found = find_refusing_limit({name: Limit(name=name, value=value)}, now, Spending(tokens=expected), 0.0)
 
     assert (found is not None) is is_refused
 
 
 def test_a_limit_that_is_used_up_is_said_to_be_reached() -> None:
     limit = Limit(name=LimitName.TOKENS_PER_DAY, value=100)
-    told = [why_refused(limit, "the key k", Spending(tokens=used), Spending(tokens=30)) for used in (80, 100, 120)]
+    told = [explain_refusal(limit, "the key k", Spending(tokens=used), Spending(tokens=30)) for used in (80, 100, 120)]
     assert told == [
         "of the limit tokens_per_day of the key k (100) 20 is left and the next call is expected to take 30; it waits "
         "for a new period",

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from support.plans import plan_of, statements
 from support.store import ANSWER, Store, new_run
 
+from hermes_worker.core.fair_share import FleetPlace, ShareSize
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.sharing import FleetPlace, ShareSize
-from hermes_worker.observe import reset_counters, snapshot
+from hermes_worker.observe import reset_counters, snapshot_counters
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.admission import ShareReading, fill_places, load_places, sweep_places
 from hermes_worker.store.runs.limits import TenantLimits
-from hermes_worker.store.runs.places import ShareReading, fill_places, read_places, sweep_places
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.tables import limits, runs, tenant_shares
 
@@ -251,12 +251,12 @@ def test_what_is_read_for_metrics_is_what_the_rows_say_and_names_no_tenant(share
     said = places(shared)
 
     with shared.database.snapshot() as connection:
-        found = read_places(shared.database, connection)
+        found = load_places(shared.database, connection)
 
     assert found.places == 4
     for share, tenant in ((ShareSize.MORE, "acme"), (ShareSize.LESS, "beta")):
         reading = found.shares[share]
         assert (reading.held, reading.at_work) == (said[tenant].count("H"), said[tenant].count("T"))
         assert reading.oldest_held_s == pytest.approx(90.0, abs=60.0)
-        assert snapshot()[f"places.given.{share}"] == said[tenant].count("T")
+        assert snapshot_counters()[f"places.given.{share}"] == said[tenant].count("T")
     assert found.shares[ShareSize.USUAL] == ShareReading()

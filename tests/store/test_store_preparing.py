@@ -12,17 +12,17 @@ import pytest
 from support.store import Store
 from support.turns import Turns
 
-from hermes_worker.agent.prompt.system import PromptParts, assembled_prompt
+from hermes_worker.agent.prompt.system import PromptParts, assemble_prompt
 from hermes_worker.core.effects import Iterate, Prepare
 from hermes_worker.core.prompt_places import PromptPlace
-from hermes_worker.core.run_memory import RunMemory
+from hermes_worker.core.recovery_state import RecoveryState
 from hermes_worker.models.base import Provider
 from hermes_worker.models.catalog import Wire
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.store.runs.runs import Runs
-from hermes_worker.system.faults import FaultAction, FaultInjected, FaultPoint, arm, disarm
+from hermes_worker.system.faults import FaultAction, FaultInjected, FaultPoint, arm_faults, disarm_faults
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.requests import ModelOptions, build_request
-from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.prepare import UNREAD, prepare
 from hermes_worker.workspaces.base import Workspace, WorkspaceAway
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
@@ -37,13 +37,13 @@ def opened_here(ref: str) -> Workspace:
     return open_workspace(WorkspaceRef.from_json(ref), OpeningOptions(base_env={}))
 
 
-def worker(store: Store) -> Parts:
+def worker(store: Store) -> WorkerContext:
     """Another process over the same rows, which has seen nothing yet."""
     return replace(Turns.over(store).parts, runs=Runs(store.database), workspace=opened_here)
 
 
 def begun(store: Store, root: Path) -> str:
-    prompt = assembled_prompt(
+    prompt = assemble_prompt(
         PromptParts(today=date(2026, 11, 24), tools=frozenset({"read_file"}), model="strict", provider="x")
     )
     blocks = {
@@ -60,11 +60,11 @@ def begun(store: Store, root: Path) -> str:
     ).run_id
 
 
-def system_row(parts: Parts, store: Store, run_id: str) -> str:
+def system_row(parts: WorkerContext, store: Store, run_id: str) -> str:
     """The first bytes of the request that this worker would send."""
-    session = parts.runs.session_of(1)
+    session = parts.runs.load_session_context(1)
     rows = store.transcripts.load(1, 1)
-    request = build_request(session, rows, ROUTE, RunMemory(), is_summary=False, options=ModelOptions())
+    request = build_request(session, rows, ROUTE, RecoveryState(), is_summary=False, options=ModelOptions())
     return request.messages[0]
 
 
@@ -90,10 +90,10 @@ def test_who_dies_in_the_middle_leaves_it_to_another(store: Store, tmp_path: Pat
     (tmp_path / "AGENTS.md").write_text("Run the tests with make.")
     run_id = begun(store, tmp_path)
     dying, other = worker(store), worker(store)
-    arm(f"{point.value}={FaultAction.RAISE.value}")
+    arm_faults(f"{point.value}={FaultAction.RAISE.value}")
     with pytest.raises(FaultInjected):
         prepare(dying, Prepare(run_id=run_id, attempt=1), 0.0)
-    disarm()
+    disarm_faults()
     dying.leases.retire()
     store.sweep()
     prepare(other, Prepare(run_id=run_id, attempt=2), 0.0)

@@ -18,9 +18,9 @@ from hermes_worker.features.retention.deleting_rows import delete_chain
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.processes import RUNNING_MAX, NewProcess, Processes, Seen, TooManyProcesses
+from hermes_worker.store.runs.processes import RUNNING_MAX, NewProcess, Processes, ProcessReading, TooManyProcesses
 from hermes_worker.store.tables import processes, runs, sessions
-from hermes_worker.tasks.processes import ProcessWatcher, WatchParts
+from hermes_worker.tasks.processes import ProcessWatcher, WatchContext
 from hermes_worker.workspaces.base import HostUnreachable, PathNotFound
 from hermes_worker.workspaces.processes import ProcessLook, ProcessOrder, ProcessState
 
@@ -43,13 +43,13 @@ class PlayedHost:
     def end_process(self, name: str) -> None:
         self.ended.append(name)
 
-    def forget_process(self, name: str) -> None:
+    def remove_process(self, name: str) -> None:
         self.looks.pop(name, None)
 
     def start_process(self, name: str, order: ProcessOrder) -> None:
         raise NotImplementedError
 
-    def tell_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
+    def write_to_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
         raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ class Watched:
         self.claim = claim
         given = {"command": "make", "lifetime_s": 100.0, "notifies": True, **new}
         self.name = self.rows.begin(claim, claim.session_pk, NewProcess(**given))
-        self.rows.started(self.name)
+        self.rows.mark_started(self.name)
         self.plays(ProcessState.RUNNING)
 
     def plays(self, state: ProcessState, output: bytes = b"", **more: Any) -> None:
@@ -84,7 +84,7 @@ class Watched:
             def depths(inner) -> None:
                 return None
 
-        parts = WatchParts(
+        parts = WatchContext(
             rows=self.rows,
             calls=self.store.calls,  # type: ignore[arg-type]
             sender=Sending(),
@@ -98,7 +98,7 @@ class Watched:
     def look(self) -> int:
         """As when it is time again."""
         self.due()
-        return self.watcher().look()
+        return self.watcher().poll_once()
 
     def due(self) -> None:
         with self.store.database.write() as connection:
@@ -110,7 +110,7 @@ class Watched:
             return connection.execute(sa.select(processes)).one()
 
     def turns(self) -> list[str]:
-        return [view.run_id for view in reversed(self.store.views.runs(session_id="s"))][1:]
+        return [view.run_id for view in reversed(self.store.views.list_runs(session_id="s"))][1:]
 
     def told(self, run_id: str) -> str:
         return str(next(row["content"] for row in reversed(self.store.bodies(run_id)) if row["role"] == "user"))
@@ -154,7 +154,7 @@ def test_the_turn_waits_for_the_run_that_started_it(store: Store) -> None:
 
 def test_a_session_that_saw_the_end_is_not_told_of_it(store: Store) -> None:
     watched = Watched(store)
-    watched.rows.was_told(watched.name, "exited", 0)
+    watched.rows.mark_consumed(watched.name, "exited", 0)
     watched.goes_on()
     watched.plays(ProcessState.EXITED, exit_code=0)
     watched.look()
@@ -175,10 +175,10 @@ def test_of_workers_that_look_at_once_one_begins_the_turn(store: Store) -> None:
     watched.goes_on()
     watched.plays(ProcessState.EXITED, exit_code=0)
     watched.due()
-    [due] = watched.rows.due()
-    seen = Seen(state="exited", exit_code=0, told="it ended", again_s=None)
+    [due] = watched.rows.claim_due()
+    seen = ProcessReading(state="exited", exit_code=0, told="it ended", again_s=None)
     with ThreadPoolExecutor(4) as pool:
-        written = list(pool.map(lambda _: watched.rows.saw(due, seen, turns_max=8)[0], range(8)))
+        written = list(pool.map(lambda _: watched.rows.record_look(due, seen, turns_max=8)[0], range(8)))
     assert sorted(written) == [*[False] * 7, True]
     assert len(watched.turns()) == 1
     assert store.database.is_sqlite or deadlocks(store) == 0
@@ -189,7 +189,7 @@ def test_of_workers_that_ask_what_is_due_one_gets_it(store: Store) -> None:
     watched = Watched(store)
     watched.due()
     with ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(lambda _: len(watched.rows.due()), range(8)))
+        got = list(pool.map(lambda _: len(watched.rows.claim_due()), range(8)))
     assert sum(got) == 1
     # One that was killed with it leaves it to the next a minute later.
     with store.database.read() as connection:
@@ -241,9 +241,9 @@ def test_a_chain_that_may_begin_no_more_turns_is_told_nothing(store: Store) -> N
     watched = Watched(store)
     watched.goes_on()
     watched.due()
-    [due] = watched.rows.due()
-    seen = Seen(state="exited", exit_code=0, told="it ended", again_s=None)
-    assert watched.rows.saw(due, seen, turns_max=0) == (True, [])
+    [due] = watched.rows.claim_due()
+    seen = ProcessReading(state="exited", exit_code=0, told="it ended", again_s=None)
+    assert watched.rows.record_look(due, seen, turns_max=0) == (True, [])
     assert watched.turns() == []
     check(store)
 
@@ -306,11 +306,11 @@ def test_a_session_has_so_many_at_once(store: Store) -> None:
         watched.rows.begin(watched.claim, watched.claim.session_pk, NewProcess(command="x", lifetime_s=1.0))
     with pytest.raises(TooManyProcesses):
         watched.rows.begin(watched.claim, watched.claim.session_pk, NewProcess(command="x", lifetime_s=1.0))
-    watched.rows.was_told(watched.name, "killed", 130)
+    watched.rows.mark_consumed(watched.name, "killed", 130)
     last = watched.rows.begin(watched.claim, watched.claim.session_pk, NewProcess(command="x", lifetime_s=1.0))
-    watched.rows.not_started(last)
+    watched.rows.mark_not_started(last)
     assert watched.rows.find(watched.claim.session_pk, last) is None
-    assert len(watched.rows.of_session(watched.claim.session_pk)) == RUNNING_MAX
+    assert len(watched.rows.list_of_session(watched.claim.session_pk)) == RUNNING_MAX
 
 
 def test_who_lost_the_call_starts_nothing(store: Store) -> None:
@@ -336,11 +336,11 @@ def test_of_one_that_ended_long_ago_nothing_is_kept_where_it_ran(store: Store) -
 def test_rows_go_with_their_chain_and_then_nobody_knows_the_process(store: Store) -> None:
     watched = Watched(store)
     watched.goes_on()
-    assert watched.rows.known([watched.name, "proc_x"]) == {watched.name}
+    assert watched.rows.find_known([watched.name, "proc_x"]) == {watched.name}
     with store.database.read() as connection:
         root = connection.execute(sa.select(runs.c.pk)).scalar_one()
     assert delete_chain(store.database, root, lambda connection: True) == 1
-    assert watched.rows.known([watched.name]) == set()
+    assert watched.rows.find_known([watched.name]) == set()
 
 
 def test_a_call_that_vanished_before_it_started_anything_leaves_no_process(store: Store) -> None:

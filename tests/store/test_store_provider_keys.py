@@ -18,10 +18,10 @@ from hermes_worker.features.provider_keys.rows import (
     ProviderKeysFull,
     TextsInClear,
 )
-from hermes_worker.store.access.audit import Actor, AuditLog, acting
+from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import TenantNotFound, Tenants
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import MARK, Sealer, raw, text_keys
+from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, stored_text
 from hermes_worker.store.tables import audit_log, provider_keys
 
 KEY, OTHER = "sk-acme-0123456789", "sk-acme-9876543210"
@@ -34,26 +34,26 @@ def keys(store: Store) -> Iterator[ProviderKeys]:
     for tenant in ("acme", "beta"):
         Tenants(store.database).create_tenant(tenant)
     url = store.database.url.render_as_string(hide_password=False)
-    database = Database(url, sealer=Sealer(text_keys([SEALING])))
+    database = Database(url, sealer=Sealer(build_text_keys([SEALING])))
     yield ProviderKeys(database)
     database.close()
 
 
 def stored(store: Store) -> list[str]:
     with store.database.read() as connection:
-        return [str(value) for value in connection.execute(sa.select(raw(provider_keys.c.secret))).scalars()]
+        return [str(value) for value in connection.execute(sa.select(stored_text(provider_keys.c.secret))).scalars()]
 
 
 def test_a_key_is_encrypted_and_its_row_shows_nothing_of_it(store: Store, keys: ProviderKeys) -> None:
     view = keys.add("acme", "openai", KEY)
     [secret] = stored(store)
     assert secret.startswith(MARK) and KEY not in secret
-    assert KEY not in repr(view) and KEY not in repr(keys.held())
-    assert keys.of_tenant("acme") == [view] == keys.of_everybody()
-    assert keys.of_tenant("beta") == []
-    [held] = keys.held()
+    assert KEY not in repr(view) and KEY not in repr(keys.list_keys())
+    assert keys.list_of_tenant("acme") == [view] == keys.list_all()
+    assert keys.list_of_tenant("beta") == []
+    [held] = keys.list_keys()
     assert (held.tenant, held.provider, held.key) == ("acme", "openai", KEY)
-    assert keys.in_clear() == 0
+    assert keys.count_in_clear() == 0
 
 
 def test_no_key_is_taken_in_while_texts_are_in_clear(store: Store) -> None:
@@ -65,21 +65,21 @@ def test_no_key_is_taken_in_while_texts_are_in_clear(store: Store) -> None:
 
 
 def test_the_same_key_again_changes_nothing(keys: ProviderKeys) -> None:
-    first, version = keys.add("acme", "openai", KEY), keys.version()
+    first, version = keys.add("acme", "openai", KEY), keys.load_version()
     assert keys.add("acme", "openai", KEY) == first
-    assert keys.version() == version
+    assert keys.load_version() == version
     others = [keys.add("beta", "openai", KEY), keys.add("acme", "groq", KEY), keys.add("acme", "openai", OTHER)]
     assert len({first.fingerprint, *(each.fingerprint for each in others)}) == 4, "elsewhere it looks different"
 
 
 def test_every_change_has_another_version(keys: ProviderKeys) -> None:
-    seen = [keys.version()]
+    seen = [keys.load_version()]
     for _ in range(3):
         view = keys.add("acme", "openai", KEY)  # SQLite may give the number of the row that went before
-        seen.append(keys.version())
+        seen.append(keys.load_version())
         keys.remove("acme", view.key_id)
     assert len(set(seen)) == len(seen)
-    assert keys.version() == seen[0], "there is none, as before"
+    assert keys.load_version() == seen[0], "there is none, as before"
 
 
 def test_a_key_is_removed_by_its_own_tenant_only(keys: ProviderKeys) -> None:
@@ -88,7 +88,7 @@ def test_a_key_is_removed_by_its_own_tenant_only(keys: ProviderKeys) -> None:
         with pytest.raises(ProviderKeyNotFound):
             keys.remove(tenant, key_id)
     assert keys.remove("acme", view.key_id) == view
-    assert keys.held() == []
+    assert keys.list_keys() == []
 
 
 def test_what_cannot_be_a_key_is_refused_and_not_repeated(keys: ProviderKeys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +107,11 @@ def test_what_cannot_be_a_key_is_refused_and_not_repeated(keys: ProviderKeys, mo
 
 
 def test_who_added_and_removed_a_key_is_recorded_without_it(store: Store, keys: ProviderKeys) -> None:
-    with acting(Actor(tenant="default", name="cli:operator")):
+    with set_actor(Actor(tenant="default", name="cli:operator")):
         view = keys.add("acme", "openai", KEY)
         keys.add("acme", "openai", KEY)
         keys.remove("acme", view.key_id)
-    rows = AuditLog(store.database).page("acme")
+    rows = AuditLog(store.database).list_actions("acme")
     assert [(row.act, row.subject) for row in rows] == [
         ("provider_key.add", view.key_id),
         ("provider_key.remove", view.key_id),
@@ -126,4 +126,4 @@ def test_a_row_that_others_changed_is_held_without_a_key(store: Store, keys: Pro
     keys.add("beta", "openai", OTHER)
     with store.database.write() as connection:
         connection.execute(sa.text("update provider_keys set secret = substr(secret, 1, 40) where tenant = 'acme'"))
-    assert [(held.tenant, held.key) for held in keys.held()] == [("acme", None), ("beta", OTHER)]
+    assert [(held.tenant, held.key) for held in keys.list_keys()] == [("acme", None), ("beta", OTHER)]

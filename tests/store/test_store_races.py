@@ -33,12 +33,12 @@ from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import InvalidTransition, LeaseLost
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply_event
 from hermes_worker.store import rows
 from hermes_worker.store.rows import lock_run
 from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.joining import save
-from hermes_worker.store.runs.runs import IterationClaim, SessionBusy, _reply_additions, find
+from hermes_worker.store.runs.runs import IterationClaim, SessionBusy, _build_reply_output, find_run
+from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import runs, sessions
 from hermes_worker.store.workers import Registration
 
@@ -47,9 +47,9 @@ from hermes_worker.store.workers import Registration
 def stop_in_progress(store: Store, run_id: str) -> Iterator[None]:
     """A stop that has written everything and commits when the block ends."""
     with store.database.write() as connection:
-        loaded = lock_run(connection, find(connection, run_id))
+        loaded = lock_run(connection, find_run(connection, run_id))
         assert loaded is not None
-        save(connection, loaded, apply(loaded.run, ev.StopRequested()))
+        save_step(connection, loaded, apply_event(loaded.run, ev.StopRequested()))
         yield
 
 
@@ -136,9 +136,9 @@ def test_a_stop_that_waits_while_the_run_moves_on_locks_in_the_agreed_order(
     stopped: Future[Any] = Future()
     with store.database.write() as connection:
         # The reply is written and not committed; the stop has seen iteration 0 and waits for the run's lock.
-        after = apply(claim.loaded.run, ev.ModelReplied(calls=asked.calls))
-        additions = _reply_additions(claim.loaded, asked.reply, ev.ModelReplied(calls=asked.calls))
-        save(connection, claim.loaded, after, additions)
+        after = apply_event(claim.loaded.run, ev.ModelReplied(calls=asked.calls))
+        additions = _build_reply_output(claim.loaded, asked.reply, ev.ModelReplied(calls=asked.calls))
+        save_step(connection, claim.loaded, after, additions)
         threading.Thread(
             target=lambda: stopped.set_result(store.runs.request_stop(run_id)), name="stop", daemon=True
         ).start()
@@ -242,7 +242,7 @@ class Crowd:
 
     def let_go(self, random: Random, worker: Registration, kept: list[Any]) -> None:
         held = {claim.token for claim in kept}
-        self.store.workers.give_up(worker, except_for=held, older_than_s=-1.0)
+        self.store.workers.release_stray_claims(worker, except_for=held, older_than_s=-1.0)
 
     def stop(self, random: Random, worker: Registration, kept: list[Any]) -> None:
         if random.random() < 0.5:
@@ -251,7 +251,7 @@ class Crowd:
     def fail(self, random: Random, worker: Registration, kept: list[Any]) -> None:
         run_id = random.choice(self.active() or self.run_ids)
         for effect in self.store.due(run_id)[: random.randrange(2)]:
-            self.store.runs.break_off_step(effect, worker.pk, "a defect")
+            self.store.runs.end_broken_step(effect, worker.pk, "a defect")
 
     def sweep(self, random: Random, worker: Registration, kept: list[Any]) -> None:
         self.store.sweeper.sweep(random.choice([EMPTY, FULL, None]))

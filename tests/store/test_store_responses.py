@@ -20,12 +20,12 @@ def test_a_turn_has_the_rows_of_its_run_and_what_was_asked(store: Store) -> None
     store.ask_tools(second, asks(Replay.PURE))
     store.settle(second, 0, "found")
     store.answer(second)
-    turn = responses.turn(second)
+    turn = responses.load_turn(second)
     assert [json.loads(row.body)["content"] for row in turn.said] == ["two", None, "found", "done"]
     assert (turn.view.run_id, turn.spec.input, turn.spec.echo) == (second, "two", {})
-    assert responses.turn(first).spec.echo == {"store": True}
+    assert responses.load_turn(first).spec.echo == {"store": True}
     with pytest.raises(RunNotFound):
-        responses.turn("run_x")
+        responses.load_turn("run_x")
 
 
 def test_a_response_is_deleted_once_and_its_run_stays(store: Store) -> None:
@@ -35,6 +35,6 @@ def test_a_response_is_deleted_once_and_its_run_stays(store: Store) -> None:
     responses.delete(run_id)
     responses.delete(run_id)
     assert responses.is_deleted(run_id)
-    assert store.views.run(run_id).run_id == run_id
+    assert store.views.load_run(run_id).run_id == run_id
     with pytest.raises(RunNotFound):
         responses.delete("run_x")

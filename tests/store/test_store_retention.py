@@ -15,10 +15,10 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.features.retention.hold_rows import HoldNotFound, Retention
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
+from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule, parse_rules
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionNotFound
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import (
     blobs,
     deleted_runs,
@@ -42,14 +42,14 @@ POLICIES = (
 
 
 def rules(text: str) -> dict[RetentionKind, RetentionRule]:
-    return {**DEFAULT_RULES, **rules_of(text.split())}
+    return {**DEFAULT_RULES, **parse_rules(text.split())}
 
 
 def pruned(store: Store, text: str, *, acts: bool = True, batches: int = 10**9) -> Counter[str]:
     """What a pass deletes under rules, or one that stops after so many batches."""
-    count_what_is_over(store.database)
+    count_ended_rows(store.database)
     counts: Counter[str] = Counter()
-    for number, batch in enumerate(Pruner(store.database, rules(text)).steps(acts=acts)):
+    for number, batch in enumerate(Pruner(store.database, rules(text)).prune_stepwise(acts=acts)):
         if number == batches:
             break
         counts[batch.what] += batch.count
@@ -105,7 +105,7 @@ def test_a_deleted_run_is_known_to_its_tenant_as_deleted(store: Store) -> None:
     kept = ended(store)
     assert pruned(store, "runs=30d")["runs"] == 1
 
-    for look in (store.views.run, store.views.transcript, store.runs.request_stop):
+    for look in (store.views.load_run, store.views.load_transcript, store.runs.request_stop):
         with pytest.raises(RunDeleted, match=run_id):
             look(run_id)
     everybody = Tenants(store.database)
@@ -114,13 +114,13 @@ def test_a_deleted_run_is_known_to_its_tenant_as_deleted(store: Store) -> None:
     with pytest.raises(RunNotFound) as raised:
         everybody.require_run("acme", run_id)
     assert not isinstance(raised.value, RunDeleted)
-    assert store.views.full_id(run_id[4:16]) == run_id
-    assert store.views.run(kept).status is RunStatus.COMPLETED
+    assert store.views.complete_id(run_id[4:16]) == run_id
+    assert store.views.load_run(kept).status is RunStatus.COMPLETED
 
     store.let_pass(366 * DAY_S)
     assert pruned(store, "runs=never")["tombstones"] == 1
     with pytest.raises(RunNotFound) as raised:
-        store.views.run(run_id)
+        store.views.load_run(run_id)
     assert not isinstance(raised.value, RunDeleted)
 
 
@@ -134,7 +134,7 @@ def test_a_chain_stays_while_one_of_its_runs_is_open(store: Store) -> None:
     assert pruned(store, "runs=30d transcripts=30d")["runs"] == 0
 
     store.answer(child)
-    (turn,) = [view.run_id for view in store.views.runs(status=RunStatus.QUEUED)]
+    (turn,) = [view.run_id for view in store.views.list_runs(status=RunStatus.QUEUED)]
     store.answer(turn)
     store.let_pass(40 * DAY_S)
     ended(store)
@@ -145,7 +145,7 @@ def test_a_chain_stays_while_one_of_its_runs_is_open(store: Store) -> None:
 def test_by_count_the_newest_stay(store: Store) -> None:
     ids = [ended(store, 7_200.0) for _ in range(5)]
     assert pruned(store, "runs=/2")["runs"] == 3
-    assert [view.run_id for view in store.views.runs()] == ids[:2:-1]
+    assert [view.run_id for view in store.views.list_runs()] == ids[:2:-1]
 
 
 def test_nothing_that_ended_within_the_hour_goes(store: Store) -> None:
@@ -164,7 +164,7 @@ def test_a_delivery_that_is_not_settled_keeps_its_run(store: Store) -> None:
     assert pruned(store, "runs=30d deliveries=never")["runs"] == 1
     assert count(store, deliveries) == 0
     with pytest.raises(RunDeleted):
-        store.views.run(run_id)
+        store.views.load_run(run_id)
 
 
 def test_a_request_that_may_be_repeated_keeps_its_run(store: Store) -> None:
@@ -176,7 +176,7 @@ def test_a_request_that_may_be_repeated_keeps_its_run(store: Store) -> None:
 
 def test_a_session_that_goes_takes_its_runs_along_and_can_begin_anew(store: Store) -> None:
     first = ended(store, session_id="chat", input="x" * 200_000)
-    session_id = store.views.run(first).session.id
+    session_id = store.views.load_run(first).session.id
     store.let_pass(40 * DAY_S)
     other = ended(store)
     done = pruned(store, "transcripts=30d")
@@ -187,7 +187,7 @@ def test_a_session_that_goes_takes_its_runs_along_and_can_begin_anew(store: Stor
     anew = store.submit(session_id="chat", input="y").run_id
     store.answer(anew)
     assert [body["role"] for body in store.bodies(anew)] == ["user", "assistant"]
-    assert store.views.run(other).status is RunStatus.COMPLETED
+    assert store.views.load_run(other).status is RunStatus.COMPLETED
 
 
 def test_a_text_goes_when_nothing_refers_to_it_and_stays_when_it_is_used_again(store: Store) -> None:
@@ -213,9 +213,9 @@ def test_of_old_events_the_end_stays(store: Store) -> None:
     seen = count(store, events)
     deleted = pruned(store, "")["events"]
     assert deleted and count(store, events) == seen - deleted
-    assert [event.name for event in store.views.events_after(run_id, 0)] == ["run.completed"]
-    assert len(store.views.events_after(young, 0)) > 1
-    assert store.views.run(run_id).output == "done"
+    assert [event.name for event in store.views.list_events_after(run_id, 0)] == ["run.completed"]
+    assert len(store.views.list_events_after(young, 0)) > 1
+    assert store.views.load_run(run_id).output == "done"
     assert pruned(store, "") == Counter()
 
 
@@ -226,12 +226,12 @@ def test_a_hold_on_a_tenant_keeps_everything_of_it(store: Store) -> None:
     store.let_pass(400 * DAY_S)
     ended(store)
     holds = Retention(store.database, DEFAULT_RULES)
-    held = holds.hold("acme", reason="a court", by="test")
+    held = holds.place_hold("acme", reason="a court", by="test")
     with pytest.raises(HoldNotFound):
         holds.release("default", held.number)
     text = "runs=30d transcripts=30d"
     assert pruned(store, text)["runs"] == 1
-    assert [view.tenant for view in holds.holds("acme")] == ["acme"]
+    assert [view.tenant for view in holds.list_holds("acme")] == ["acme"]
     holds.release("acme", held.number)
     assert pruned(store, text)["runs"] == 1
 
@@ -243,16 +243,16 @@ def test_tenants_have_rules_of_their_own(store: Store) -> None:
     ended(store)
     Retention(store.database, DEFAULT_RULES).set_rule("acme", RetentionKind.RUNS, RetentionRule(age_s=30 * DAY_S))
     assert pruned(store, "")["runs"] == 1
-    assert store.views.run(ours).run_id == ours
+    assert store.views.load_run(ours).run_id == ours
     with pytest.raises(RunDeleted):
-        store.views.run(theirs)
+        store.views.load_run(theirs)
     Retention(store.database, DEFAULT_RULES).unset_rule("acme", RetentionKind.RUNS)
-    assert Retention(store.database, DEFAULT_RULES).rules("acme") == dict(DEFAULT_RULES)
+    assert Retention(store.database, DEFAULT_RULES).load_rules("acme") == dict(DEFAULT_RULES)
 
 
 def test_a_hold_is_kept_by_the_database_itself(store: Store) -> None:
     run_id = ended(store)
-    Retention(store.database, DEFAULT_RULES).hold("default", run_id=run_id, reason="a court", by="test")
+    Retention(store.database, DEFAULT_RULES).place_hold("default", run_id=run_id, reason="a court", by="test")
     with pytest.raises(sa.exc.IntegrityError), store.database.write() as connection:
         connection.execute(sa.delete(runs))
     assert count(store, legal_holds) == 1
@@ -260,7 +260,7 @@ def test_a_hold_is_kept_by_the_database_itself(store: Store) -> None:
 
 def test_a_look_is_taken_by_one_of_many_processes(store: Store) -> None:
     pruners = [Pruner(store.database, rules("")) for _ in range(3)]
-    assert [pruner.look() is not None for pruner in pruners] == [True, False, False]
+    assert [pruner.prune_once() is not None for pruner in pruners] == [True, False, False]
 
 
 def test_two_at_once_delete_everything_once(own_postgres_store: Store) -> None:

@@ -24,8 +24,8 @@ from support.store import Store, check
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.store.backlog import make_view, view_statement
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.migrate import migrate, newest, require_current, revision
-from hermes_worker.store.revisions import MIGRATIONS, advice, known, state
+from hermes_worker.store.migrate import find_newest, load_revision, migrate, require_current
+from hermes_worker.store.revisions import MIGRATIONS, format_advice, list_revisions, load_state
 from hermes_worker.store.tables import metadata, schema_revisions
 
 HOW = "the revisions do not build what tables.py says: docs/migrations.md tells how to write one"
@@ -141,7 +141,7 @@ def test_a_revision_that_databases_were_built_with_is_never_changed(name: str) -
 @pytest.mark.parametrize("dialect", VIEW)
 def test_the_view_changes_with_a_revision_only(dialect: str) -> None:
     found = hashlib.sha256(view_statement(dialect).encode()).hexdigest()
-    assert (newest(), found) == ("0266", VIEW[dialect]), (
+    assert (find_newest(), found) == ("0266", VIEW[dialect]), (
         "a database that has the newest revision keeps the view that it has: add a revision (docs/migrations.md), and "
         "write its number and the new hash here"
     )
@@ -151,8 +151,8 @@ def test_migrating_again_changes_nothing(database_url: str) -> None:
     database = opened(database_url)
 
     assert migrate(database) is None
-    assert migrate(database) == newest()
-    assert revision(database) == newest()
+    assert migrate(database) == find_newest()
+    assert load_revision(database) == find_newest()
     database.close()
 
 
@@ -168,7 +168,7 @@ def test_eight_processes_may_migrate_at_once(database_url: str) -> None:
         list(pool.map(run, databases))
 
     for database in databases:
-        assert revision(database) == newest()
+        assert load_revision(database) == find_newest()
         require_current(database)
         database.close()
 
@@ -191,18 +191,18 @@ def test_a_newer_schema_is_refused_and_left_alone(own_store: Store) -> None:
     for step in (migrate, require_current):
         with pytest.raises(ConfigurationError, match="9999"):
             step(store.database)
-    assert revision(store.database) == "9999"
-    assert len(store.views.runs()) == 1
+    assert load_revision(store.database) == "9999"
+    assert len(store.views.list_runs()) == 1
 
 
 def test_a_newer_schema_that_this_version_works_on_is_accepted_and_left_alone(own_store: Store) -> None:
-    _make_newer(own_store, works_with=newest())
+    _make_newer(own_store, works_with=find_newest())
 
     require_current(own_store.database)
 
     assert migrate(own_store.database) == "9999"
-    assert revision(own_store.database) == "9999"
-    assert state(own_store.database).is_ahead
+    assert load_revision(own_store.database) == "9999"
+    assert load_state(own_store.database).is_ahead
 
 
 def test_a_newer_schema_that_needs_newer_code_is_refused_with_which(own_store: Store) -> None:
@@ -224,7 +224,7 @@ def _make_newer(store: Store, *, works_with: str) -> None:
 def test_every_revision_says_which_code_works_on_its_schema(own_store: Store) -> None:
     with own_store.database.read() as connection:
         rows = connection.execute(sa.select(schema_revisions).order_by(schema_revisions.c.revision)).all()
-    assert [row.revision for row in rows] == sorted(known())
+    assert [row.revision for row in rows] == sorted(list_revisions())
     for earlier, later in pairwise(rows):
         assert earlier.works_with <= later.works_with <= later.revision
         removes = getattr(_script(later.revision), "removes", set())
@@ -232,7 +232,7 @@ def test_every_revision_says_which_code_works_on_its_schema(own_store: Store) ->
 
 
 def test_a_revision_says_so_itself() -> None:
-    silent = [name for name in known() if name > "0100" and not hasattr(_script(name), "works_with")]
+    silent = [name for name in list_revisions() if name > "0100" and not hasattr(_script(name), "works_with")]
     assert silent == [], "write works_with = ... into the revision: docs/migrations.md"
 
 
@@ -249,7 +249,7 @@ def test_a_schema_from_before_the_first_release_is_refused_with_what_to_do(own_s
     for step in (migrate, require_current):
         with pytest.raises(ConfigurationError, match=r"before the first release.*cannot be upgraded.*--home"):
             step(own_store.database)
-    assert revision(own_store.database) == found
+    assert load_revision(own_store.database) == found
 
 
 @pytest.mark.parametrize("found", ["0101", "0182", "0264"])
@@ -264,7 +264,7 @@ def test_a_schema_of_a_version_between_releases_is_refused_with_the_way_out(own_
         with pytest.raises(ConfigurationError, match=rf"{found}.*migrate' once with the sources of commit [0-9a-f]+,"):
             step(own_store.database)
 
-    assert revision(own_store.database) == found
+    assert load_revision(own_store.database) == found
     assert views(own_store.database) == {}
     assert "ix_runs_session_pk" not in str(described(own_store.database, "runs")["indexes"])
 
@@ -277,13 +277,13 @@ def test_a_schema_that_the_last_of_these_versions_made_goes_on(own_store: Store)
     own_store.submit()
 
     require_current(own_store.database)
-    assert migrate(own_store.database) == newest()
-    own_store.answer(own_store.views.runs()[0].run_id)
+    assert migrate(own_store.database) == find_newest()
+    own_store.answer(own_store.views.list_runs()[0].run_id)
     check(own_store)
 
 
 def test_the_way_out_is_a_commit_that_made_the_schema_of_today() -> None:
-    [commit] = re.findall("commit ([0-9a-f]+)", advice("0182"))
+    [commit] = re.findall("commit ([0-9a-f]+)", format_advice("0182"))
     try:
         listed = git("ls-tree", "--name-only", commit, f"{(MIGRATIONS / 'versions').relative_to(ROOT)}/")
         git("merge-base", "--is-ancestor", commit, "HEAD")
@@ -361,7 +361,7 @@ def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     database = Database(f"postgresql://nobody@/nothing?host={tmp_path}")
 
     with pytest.raises(UnavailableError):
-        revision(database)
+        load_revision(database)
     database.close()
 
 

@@ -16,30 +16,30 @@ from support.store import Store, asks, new_run, settlement
 
 from hermes_worker.core.messages import ModelReply, Role
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.searching import (
+from hermes_worker.core.search_queries import (
     WORDS_MADE_BY,
-    filters_of,
-    folded,
-    hits,
+    build_filters,
+    count_hits,
+    extract_text,
+    fold_text,
+    make_words,
     matches_words,
-    read_query,
-    text_of,
-    words_of,
+    parse_query,
 )
 from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import Sealer, text_keys
+from hermes_worker.store.engine.sealing import Sealer, build_text_keys
 from hermes_worker.store.kept_conversations import KeptConversations
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search import finding, indexing
-from hermes_worker.store.search.due import clear_index, forget, mark_due
 from hermes_worker.store.search.finding import MessageSearch, Search, SearchOrder
-from hermes_worker.store.search.indexing import Indexer, indexed_part
+from hermes_worker.store.search.index_queue import clear_index, delete_from_index, mark_due
+from hermes_worker.store.search.indexing import Indexer, count_indexed
 from hermes_worker.store.sessions import Sessions
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import maintenance, messages, search_due, search_rows, sessions
 
 
@@ -48,12 +48,12 @@ def told(store: Store, *texts: str, session_id: str = "s", tenant: str = "defaul
     for text in texts:
         run_id = store.submit(input=text, session_id=session_id, source="api", tenant=tenant).run_id
         store.answer(run_id, ModelReply(text=answer))
-    while count_what_is_over(store.database):
+    while count_ended_rows(store.database):
         pass
 
 
 def indexed(store: Store) -> int:
-    return Indexer(store.database).look(60.0, pause_s=0.0)
+    return Indexer(store.database).index_due(60.0, pause_s=0.0)
 
 
 def found(store: Store, text: str, tenant: str = "default", **more: object) -> list[tuple[str | None, int]]:
@@ -90,7 +90,7 @@ def test_an_index_that_another_version_made_is_made_anew(store: Store) -> None:
         else:
             connection.exec_driver_sql("update search_rows set words = '''café'''")
     assert found(store, "cafe") == []
-    assert Indexer(store.database).take_turn(0.0)
+    assert Indexer(store.database).claim_interval(0.0)
     indexed(store)
     assert found(store, "cafe") == [("s", 1)]
     assert indexed(store) == 0
@@ -163,7 +163,7 @@ def test_an_indexer_that_is_killed_anywhere_leaves_no_gap_and_no_double(
     monkeypatch.setattr(indexing, "_DUE_AT_ONCE", 2)
     for name in "abc":
         told(store, *(f"{name} says gull {n}" for n in range(4)), session_id=name, answer="yes")
-    add, kills = indexing._add, iter(range(10**6))
+    add, kills = indexing._add_rows, iter(range(10**6))
 
     def killed(connection: sa.Connection, rows: Sequence[object]) -> int:
         added = add(connection, rows)  # type: ignore[arg-type]
@@ -171,27 +171,27 @@ def test_an_indexer_that_is_killed_anywhere_leaves_no_gap_and_no_double(
             raise KeyboardInterrupt
         return added
 
-    monkeypatch.setattr(indexing, "_add", killed)
+    monkeypatch.setattr(indexing, "_add_rows", killed)
     for _ in range(100):
         try:
-            if Indexer(store.database).step() is None:
+            if Indexer(store.database).index_batch() is None:
                 break
         except KeyboardInterrupt:
             continue
     rows = rows_of_index(store)
     assert sorted(rows) == [(pk, seq) for pk in sorted({pk for pk, _ in rows}) for seq in range(1, 9)]
     assert len(set(rows)) == len(rows) == 24
-    assert indexed_part(store.database)["due"] == 0
+    assert count_indexed(store.database)["due"] == 0
     assert len(found(store, "gull", order=SearchOrder.OLDEST)) == 12
 
 
 def test_two_indexers_at_once_add_each_message_once(store: Store) -> None:
     told(store, *(f"tern {n}" for n in range(5)), answer="yes")
     with store.database.read() as connection:
-        rows = indexing._new_rows(connection, [1])
+        rows = indexing._load_new_rows(connection, [1])
     indexed(store)
     with store.database.write() as connection:  # of somebody who read before that
-        assert indexing._add(connection, [(row, ["tern"]) for row in rows]) == 0
+        assert indexing._add_rows(connection, [(row, ["tern"]) for row in rows]) == 0
     assert len(found(store, "tern")) == 5
 
 
@@ -213,11 +213,11 @@ def test_behind_a_gap_the_index_waits_for_the_end_of_the_run(store: Store) -> No
 def test_a_session_that_went_between_reading_and_adding_is_not_added(store: Store) -> None:
     told(store, "a bittern")
     with store.database.read() as connection:
-        rows = indexing._new_rows(connection, [1])
+        rows = indexing._load_new_rows(connection, [1])
     Erasures(store.database)
     _erase(store, Person(sessions=(_id_of(store, "s"),)))
     with store.database.write() as connection:
-        assert indexing._add(connection, [(row, ["bittern"]) for row in rows]) == 0
+        assert indexing._add_rows(connection, [(row, ["bittern"]) for row in rows]) == 0
 
 
 def _id_of(store: Store, name: str) -> str:
@@ -231,7 +231,7 @@ def _id_of(store: Store, name: str) -> str:
 def _erase(store: Store, person: Person) -> None:
     erasures = Erasures(store.database)
     erasure = erasures.begin("default", person, by="test")
-    for _ in erasures.steps(erasure, patience_s=0.0):
+    for _ in erasures.delete_stepwise(erasure, patience_s=0.0):
         pass
     erasures.finish(erasure)
 
@@ -328,7 +328,7 @@ def test_retention_takes_words_with_the_transcript(store: Store) -> None:
         **DEFAULT_RULES,
         **dict.fromkeys((RetentionKind.RUNS, RetentionKind.TRANSCRIPTS), RetentionRule(age_s=1.0)),
     }
-    for _ in Pruner(store.database, rules).steps():
+    for _ in Pruner(store.database, rules).prune_stepwise():
         pass
     assert rows_of_index(store) == []
     assert "canary" not in _words_there(store)
@@ -340,7 +340,7 @@ def test_a_message_that_a_client_takes_back_is_not_found(store: Store) -> None:
     conversations.append("s", [{"role": "user", "content": "a corncrake"}])
     indexed(store)
     assert found(store, "corncrake") == [("s", 3)]
-    conversations.take_back("s", 3)
+    conversations.delete_item("s", 3)
     assert found(store, "corncrake") == []
     conversations.append("s", [{"role": "user", "content": "a spoonbill"}])
     indexed(store)
@@ -361,7 +361,7 @@ def test_a_fork_is_found_beside_its_source(store: Store) -> None:
 @contextmanager
 def encrypted(store: Store) -> Iterator[Store]:
     """The same rows, for a process with a key."""
-    sealer = Sealer(text_keys(["a key of texts with more than 32 characters"]))
+    sealer = Sealer(build_text_keys(["a key of texts with more than 32 characters"]))
     database = Database(store.database.url.render_as_string(hide_password=False), sealer=sealer)
     try:
         yield Store.over(database)
@@ -434,9 +434,9 @@ def test_the_cases_are_found_alike_on_both_databases(
         told(store, *texts)
         indexed(store)
     for query, _ in CASES:
-        asked = read_query(query)
+        asked = parse_query(query)
         assert asked is not None, query
-        matching = {2 * n + 1 for n, text in enumerate(texts) if hits(asked, folded(text))}
+        matching = {2 * n + 1 for n, text in enumerate(texts) if count_hits(asked, fold_text(text))}
         ours = [found(store, query, limit=100) for store in (sqlite_store, postgres_store)]
         assert ours[0] == ours[1], query
         assert {seq for _, seq in ours[0]} == matching, query
@@ -492,14 +492,14 @@ def _joined(parts: Sequence[tuple[str, str]]) -> str:
 def test_an_index_finds_everything_that_matches(
     texts: list[list[tuple[str, str]]], query: list[tuple[str, str]]
 ) -> None:
-    asked = read_query(_joined(query))
+    asked = parse_query(_joined(query))
     if asked is None:
         return
-    filters = filters_of(asked)
+    filters = build_filters(asked)
     for parts in texts:
-        text = folded(_joined(parts))
-        if hits(asked, text):
-            assert matches_words(filters, words_of(text)), (text, asked)
+        text = fold_text(_joined(parts))
+        if count_hits(asked, text):
+            assert matches_words(filters, make_words(text)), (text, asked)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -515,18 +515,20 @@ def test_both_databases_find_the_same_ids_in_the_same_order(
         store.submit(input="-")
         _replace_transcript(store, [_joined(parts) for parts in texts])
     for query in map(_joined, queries):
-        asked = read_query(query)
+        asked = parse_query(query)
         ours = [found(store, query, limit=100) for store in stores]
         assert ours[0] == ours[1], (query, texts)
         expected = {
-            n for n, parts in enumerate(texts, start=1) if asked is not None and hits(asked, folded(_joined(parts)))
+            n
+            for n, parts in enumerate(texts, start=1)
+            if asked is not None and count_hits(asked, fold_text(_joined(parts)))
         }
         assert {seq for _, seq in ours[0]} == expected, (query, texts)
 
 
 def _replace_transcript(store: Store, texts: Sequence[str]) -> None:
     with store.database.write() as connection:
-        forget(connection, 1)
+        delete_from_index(connection, 1)
         connection.execute(sa.delete(search_due))
         connection.execute(sa.delete(messages).where(messages.c.session_pk == 1))
         for seq, text in enumerate(texts, start=1):
@@ -535,7 +537,7 @@ def _replace_transcript(store: Store, texts: Sequence[str]) -> None:
             connection.execute(sa.insert(messages).values(**row))
         mark_due(connection, 1)
     indexed(store)
-    assert text_of('{"content":null}') == ""
+    assert extract_text('{"content":null}') == ""
 
 
 def test_behind_the_first_page_of_candidates_the_index_is_asked_once(
@@ -550,8 +552,8 @@ def test_behind_the_first_page_of_candidates_the_index_is_asked_once(
         asked.append(limit)
         return indexed_rows(connection, text, limit, before=before)
 
-    indexed_rows = finding.indexed_rows
-    monkeypatch.setattr(finding, "indexed_rows", counted)
+    indexed_rows = finding.list_indexed_rows
+    monkeypatch.setattr(finding, "list_indexed_rows", counted)
     monkeypatch.setattr(finding, "_CANDIDATES_AT_ONCE", 2)
     monkeypatch.setattr(finding, "_CANDIDATES_MAX", 6)
     assert found(store, '"blue heron"') == [("s", 1)]

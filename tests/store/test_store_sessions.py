@@ -12,14 +12,14 @@ from support.store import Store, asks, new_run, settlement
 
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.titles import title_key
+from hermes_worker.core.titles import hash_title
 from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.store.rows import BLOB_CHARS_MIN
-from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, new_run_id
-from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions, TitleTaken
+from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, create_run_id
+from hermes_worker.store.sessions import InvalidFork, SessionChanges, SessionExists, SessionPage, Sessions, TitleTaken
 from hermes_worker.store.tables import messages, session_documents, sessions
 
 
@@ -43,18 +43,18 @@ def prompt_of(store: Store, session_id: str) -> tuple[str, str, list[str]]:
     with store.database.read() as connection:
         wanted = sa.select(sessions.c.pk, sessions.c.message_seq).where(sessions.c.session_id == session_id)
         pk, last = connection.execute(wanted).one()
-    context = store.runs.session_of(pk)
+    context = store.runs.load_session_context(pk)
     return context.system_prompt, context.tools, [row.body for row in store.transcripts.load(pk, last)]
 
 
 def test_a_page_goes_on_where_the_one_before_ended_whatever_is_opened_meanwhile(store: Store, its: Sessions) -> None:
     for n in range(5):
         talk(store, f"s{n}", "hello")
-    first = its.page(SessionPage(limit=2))
+    first = its.list_page(SessionPage(limit=2))
     talk(store, "later", "hello")
-    second = its.page(SessionPage(limit=2, before=first[-1].label.name))
+    second = its.list_page(SessionPage(limit=2, before=first[-1].label.name))
     assert [view.label.name for view in (*first, *second)] == ["s4", "s3", "s2", "s1"]
-    assert [view.label.name for view in its.page(SessionPage(limit=2, offset=1))] == ["s4", "s3"]
+    assert [view.label.name for view in its.list_page(SessionPage(limit=2, offset=1))] == ["s4", "s3"]
 
 
 def test_a_session_says_what_its_runs_come_to(store: Store, its: Sessions) -> None:
@@ -70,9 +70,9 @@ def test_a_session_says_what_its_runs_come_to(store: Store, its: Sessions) -> No
     assert view.preview == "what is the answer?"
     assert not view.is_at_work
     assert view.last_active >= view.created_at
-    named = [(row.role.value, row.tool_name) for row in its.messages("s")][4:]
+    named = [(row.role.value, row.tool_name) for row in its.list_messages("s")][4:]
     assert named == [("user", None), ("assistant", None), ("tool", "tool0"), ("assistant", None)]
-    assert [row.tool_name for row in its.messages("s", after=6, limit=1)] == ["tool0"]
+    assert [row.tool_name for row in its.list_messages("s", after=6, limit=1)] == ["tool0"]
 
 
 def test_what_other_tenants_and_sources_call_so_is_another_session(store: Store, its: Sessions) -> None:
@@ -80,8 +80,8 @@ def test_what_other_tenants_and_sources_call_so_is_another_session(store: Store,
     store.submit(input="theirs", session_id="s", source="cli")
     store.submit(input="foreign", session_id="s", source="api", tenant="acme")
     assert its.get("s").preview == "ours"
-    assert [view.preview for view in its.page(SessionPage())] == ["theirs", "ours"]
-    assert [view.preview for view in its.page(SessionPage(source="cli"))] == ["theirs"]
+    assert [view.preview for view in its.list_page(SessionPage())] == ["theirs", "ours"]
+    assert [view.preview for view in its.list_page(SessionPage(source="cli"))] == ["theirs"]
     foreign = Sessions(store.database, "acme").get("s").label.id
     with pytest.raises(SessionNotFound):
         its.get(foreign)
@@ -90,51 +90,51 @@ def test_what_other_tenants_and_sources_call_so_is_another_session(store: Store,
 def test_sessions_of_children_are_listed_when_they_are_asked_for(store: Store, its: Sessions) -> None:
     run_id = store.with_tools(Replay.ONCE, session_id="s", source="api")
     store.delegate(run_id, 2)
-    assert len(its.page(SessionPage())) == 1
-    found = its.page(SessionPage(has_children=True))
+    assert len(its.list_page(SessionPage())) == 1
+    found = its.list_page(SessionPage(has_children=True))
     assert len(found) == 3
     assert {view.parent.name for view in found[:2] if view.parent} == {"s"}
 
 
 def test_a_session_is_found_by_its_title_and_the_newest_of_its_forks_by_theirs(store: Store, its: Sessions) -> None:
     talk(store, "s", "the plan")
-    its.change("s", Changes(title="Plan"))
-    assert [view.label.name for view in its.called("Plan")] == ["s"]
+    its.change("s", SessionChanges(title="Plan"))
+    assert [view.label.name for view in its.find_by_title("Plan")] == ["s"]
     its.fork("s", name="fork")
     talk(store, "other", "Plan B")
-    assert [(view.label.name, view.title) for view in its.called("Plan", limit=9)] == [
+    assert [(view.label.name, view.title) for view in its.find_by_title("Plan", limit=9)] == [
         ("fork", "Plan #2"),
         ("s", "Plan"),
     ]
-    assert its.called("Plan #1") == its.called("plan.*") == []
-    assert Sessions(store.database, "acme").called("Plan") == []
+    assert its.find_by_title("Plan #1") == its.find_by_title("plan.*") == []
+    assert Sessions(store.database, "acme").find_by_title("Plan") == []
 
 
 def test_a_title_that_somebody_gave_belongs_to_one_session_of_a_tenant(store: Store, its: Sessions) -> None:
     for name in ("one", "two", "three"):
         talk(store, name, "hello")  # called alike, and nobody gave it
     talk(store, "theirs", "hello", tenant="acme")
-    first = its.change("one", Changes(title="Plan"))
+    first = its.change("one", SessionChanges(title="Plan"))
     with pytest.raises(TitleTaken, match=first.label.id):
-        its.change("two", Changes(title="Plan"))
-    assert its.change("one", Changes(title="Plan")).title == "Plan"
-    assert Sessions(store.database, "acme").change("theirs", Changes(title="Plan")).title == "Plan"
-    assert its.change("two", Changes(title="Plan #2")).title == "Plan #2"
+        its.change("two", SessionChanges(title="Plan"))
+    assert its.change("one", SessionChanges(title="Plan")).title == "Plan"
+    assert Sessions(store.database, "acme").change("theirs", SessionChanges(title="Plan")).title == "Plan"
+    assert its.change("two", SessionChanges(title="Plan #2")).title == "Plan #2"
     assert its.fork("one", name="fork").title == "Plan #3"
     with pytest.raises(TitleTaken):
         its.fork("one", name="other", title="Plan")
-    assert its.change("one", Changes(title="")).title is None
-    assert its.change("three", Changes(title="Plan")).title == "Plan"
+    assert its.change("one", SessionChanges(title="")).title is None
+    assert its.change("three", SessionChanges(title="Plan")).title == "Plan"
 
 
 def test_of_two_who_give_a_title_at_once_one_has_it(store: Store, its: Sessions, monkeypatch: Any) -> None:
     for name in ("one", "two"):
         talk(store, name, "hello")
-    its.change("one", Changes(title="Plan"))
+    its.change("one", SessionChanges(title="Plan"))
     # As if the other one had been committed after this one looked.
-    monkeypatch.setattr(Sessions, "_free_key", lambda *_, **__: title_key("Plan"))
+    monkeypatch.setattr(Sessions, "_require_free_title", lambda *_, **__: hash_title("Plan"))
     with pytest.raises(TitleTaken):
-        its.change("two", Changes(title="Plan"))
+        its.change("two", SessionChanges(title="Plan"))
 
 
 def test_whoever_opens_a_session_hears_which_of_its_names_was_taken_in_this_moment(
@@ -142,14 +142,14 @@ def test_whoever_opens_a_session_hears_which_of_its_names_was_taken_in_this_mome
 ) -> None:
     new = partial(new_run, source="api", session_id="fork")
     talk(store, "one", "hello")
-    its.change("one", Changes(title="Plan"))
-    free_key, looked = Sessions._free_key, []
+    its.change("one", SessionChanges(title="Plan"))
+    free_key, looked = Sessions._require_free_title, []
 
     def as_before_the_other(self: Sessions, connection: Any, title: str | None, **more: Any) -> str | None:
         looked.append(title)  # as if the other one had been committed after the first look of each
-        return free_key(self, connection, title, **more) if len(looked) % 2 == 0 else title_key(title or "")
+        return free_key(self, connection, title, **more) if len(looked) % 2 == 0 else hash_title(title or "")
 
-    monkeypatch.setattr(Sessions, "_free_key", as_before_the_other)
+    monkeypatch.setattr(Sessions, "_require_free_title", as_before_the_other)
     with pytest.raises(TitleTaken):
         its.open(new(), title="Plan", model=None)
     with pytest.raises(TitleTaken):
@@ -163,11 +163,11 @@ def test_whoever_opens_a_session_hears_which_of_its_names_was_taken_in_this_mome
 def test_a_session_that_is_put_away_is_listed_when_it_is_asked_for(store: Store, its: Sessions) -> None:
     for name in ("one", "two"):
         talk(store, name, "hello")
-    assert its.change("one", Changes(is_archived=True)).archived_at is not None
-    assert [view.label.name for view in its.page(SessionPage())] == ["two"]
-    assert [view.label.name for view in its.page(SessionPage(is_archived=True))] == ["one"]
-    its.change("one", Changes(is_archived=False))
-    assert [view.label.name for view in its.page(SessionPage())] == ["two", "one"]
+    assert its.change("one", SessionChanges(is_archived=True)).archived_at is not None
+    assert [view.label.name for view in its.list_page(SessionPage())] == ["two"]
+    assert [view.label.name for view in its.list_page(SessionPage(is_archived=True))] == ["one"]
+    its.change("one", SessionChanges(is_archived=False))
+    assert [view.label.name for view in its.list_page(SessionPage())] == ["two", "one"]
 
 
 def test_a_lineage_has_what_a_session_was_forked_from_and_all_forks(store: Store, its: Sessions) -> None:
@@ -177,10 +177,10 @@ def test_a_lineage_has_what_a_session_was_forked_from_and_all_forks(store: Store
     its.fork("root", name="two")
     its.fork("two", name="below")
     for name in ("root", "one", "two", "below"):
-        assert [view.label.name for view in its.family(name)] == ["root", "one", "two", "below"]
-    assert [view.label.name for view in its.family("stranger")] == ["stranger"]
+        assert [view.label.name for view in its.list_family(name)] == ["root", "one", "two", "below"]
+    assert [view.label.name for view in its.list_family("stranger")] == ["stranger"]
     with pytest.raises(SessionNotFound):
-        Sessions(store.database, "acme").family("root")
+        Sessions(store.database, "acme").list_family("root")
 
 
 def test_an_opened_session_takes_its_first_turn_under_its_name(store: Store, its: Sessions) -> None:
@@ -195,7 +195,7 @@ def test_an_opened_session_takes_its_first_turn_under_its_name(store: Store, its
 
 def test_the_remark_that_a_session_is_over_holds_until_its_next_turn(store: Store, its: Sessions) -> None:
     talk(store, "s", "hello")
-    assert its.change("s", Changes(end_reason="done", title="New")).end_reason == "done"
+    assert its.change("s", SessionChanges(end_reason="done", title="New")).end_reason == "done"
     assert its.get("s").ended_at is not None
     talk(store, "s", "again")
     after = its.get("s")
@@ -260,29 +260,29 @@ def test_a_fork_takes_over_the_place_of_work_and_not_what_was_allowed(store: Sto
 
 def test_the_workspace_of_an_erased_session_stays_while_a_fork_works_there(store: Store, its: Sessions) -> None:
     rules = {**DEFAULT_RULES, RetentionKind.WORKSPACES: RetentionRule(age_s=3_600.0)}
-    run_id = new_run_id()
+    run_id = create_run_id()
     talk(store, "s", "one", run_id=run_id, workspace=f'{{"kind":"local","root":"/w/{run_id}"}}')
     its.fork("s", name="f")
-    its.let_forks_stay("s")
+    its.detach_forks("s")
     erasures, pruner = Erasures(store.database), Pruner(store.database, rules)
     for session_id, left in ((run_id, set[str]()), (its.get("f").label.id, {run_id})):
         erasure = erasures.begin("default", Person(sessions=(session_id,)), by="cli:me")
-        assert set(erasures.steps(erasure))
+        assert set(erasures.delete_stepwise(erasure))
         erasures.finish(erasure)
-        assert pruner.over_workspaces("default", [run_id]) == left
+        assert pruner.find_expired_workspaces("default", [run_id]) == left
 
 
 def test_a_workspace_is_idle_when_nobody_works_in_it_and_nobody_did_for_a_while(store: Store, its: Sessions) -> None:
     pruner = Pruner(store.database, DEFAULT_RULES)
-    first, second, strange = new_run_id(), new_run_id(), new_run_id()
+    first, second, strange = create_run_id(), create_run_id(), create_run_id()
     place = '{"kind":"docker","root":"/workspace/files/%s"}'
     talk(store, "one", "hello", run_id=first, workspace=place % first)
     talk(store, "two", "hello", run_id=second, workspace=place % second)
     everybody = [first, second, strange]
-    assert pruner.idle_workspaces(everybody, 3_600) == set(), "they were used a moment ago"
-    assert pruner.idle_workspaces(everybody, -10) == {first, second}, "what nobody knows is not ours"
+    assert pruner.find_idle_workspaces(everybody, 3_600) == set(), "they were used a moment ago"
+    assert pruner.find_idle_workspaces(everybody, -10) == {first, second}, "what nobody knows is not ours"
     child = store.submit(input="go", session_id="of one", source="api", workspace=place % first).run_id
-    assert pruner.idle_workspaces(everybody, -10) == {second}, "another session works there"
-    assert pruner.workspace_states(everybody) == {first: "at work", second: "quiet"}
+    assert pruner.find_idle_workspaces(everybody, -10) == {second}, "another session works there"
+    assert pruner.load_workspace_states(everybody) == {first: "at work", second: "quiet"}
     store.answer(child, ModelReply(text="done", usage=Usage(input=1, output=1)))
-    assert pruner.idle_workspaces(everybody, -10) == {first, second}
+    assert pruner.find_idle_workspaces(everybody, -10) == {first, second}

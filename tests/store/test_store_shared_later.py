@@ -6,12 +6,12 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, new_run
 
-from hermes_worker.core.explaining import Because
+from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.admission import fill_places
 from hermes_worker.store.runs.explanations import Explanations
 from hermes_worker.store.runs.new_runs import insert_runs
-from hermes_worker.store.runs.places import fill_places
 from hermes_worker.store.tables import limits, runs
 
 
@@ -29,8 +29,8 @@ def test_a_run_without_a_place_says_so(shared: Store) -> None:
     begun, held = shared.submit().run_id, shared.submit().run_id
 
     assert shared.due(begun) != []
-    found = Explanations(shared.database).of(held)
-    assert (found.because, found.facts["tenant"]) == (Because.FLEET_IS_SHARED, "default")
+    found = Explanations(shared.database).explain_run(held)
+    assert (found.because, found.facts["tenant"]) == (ExplainedReason.FLEET_IS_SHARED, "default")
 
 
 def test_an_urgent_run_gets_the_next_place_of_its_tenant(shared: Store) -> None:
@@ -45,12 +45,12 @@ def test_an_urgent_run_gets_the_next_place_of_its_tenant(shared: Store) -> None:
 def test_a_run_that_was_put_off_waits_for_a_place_when_its_time_has_come(shared: Store) -> None:
     begun = shared.submit().run_id
     later = shared.submit(delay_s=3600.0).run_id
-    assert Explanations(shared.database).of(later).because is Because.NOT_BEFORE
+    assert Explanations(shared.database).explain_run(later).because is ExplainedReason.NOT_BEFORE
     with shared.database.write() as connection:
         connection.execute(sa.update(runs).where(runs.c.run_id == later).values(not_before=1.0))
 
     shared.sweep()
-    assert Explanations(shared.database).of(later).because is Because.FLEET_IS_SHARED
+    assert Explanations(shared.database).explain_run(later).because is ExplainedReason.FLEET_IS_SHARED
     shared.answer(begun)
     shared.sweep()
 

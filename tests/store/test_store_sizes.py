@@ -14,8 +14,8 @@ def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: py
     database = store.database
     monkeypatch.setattr(sizes, "_FREE_BYTES_NOTED", 1_000_000)
     monkeypatch.setattr(sizes, "_DEAD_ROWS_NOTED", 20)
-    sizes.give_back(database)  # what others did in this database
-    assert not sizes.size_of(database).is_bloated
+    sizes.reclaim_space(database)  # what others did in this database
+    assert not sizes.measure_size(database).is_bloated
     with database.write() as connection:
         # Few enough for autovacuum to leave them alone, and long only where their pages count.
         words = "x" * 100_000 if database.is_sqlite else ""
@@ -25,11 +25,11 @@ def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: py
         connection.execute(sa.delete(maintenance).where(maintenance.c.ran_at == 0.0))
         if not database.is_sqlite:
             connection.execute(sa.text("select pg_stat_force_next_flush()"))
-    before = sizes.size_of(database)
+    before = sizes.measure_size(database)
     assert before.is_bloated
     assert ("maintenance" in dict(before.dead_rows)) is not database.is_sqlite
-    sizes.give_back(database)
-    after = sizes.size_of(database)
+    sizes.reclaim_space(database)
+    after = sizes.measure_size(database)
     assert not after.is_bloated
     assert after.free_bytes == 0
     if database.is_sqlite:

@@ -11,7 +11,7 @@ from support.store import Store
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.features.spend import rows as spend
-from hermes_worker.features.spend.rows import SpendBy, SpendQuestion, SpendRow, read_spend
+from hermes_worker.features.spend.rows import SpendBy, SpendQuery, SpendRow, load_spend
 from hermes_worker.store.runs import listing
 from hermes_worker.store.tables import firings, jobs, runs
 
@@ -28,7 +28,7 @@ def cost(store: Store, run_id: str, usd: float, **values: object) -> str:
 
 def rows(store: Store, by: SpendBy, **asked: object) -> list[SpendRow]:
     wanted = {"after": 0.0, "before": 1e11, "tenant": "default", **asked}
-    return read_spend(store.database, SpendQuestion(by=by, **wanted))  # type: ignore[arg-type]
+    return load_spend(store.database, SpendQuery(by=by, **wanted))  # type: ignore[arg-type]
 
 
 def sums(store: Store, by: SpendBy, **asked: object) -> list[tuple[str | None, int, Decimal | None]]:

@@ -6,12 +6,12 @@ from support.store import Store
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.standing import Standing, StandingReason
-from hermes_worker.store.runs.standings import Standings
+from hermes_worker.core.status_reason import StandingReason, StatusReason
+from hermes_worker.store.runs.status_reasons import Standings
 
 
-def of(store: Store, run_id: str) -> Standing:
-    return Standings(store.database).of(run_id)
+def of(store: Store, run_id: str) -> StatusReason:
+    return Standings(store.database).find_standing(run_id)
 
 
 def test_a_run_that_no_worker_serves_says_which_queue_is_missing(store: Store) -> None:
@@ -62,7 +62,7 @@ def test_a_parked_run_says_what_the_provider_answered(store: Store) -> None:
     store.runs.commit_failure(claim, ev.CapacityAwaited(resume_at=until, recovery="{}", reason="it answered 500"))
     found = of(store, run_id)
     assert (found.reason, found.text, found.until) == (StandingReason.WAITING_FOR_PROVIDER, "it answered 500", until)
-    waiting = store.views.events_after(run_id, 0)[-1]
+    waiting = store.views.list_events_after(run_id, 0)[-1]
     assert waiting.data["reason"] == "it answered 500"
 
 

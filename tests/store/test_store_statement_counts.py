@@ -13,7 +13,7 @@ from support.store import ANSWER, Store, asks, new_children, settlement
 
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.effects import Iterate, RunTool
-from hermes_worker.core.messages import user_body
+from hermes_worker.core.messages import build_user_body
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.runs.control import Control
@@ -158,7 +158,7 @@ def stop_of_a_claimed_model_call(store: Store) -> Act:
 def reply_to_a_stopped_run(store: Store) -> Act:
     claim = store.turn(store.submit().run_id)
     store.runs.request_stop(claim.run_id)
-    reloaded = replace(claim, loaded=store.runs._reload(claim))
+    reloaded = replace(claim, loaded=store.runs._require_claim(claim))
     return lambda: store.runs.commit_reply(reloaded, ANSWER, ())
 
 
@@ -187,25 +187,25 @@ def end_of_a_background_child(store: Store) -> Act:
 
 
 def _consultation() -> Consultation:
-    question = AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body("what is it?"),))
+    question = AuxiliaryQuestion(task=AuxTask.VISION, messages=(build_user_body("what is it?"),))
     return Consultation(questions=[question], material={})
 
 
 def auxiliary_question(store: Store) -> Act:
     claim = store.call(store.with_tools(P))
-    return lambda: store.auxiliary_calls.leave(claim, _consultation())
+    return lambda: store.auxiliary_calls.enqueue_questions(claim, _consultation())
 
 
 def auxiliary_claim_and_answer(store: Store) -> Act:
     run_id = store.with_tools(P)
-    store.auxiliary_calls.leave(store.call(run_id), _consultation())
+    store.auxiliary_calls.enqueue_questions(store.call(run_id), _consultation())
     owner = store.owner
     effect = store.due(run_id)[0]
 
     def act() -> None:
         claim = store.auxiliary_calls.claim(effect, owner)  # type: ignore[arg-type]
         assert claim is not None
-        store.auxiliary_calls.answer(claim, AuxiliaryAnswer(text="a square"))
+        store.auxiliary_calls.settle_question(claim, AuxiliaryAnswer(text="a square"))
 
     return act
 

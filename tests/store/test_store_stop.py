@@ -111,7 +111,7 @@ def test_a_stop_at_any_point_ends_the_run_and_frees_its_session(store: Store, po
     status, _ = store.runs.request_stop(run_id)
 
     assert status is point.expected
-    assert store.runs.stopping([run_id, following]) == {run_id}
+    assert store.runs.find_stopping([run_id, following]) == {run_id}
     check(store)
     if point.finish is not None:
         assert store.due(run_id) == []
@@ -157,7 +157,7 @@ def test_a_deadline_at_any_point_ends_the_run_at_once(store: Store, point: Point
 
     store.sweep()
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.EXPIRED, ExitReason.WALL_CLOCK_EXCEEDED)
     check(store)
     if point.finish is not None:
@@ -192,7 +192,7 @@ def test_a_stopped_runs_tools_are_told_apart_by_what_became_of_them(store: Store
 
     assert lost.replay is O
     assert store.results(run_id) == ["it ran", OUTCOME_UNKNOWN, CANCELLED, CANCELLED]
-    statuses = [call.status for call in store.views.calls(run_id)]
+    statuses = [call.status for call in store.views.list_calls(run_id)]
     assert statuses == [CallStatus.SUCCEEDED, CallStatus.UNKNOWN, CallStatus.CANCELLED, CallStatus.CANCELLED]
     assert store.bodies(run_id)[-1] == {"role": "assistant", "content": STOPPED_ANSWER}
     assert store.event_names(run_id)[-1] == "run.cancelled"

@@ -18,14 +18,14 @@ from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, ExitReason, RunStatus
-from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
+from hermes_worker.store.sweep import Sweeper, SweepPolicy, SweepResult
 from hermes_worker.store.tables import maintenance, messages, runs, sessions, tool_calls, workers
 from hermes_worker.store.workers import Registration
 
 P, K, O = Replay.PURE, Replay.KEYED, Replay.ONCE  # noqa: E741
 
 
-def lose(store: Store, run_id: str, end: Callable[[Registration], None]) -> Swept:
+def lose(store: Store, run_id: str, end: Callable[[Registration], None]) -> SweepResult:
     """A worker of its own takes the model call that is due, and comes to its end."""
     worker = store.worker()
     store.turn(run_id, worker.pk)
@@ -99,7 +99,7 @@ def test_a_worker_that_leaves_in_order_or_lets_go_makes_no_suspect(store: Store)
     strayed, worker = store.submit().run_id, store.worker()
     store.turn(strayed, worker.pk)
     store.let_pass(10)
-    store.workers.give_up(worker, except_for=(), older_than_s=5)
+    store.workers.release_stray_claims(worker, except_for=(), older_than_s=5)
     store.sweep()
 
     assert [deaths(store, run_id) for run_id in (left, strayed)] == [None, None]
@@ -155,9 +155,9 @@ def test_a_parent_reports_the_crash_of_a_lane_once_and_only_while_it_has_its_pla
     store.vanish(silent)
     store.sweep()
 
-    assert store.workers.crashed("lane-1")
-    assert not store.workers.crashed("lane-1")
-    assert not store.workers.crashed("lane-2")
+    assert store.workers.mark_crashed("lane-1")
+    assert not store.workers.mark_crashed("lane-1")
+    assert not store.workers.mark_crashed("lane-2")
 
 
 def test_the_events_say_that_a_step_is_tried_apart_and_how_often_it_took_its_worker_down(store: Store) -> None:
@@ -166,7 +166,7 @@ def test_the_events_say_that_a_step_is_tried_apart_and_how_often_it_took_its_wor
     lose(store, run_id, store.vanish)
     lose(store, run_id, store.crash)
 
-    assert [event.data for event in store.views.events_after(run_id, 0)] == [
+    assert [event.data for event in store.views.list_events_after(run_id, 0)] == [
         {"step": "model", "attempt": 2},
         {"step": "model", "attempt": 3, "deaths": 0},
         {"step": "model", "attempt": 4, "deaths": 1},
@@ -226,7 +226,7 @@ def test_a_supervisor_ends_the_terms_of_its_dead_child(store: Store) -> None:
     store.turn(store.submit().run_id, worker.pk)
     store.turn(store.submit().run_id, other.pk)
 
-    assert store.workers.expire_named("child-1") == 1
+    assert store.workers.expire_leases("child-1") == 1
 
     assert store.sweep().iterations_lost == 1
 
@@ -268,7 +268,7 @@ def test_a_model_call_that_costs_three_workers_their_life_alone_is_quarantined(s
     for _ in range(3):
         lose(store, run_id, store.crash)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.STEP_QUARANTINED)
     assert store.due(run_id) == []
     check(store)
@@ -283,7 +283,7 @@ def test_attempts_start_anew_with_every_step(store: Store) -> None:
         store.sweep()
         store.ask_tools(run_id, asks(P))
         store.settle(run_id)
-    assert store.views.run(run_id).iteration == 4
+    assert store.views.load_run(run_id).iteration == 4
     check(store)
 
 
@@ -512,7 +512,7 @@ def test_an_idle_run_expires_and_one_that_moves_does_not(store: Store) -> None:
         store.let_pass(25)
         store.sweep()
 
-    view = store.views.run(idle)
+    view = store.views.load_run(idle)
     assert (view.status, view.exit_reason) == (RunStatus.EXPIRED, ExitReason.IDLE_EXCEEDED)
     assert store.status(moving) is RunStatus.RUNNING
     check(store)
@@ -555,7 +555,7 @@ def test_after_an_outage_live_workers_get_a_moment_to_be_heard(store: Store) -> 
     assert store.sweep().iterations_lost == 0
 
     store.runs.commit_reply(claim, ModelReply(text="kept in memory"), ())
-    assert store.views.run(run_id).output == "kept in memory"
+    assert store.views.load_run(run_id).output == "kept in memory"
 
 
 @pytest.mark.parametrize("part", [0.8, 0.95])
@@ -679,7 +679,7 @@ def test_a_run_whose_rows_cannot_be_read_ends_alone_and_the_sweep_goes_on(store:
 
     swept = store.sweep()
 
-    view = store.views.run(corrupt)
+    view = store.views.load_run(corrupt)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.CORRUPT_STATE)
     assert store.event_names(corrupt)[-1] == "run.failed"
     assert RunTool(run_id=healthy, iteration=1, position=0, attempt=2, is_suspect=True) in [
@@ -719,7 +719,7 @@ def test_a_run_whose_reply_cannot_be_read_ends_alone(store: Store) -> None:
 
     store.sweep()
 
-    view = store.views.run(corrupt)
+    view = store.views.load_run(corrupt)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.CORRUPT_STATE)
     assert store.sweep().calls_lost == 0
 
@@ -729,12 +729,12 @@ def test_a_run_that_is_broken_off_ends_whoever_holds_it(store: Store) -> None:
     claim = store.call(run_id, 1)
     failure = Failure(kind="internal_error", message="a defect")
 
-    store.runs.break_off(run_id, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
+    store.runs.end_broken(run_id, ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
 
-    assert store.views.run(run_id).exit_reason == "internal_error"
+    assert store.views.load_run(run_id).exit_reason == "internal_error"
     with pytest.raises(LeaseLost):
         store.calls.settle(claim, settlement())
-    assert store.runs.break_off(run_id, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure)) == []
+    assert store.runs.end_broken(run_id, ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=failure)) == []
     check(store)
 
 
@@ -774,7 +774,7 @@ def test_workers_long_gone_are_forgotten(store: Store) -> None:
 
     with store.database.read() as connection:
         assert connection.execute(sa.select(workers.c.name)).scalars().all() == ["alive"]
-    assert [worker["name"] for worker in store.workers.alive()] == ["alive"]
+    assert [worker["name"] for worker in store.workers.list_alive()] == ["alive"]
 
 
 def test_a_claim_of_a_worker_that_was_forgotten_is_lost_like_any_other(store: Store) -> None:

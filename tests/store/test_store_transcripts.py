@@ -25,13 +25,13 @@ P = Replay.PURE
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Every range of rows that was read from the database."""
     ranges: list[tuple[int, int]] = []
-    read = transcripts_module.read_messages
+    read = transcripts_module.load_messages
 
     def counted(connection: Any, session_pk: int, first: int, last: int) -> list[Message]:
         ranges.append((first, last))
         return read(connection, session_pk, first, last)
 
-    monkeypatch.setattr(transcripts_module, "read_messages", counted)
+    monkeypatch.setattr(transcripts_module, "load_messages", counted)
     return ranges
 
 
@@ -143,7 +143,7 @@ def test_of_many_short_sessions_the_last_ones_are_remembered(store: Store, monke
 
     for pk in (first, second, first, third):
         cache.load(pk, 1)
-        store.runs.session_of(pk)
+        store.runs.load_session_context(pk)
 
     assert list(cache._kept) == list(store.runs._sessions) == [first, third]
 
@@ -156,8 +156,8 @@ def test_large_rows_read_like_small_ones(store: Store) -> None:
     store.answer(run_id, ModelReply(text=large))
 
     assert [row["content"] for row in store.bodies(run_id)] == [large, None, large, large]
-    assert store.views.run(run_id).output == large
-    answered = store.views.events_after(run_id, 0)[-2]
+    assert store.views.load_run(run_id).output == large
+    answered = store.views.list_events_after(run_id, 0)[-2]
     assert answered.data["text"] == large
 
 

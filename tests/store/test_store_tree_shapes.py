@@ -7,7 +7,7 @@ from support.store import Store, asks
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.runs.runs import RunNotFound
-from hermes_worker.store.runs.tree_shapes import read_tree
+from hermes_worker.store.runs.tree_shapes import load_tree
 
 
 def test_every_run_of_a_tree_is_shown_from_each_of_them(store: Store) -> None:
@@ -17,7 +17,7 @@ def test_every_run_of_a_tree_is_shown_from_each_of_them(store: Store) -> None:
     [grandchild] = store.delegate(first, 1)
     store.submit()
 
-    shapes = [read_tree(store.database, run_id) for run_id in (root, first, second, grandchild)]
+    shapes = [load_tree(store.database, run_id) for run_id in (root, first, second, grandchild)]
     assert all(shape == shapes[0] for shape in shapes)
     [shape, *_] = shapes
     assert shape.total == 4
@@ -35,7 +35,7 @@ def test_every_run_of_a_tree_is_shown_from_each_of_them(store: Store) -> None:
 
 def test_a_run_that_delegated_nothing_is_a_tree(store: Store) -> None:
     run_id = store.submit().run_id
-    shape = read_tree(store.database, run_id)
+    shape = load_tree(store.database, run_id)
     assert (shape.total, [node.run.run_id for node in shape.nodes]) == (1, [run_id])
 
 
@@ -45,7 +45,7 @@ def test_the_turn_that_a_background_answer_began_stands_below_its_cause(store: S
     store.answer(root)
     store.answer(child)
 
-    shape = read_tree(store.database, child)
+    shape = load_tree(store.database, child)
     assert shape.total == 3
     assert [node.parent_run_id for node in shape.nodes] == [None, root, root]
     assert [node.call is not None for node in shape.nodes] == [False, True, False]
@@ -55,11 +55,11 @@ def test_the_turn_that_a_background_answer_began_stands_below_its_cause(store: S
 def test_a_tree_that_is_too_large_shows_its_oldest_runs(store: Store) -> None:
     root = store.with_tools(Replay.PURE)
     children = store.delegate(root, 5)
-    shape = read_tree(store.database, children[4], limit=3)
+    shape = load_tree(store.database, children[4], limit=3)
     assert shape.total == 6
     assert [node.run.run_id for node in shape.nodes] == [root, *children[:2]]
 
 
 def test_a_tree_of_nobody_is_not_found(store: Store) -> None:
     with pytest.raises(RunNotFound):
-        read_tree(store.database, "run_x")
+        load_tree(store.database, "run_x")

@@ -18,7 +18,7 @@ from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.runs.runs import RunNotFound
-from hermes_worker.store.runs.trees import TreeEvent, Trees, in_order
+from hermes_worker.store.runs.trees import TreeEvent, Trees, sort_events
 from hermes_worker.store.tables import tree_events
 
 
@@ -46,11 +46,11 @@ def place(found: list[TreeEvent], run_id: str, name: str) -> int:
 def test_the_events_of_a_tree_have_one_order_without_gaps(store: Store) -> None:
     root, child, grandchild = tree(store)
     finish(store, grandchild, child, root)
-    found = Trees(store.database).events_after(root, 0)
+    found = Trees(store.database).list_events_after(root, 0)
     assert [event.seq for event in found] == list(range(1, len(found) + 1))
     for run_id in (root, child, grandchild):
         own = [event.event for event in found if event.run_id == run_id]
-        assert own == store.views.events_after(run_id, 0)
+        assert own == store.views.list_events_after(run_id, 0)
     assert {(event.run_id, event.parent_run_id, event.depth) for event in found} == {
         (root, None, 0),
         (child, root, 1),
@@ -64,16 +64,16 @@ def test_the_events_of_a_tree_have_one_order_without_gaps(store: Store) -> None:
 def test_numbers_are_given_once_and_are_the_same_for_every_reader_and_from_every_run(store: Store) -> None:
     root, child, grandchild = tree(store)
     trees = Trees(store.database)
-    early = trees.events_after(grandchild, 0)
+    early = trees.list_events_after(grandchild, 0)
     assert not trees.is_over(root)
     finish(store, grandchild, child, root)
-    late = trees.events_after(child, early[-1].seq)
+    late = trees.list_events_after(child, early[-1].seq)
     assert [event.seq for event in [*early, *late]] == list(range(1, len(early) + len(late) + 1))
-    assert trees.events_after(root, 0) == [*early, *late]
-    assert trees.events_after(root, 0, limit=3) == early[:3]
+    assert trees.list_events_after(root, 0) == [*early, *late]
+    assert trees.list_events_after(root, 0, limit=3) == early[:3]
     assert trees.is_over(child)
     with pytest.raises(RunNotFound):
-        trees.events_after("run_x", 0)
+        trees.list_events_after("run_x", 0)
     with pytest.raises(RunNotFound):
         trees.is_over("run_x")
 
@@ -94,7 +94,7 @@ def test_readers_that_number_at_the_same_time_agree(postgres_store: Store) -> No
         seen: list[tuple[int, str, int]] = []
         while True:
             is_over = trees.is_over(root)
-            found = trees.events_after(root, len(seen), limit=7)
+            found = trees.list_events_after(root, len(seen), limit=7)
             seen += [(event.seq, event.run_id, event.event.seq) for event in found]
             if is_over and not found:
                 return seen
@@ -115,7 +115,7 @@ def test_an_event_that_is_dated_back_stays_behind_the_one_before_it() -> None:
         return SimpleNamespace(run_pk=run_pk, seq=seq, at=at, depth=depth)
 
     rows = [event(1, 1, 10.0, 0), event(1, 2, 5.0, 0), event(1, 3, 20.0, 0), event(2, 1, 11.0, 1), event(2, 2, 20.0, 1)]
-    assert [(row.run_pk, row.seq) for row in in_order(rows)] == [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3)]
+    assert [(row.run_pk, row.seq) for row in sort_events(rows)] == [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3)]
 
 
 # --- budget ----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_an_event_that_is_dated_back_stays_behind_the_one_before_it() -> None:
 def test_the_budget_says_what_is_reserved_and_spent_and_by_whom(store: Store) -> None:
     root, child, grandchild = tree(store, iterations_max=10, tokens_max=1_000)
     store.turn(grandchild)
-    found = Trees(store.database).budget(root)
+    found = Trees(store.database).load_budget(root)
     assert found.owner_run_id == root
     dimensions = {dimension: rest for dimension, *rest in found.dimensions()}
     assert dimensions[Dimension.ITERATIONS] == [10, 1, 2]
@@ -136,7 +136,7 @@ def test_the_budget_says_what_is_reserved_and_spent_and_by_whom(store: Store) ->
     assert (share.run_id, share.index, share.status) == (child, 0, RunStatus.WAITING_FOR_CHILDREN)
     assert (share.spent.iterations, share.spent.tokens, share.spent.tool_calls) == (1, 15, 1)
     assert (share.reserved.iterations, share.reserved.tokens) == (1, 15)
-    below = Trees(store.database).budget(child)
+    below = Trees(store.database).load_budget(child)
     assert (below.owner_run_id, below.budget, below.children[0].run_id) == (root, found.budget, grandchild)
 
 
@@ -145,7 +145,7 @@ def test_what_children_cost_rolls_up_to_every_run_above_them(store: Store) -> No
     cost = Cost(usd=Decimal("0.25"), status=CostStatus.ESTIMATED)
     store.runs.commit_reply(store.turn(grandchild), asks().reply, (), cost)
     store.runs.commit_reply(store.turn(child), asks().reply, (), Cost(usd=None, status=CostStatus.UNKNOWN))
-    found = Trees(store.database).budget(root)
+    found = Trees(store.database).load_budget(root)
     assert found.children[0].spent.nano_usd == 250_000_000
     assert found.children[0].has_unknown_cost
     assert found.budget.spent.nano_usd == 250_000_000
@@ -154,11 +154,11 @@ def test_what_children_cost_rolls_up_to_every_run_above_them(store: Store) -> No
 
 def test_a_run_alone_has_its_own_model_calls_and_no_children(store: Store) -> None:
     run_id = store.with_tools(Replay.PURE, iterations_max=7)
-    found = Trees(store.database).budget(run_id)
+    found = Trees(store.database).load_budget(run_id)
     assert (found.owner_run_id, list(found.children), found.children_total) == (run_id, [], 0)
     assert next(found.dimensions()) == (Dimension.ITERATIONS, 7, 0, 1)
     with pytest.raises(RunNotFound):
-        Trees(store.database).budget("run_x")
+        Trees(store.database).load_budget("run_x")
 
 
 # --- stop ------------------------------------------------------------------------------------------------------------
@@ -188,6 +188,6 @@ def test_children_that_wait_for_a_place_are_stopped_without_a_model_call(store: 
     children = store.delegate(root, 5, children_max=2)
     store.runs.stop_tree(root)
     assert {store.status(child) for child in children} == {RunStatus.CANCELLED}
-    assert [store.views.run(child).iteration for child in children] == [0] * 5
+    assert [store.views.load_run(child).iteration for child in children] == [0] * 5
     assert all(not store.due(child) for child in children)
     check(store)

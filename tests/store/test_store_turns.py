@@ -28,7 +28,7 @@ def test_a_run_with_an_answer_completes(store: Store) -> None:
 
     assert store.answer(run_id) == []
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason, view.output) == (RunStatus.COMPLETED, "text_response", "done")
     assert (view.usage, view.iteration) == (Usage(input=3, output=2), 1)
     assert view.started_at is not None and view.finished_at is not None
@@ -89,7 +89,7 @@ def test_a_reply_whose_claim_was_taken_over_is_refused_and_writes_nothing(store:
 
     store.runs.commit_reply(successor, ANSWER, ())
     assert [row.get("content") for row in store.bodies(run_id)] == ["hello", "done"]
-    usage = store.views.run(run_id).usage
+    usage = store.views.load_run(run_id).usage
     assert (usage.total, usage.unknown_attempts) == (ANSWER.usage.total, 1)
     check(store)
 
@@ -104,7 +104,7 @@ def test_a_commit_that_is_repeated_after_an_unknown_outcome_counts_once(store: S
     with pytest.raises(LeaseLost):
         store.runs.commit_reply(claim, asked.reply, asked.calls)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.iteration, view.usage) == (1, asked.reply.usage)
     assert len(store.bodies(run_id)) == 2
     check(store)
@@ -121,8 +121,8 @@ def test_a_commit_that_failed_half_way_leaves_nothing_and_can_be_repeated(store:
 
     with pytest.raises(sa.exc.IntegrityError):
         store.runs.commit_reply(claim, asked.reply, asked.calls)
-    assert store.views.run(run_id).iteration == 0
-    assert store.views.calls(run_id) == []
+    assert store.views.load_run(run_id).iteration == 0
+    assert store.views.list_calls(run_id) == []
 
     with store.database.write() as connection:
         connection.execute(sa.delete(messages).where(messages.c.session_pk == session_pk, messages.c.seq == 2))
@@ -145,7 +145,7 @@ def test_a_failed_model_call_fails_the_run_visibly(store: Store) -> None:
 
     store.runs.commit_failure(store.turn(run_id), FAILED)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, "all_retries_exhausted_no_response")
     assert (view.failure_kind, view.error) == ("timeout", "the model did not answer")
     assert store.event_names(run_id) == ["run.failed"]
@@ -183,8 +183,8 @@ def test_the_usage_of_every_reply_is_added_once(store: Store) -> None:
         store.settle(run_id)
     store.answer(run_id)
 
-    assert store.views.run(run_id).usage == Usage(input=33, output=17)
-    assert store.views.run(run_id).iteration == 4
+    assert store.views.load_run(run_id).usage == Usage(input=33, output=17)
+    assert store.views.load_run(run_id).iteration == 4
     check(store)
 
 
@@ -198,7 +198,7 @@ def test_a_summary_that_asks_for_tools_although_it_may_not_still_ends_the_run_in
     hints = store.runs.commit_reply(store.turn(run_id), replace(asked.reply, text="what I know"), asked.calls)
 
     assert hints == []
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason, view.output) == (
         RunStatus.COMPLETED,
         "max_iterations_reached",
@@ -232,7 +232,7 @@ def test_a_failure_message_that_no_database_can_hold_is_kept_as_well_as_it_can_b
 
     store.runs.commit_failure(store.turn(run_id), failed)
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert view.exit_reason == "model_call_refused"
     assert view.error is not None and view.error.startswith(text[:3])
     check(store)
@@ -248,7 +248,7 @@ def test_what_the_model_and_the_tools_say_is_kept_whatever_it_is(store: Store, t
 
     said = [row["content"] for row in store.bodies(run_id)]
     assert said == [expected, None, expected, expected]
-    assert store.views.run(run_id).output == expected
+    assert store.views.load_run(run_id).output == expected
 
 
 def test_a_run_of_a_newer_state_version_is_left_to_a_newer_worker(store: Store) -> None:
@@ -269,11 +269,11 @@ def test_a_stop_beside_a_reply_is_seen_by_the_reply(store: Store) -> None:
     asked = asks(Replay.ONCE)
     assert store.runs.commit_reply(claim, replace(asked.reply, text="half a thought"), asked.calls) == []
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.CANCELLED, "interrupted_during_api_call")
     assert view.usage == asked.reply.usage  # it was paid for
     assert "half a thought" not in json.dumps(store.bodies(run_id))
-    assert store.views.calls(run_id) == []
+    assert store.views.list_calls(run_id) == []
     check(store)
 
 

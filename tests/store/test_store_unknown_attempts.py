@@ -15,19 +15,19 @@ from support.store import ANSWER, EMPTY, POLICY, Store, asks, check
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.metering import OUTPUT_TOKENS_ASSUMED, tokens_in
-from hermes_worker.core.pricing import Cost, CostStatus, Spent, cost_of, own_price
+from hermes_worker.core.metering import OUTPUT_TOKENS_ASSUMED, estimate_tokens
+from hermes_worker.core.pricing import Cost, CostStatus, Spent, compute_cost, parse_own_price
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
-from hermes_worker.lab.audit import audit
+from hermes_worker.lab.audit import check_invariants
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim
 from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.store.tables import budgets, runs
 
-PRICES = dict([own_price("custom:scripted=1/10")])
+PRICES = dict([parse_own_price("custom:scripted=1/10")])
 KNOWN = Cost(usd=Decimal("0.001"), status=CostStatus.ESTIMATED)
-BROKEN = ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=Failure(kind="corrupt_state", message="no"))
+BROKEN = ev.RunBroken(reason=ExitReason.CORRUPT_STATE, failure=Failure(kind="corrupt_state", message="no"))
 
 
 def lose(store: Store, run_id: str) -> IterationClaim:
@@ -40,13 +40,13 @@ def lose(store: Store, run_id: str) -> IterationClaim:
 
 
 def unknown(store: Store, run_id: str) -> tuple[int, int, int]:
-    usage = store.views.run(run_id).usage
+    usage = store.views.load_run(run_id).usage
     return usage.unknown_attempts, usage.unknown_input, usage.unknown_output
 
 
 def transcript_tokens(store: Store, run_id: str) -> int:
-    head = tokens_in(["You are a test.", "[]"])
-    return head + tokens_in([row.body for row in store.views.transcript(run_id)])
+    head = estimate_tokens(["You are a test.", "[]"])
+    return head + estimate_tokens([row.body for row in store.views.load_transcript(run_id)])
 
 
 def test_a_takeover_books_one_attempt_as_large_as_the_stored_transcript(store: Store) -> None:
@@ -61,7 +61,7 @@ def test_a_takeover_books_one_attempt_as_large_as_the_stored_transcript(store: S
         store.runs.release_iteration(late, Spent(usage=Usage(unknown_attempts=1)))
     store.answer(run_id)
     assert unknown(store, run_id) == (1, size, OUTPUT_TOKENS_ASSUMED)
-    assert store.views.run(run_id).usage.total == ANSWER.usage.total
+    assert store.views.load_run(run_id).usage.total == ANSWER.usage.total
     check(store)
 
 
@@ -86,7 +86,7 @@ def test_rows_that_a_compaction_stands_for_were_not_sent_again(store: Store) -> 
     store.settle(run_id, text="x" * 40_000)
     body = json.dumps({"_compacted": {"head": 1, "through": 3, "summary": "s"}, "content": "short", "role": "user"})
     row = CompactionRow(body=body.replace('": ', '":'), rows=2, number=1, usage=Usage())
-    store.runs.commit_compacted(store.turn(run_id), ev.AskedAgain(memory=None, is_counted=False), row)
+    store.runs.commit_compaction(store.turn(run_id), ev.AskedAgain(memory=None, is_counted=False), row)
     lose(store, run_id)
     assert unknown(store, run_id)[1] < 1_000
 
@@ -104,8 +104,8 @@ def too_long(store: Store, run_id: str) -> None:
 
 
 def broken_off(store: Store, run_id: str) -> None:
-    store.runs.break_off(run_id, BROKEN)
-    store.runs.break_off(run_id, BROKEN)
+    store.runs.end_broken(run_id, BROKEN)
+    store.runs.end_broken(run_id, BROKEN)
 
 
 def forced_to_end(store: Store, run_id: str) -> None:
@@ -155,7 +155,7 @@ def test_what_its_holder_sent_in_vain_is_booked_with_whatever_ends_the_claim(sto
     store.runs.release_iteration(store.turn(run_id), spent)
     failure = ev.ModelFailed(failure=Failure(kind="timeout", message="late"), exit_reason=ExitReason.MODEL_CALL_REFUSED)
     store.runs.commit_failure(store.turn(run_id), failure, spent)
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.usage.unknown_attempts, view.usage.unknown_input, view.usage.unknown_output) == (2, 20, 8)
     assert (view.cost_usd, view.doubtful_cost_usd, view.cost_status) == (0, 1, CostStatus.UNKNOWN)
     with store.database.read() as connection:
@@ -170,18 +170,18 @@ def test_attempts_whose_outcome_nobody_knows_use_up_a_limit_of_tokens(store: Sto
     claim = store.turn(run_id)
     assert claim.loaded.run.exhausted == "tokens"
     store.runs.commit_reply(claim, ANSWER, ())
-    assert store.views.run(run_id).exit_text == "budget_exhausted(tokens)"
+    assert store.views.load_run(run_id).exit_text == "budget_exhausted(tokens)"
 
 
 def test_a_lost_attempt_is_priced_and_counts_against_a_limit_of_dollars(store: Store) -> None:
     def pricing(model: str, position: int, usage: Usage) -> Cost:
         assert position == 0
-        return cost_of(usage, provider="custom", model=model, own_prices=PRICES)
+        return compute_cost(usage, provider="custom", model=model, own_prices=PRICES)
 
     sweeping = replace(store, sweeper=Sweeper(store.database, POLICY, pricing))
     run_id = store.submit(nano_usd_max=20_000_000, attempts_max=9).run_id
     lose(sweeping, run_id)
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     # 1,000 tokens of output at 10 dollars a million, with the margin of an estimate, and a little input.
     assert Decimal("0.015") < view.doubtful_cost_usd < Decimal("0.016")
     assert (view.cost_usd, view.cost_status) == (0, CostStatus.UNKNOWN)
@@ -205,7 +205,7 @@ def test_a_tree_counts_what_its_root_and_its_children_may_have_spent(store: Stor
     store.ask_tools(root, asks(Replay.PURE))
     [child] = store.delegate(root, 1)
     lose(store, child)
-    tree = Trees(store.database).budget(root)
+    tree = Trees(store.database).load_budget(root)
     certain = 2 * asks().reply.usage.total
     of_root, of_child = sum(unknown(store, root)[1:]), sum(unknown(store, child)[1:])
     assert tree.budget.spent.tokens == certain + of_root + of_child
@@ -224,7 +224,7 @@ def test_a_reply_whose_cost_is_only_bounded_charges_the_bound(store: Store) -> N
     for _ in range(3):
         store.runs.commit_reply(store.turn(run_id), estimated, asks(Replay.PURE).calls, bounded)
         store.settle(run_id)
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.usage.total, view.usage.estimated) == (45, 45)
     assert (view.cost_usd, view.doubtful_cost_usd, view.cost_status) == (0, Decimal("4.5"), CostStatus.UNKNOWN)
     claim = store.turn(run_id)
@@ -242,6 +242,6 @@ def test_the_crash_lab_compares_what_is_booked_with_what_the_model_was_asked(
     lose(store, run_id)
     store.answer(run_id)
     store.answer(store.submit().run_id)
-    found = audit(store.database, tmp_path / "none", submitted=[run_id], expected={}, model_requests=asked)
+    found = check_invariants(store.database, tmp_path / "none", submitted=[run_id], expected={}, model_requests=asked)
     of = {finding.invariant: finding.broken for finding in found}
     assert of["model requests that stand in no total"] == broken

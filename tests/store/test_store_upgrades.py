@@ -11,7 +11,7 @@ from support.store import Store, asks, opened
 from support.upgrades import Rows, Upgrade, rows_of, steps
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.store.revisions import MIGRATIONS, newest
+from hermes_worker.store.revisions import MIGRATIONS, find_newest
 from hermes_worker.store.tables import (
     alert_targets,
     alerts,
@@ -374,10 +374,10 @@ def revised(tmp_path: Path, body: str) -> Upgrade:
     scripts = tmp_path / "scripts"
     shutil.copytree(MIGRATIONS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     (scripts / "versions" / "0999_sample.py").write_text(
-        f'import sqlalchemy as sa\nfrom alembic import op\n\nrevision = "0999"\ndown_revision = "{newest()}"\n\n\n'
+        f'import sqlalchemy as sa\nfrom alembic import op\n\nrevision = "0999"\ndown_revision = "{find_newest()}"\n\n\n'
         f"def upgrade():\n    {body}\n"
     )
-    return Upgrade(scripts, newest(), "0999")
+    return Upgrade(scripts, find_newest(), "0999")
 
 
 @pytest.mark.parametrize("body", ALLOWED.values(), ids=ALLOWED)

@@ -17,9 +17,9 @@ from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.questions import APPROVED_KEY, Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.runs.control import Control
-from hermes_worker.store.runs.runs import find
+from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.runs.waits import (
     ApprovalAnswer,
     NothingAsked,
@@ -41,8 +41,8 @@ def test_a_call_that_needs_permission_parks_its_run_and_nobody_holds_it(store: S
     run_id = parked(store)
     assert store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
     assert store.due(run_id) == []
-    assert [call.status for call in store.views.calls(run_id)] == [CallStatus.WAITING]
-    [wait] = Waits(store.database).open()
+    assert [call.status for call in store.views.list_calls(run_id)] == [CallStatus.WAITING]
+    [wait] = Waits(store.database).list_open()
     assert (wait.run_id, wait.tool, wait.request["command"]) == (run_id, "tool0", "rm -r build")
     assert store.event_names(run_id)[-2:] == ["approval.request", "run.waiting"]
     check(store)
@@ -50,33 +50,33 @@ def test_a_call_that_needs_permission_parks_its_run_and_nobody_holds_it(store: S
 
 def test_an_approved_call_runs_with_the_arguments_that_were_shown(store: Store) -> None:
     run_id = parked(store)
-    [hint] = Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
+    [hint] = Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     assert isinstance(hint.effect, RunTool)
     assert store.status(run_id) is RunStatus.RUNNING
     claim = store.call(run_id)
     assert claim.is_approved
     assert claim.request.arguments == '{"command":"rm -r build"}'
     assert "approval.responded" in store.event_names(run_id)
-    assert Waits(store.database).open() == []
+    assert Waits(store.database).list_open() == []
     check(store)
 
 
 def test_who_answered_is_recorded(store: Store) -> None:
     allowed, answered, forgotten = parked(store), parked(store, QUESTION), parked(store)
     questions = Waits(store.database)
-    assert questions.answers(allowed) == []
-    questions.approve(allowed, Choice.SESSION, by="cli:anna")
+    assert questions.list_answers(allowed) == []
+    questions.approve(allowed, ApprovalChoice.SESSION, by="cli:anna")
     questions.reply(answered, "2", by="api:key-0a1b2c3d\x1b")
     store.let_pass(3_601)
     store.sweep()
-    told = [(run_id, questions.answers(run_id)) for run_id in (allowed, answered, forgotten)]
+    told = [(run_id, questions.list_answers(run_id)) for run_id in (allowed, answered, forgotten)]
     assert [(answer.outcome, answer.by, answer.tool) for _, [answer] in told] == [
         ("session", "cli:anna", "tool0"),
         ("answered", "api:key-0a1b2c3d\x1b", "tool0"),
         ("expired", "timeout", "tool0"),
     ]
     for run_id, [answer] in told:
-        [event] = [event for event in store.views.events_after(run_id, 0) if event.name.endswith(".responded")]
+        [event] = [event for event in store.views.list_events_after(run_id, 0) if event.name.endswith(".responded")]
         assert event.data["by"] == answer.by
 
 
@@ -87,7 +87,7 @@ def test_who_stopped_paused_or_steered_a_run_stands_in_its_events(store: Store) 
     control.pause(run_id, by="cli:bob")
     control.resume(run_id, by="cli:carl")
     store.runs.stop_tree(run_id, by="api:key-0a1b2c3d")
-    told = [(event.name, event.data["by"]) for event in store.views.events_after(run_id, 0) if "by" in event.data]
+    told = [(event.name, event.data["by"]) for event in store.views.list_events_after(run_id, 0) if "by" in event.data]
     assert told[:3] == [("run.steered", "cli:anna"), ("run.waiting", "cli:bob"), ("run.resumed", "cli:carl")]
     assert {by for _, by in told[3:]} == {"api:key-0a1b2c3d"}
     assert told[3:]
@@ -95,13 +95,13 @@ def test_who_stopped_paused_or_steered_a_run_stands_in_its_events(store: Store) 
 
 def test_arguments_can_be_changed_with_the_approval(store: Store) -> None:
     run_id = parked(store)
-    Waits(store.database).approve(run_id, Choice.ONCE, arguments='{"command":"ls"}', by="cli:tester")
+    Waits(store.database).approve(run_id, ApprovalChoice.ONCE, arguments='{"command":"ls"}', by="cli:tester")
     assert store.call(run_id).request.arguments == '{"command":"ls"}'
 
 
 def test_a_denied_call_is_settled_with_the_reason_and_the_run_goes_on(store: Store) -> None:
     run_id = parked(store)
-    Waits(store.database).approve(run_id, Choice.DENY, reason="not here", by="cli:tester")
+    Waits(store.database).approve(run_id, ApprovalChoice.DENY, reason="not here", by="cli:tester")
     [result] = store.results(run_id)
     assert json.loads(result)["status"] == "denied"
     assert "not here" in result
@@ -116,7 +116,9 @@ def test_of_many_answers_one_counts(store: Store) -> None:
 
     def answer(number: int) -> bool:
         try:
-            Waits(store.database).approve(run_id, Choice.ONCE if number % 2 else Choice.DENY, by="cli:tester")
+            Waits(store.database).approve(
+                run_id, ApprovalChoice.ONCE if number % 2 else ApprovalChoice.DENY, by="cli:tester"
+            )
         except NothingAsked:
             return False
         return True
@@ -135,38 +137,38 @@ def test_an_answer_that_comes_late_is_none_to_the_next_question(store: Store, ki
 
     def answer(wait_id: int) -> None:
         if kind is WaitKind.APPROVAL:
-            questions.approve(run_id, Choice.ONCE, wait_id=wait_id, by="cli:tester")
+            questions.approve(run_id, ApprovalChoice.ONCE, wait_id=wait_id, by="cli:tester")
         else:
             questions.reply(run_id, "1", wait_id=wait_id, by="cli:tester")
 
     question = DANGER if kind is WaitKind.APPROVAL else QUESTION
     questions.ask(store.call(run_id, 0), question)
-    [first] = questions.open()
-    assert store.views.events_after(run_id, 0)[-2].data["wait_id"] == first.wait_id
+    [first] = questions.list_open()
+    assert store.views.list_events_after(run_id, 0)[-2].data["wait_id"] == first.wait_id
     answer(first.wait_id)
     if kind is WaitKind.APPROVAL:
         store.settle(run_id, 0)
     questions.ask(store.call(run_id, 1), question)
-    [second] = questions.open()
+    [second] = questions.list_open()
     for wrong in (first.wait_id, second.wait_id + 1):
         with pytest.raises(NothingAsked, match=str(wrong)):
             answer(wrong)
-    assert questions.open() == [second]
+    assert questions.list_open() == [second]
     answer(second.wait_id)
-    assert questions.open() == []
+    assert questions.list_open() == []
     check(store)
 
 
 def test_permission_for_the_session_and_for_good_are_remembered(store: Store) -> None:
     questions = Waits(store.database)
     run_id = parked(store)
-    questions.approve(run_id, Choice.SESSION, by="cli:tester")
+    questions.approve(run_id, ApprovalChoice.SESSION, by="cli:tester")
     claim = store.call(run_id)
-    assert store.calls.session_documents(claim.session_pk, [APPROVED_KEY]) == {APPROVED_KEY: ["recursive delete"]}
-    assert questions.terms(claim.run_pk).allowed == frozenset()
+    assert store.calls.load_documents(claim.session_pk, [APPROVED_KEY]) == {APPROVED_KEY: ["recursive delete"]}
+    assert questions.load_terms(claim.run_pk).allowed == frozenset()
     other = parked(store)
-    questions.approve(other, Choice.ALWAYS, by="cli:tester")
-    assert questions.terms(store.call(other).run_pk).allowed == {"recursive delete"}
+    questions.approve(other, ApprovalChoice.ALWAYS, by="cli:tester")
+    assert questions.load_terms(store.call(other).run_pk).allowed == {"recursive delete"}
 
 
 SEVERAL: Final = replace(
@@ -177,39 +179,39 @@ SEVERAL: Final = replace(
 def test_every_danger_that_was_asked_about_is_remembered(store: Store) -> None:
     questions = Waits(store.database)
     run_id = parked(store, SEVERAL)
-    questions.approve(run_id, Choice.SESSION, by="cli:tester")
+    questions.approve(run_id, ApprovalChoice.SESSION, by="cli:tester")
     claim = store.call(run_id)
     named = sorted(SEVERAL.request["pattern_keys"])
-    assert store.calls.session_documents(claim.session_pk, [APPROVED_KEY]) == {APPROVED_KEY: named}
+    assert store.calls.load_documents(claim.session_pk, [APPROVED_KEY]) == {APPROVED_KEY: named}
     other = parked(store, SEVERAL)
-    questions.approve(other, Choice.ALWAYS, by="cli:tester")
-    assert questions.terms(store.call(other).run_pk).allowed == set(named)
+    questions.approve(other, ApprovalChoice.ALWAYS, by="cli:tester")
+    assert questions.load_terms(store.call(other).run_pk).allowed == set(named)
 
 
 def test_once_remembers_nothing(store: Store) -> None:
     questions = Waits(store.database)
     run_id = parked(store, SEVERAL)
-    questions.approve(run_id, Choice.ONCE, by="cli:tester")
+    questions.approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     claim = store.call(run_id)
-    assert store.calls.session_documents(claim.session_pk, [APPROVED_KEY]) == {}
-    assert questions.terms(claim.run_pk).allowed == frozenset()
+    assert store.calls.load_documents(claim.session_pk, [APPROVED_KEY]) == {}
+    assert questions.load_terms(claim.run_pk).allowed == frozenset()
 
 
 def test_what_a_chat_cannot_show_whole_is_not_allowed_from_it(store: Store) -> None:
     request = {**DANGER.request, "command": f"echo {'x' * 20_000}; rm -r build"}
     run_id = parked(store, replace(DANGER, request=request))
-    [wait] = Waits(store.database).open()
+    [wait] = Waits(store.database).list_open()
 
-    def answer(choice: Choice, *, is_from_chat: bool) -> None:
+    def answer(choice: ApprovalChoice, *, is_from_chat: bool) -> None:
         said = ApprovalAnswer(choice=choice, by="telegram:42", is_from_chat=is_from_chat)
         with store.database.write() as connection:
-            settle_approval(connection, find(connection, run_id), said, wait_id=wait.wait_id)
+            settle_approval(connection, find_run(connection, run_id), said, wait_id=wait.wait_id)
 
-    for choice in (Choice.ONCE, Choice.SESSION, Choice.ALWAYS):
+    for choice in (ApprovalChoice.ONCE, ApprovalChoice.SESSION, ApprovalChoice.ALWAYS):
         with pytest.raises(NotOffered, match=rf"too long to be shown here.*approvals show {wait.wait_id}'"):
             answer(choice, is_from_chat=True)
-    assert [each.wait_id for each in Waits(store.database).open()] == [wait.wait_id]
-    answer(Choice.ONCE, is_from_chat=False)
+    assert [each.wait_id for each in Waits(store.database).list_open()] == [wait.wait_id]
+    answer(ApprovalChoice.ONCE, is_from_chat=False)
     assert store.call(run_id).is_approved
     check(store)
 
@@ -217,16 +219,16 @@ def test_what_a_chat_cannot_show_whole_is_not_allowed_from_it(store: Store) -> N
 def test_who_follows_a_run_is_told_which_arguments_replaced_those_that_were_shown(store: Store) -> None:
     run_id = parked(store)
     changed = '{"command":"ls \u202egpj"}'
-    Waits(store.database).approve(run_id, Choice.ONCE, arguments=changed, by="cli:tester")
-    [answered] = [each for each in store.views.events_after(run_id, 0) if each.name == "approval.responded"]
+    Waits(store.database).approve(run_id, ApprovalChoice.ONCE, arguments=changed, by="cli:tester")
+    [answered] = [each for each in store.views.list_events_after(run_id, 0) if each.name == "approval.responded"]
     assert answered.data["changed_arguments"] == '{"command":"ls <U+202E>gpj"}'
 
 
 def test_marks_that_nobody_sees_are_shown_in_the_event_that_asks(store: Store) -> None:
     run_id = parked(store, replace(DANGER, request={**DANGER.request, "command": "rm -r \u202ex\u200b"}))
-    [asked] = [each for each in store.views.events_after(run_id, 0) if each.name == "approval.request"]
+    [asked] = [each for each in store.views.list_events_after(run_id, 0) if each.name == "approval.request"]
     assert asked.data["command"] == "rm -r <U+202E>x<U+200B>"
-    assert store.views.calls(run_id)
+    assert store.views.list_calls(run_id)
 
 
 def test_nobody_answering_means_no(store: Store) -> None:
@@ -240,7 +242,7 @@ def test_nobody_answering_means_no(store: Store) -> None:
     assert "Nobody approved" in result
     assert store.status(run_id) is RunStatus.RUNNING
     with pytest.raises(NothingAsked):
-        Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
+        Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     check(store)
 
 
@@ -274,7 +276,7 @@ def test_a_stop_ends_a_waiting_run_at_once_and_closes_its_question(store: Store)
     with store.database.read() as connection:
         assert connection.execute(sa.select(waits.c.outcome)).scalars().all() == ["cancelled"]
     with pytest.raises(NotWaiting):
-        Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
+        Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     check(store)
 
 
@@ -286,7 +288,7 @@ def test_a_claim_that_was_lost_asks_nothing(store: Store) -> None:
     store.sweep()
     with pytest.raises(LeaseLost):
         Waits(store.database).ask(claim, DANGER)
-    assert Waits(store.database).open() == []
+    assert Waits(store.database).list_open() == []
 
 
 def test_a_run_is_parked_only_when_its_other_calls_are_done(store: Store) -> None:
@@ -296,7 +298,7 @@ def test_a_run_is_parked_only_when_its_other_calls_are_done(store: Store) -> Non
     assert store.status(run_id) is RunStatus.RUNNING
     store.settle(run_id, 1)
     assert store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
-    Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
+    Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     store.settle(run_id, 0)
     store.answer(run_id)
     assert store.status(run_id) is RunStatus.COMPLETED

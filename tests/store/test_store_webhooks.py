@@ -28,7 +28,7 @@ def test_a_route_is_added_once_replaced_and_removed(store: Store) -> None:
     with pytest.raises(RouteExists):
         webhooks.add("r", "other", "{}")
     webhooks.add("r", "other", '{"prompt":"p"}', replaces=True)
-    (row,) = webhooks.all()
+    (row,) = webhooks.list_routes()
     assert (row.name, row.secret, row.definition) == ("r", "other", '{"prompt":"p"}')
     assert "other" not in repr(row)
     webhooks.remove("r")
@@ -48,33 +48,33 @@ def test_the_rate_is_exact_when_many_come_at_once(store: Store) -> None:
 def test_an_event_is_owed_once_when_it_comes_twice_at_once(store: Store) -> None:
     outbox = Deliveries(store.database)
     with ThreadPoolExecutor(8) as pool:
-        owed = list(pool.map(lambda _: outbox.owe_once(event("e1"), ["local"], "text"), range(8)))
+        owed = list(pool.map(lambda _: outbox.enqueue_once(event("e1"), ["local"], "text"), range(8)))
     assert [hints is None for hints in owed].count(False) == 1
     assert len(Deliveries(store.database).list()) == 1
     nameless = event(None)
-    assert outbox.owe_once(nameless, ["local"], "text") != outbox.owe_once(nameless, ["local"], "text")
+    assert outbox.enqueue_once(nameless, ["local"], "text") != outbox.enqueue_once(nameless, ["local"], "text")
 
 
 def test_an_id_or_a_signature_of_another_event_is_no_duplicate(store: Store) -> None:
     outbox = Deliveries(store.database)
-    assert outbox.owe_once(event("e1", proof="p"), ["local"], "text") is not None
+    assert outbox.enqueue_once(event("e1", proof="p"), ["local"], "text") is not None
     with pytest.raises(IdempotencyConflict):
-        outbox.owe_once(event("e1", fingerprint="other"), ["local"], "text")
+        outbox.enqueue_once(event("e1", fingerprint="other"), ["local"], "text")
     with pytest.raises(RequestReplayed):
-        outbox.owe_once(event("e2", proof="p"), ["local"], "text")
-    assert outbox.owe_once(replace(event("e1", proof="p"), source="webhook:s"), ["local"], "text") is not None
+        outbox.enqueue_once(event("e2", proof="p"), ["local"], "text")
+    assert outbox.enqueue_once(replace(event("e1", proof="p"), source="webhook:s"), ["local"], "text") is not None
     assert len(Deliveries(store.database).list()) == 2
 
 
 def test_events_long_past_are_forgotten(store: Store) -> None:
     webhooks, outbox = Webhooks(store.database), Deliveries(store.database)
     webhooks.admit("r", 7)
-    outbox.owe_once(event("e1", proof="p"), ["local"], "text")
+    outbox.enqueue_once(event("e1", proof="p"), ["local"], "text")
     store.let_pass(90_000)
-    list(Pruner(store.database, DEFAULT_RULES).steps())
+    list(Pruner(store.database, DEFAULT_RULES).prune_stepwise())
     with store.database.read() as connection:
         assert connection.execute(sa.select(webhook_events)).all() == []
-    assert outbox.owe_once(event("e1", proof="p"), ["local"], "text") is not None
+    assert outbox.enqueue_once(event("e1", proof="p"), ["local"], "text") is not None
 
 
 def test_secrets_are_stored_anew_unless_the_route_was_changed_meanwhile(store: Store) -> None:
@@ -88,4 +88,4 @@ def test_secrets_are_stored_anew_unless_the_route_was_changed_meanwhile(store: S
         return None if row.name == "c" else row.secret.upper()
 
     assert webhooks.reseal(change) == 1
-    assert [row.secret for row in webhooks.all()] == ["SECRET OF A", "another", "secret of c"]
+    assert [row.secret for row in webhooks.list_routes()] == ["SECRET OF A", "another", "secret of c"]

@@ -13,23 +13,23 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.features.webhooks.rows import Webhooks
 from hermes_worker.store.access.logins import Logins
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.engine.texts import plain
+from hermes_worker.store.engine.storable_texts import make_storable
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.tables import webhook_events
 
 BAD = ["a\0b", "a\ud800b"]
 LOOK_UPS: dict[str, Callable[[Store, str], Any]] = {
-    "a run": lambda store, text: store.views.run(text),
-    "the beginning of an id": lambda store, text: store.views.full_id(text),
-    "the runs of a session": lambda store, text: store.views.runs(session_id=text),
+    "a run": lambda store, text: store.views.load_run(text),
+    "the beginning of an id": lambda store, text: store.views.complete_id(text),
+    "the runs of a session": lambda store, text: store.views.list_runs(session_id=text),
     "a run to stop": lambda store, text: store.runs.stop_tree(text),
     "a job": lambda store, text: Jobs(store.database).get(text),
     "a delivery": lambda store, text: Deliveries(store.database).get(text),
-    "a target": lambda store, text: Deliveries(store.database).why_dead(text),
+    "a target": lambda store, text: Deliveries(store.database).find_dead_reason(text),
     "a route": lambda store, text: Webhooks(store.database).find(text),
     "a tenant": lambda store, text: Tenants(store.database).require_tenant(text),
-    "the keys of a tenant": lambda store, text: Tenants(store.database).keys(text),
+    "the keys of a tenant": lambda store, text: Tenants(store.database).list_keys(text),
     "a login": lambda store, text: Logins(store.database).find(text),
 }
 
@@ -49,7 +49,7 @@ def test_what_is_called_so_is_found_under_the_same_text(store: Store, text: str)
     created = store.submit(session_id=text, idempotency_key=text, fingerprint="f", model=text)
     again = store.submit(session_id=text, idempotency_key=text, fingerprint="f", model=text)
     assert (again.run_id, again.was_replayed) == (created.run_id, True)
-    assert store.views.run(created.run_id).model == plain(text)
+    assert store.views.load_run(created.run_id).model == make_storable(text)
 
 
 def test_many_rows_at_once_are_made_plain_and_others_stay_the_same_object(store: Store) -> None:
@@ -64,4 +64,4 @@ def test_many_rows_at_once_are_made_plain_and_others_stay_the_same_object(store:
 
 @pytest.mark.parametrize("text", ["", "plain", "schön ☃ 🎉", "\ufffd"])
 def test_a_plain_text_stays_as_it_is(text: str) -> None:
-    assert plain(text) is text or plain(text) == text
+    assert make_storable(text) is text or make_storable(text) == text

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 from hermes_worker import settings as settings_module
-from hermes_worker.api.server import ApiServer, listen
+from hermes_worker.api.server import ApiServer, open_sockets
 from hermes_worker.system import faults
 from hermes_worker.wiring import open_client
 from support.patience import PATIENCE_S
@@ -34,6 +34,6 @@ def main(environ: dict[str, str], plan: str, ready: Connection) -> None:
     os.environ.clear()
     os.environ.update(environ)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    settings = settings_module.load()
-    faults.arm(plan)
-    ApiServer(open_client(settings), listen(settings.server), on_ready=ready.send).run()
+    settings = settings_module.load_settings()
+    faults.arm_faults(plan)
+    ApiServer(open_client(settings), open_sockets(settings.server), on_ready=ready.send).run()

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from hermes_worker import settings as settings_module
 from hermes_worker.store.jobs.jobs import Jobs
-from hermes_worker.worker.celery import celery_app
+from hermes_worker.worker.celery import build_celery_app
 from scheduler.beat import Scheduler
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -34,9 +34,9 @@ def main(name: str, environ: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environ)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    settings = settings_module.load()
+    settings = settings_module.load_settings()
     assert settings.broker.url and name.isalnum()
-    replica = Scheduler(app=celery_app(settings.broker.url), settings=settings)
+    replica = Scheduler(app=build_celery_app(settings.broker.url), settings=settings)
     assert replica._client
     jump = f"(select jump from clock_jumps where name = '{name}')"
     clock = f"(select t + coalesce({jump}, 0) from simulated_clock)"

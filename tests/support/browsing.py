@@ -24,25 +24,25 @@ from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.browser.chromium import (
     Chromium,
     NoBrowserHere,
+    explain_missing_extra,
     find_chromium,
-    missing_extra,
     require_confinement,
 )
-from hermes_worker.browser.declarations import browser_extension
-from hermes_worker.browser.host import browser_host
-from hermes_worker.browser.pages import Browsers
-from hermes_worker.browser.relay import Relay
+from hermes_worker.browser.declarations import build_browser_extension
+from hermes_worker.browser.host import build_browser_host
+from hermes_worker.browser.relay import BrowserRelay
+from hermes_worker.browser.visits import SessionBrowsers
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.extension import load
+from hermes_worker.extension import load_reference
 from hermes_worker.hosting.host import HostOptions
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
 from hermes_worker.store.resources import Resources
 from hermes_worker.store.tables import runs, sessions
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.sandbox.egress import EgressProxy
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
-from hermes_worker.workspaces.sandbox.network import Egress
+from hermes_worker.workspaces.sandbox.backends import Sandbox
+from hermes_worker.workspaces.sandbox.network import EgressRules
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
+from hermes_worker.workspaces.sandbox.proxy import EgressProxy
 from support.store import Store, opened
 
 
@@ -53,7 +53,7 @@ def lacking() -> str | None:
         require_confinement(Sandbox(SandboxMode.AUTO, SandboxPolicy()))
     except NoBrowserHere as error:
         return str(error)
-    return missing_extra()
+    return explain_missing_extra()
 
 
 class Site:
@@ -113,10 +113,10 @@ def judging(port: int) -> Callable[[HttpUrl, Sequence[str], UrlPolicy], tuple[st
 class Surfer:
     """A session's tools, in this process."""
 
-    def __init__(self, browsers: Browsers, session_id: str, folder: Path) -> None:
+    def __init__(self, browsers: SessionBrowsers, session_id: str, folder: Path) -> None:
         self._tools = {
-            tool.spec.name: load(tool.implementation)(browsers=browsers)
-            for tool in browser_extension(has_cdp=True).tools
+            tool.spec.name: load_reference(tool.implementation)(browsers=browsers)
+            for tool in build_browser_extension(has_cdp=True).tools
         }
         self._context = ToolContext(
             run_id="run_1",
@@ -170,7 +170,7 @@ class Stand:
         self.site = site
         self.folder = folder
         self.rows = Resources(store.database)
-        policy = SandboxPolicy(egress=Egress(ports=frozenset({80, 443, site.port})))
+        policy = SandboxPolicy(egress=EgressRules(ports=frozenset({80, 443, site.port})))
         self._sandbox = Sandbox(SandboxMode.AUTO, policy, proxy=EgressProxy(check=judging(site.port)))
         self._program = find_chromium(None)
         self._options = options
@@ -178,11 +178,11 @@ class Stand:
 
     def begin_host(self, **options: Any) -> None:
         given = HostOptions(**{"name": "stand", "folder": self.folder / "browsers", **self._options, **options})
-        self.host = browser_host(
+        self.host = build_browser_host(
             self.rows,
             lambda folder: Chromium(self._program, folder, self._sandbox),
             given,
-            lambda may_use: Relay("127.0.0.1", "127.0.0.1", may_use),
+            lambda may_use: BrowserRelay("127.0.0.1", "127.0.0.1", may_use),
         )
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self.host.run, args=(self._stopping,))
@@ -194,7 +194,7 @@ class Stand:
 
     def surfer(self, session_id: str | None = None) -> Surfer:
         """Of a session, new unless one is named, on a worker of its own."""
-        browsers = Browsers(self.rows, UrlPolicy(allows_private=True))
+        browsers = SessionBrowsers(self.rows, UrlPolicy(allows_private=True))
         return Surfer(browsers, session_id or new_session(self.store), self.folder)
 
 
@@ -318,7 +318,7 @@ def gone_within(seconds: float, folder: Path, *, with_profiles: bool = True) -> 
 def main() -> None:
     url, folder = sys.argv[1], Path(sys.argv[2])
     with opened(url, is_migrated=True) as store:
-        browsers = Browsers(Resources(store.database), UrlPolicy(allows_private=True))
+        browsers = SessionBrowsers(Resources(store.database), UrlPolicy(allows_private=True))
         for line in sys.stdin:
             session_id, tool, arguments = json.loads(line)
             said = Surfer(browsers, session_id, folder).do(tool, **arguments)

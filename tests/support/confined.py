@@ -15,31 +15,31 @@ import pytest
 
 from hermes_worker.workspaces.base import CommandResult
 from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.base import Rung
-from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspaces.sandbox.egress import EgressProxy
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
-from hermes_worker.workspaces.sandbox.landlock import Landlock
-from hermes_worker.workspaces.sandbox.network import Egress, Network
+from hermes_worker.workspaces.sandbox.bubblewrap import BubblewrapRung
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
+from hermes_worker.workspaces.sandbox.network import EgressRules, Network
 from hermes_worker.workspaces.sandbox.policy import (
     CommandLimits,
     Profile,
     SandboxMode,
     SandboxPolicy,
+    find_unseen,
     hidden_paths,
-    unseen,
 )
+from hermes_worker.workspaces.sandbox.proxy import EgressProxy
 
 SECRET = "tell-nobody-4711"
 _OTHERS_TASKS_MAX = 800
 """What else its user may start while a command runs: two tests at once that start three hundred processes, and more."""
-RUNGS: dict[str, Rung] = {"bubblewrap": Bubblewrap(), "landlock": Landlock()}
+RUNGS: dict[str, Rung] = {"bubblewrap": BubblewrapRung(), "landlock": LandlockRung()}
 
 
 def working(name: str) -> Rung:
     """The rung, or a skip that says why it cannot work on this machine."""
     rung = RUNGS[name]
-    if reason := rung.unavailable():
+    if reason := rung.find_unavailable():
         pytest.skip(f"{name}: {reason}")
     return rung
 
@@ -107,7 +107,7 @@ def furnish(folder: Path, secrets: Sequence[str] = SECRETS) -> tuple[Path, Path,
 def policy_of(home: Path, product: Path, profile: Profile) -> SandboxPolicy:
     """What a worker of this home asks for."""
     hidden = tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),)))
-    readable = unseen((sys.prefix, sys.base_prefix), profile, hidden)
+    readable = find_unseen((sys.prefix, sys.base_prefix), profile, hidden)
     return SandboxPolicy(profile=profile, readable=readable, hidden=hidden)
 
 
@@ -119,12 +119,15 @@ def machine(
     profile: Profile = Profile.WORKSTATION,
     network: Network = Network.OPEN,
     limits: CommandLimits | None = None,
-    egress: Egress | None = None,
+    egress: EgressRules | None = None,
     proxy: EgressProxy | None = None,
 ) -> Iterator[Machine]:
     home, product, root = furnish(folder)
     policy = replace(
-        policy_of(home, product, profile), network=network, limits=limits or CommandLimits(), egress=egress or Egress()
+        policy_of(home, product, profile),
+        network=network,
+        limits=limits or CommandLimits(),
+        egress=egress or EgressRules(),
     )
     sandbox = Sandbox(SandboxMode.AUTO, policy, [rung] if rung else [], proxy=proxy)
     environ = {"PATH": os.environ["PATH"], "HOME": str(home)}

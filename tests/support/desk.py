@@ -47,7 +47,7 @@ class Desk:
     def tick(self) -> list[Any]:
         return list(ticking.tick(self.jobs, self.settings).settled.hints)
 
-    def tick_all(self) -> ticking.Ticked:
+    def tick_all(self) -> ticking.TickResult:
         return ticking.tick(self.jobs, self.settings)
 
     # --- a worker's part ---
@@ -64,8 +64,8 @@ class Desk:
 
     def ledger(self, row: JobRow) -> list[tuple[int, str]]:
         """Minutes after noon and the outcome, oldest first."""
-        views = self.jobs.history(row.pk, limit=500)
+        views = self.jobs.list_firings(row.pk, limit=500)
         return [(round((view.slot - NOON) / 60), view.outcome) for view in reversed(views)]
 
     def run_ids(self, row: JobRow) -> list[str]:
-        return [view.run_id for view in reversed(self.jobs.history(row.pk, limit=500)) if view.run_id]
+        return [view.run_id for view in reversed(self.jobs.list_firings(row.pk, limit=500)) if view.run_id]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.channels.inbound import discord_gateway, homeassistant, matrix, mattermost, ntfy, signal
-from hermes_worker.channels.receivers import receivers
+from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.core.inbound import Inbound
 from hermes_worker.core.media_kinds import MediaKind
 from support.fault_server import FaultServer, Received, Reply
@@ -115,10 +115,10 @@ def by_webhook(platform: str, body: Callable[[str], Any]) -> Callable[[str], tup
     """What the signed request with a body says."""
 
     def brings(url: str) -> tuple[Inbound, ...]:
-        case, receiver = CASES[platform], receivers()[platform]
+        case, receiver = CASES[platform], load_receivers()[platform]
         made = body(url)
         request = case.webhook(made if isinstance(made, bytes) else json.dumps(made).encode())
-        return receiver.receive(request, receiver.credentials(case.values), AT)
+        return receiver.receive(request, receiver.build_credentials(case.values), AT)
 
     return brings
 
@@ -133,7 +133,7 @@ def _mattermost(url: str) -> tuple[Inbound, ...]:
     files = {"metadata": {"files": [{"id": "f1abc", "name": "plan.pdf", "mime_type": "application/pdf", "size": 9}]}}
     talk = mattermost.Socket(mattermost.Credentials(base_url=url, token="t1"))
     data = {"channel_type": "D", "post": json.dumps(mattermost_post(1, "", **files)), "channel": MATTERMOST_DIRECT}
-    return talk.hear(json.dumps({"event": "posted", "seq": 0, "data": data}), AT).inbound
+    return talk.on_frame(json.dumps({"event": "posted", "seq": 0, "data": data}), AT).inbound
 
 
 def _discord(url: str) -> tuple[Inbound, ...]:
@@ -150,7 +150,7 @@ def _matrix(url: str) -> tuple[Inbound, ...]:
 def _ntfy(url: str) -> tuple[Inbound, ...]:
     file = {"name": "plan.pdf", "url": f"{url}/file/f1.pdf", "type": "application/pdf", "size": 9}
     said = {"id": "m1", "time": 1_795_600_000, "event": "message", "topic": "ops", "message": "", "attachment": file}
-    return ntfy.Socket(ntfy.Credentials(topics="ops")).hear(json.dumps(said), AT).inbound
+    return ntfy.Socket(ntfy.Credentials(topics="ops")).on_frame(json.dumps(said), AT).inbound
 
 
 def _homeassistant(url: str) -> tuple[Inbound, ...]:

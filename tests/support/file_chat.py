@@ -12,17 +12,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from hermes_worker import settings as settings_module
-from hermes_worker.channels.downloading import FileDownloader
+from hermes_worker.channels.downloads import FileDownloader
 from hermes_worker.channels.inbound import telegram
 from hermes_worker.core.effects import FetchFile
 from hermes_worker.core.inbound import Inbound
-from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.inbound_files import InboundFiles, PlacedFile
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import inbound_files, runs
 from hermes_worker.store.workers import Workers
-from hermes_worker.tasks.fetching import FetchingParts, fetch_file
+from hermes_worker.tasks.inbound_files import FetchingContext, fetch_file
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.wiring import Client, open_client
 from support.inbound_cases import telegram_update
@@ -53,10 +53,10 @@ class FileChat:
     """Somebody writes, and a worker fetches what they send."""
 
     client: Client
-    parts: FetchingParts
+    parts: FetchingContext
 
     def take(self, platform: str, event: Inbound) -> str | None:
-        return Taker(self.client).take(Arrival(platform=platform, event=event))
+        return InboundHandler(self.client).handle(ReceivedEvent(platform=platform, event=event))
 
     @property
     def due(self) -> list[FetchFile]:
@@ -100,7 +100,7 @@ class FileChat:
 
     def placed(self, number: int = 0) -> list[PlacedFile]:
         """What a run's workspace gets."""
-        return InboundFiles(self.client.database).to_place(self.rows(runs.c.pk)[number][0])
+        return InboundFiles(self.client.database).list_unplaced(self.rows(runs.c.pk)[number][0])
 
 
 @dataclass
@@ -142,10 +142,10 @@ def file_chat(
         "HERMES_GATEWAY_FILE_MB_MAX": str(bytes_max // 1024**2),
         **values,
     }
-    client = open_client(settings_module.load(environ))
+    client = open_client(settings_module.load_settings(environ))
     leases = Leases(Workers(client.database), name="fetcher", queues="delivery", ttl_s=TTL_S)
     leases.register()
-    parts = FetchingParts(
+    parts = FetchingContext(
         files=InboundFiles(client.database),
         downloads=FileDownloader(values=client.settings.variables, bytes_max=bytes_max, total_s=total_s),
         sender=Sent(),

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 
 from hermes_worker import settings as settings_module
-from hermes_worker.gateway.listening import GatewayListener, listened_accounts
+from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
 from hermes_worker.wiring import open_client
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -27,6 +27,6 @@ def main(name: str, environ: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environ)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    settings = settings_module.load()
-    listener = GatewayListener(open_client(settings), listened_accounts(settings), name=name, alive_file=None)
+    settings = settings_module.load_settings()
+    listener = GatewayListener(open_client(settings), list_listened_accounts(settings), name=name, alive_file=None)
     listener.run(threading.Event())

@@ -147,14 +147,14 @@ def ends_of_streams(store: Store) -> list[str]:
     with store.database.read() as connection:
         known = connection.execute(sa.select(runs.c.run_id, runs.c.status, runs.c.event_seq)).all()
     for run in known:
-        seqs = [event.seq for event in store.views.events_after(run.run_id, 0)]
+        seqs = [event.seq for event in store.views.list_events_after(run.run_id, 0)]
         is_over = RunStatus(run.status).is_terminal
-        names = {event.name for event in store.views.events_after(run.run_id, 0)}
+        names = {event.name for event in store.views.list_events_after(run.run_id, 0)}
         if is_over and not names & {"run.completed", "run.failed", "run.cancelled"}:
             wrong.append(f"{run.run_id} has no end")
         if not is_over and seqs != list(range(1, run.event_seq + 1)):
             wrong.append(f"{run.run_id} has gaps")
-        store.views.run(run.run_id)
+        store.views.load_run(run.run_id)
     return wrong
 
 
@@ -177,7 +177,7 @@ def go_on(store: Store) -> None:
         every = connection.execute(sa.select(sessions)).all()
     for session in every:
         assert len(store.transcripts.load(session.pk, session.message_seq)) == session.message_seq
-        store.runs.session_of(session.pk)
+        store.runs.load_session_context(session.pk)
         run_id = store.submit(session_id=session.session_id, tenant=session.tenant).run_id
         store.answer(run_id)
         assert store.status(run_id) is RunStatus.COMPLETED
@@ -197,8 +197,8 @@ def hold_some(store: Store, retention: Retention, random: Random) -> list[LegalH
             connection.execute(sa.select(sessions.c.session_id, sessions.c.tenant).order_by(sessions.c.pk)).all()
         )
     return [
-        retention.hold(run.tenant, run_id=run.run_id, reason="a court", by="test"),
-        retention.hold(session.tenant, session_id=session.session_id, reason="a court", by="test"),
+        retention.place_hold(run.tenant, run_id=run.run_id, reason="a court", by="test"),
+        retention.place_hold(session.tenant, session_id=session.session_id, reason="a court", by="test"),
     ]
 
 

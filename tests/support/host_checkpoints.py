@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hermes_worker.features.checkpoints.files import host_scripts
 from hermes_worker.features.checkpoints.files.host_files import HostFiles
-from hermes_worker.features.checkpoints.files.objects import ChangedFile, Objects
+from hermes_worker.features.checkpoints.files.objects import ChangedFile, ObjectStore
 from hermes_worker.features.checkpoints.files.shadow import Checkpoint, ShadowStore
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
-from hermes_worker.workspaces.base import RunsScripts, ScriptAnswer
+from hermes_worker.workspaces.base import ScriptAnswer, ScriptHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
 from support.workspace_hosts import ShellHost
 
@@ -23,7 +23,7 @@ def moment(iteration: int, run_id: str = "run_a") -> Moment:
 
 
 def kept(store: ShadowStore, iteration: int = 1) -> Checkpoint:
-    found = store.keep(moment(iteration))
+    found = store.keep_checkpoint(moment(iteration))
     assert found is not None
     return found
 
@@ -31,7 +31,7 @@ def kept(store: ShadowStore, iteration: int = 1) -> Checkpoint:
 class Watched:
     """A workspace on a host, and what is asked of it."""
 
-    def __init__(self, workspace: RunsScripts) -> None:
+    def __init__(self, workspace: ScriptHost) -> None:
         self._workspace = workspace
         self.asked: list[str] = []
         self.received = 0
@@ -74,12 +74,12 @@ class Stand:
 
     def entries(self) -> list[ChangedFile]:
         """All files of the newest checkpoint."""
-        [*_, last] = self.store.kept()
-        nothing = replace(last, tree=Objects(self.directory / "objects").put("tree", b""))
-        return self.store.changes(nothing, last)
+        [*_, last] = self.store.list_checkpoints()
+        nothing = replace(last, tree=ObjectStore(self.directory / "objects").put("tree", b""))
+        return self.store.list_changes(nothing, last)
 
     def contents(self) -> dict[str, bytes]:
-        return {each.path: self.store.content(each.after.sha) for each in self.entries() if each.after is not None}
+        return {each.path: self.store.read_content(each.after.sha) for each in self.entries() if each.after is not None}
 
     def asked(self) -> list[str]:
         """What was asked of the host since the last time."""

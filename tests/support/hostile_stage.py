@@ -36,11 +36,11 @@ from typing import Any
 from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_addresses
 from hermes_worker.workspaces.base import CommandResult, Ending, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.base import Rung
-from hermes_worker.workspaces.sandbox.egress import EgressProxy
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
-from hermes_worker.workspaces.sandbox.network import Egress, Network
+from hermes_worker.workspaces.sandbox.network import EgressRules, Network
 from hermes_worker.workspaces.sandbox.policy import CommandLimits, Profile, SandboxMode
+from hermes_worker.workspaces.sandbox.proxy import EgressProxy
 from support.confined import RUNGS, SECRET, furnish, listen, policy_of
 from support.hostile import ROWS, WORK, Hostile
 from support.patience import PATIENCE_S
@@ -438,7 +438,7 @@ class Stage:
     def _workspace(self, row: Hostile, root: Path | None = None) -> LocalWorkspace:
         policy = policy_of(self.around.home, self.around.product, row.profile)
         limits = TIGHT if row.is_tight else CommandLimits()
-        egress = Egress(ports=frozenset({80, 443, self._listeners.tcp, self._listeners.api}))
+        egress = EgressRules(ports=frozenset({80, 443, self._listeners.tcp, self._listeners.api}))
         network = row.network if self._rung else Network.OPEN
         if self._rung is None:
             policy = policy_of(self.around.home, self.around.product, Profile.WORKSTATION)
@@ -595,7 +595,7 @@ def become(uid: int, folder: Path) -> None:
 def main() -> None:
     asked: dict[str, Any] = json.load(sys.stdin)
     rung = RUNGS[asked["rung"]] if asked["rung"] else None
-    if rung is not None and (reason := rung.unavailable()):
+    if rung is not None and (reason := rung.find_unavailable()):
         print(json.dumps({"unavailable": reason}))
         return
     wanted = set(asked["ids"])

@@ -651,7 +651,7 @@ CASES: dict[str, InboundCase] = {
 def proof_of(request: WebhookRequest, name: str) -> str:
     """What stands in a header, or for ``?name`` in the query."""
     if not name.startswith("?"):
-        return request.header(name)
+        return request.require_header(name)
     (value,) = [value for known, value in parse_qsl(urlsplit(request.url).query) if known == name[1:]]
     return value
 

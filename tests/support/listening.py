@@ -6,14 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hermes_worker.gateway.listening import GatewayListener, listened_accounts
+from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
 from support.rig import Rig
 
 
 @contextmanager
 def listening(rig: Rig) -> Iterator[None]:
     stopping = threading.Event()
-    listener = GatewayListener(rig.client, listened_accounts(rig.client.settings), name="gw", alive_file=None)
+    listener = GatewayListener(rig.client, list_listened_accounts(rig.client.settings), name="gw", alive_file=None)
     thread = threading.Thread(target=listener.run, args=(stopping,))
     thread.start()
     try:

@@ -13,7 +13,7 @@ import sys
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.logins import Login
-from hermes_worker.models.logins import Grants, exchange_over
+from hermes_worker.models.logins import LoginTokens, exchange_over
 from hermes_worker.store.access.logins import Logins
 from hermes_worker.store.engine.database import Database
 from hermes_worker.system import faults
@@ -21,13 +21,13 @@ from support.token_server import TokenServer
 
 
 def main(database_url: str, token_url: str, fault: str = "") -> None:
-    faults.arm(fault)
+    faults.arm_faults(fault)
     login = Login(token_url=token_url, refresh_token=TokenServer.SEED)
-    grants = Grants(Logins(Database(database_url)), exchange_over())
+    grants = LoginTokens(Logins(Database(database_url)), exchange_over())
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        grant = grants.grant(login, AbortSignal())
+        grant = grants.get_token(login, AbortSignal())
         print(grant.access_token, grant.version, flush=True)
     except ModelCallError as error:
         print(error.kind.value, error.message, flush=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hermes_worker import installed, plugins
-from hermes_worker.agent.sourced import listed
+from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.run import RunStatus
 from hermes_worker.mcp.servers import McpServer, write_servers
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.runs.remote_tasks import RemoteTasks
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.tasks.iteration.planning import plan_calls
@@ -66,12 +66,12 @@ def mcp_calls(store: Store, folder: Path, server: McpServer, token: str | None =
     home.mkdir(mode=0o700)
     write_servers(home, {"desk": server})
     environ = {"HERMES_PROVIDER": "scripted", **({"HERMES_MCP_DESK_TOKEN": token} if token else {})}
-    plugins.begin(load(environ, home=home))
+    plugins.begin_extensions(load_settings(environ, home=home))
     try:
         catalog = default_catalog(
             services={"jobs": None, "messages": None, "fetching": None, "resources": None, "grants": None}
         )
-        definitions, _ = listed("desk", catalog.source("desk").list_tools(), ())
+        definitions, _ = build_definitions("desk", catalog.source("desk").list_tools(), ())
         rows = RemoteTasks(store.database)
         turns = Turns.over(store)
         turns.parts = replace(
@@ -85,4 +85,4 @@ def mcp_calls(store: Store, folder: Path, server: McpServer, token: str | None =
         yield McpCalls(store=store, turns=turns, rows=rows, closer=closer, definitions=list(definitions), folder=folder)
     finally:
         installed.put_in_force(None)
-        plugins._Begun.key = plugins._Begun.installed = None
+        plugins._BegunFor.key = plugins._BegunFor.installed = None

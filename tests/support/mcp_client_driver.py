@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from hermes_worker.mcp.protocol import McpRefusal, ScopesLacking
-from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools, spoken
+from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools, negotiate_protocol
 from hermes_worker.mcp.servers import WITH_SESSIONS, McpServer
 from hermes_worker.mcp.sessions import McpSession
-from hermes_worker.mcp.signing_in import OwnClient, sign_in
+from hermes_worker.mcp.sign_in import SignInClient, sign_in
 from support.sign_in_server import approve
 
 METADATA_CLIENT = "https://conformance-test.local/client-metadata.json"
@@ -30,10 +30,10 @@ def main(url: str) -> None:
         server = McpServer(url=url, protocol=WITH_SESSIONS)
         return _call(server, list_tools(server, token), token)
     try:
-        server, tools = spoken(McpServer(url=url), token)
+        server, tools = negotiate_protocol(McpServer(url=url), token)
     except McpRefusal:
         token = _signed_in(url)
-        server, tools = spoken(McpServer(url=url), token)
+        server, tools = negotiate_protocol(McpServer(url=url), token)
     return _call(server, tools, token)
 
 
@@ -55,7 +55,7 @@ def _signed_in(url: str, scopes: str = "") -> str:
     client_id = told.get("client_id", "")
     if os.environ.get("MCP_CONFORMANCE_SCENARIO") == "auth/basic-cimd":
         client_id = METADATA_CLIENT
-    own = OwnClient(
+    own = SignInClient(
         redirect_url="http://127.0.0.1:3000/callback",
         client_id=client_id,
         client_secret=told.get("client_secret", ""),

@@ -11,18 +11,18 @@ from typing import Any
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.hosting.host import HostOptions
-from hermes_worker.mcp.bridge import Bridge, mcp_host
+from hermes_worker.mcp.bridge import McpBridge, build_mcp_host
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.mcp.source import McpSource
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.store.resources import Resources, ResourceView
-from hermes_worker.wiring import sandbox_of
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.wiring import build_sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from support.store import opened
 
 
 def sandbox() -> Sandbox:
-    return sandbox_of(load({"HERMES_PROVIDER": "scripted"}))
+    return build_sandbox(load_settings({"HERMES_PROVIDER": "scripted"}))
 
 
 class McpStand:
@@ -34,20 +34,20 @@ class McpStand:
         self.rows = Resources(self.store.database)
         self.folder, self.servers = folder, servers
         self.session_id = self.store.submit().run_id
-        self.bridges: list[Bridge] = []
+        self.bridges: list[McpBridge] = []
         self.begin()
 
     def begin(self, **options: Any) -> None:
         given = {"name": "stand", "folder": self.folder / "mcp-servers", "ttl_s": 2.0, **options}
 
-        def bridge_of(may_use: Any) -> Bridge:
-            self.bridges.append(Bridge("127.0.0.1", "127.0.0.1", may_use))
+        def bridge_of(may_use: Any) -> McpBridge:
+            self.bridges.append(McpBridge("127.0.0.1", "127.0.0.1", may_use))
             return self.bridges[-1]
 
         def known(resource: ResourceView) -> tuple[McpServer, str | None] | None:
             return (self.servers[resource.name], "s3cret") if resource.name in self.servers else None
 
-        self.host = mcp_host(self.rows, known, sandbox(), HostOptions(**given), bridge_of)
+        self.host = build_mcp_host(self.rows, known, sandbox(), HostOptions(**given), bridge_of)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self.host.run, args=(self._stopping,))
         self._thread.start()

@@ -15,16 +15,16 @@ from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryAuthor,
     MemoryEntry,
+    MemoryKey,
     MemoryOperation,
-    MemoryPlace,
     MemoryRefused,
     MemoryRules,
-    chars_of,
+    count_chars,
 )
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.tables import memory_versions
 
-PLACE = MemoryPlace(tenant="default")
+PLACE = MemoryKey(tenant="default")
 RULES = MemoryRules(limit=400)
 Versions = tuple[tuple[str, int], ...]
 """Entries with their versions."""
@@ -107,7 +107,7 @@ def require_kept(database: Database, answers: Mapping[str, Answer], asked: Itera
             if row["content"] is not None:
                 standing[row["entry_id"]] = (row["version"], row["content"])
             told[row["act"]] += 1
-        assert chars_of([content for _, content in standing.values()]) <= RULES.limit, "the limit was exceeded"
+        assert count_chars([content for _, content in standing.values()]) <= RULES.limit, "the limit was exceeded"
         states.add(frozenset((entry_id, version) for entry_id, (version, _) in standing.items()))
     assert set(made) <= set(asked)
     for key, answer in answers.items():

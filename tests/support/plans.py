@@ -25,11 +25,11 @@ def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
         seen.append((statement, parameters))
 
     def note_one(prepared: Prepared, connection: Any, compiled: Any, values: Any) -> Any:
-        seen.append((compiled.sql, compiled.parameters(values, connection.dialect)))
+        seen.append((compiled.sql, compiled.build_parameters(values, connection.dialect)))
         return run_one(prepared, connection, compiled, values)
 
     def note_many(prepared: Prepared, connection: Any, compiled: Any, rows: Any) -> None:
-        seen.append((compiled.sql, [compiled.parameters(values, connection.dialect) for values in rows]))
+        seen.append((compiled.sql, [compiled.build_parameters(values, connection.dialect) for values in rows]))
         run_many(prepared, connection, compiled, rows)
 
     run_one, run_many = Prepared._run, Prepared._run_many

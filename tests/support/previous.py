@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.store.revisions import MIGRATIONS, known, newest
+from hermes_worker.store.revisions import MIGRATIONS, find_newest, list_revisions
 from support.environments import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,7 +27,7 @@ class NoPreviousVersion(LookupError):
 
 def previous_commit() -> str:
     """The last commit of the revision before the newest. Raises ``NoPreviousVersion``."""
-    before = max(known() - {newest()})
+    before = max(list_revisions() - {find_newest()})
     added = git("log", "--topo-order", "--reverse", "--diff-filter=A", "--format=%H", "--name-only", "--", _VERSIONS)
     commit = ""
     for line in filter(None, added.splitlines()):

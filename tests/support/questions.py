@@ -23,4 +23,4 @@ QUESTION = Question(kind=WaitKind.INPUT, request={"question": "Which?"}, choices
 
 def open_wait(database: Database, run_id: str) -> int:
     """The number of the oldest question of a run that is open."""
-    return Waits(database).open(run_id=run_id)[0].wait_id
+    return Waits(database).list_open(run_id=run_id)[0].wait_id

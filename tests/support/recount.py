@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.statistics import OF_MODELS, totals
+from hermes_worker.store.statistics import OF_MODELS, load_totals
 from hermes_worker.store.tables import deliveries, events, firings, runs, tool_calls
 
 Counted = dict[tuple[str, tuple[str, ...]], int]
@@ -43,4 +43,4 @@ def recounted(connection: sa.Connection) -> Counted:
 def counted(database: Database) -> tuple[Counted, Counted]:
     """What the product says, and what the rows say at the same moment."""
     with database.snapshot() as connection:
-        return {key: amount for key, amount in totals(connection).items() if amount}, recounted(connection)
+        return {key: amount for key, amount in load_totals(connection).items() if amount}, recounted(connection)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import redis
 
-from hermes_worker.broker.rights import USER, rules
+from hermes_worker.broker.rights import USER, build_acl_rules
 from hermes_worker.local.process import ServerProcess
 from hermes_worker.local.valkey import find_server
 from support.certificates import CertificateFiles
@@ -110,7 +110,7 @@ def _data_lines() -> list[str]:
         "appendonly no",
         "repl-diskless-sync-delay 0",
         "user default off",
-        f"user {USER} on #{digest} {rules((7, 0))}",
+        f"user {USER} on #{digest} {build_acl_rules((7, 0))}",
         f"user {ADMINISTRATOR} on #{digest} ~* &* +@all",
         f"masteruser {ADMINISTRATOR}",
         f"masterauth {in_configuration(ODD_PASSWORD)}",

@@ -18,15 +18,15 @@ import redis
 
 from hermes_worker import settings as settings_module
 from hermes_worker.agent.tools.catalog import default_catalog
-from hermes_worker.broker.queue import redis_client
+from hermes_worker.broker.queue import build_redis_client
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.lab.audit import AuditFinding, audit
-from hermes_worker.lab.fleet import QUEUES, Fleet, Zygote
+from hermes_worker.lab.audit import AuditFinding, check_invariants
+from hermes_worker.lab.fleet import QUEUES, LabFleet, LabZygote
 from hermes_worker.lab.plan import FleetRole
-from hermes_worker.lab.sink import Effect, read_sink, sink_tools
+from hermes_worker.lab.sink import SinkEffect, make_sink_tools, read_sink
 from hermes_worker.models.scripted.server import ScriptedServer
 from hermes_worker.store.runs.runs import NewRun
 from hermes_worker.store.runs.views import RunView
@@ -47,7 +47,7 @@ class Rig:
     """Everything a fault test holds."""
 
     client: Client
-    fleet: Fleet
+    fleet: LabFleet
     model: ScriptedServer
     redis: redis.Redis
     directory: Path
@@ -70,7 +70,7 @@ class Rig:
         """Submit a run that follows a script (see ``models.scripted.script``). ``tools`` are the names of those that it
         is offered; ``None`` for all. A session that it opens has the prompt, the skills and the workspace of
         ``opening``."""
-        catalog = default_catalog(*sink_tools(self.fleet.sink, work_s=0.0))
+        catalog = default_catalog(*make_sink_tools(self.fleet.sink, work_s=0.0))
         offered = f"[{','.join(catalog.tool_definitions(catalog.names if tools is None else tools))}]"
         prompt = f"scripted: {canonical_json({'steps': list(steps), 'final': final})}"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.directory / "workspace"))
@@ -93,7 +93,7 @@ class Rig:
         return created.run_id
 
     def view(self, run_id: str) -> RunView:
-        return self.client.views.run(run_id)
+        return self.client.views.load_run(run_id)
 
     def ended(self, *run_ids: str, patience_s: float = PATIENCE_S) -> list[RunView]:
         """Wait until the runs have ended."""
@@ -114,12 +114,12 @@ class Rig:
         return all(RunStatus(status).is_terminal for status in self.statuses())
 
     def statuses(self) -> dict[str, int]:
-        return self.client.views.counts()
+        return self.client.views.count_all()
 
-    def effects(self) -> list[Effect]:
+    def effects(self) -> list[SinkEffect]:
         return read_sink(self.fleet.sink)
 
-    def await_effect(self, mark: str) -> Effect:
+    def await_effect(self, mark: str) -> SinkEffect:
         """Wait until a sink tool has written ``mark``."""
         return until(
             lambda: next((effect for effect in self.effects() if effect.mark == mark), None), f"the effect {mark!r}"
@@ -127,7 +127,7 @@ class Rig:
 
     def broken_invariants(self, *, poisons: Collection[str] = (), asked_before: int = 0) -> list[AuditFinding]:
         """What an audit finds wrong. ``asked_before`` is how many replies were written before there was this rig."""
-        found = audit(
+        found = check_invariants(
             self.client.database,
             self.fleet.sink,
             submitted=self.submitted,
@@ -149,7 +149,7 @@ class Rig:
 
     def tool_rows(self, run_id: str) -> list[dict[str, Any]]:
         """The tool results of a run's transcript, in order."""
-        rows = [json.loads(row.body) for row in self.client.views.transcript(run_id)]
+        rows = [json.loads(row.body) for row in self.client.views.load_transcript(run_id)]
         return [row for row in rows if row["role"] == "tool"]
 
     def log_text(self) -> str:
@@ -178,14 +178,14 @@ def until(look: Callable[[], T | None], what: str, *, patience_s: float = PATIEN
 
 
 @cache
-def _zygote() -> Zygote:
+def _zygote() -> LabZygote:
     """One for all rigs of this process; gone when the process ends."""
     directory = Path(tempfile.mkdtemp(prefix="hermes-zygote-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    environ = settings_module.load().environ
+    environ = settings_module.load_settings().environ
     kept = {name: environ[name] for name in ("PATH", "LANG", "HOME") if name in environ}
     wires = ["hermes_worker.models.wires.anthropic_messages", "hermes_worker.models.wires.openai_responses"]
-    zygote = Zygote(directory, kept, more_imports=wires)
+    zygote = LabZygote(directory, kept, more_imports=wires)
     atexit.register(zygote.__enter__().__exit__)
     return zygote
 
@@ -210,7 +210,11 @@ def rig_on(
     with ExitStack() as stack:
         model = stack.enter_context(ScriptedServer())
         environ = {
-            **{name: value for name, value in settings_module.load().environ.items() if name in ("PATH", "LANG")},
+            **{
+                name: value
+                for name, value in settings_module.load_settings().environ.items()
+                if name in ("PATH", "LANG")
+            },
             "HOME": str(directory),
             "HERMES_HOME": str(directory / "home"),
             "HERMES_DATABASE_URL": database_url,
@@ -224,9 +228,9 @@ def rig_on(
             "HERMES_DRAIN_S": "2",
             **(more_environ or {}),
         }
-        client = open_client(settings_module.load(environ))
+        client = open_client(settings_module.load_settings(environ))
         stack.callback(client.close)
-        fleet = Fleet(
+        fleet = LabFleet(
             environ=environ,
             directory=directory,
             workers_per_role=workers_per_role,
@@ -236,5 +240,5 @@ def rig_on(
             zygote=_zygote(),
         )
         stack.enter_context(fleet)
-        breaking = stack.enter_context(redis_client(for_administrator(broker_url)))
+        breaking = stack.enter_context(build_redis_client(for_administrator(broker_url)))
         yield Rig(client=client, fleet=fleet, model=model, redis=breaking, directory=directory)

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SocketAddress
+from hermes_worker.channels.inbound.receiving import Addressing, FrameOutcome, SocketAddress
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender
 
 
@@ -34,22 +34,22 @@ class Socket:
         yield from ()
         return SocketAddress(url=self._url, headers={"X-Token": "t"}, greeting=(json.dumps({"from": cursor}),))
 
-    def hear(self, frame: str, at: datetime) -> HeardFrame:
+    def on_frame(self, frame: str, at: datetime) -> FrameOutcome:
         said = json.loads(frame)
         number = str(said["number"])
         if "refused" in said:
             error = DeliveryError(kind=SendErrorKind.AUTH, message=said["refused"])
-            return HeardFrame(is_over=True, error=error)
+            return FrameOutcome(is_over=True, error=error)
         event = InboundMessage(
             event_key=number, chat=InboundChat(id="42"), sender=InboundSender(id="42"), text=said["text"]
         )
-        return HeardFrame(inbound=(event,), cursor=number, acknowledgements=(f'{{"taken": {number}}}',), beat_s=0.05)
+        return FrameOutcome(inbound=(event,), cursor=number, acknowledgements=(f'{{"taken": {number}}}',), beat_s=0.05)
 
-    def beat(self, at: datetime) -> HeardFrame:
-        return HeardFrame(replies=('{"beat": true}',))
+    def on_beat(self, at: datetime) -> FrameOutcome:
+        return FrameOutcome(replies=('{"beat": true}',))
 
-    def closed(self, code: int) -> HeardFrame:
-        return HeardFrame()
+    def on_close(self, code: int) -> FrameOutcome:
+        return FrameOutcome()
 
 
 @dataclass

@@ -16,23 +16,23 @@ from sqlalchemy.dialects import postgresql
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core import events as ev
 from hermes_worker.core.clock_steps import ClockLook
-from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, Prepare, RunTool, outstanding
+from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, Prepare, RunTool, list_outstanding
+from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.clock import CLOCK
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import Prepared, columns_of
+from hermes_worker.store.engine.prepared import Prepared, list_columns
 from hermes_worker.store.rows import CALL_COLUMNS, RUN_COLUMNS, Hint, to_loaded
 from hermes_worker.store.runs.auxiliary import AuxiliaryCalls, AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement, ToolCalls
 from hermes_worker.store.runs.new_children import NewChild
-from hermes_worker.store.runs.runs import Created, IterationClaim, NewRun, Runs, new_run_id
+from hermes_worker.store.runs.runs import Created, IterationClaim, NewRun, Runs, create_run_id
 from hermes_worker.store.runs.transcripts import Transcripts
 from hermes_worker.store.runs.views import Views
-from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
+from hermes_worker.store.sweep import Sweeper, SweepPolicy, SweepResult
 from hermes_worker.store.tables import (
     audit_log,
     events,
@@ -68,7 +68,7 @@ def new_children(count: int, **spec: Any) -> list[NewChild]:
     """Children to be made; ``spec`` are fields of ``RunSpec``."""
     return [
         NewChild(
-            run_id=new_run_id(),
+            run_id=create_run_id(),
             spec=replace(SPEC, input=f"task {number}", **spec),
             system_prompt="You are a child.",
             tools="[]",
@@ -223,17 +223,17 @@ class Store:
 
     def bodies(self, run_id: str) -> list[dict[str, Any]]:
         """The transcript of the run's session, parsed."""
-        return [json.loads(row.body) for row in self.views.transcript(run_id)]
+        return [json.loads(row.body) for row in self.views.load_transcript(run_id)]
 
     def results(self, run_id: str) -> list[str]:
         return [row["content"] for row in self.bodies(run_id) if row["role"] == "tool"]
 
     def event_names(self, run_id: str) -> list[str]:
-        return [event.name for event in self.views.events_after(run_id, 0)]
+        return [event.name for event in self.views.list_events_after(run_id, 0)]
 
     # --- time ---
 
-    def sweep(self, depths: Mapping[str, int] | None = FULL) -> Swept:
+    def sweep(self, depths: Mapping[str, int] | None = FULL) -> SweepResult:
         """One round of the sweeper; by default the broker holds a backlog, so that nothing is sent again."""
         swept = self.sweeper.sweep(depths)
         if swept is None:  # the very first offer only makes the row
@@ -288,7 +288,7 @@ class Store:
 
 def prepared(statement: Any) -> Prepared[Any, Any]:
     """A statement of a test: what it takes and gives is read from itself."""
-    columns, binds = columns_of(statement), statement.compile(dialect=postgresql.dialect()).binds
+    columns, binds = list_columns(statement), statement.compile(dialect=postgresql.dialect()).binds
     names = {name for name, bind in binds.items() if bind.required}
     return Prepared(statement, names=names, gives=namedtuple("Row", columns) if columns else None)  # type: ignore[call-overload]
 
@@ -440,11 +440,11 @@ def _check_run(row: Any, calls: Sequence[Any], *, is_active: bool, what: str) ->
     run = to_loaded(row, [call for call in calls if call.iteration == row.iteration]).run
     if is_active or run.status.is_terminal:
         due = due_of(row, [call for call in calls if call.hinted_at is not None])
-        assert set(due) == outstanding(run), f"{what}: due rows and the state disagree"
+        assert set(due) == list_outstanding(run), f"{what}: due rows and the state disagree"
     if not run.status.is_terminal and not run.status.is_parked and is_active:
-        assert run.is_held or outstanding(run), f"{what}: nobody holds it and nothing is due"
+        assert run.is_held or list_outstanding(run), f"{what}: nobody holds it and nothing is due"
     if run.status.is_terminal:
-        assert not run.unsettled and not run.is_asking, f"{what}: ended with something open"
+        assert not run.unsettled_calls and not run.is_asking, f"{what}: ended with something open"
 
 
 def _check_events(row: Any, found: Sequence[Any], what: str) -> None:

@@ -13,20 +13,20 @@ from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.models.chain import Chain, ModelChoice
-from hermes_worker.models.credentials import FirstKey, Pooling
-from hermes_worker.models.governor import Governing, Ungoverned
-from hermes_worker.models.key_watch import AllOpen, KeyGuarding
-from hermes_worker.models.login import Granting
+from hermes_worker.models.chain import ModelChoice, ProviderChain
+from hermes_worker.models.credentials import FirstKey, KeyPool
+from hermes_worker.models.governor import CallGovernor, NoGovernor
+from hermes_worker.models.key_watch import KeyStateLookup, NoKeyStates
+from hermes_worker.models.login import TokenSource
 from hermes_worker.store.rows import Hint
 from hermes_worker.stream.live import Live
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.calls.permission import WaitStore
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.tasks.parts import Parts
 from hermes_worker.workspaces.base import Workspace
 from support.store import Store
 
@@ -55,7 +55,7 @@ class Turns:
     """A store and one worker's parts over it."""
 
     store: Store
-    parts: Parts
+    parts: WorkerContext
 
     @classmethod
     def over(
@@ -69,11 +69,11 @@ class Turns:
         provider: str | None = None,
         fallbacks: tuple[ModelChoice, ...] = (),
         more_keys: tuple[str, ...] = (),
-        pool: Pooling | None = None,
-        aside: Mapping[str, Chain] | None = None,
-        grants: Granting | None = None,
-        governor: Governing | None = None,
-        keys: KeyGuarding | None = None,
+        pool: KeyPool | None = None,
+        aside: Mapping[str, ProviderChain] | None = None,
+        grants: TokenSource | None = None,
+        governor: CallGovernor | None = None,
+        keys: KeyStateLookup | None = None,
         live: redis.Redis | None = None,
         options: ModelOptions | None = None,
     ) -> Turns:
@@ -88,7 +88,7 @@ class Turns:
         leases = Leases(store.workers, name="test", queues="model,tools", ttl_s=1e6)
         leases.register()
         nowhere = live or redis.Redis(port=1, socket_connect_timeout=0.1)
-        parts = Parts(
+        parts = WorkerContext(
             runs=store.runs,
             calls=store.calls,
             waits=cast(WaitStore, None),  # nothing here asks a person
@@ -98,10 +98,10 @@ class Turns:
             leases=leases,
             live=Live(nowhere),
             catalog=default_catalog(),
-            chain=Chain(choice, fallbacks, grants=grants),
-            governor=governor or Ungoverned(),
+            chain=ProviderChain(choice, fallbacks, grants=grants),
+            governor=governor or NoGovernor(),
             pool=pool or FirstKey(),
-            keys=keys or AllOpen(),
+            keys=keys or NoKeyStates(),
             auxiliary_chains=aside or {},
             model=options or ModelOptions(),
             workspace=_no_workspace,
@@ -139,7 +139,7 @@ class Turns:
 
     def wake(self, run_id: str) -> None:
         """Let the time come until which the run is parked."""
-        resume_at = self.store.views.run(run_id).resume_at
+        resume_at = self.store.views.load_run(run_id).resume_at
         assert resume_at is not None
         self.store.let_pass(resume_at - self.store.database.now() + 1)
         self.store.sweep()
@@ -156,13 +156,13 @@ class Turns:
         return parsed
 
 
-def do_calls(parts: Parts, store: Store, run_id: str) -> None:
+def do_calls(parts: WorkerContext, store: Store, run_id: str) -> None:
     """Do what is due of a run's tool calls, and what they ask of models, until nothing of them is."""
     while due := [effect for effect in store.due(run_id) if isinstance(effect, CallEffect)]:
         do_call(parts, store, due[0])
 
 
-def do_call(parts: Parts, store: Store, effect: Effect) -> None:
+def do_call(parts: WorkerContext, store: Store, effect: Effect) -> None:
     """One step of a tool call."""
     if isinstance(effect, AskAuxiliary):
         ask_auxiliary(parts, effect, store.database.now())

@@ -15,7 +15,7 @@ from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.access.saved_filters import SavedFilters
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import (
     auxiliary_calls,
     dead_targets,
@@ -156,7 +156,7 @@ class People:
 
     def settle(self) -> None:
         """Until everything that is over is counted."""
-        while count_what_is_over(self.store.database):
+        while count_ended_rows(self.store.database):
             pass
 
 

@@ -18,7 +18,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from hermes_worker.store.backlog import make_view
-from hermes_worker.store.revisions import newest
+from hermes_worker.store.revisions import find_newest
 from hermes_worker.store.tables import metadata
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -77,7 +77,7 @@ class Upgrade:
         config.set_main_option("script_location", str(self.scripts))
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
-        if revision >= newest():
+        if revision >= find_newest():
             make_view(connection)
 
 

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import setproctitle
 
-from hermes_worker.settings import handover
+from hermes_worker.settings import secret_transfer as handover
 
 REQUEST_BYTES_MAX = 1 << 17
 _MODULES = ("scheduler.beat", "hermes_worker.api.server", "hermes_worker.models.scripted.__main__")
@@ -118,7 +118,7 @@ def _import_everything() -> None:
 
     for name in (
         *_MODULES,
-        *{str(one.implementation).partition(":")[0] for one in installed.current().commands.values()},
+        *{str(one.implementation).partition(":")[0] for one in installed.get_installed().commands.values()},
     ):
         importlib.import_module(name)
     warm_up()

@@ -17,13 +17,13 @@ from support.inside import inside
 from support.store import Store, opened
 from support.turns import Turns, do_call, do_calls
 
-from hermes_worker.agent.fetching import Fetcher
+from hermes_worker.agent.fetching import AddressFetcher
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
-from hermes_worker.core.pricing import own_price
+from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.run import RunStatus
-from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.chain import ModelChoice, ProviderChain
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.store.tables import budgets
 from hermes_worker.tasks.iteration.planning import plan_calls
@@ -98,12 +98,12 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         _answering(own, "from the task's own", meanwhile) as first,
         _answering(main, "from the conversation's", meanwhile) as second,
     ):
-        chain = Chain(ModelChoice(base_url=first.base_url, api_key="k", model="eyes"))
+        chain = ProviderChain(ModelChoice(base_url=first.base_url, api_key="k", model="eyes"))
         turns = Turns.over(store, second.base_url, aside={AuxTask.VISION: chain})
         turns.parts = replace(
             turns.parts,
-            catalog=default_catalog(services={"fetching": Fetcher(policy=UrlPolicy(allows_private=True))}),
-            prices=dict([own_price("custom:eyes=10/20"), own_price("custom:scripted=1/2")]),
+            catalog=default_catalog(services={"fetching": AddressFetcher(policy=UrlPolicy(allows_private=True))}),
+            prices=dict([parse_own_price("custom:eyes=10/20"), parse_own_price("custom:scripted=1/2")]),
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
         )
         pages = second.base_url.removesuffix("/v1")
@@ -118,7 +118,7 @@ def test_an_image_is_looked_at_by_the_models_that_are_meant_for_it(scene: Scene)
     assert asked.document["model"] == "eyes"
     assert asked.document["messages"][0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
     assert scene.main == []
-    view = scene.store.views.run(scene.run_id)
+    view = scene.store.views.load_run(scene.run_id)
     # 100 tokens in at $10 and one out at $20 for a million.
     assert (view.usage.total, view.cost_usd) == (101, Decimal("0.00102"))
 
@@ -129,7 +129,7 @@ def test_long_pages_are_summed_up_by_the_conversations_model_and_all_are_paid_fo
 
     assert [page["content"] for page in result["results"]] == ["from the conversation's"] * 2
     assert all((scene.folder / page["full_text"]).exists() for page in result["results"])
-    view = scene.store.views.run(scene.run_id)
+    view = scene.store.views.load_run(scene.run_id)
     assert (view.usage.total, view.cost_usd) == (202, Decimal("0.000204"))
 
 
@@ -173,7 +173,7 @@ def test_a_question_is_let_go_of_when_its_worker_leaves_or_its_run_is_stopped(
     if reason is AbortReason.STOP:
         assert scene.store.status(scene.run_id) is RunStatus.CANCELLED
         return
-    assert scene.store.views.run(scene.run_id).usage.unknown_attempts == 1
+    assert scene.store.views.load_run(scene.run_id).usage.unknown_attempts == 1
     do_calls(parts, scene.store, scene.run_id)
     assert len(asked) == 2
     assert json.loads(inside(scene.store.results(scene.run_id)[0]))["analysis"] == "from the task's own"

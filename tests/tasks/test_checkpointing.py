@@ -71,7 +71,7 @@ def test_before_files_change_they_are_kept_once_for_each_iteration(turns: Turns,
 
     assert not (root / "a").exists()
     checkpoints = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits())
-    found = checkpoints.every(run_id)
+    found = checkpoints.list_all(run_id)
     assert [(each.iteration, each.tool) for each in found] == [(4, "terminal"), (3, "write_file"), (2, "write_file")]
     assert [each.path for each in checkpoints.diff(run_id).files] == ["a", "b"]
     turns.store.answer(run_id)
@@ -125,7 +125,7 @@ def test_files_on_another_host_are_kept_by_every_worker_and_put_back(turns: Turn
     called(turns.store, turns, run_id, ("terminal", {"command": "rm a"}))
 
     checkpoints = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits(), opened=hosted)
-    found = checkpoints.every(run_id)
+    found = checkpoints.list_all(run_id)
     assert [(each.iteration, each.files) for each in found] == [(3, 1), (2, 1), (1, 0)]
     assert [(each.path, each.change) for each in checkpoints.diff(run_id, found[0].checkpoint_id).files] == [
         ("a", "removed")
@@ -134,7 +134,7 @@ def test_files_on_another_host_are_kept_by_every_worker_and_put_back(turns: Turn
     assert list(checkpoints.restore(run_id, found[1].checkpoint_id).written) == ["a"]
     assert (root / "a").read_text() == "first"
     elsewhere = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits())
-    assert len(elsewhere.every(run_id)) == 4, "to see them nobody needs the host"
+    assert len(elsewhere.list_all(run_id)) == 4, "to see them nobody needs the host"
     with pytest.raises(CheckpointsAway, match="opens no workspaces on other hosts"):
         elsewhere.diff(run_id)
 

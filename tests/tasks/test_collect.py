@@ -19,7 +19,7 @@ from support.store import Store, opened
 
 from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.core.effects import Collect
-from hermes_worker.core.principals import tenant_home
+from hermes_worker.core.principals import find_tenant_home
 from hermes_worker.features.skills.rows import Skills
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.local.paths import job_data_dir, output_dir
@@ -27,12 +27,12 @@ from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import firings
 from hermes_worker.store.workers import Workers
-from hermes_worker.tasks.jobs.collect import CollectingParts, collect
+from hermes_worker.tasks.jobs.collect import CollectingContext, collect
 from hermes_worker.tasks.jobs.data import remove_data
 from hermes_worker.tasks.jobs.outputs import prune_outputs
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
+from hermes_worker.workspaces.sandbox.bubblewrap import BubblewrapRung
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 from scheduler import jobs as work
 from scheduler.jobtext import CollectedTexts
@@ -61,7 +61,7 @@ class Bench:
         self.leases = Leases(Workers(store.database), name="collector", queues="tools", ttl_s=60)
         self.leases.register()
         self.sent = Sent()
-        self.parts = CollectingParts(
+        self.parts = CollectingContext(
             executions=Executions(store.database),
             dispatcher=Dispatcher(values={}, directory=output_dir(home)),
             sender=self.sent,
@@ -123,7 +123,7 @@ def test_scripts_of_both_kinds_run_in_their_directory_without_secrets(bench: Ben
 
 
 def test_a_script_is_refused_where_a_sandbox_is_required_and_nothing_confines(bench: Bench) -> None:
-    bench.parts = replace(bench.parts, sandbox=Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Bubblewrap([])]))
+    bench.parts = replace(bench.parts, sandbox=Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [BubblewrapRung([])]))
     bench.script("a.sh", f"touch {bench.home / 'ran'}")
     for no_agent in (False, True):
         collected = bench.run(script="a.sh", no_agent=no_agent, prompt="" if no_agent else "Look")
@@ -330,12 +330,12 @@ def test_what_a_script_kept_goes_when_its_job_goes(bench: Bench, tmp_path: Path)
     for name in (at_work[0], "0123456789ab", "notes"):
         (data / name).mkdir()
     (data / "aaaaaaaaaaaa").symlink_to(tmp_path)
-    theirs = job_data_dir(tenant_home(bench.home, "acme"), removed[0])
+    theirs = job_data_dir(find_tenant_home(bench.home, "acme"), removed[0])
     theirs.mkdir(parents=True)
     for job_id, _ in (removed, at_work):
         bench.desk.jobs.remove(job_id)
 
-    forgotten = bench.parts.executions.forgotten
+    forgotten = bench.parts.executions.find_removed
     assert [remove_data(bench.home, forgotten), remove_data(bench.home, forgotten)] == [1, 1]
     assert sorted(path.name for path in data.iterdir()) == sorted(
         [stays[0], at_work[0], "0123456789ab", "notes", "aaaaaaaaaaaa"]

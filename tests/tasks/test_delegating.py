@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from support.store import Store, asks, opened
 from support.turns import Turns, do_calls
 
-from hermes_worker.agent.sourced import client_definition
+from hermes_worker.agent.source_tools import render_client_definition
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.client_tools import ClientTool
@@ -21,16 +21,16 @@ from hermes_worker.core.delegation import ChildRole, ChildTask, DelegationPolicy
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.safety.approvals import Unattended
+from hermes_worker.safety.approvals import UnattendedMode
 from hermes_worker.settings import ApprovalSettings, Settings
 from hermes_worker.store.tables import blobs, budgets, run_inputs, runs, sessions
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.iteration.planning import plan_calls, tool_names
-from hermes_worker.wiring import approval_rules
+from hermes_worker.wiring import build_approval_rules
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
-from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
+from hermes_worker.workspaces.sandbox.bubblewrap import BubblewrapRung
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
 _CATALOG = default_catalog()
@@ -69,7 +69,7 @@ def test_a_childs_command_is_refused_where_a_sandbox_is_required_and_nothing_con
     turns: Turns, tmp_path: Path, is_background: bool
 ) -> None:
     store = turns.store
-    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Bubblewrap([])])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [BubblewrapRung([])])
     parts = replace(
         turns.parts,
         delegation=DelegationPolicy(),
@@ -95,7 +95,7 @@ def test_a_childs_command_is_refused_where_a_sandbox_is_required_and_nothing_con
 
 
 def names_of(store: Store, row: Any) -> frozenset[str]:
-    return tool_names(store.runs.session_of(row.session_pk).tools)
+    return tool_names(store.runs.load_session_context(row.session_pk).tools)
 
 
 @pytest.mark.parametrize(("override", "model"), [(None, "parents-own"), ("childrens-own", "childrens-own")])
@@ -160,15 +160,15 @@ def test_scheduled_runs_and_children_wait_for_what_they_send_into_the_background
 
 
 def test_nobody_answers_for_children_unless_the_installation_says_so() -> None:
-    rules = approval_rules(Settings(home=Path("/nowhere")))
-    assert rules.by_source["delegation"] is Unattended.DENY
+    rules = build_approval_rules(Settings(home=Path("/nowhere")))
+    assert rules.by_source["delegation"] is UnattendedMode.DENY
     asking = Settings(home=Path("/nowhere"), approvals=ApprovalSettings(delegation="approve"))
-    assert approval_rules(asking).by_source["delegation"] is Unattended.APPROVE
+    assert build_approval_rules(asking).by_source["delegation"] is UnattendedMode.APPROVE
 
 
 def test_a_child_has_no_tools_of_a_client_and_their_calls_come_last(turns: Turns) -> None:
     tool = ClientTool(name="get_weather", description="", parameters={"type": "object"})
-    tools = f"{TOOLS[:-1]},{client_definition(tool, 60.0)}]"
+    tools = f"{TOOLS[:-1]},{render_client_definition(tool, 60.0)}]"
     names = ("get_weather", "read_file", "get_weather", "terminal")
     requests = [ToolRequest(id=f"c{n}", name=name, arguments=f'{{"path":"{n}"}}') for n, name in enumerate(names)]
     _, calls = plan_calls(ModelReply(text="", tool_requests=tuple(requests)), _CATALOG.for_session(tools))

@@ -15,9 +15,9 @@ from support.store import TTL_S, Store, asks, opened
 
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.replay import Replay
-from hermes_worker.features.artifacts.files import FoundFile, PassedOver, Room, WantedFiles, gather
+from hermes_worker.features.artifacts.files import ArtifactQuota, FoundFile, SkippedFile, WantedFiles, gather_files
 from hermes_worker.features.artifacts.rules import FILES_MAX
-from hermes_worker.features.artifacts.work import GatheringParts, gather_artifacts
+from hermes_worker.features.artifacts.work import GatheringContext, gather_artifacts
 from hermes_worker.store.artifacts.gatherings import Gatherings
 from hermes_worker.store.artifacts.listing import Artifacts, RunArtifacts
 from hermes_worker.store.rows import Hint
@@ -48,13 +48,13 @@ class Bench:
 
     store: Store
     root: Path
-    parts: GatheringParts
+    parts: GatheringContext
 
     @classmethod
     def over(cls, store: Store, root: Path) -> Bench:
         leases = Leases(Workers(store.database), name="gatherer", queues="tools", ttl_s=TTL_S)
         leases.register()
-        parts = GatheringParts(
+        parts = GatheringContext(
             gatherings=Gatherings(store.database),
             sender=Sent(),
             leases=leases,
@@ -79,7 +79,7 @@ class Bench:
         return self.of(effect)
 
     def of(self, effect: GatherArtifacts) -> RunArtifacts:
-        return Artifacts(self.store.database).of(effect.run_id)
+        return Artifacts(self.store.database).list_artifacts(effect.run_id)
 
 
 def local(root: Path) -> LocalWorkspace:
@@ -107,7 +107,7 @@ def test_files_that_fit_and_were_made_or_changed_are_kept(bench: Bench) -> None:
     assert found.state == "done"
     told = {view.path: (view.size, view.media_type) for view in found.files}
     assert told == {"new.csv": (4, "text/csv"), "out/deep/fig.png": (5, "image/png")}
-    content = {view.path: Artifacts(bench.store.database).content(view) for view in found.files}
+    content = {view.path: Artifacts(bench.store.database).load_content(view) for view in found.files}
     assert content["out/deep/fig.png"] == b"\x89PNG\0"
 
 
@@ -119,9 +119,9 @@ def test_a_file_from_before_the_run_is_none_of_its_own(tmp_path: Path) -> None:
     assert [one.path for one in taken(tmp_path, since=born)] == ["a.csv"]
 
 
-def taken(root: Path, *, since: float = 0.0, files: int = 100) -> list[FoundFile | PassedOver]:
+def taken(root: Path, *, since: float = 0.0, files: int = 100) -> list[FoundFile | SkippedFile]:
     wanted = WantedFiles(patterns=("**",), since=since, file_bytes_max=1_000)
-    return list(gather(local(root), wanted, Room(files=files, bytes=10_000)))
+    return list(gather_files(local(root), wanted, ArtifactQuota(files=files, bytes=10_000)))
 
 
 def test_nothing_but_plain_files_of_the_workspace_is_taken(bench: Bench, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_nothing_but_plain_files_of_the_workspace_is_taken(bench: Bench, tmp_pat
         "tls.key": "files of that name hold credentials",
         "zero.txt": "it is a link",
     }
-    assert "not yours" not in str([Artifacts(bench.store.database).content(view) for view in found.files])
+    assert "not yours" not in str([Artifacts(bench.store.database).load_content(view) for view in found.files])
 
 
 def test_hostile_names_are_kept_as_they_are_or_named(bench: Bench) -> None:
@@ -233,7 +233,7 @@ def test_a_collector_that_is_killed_anywhere_leaves_the_same_files_once(bench: B
         leases.register()
         with pytest.raises(Killed):
             bench.gather(replace(effect, attempt=attempt), gatherings=gatherings, leases=leases)
-        bench.store.workers.expire_named(f"mortal{attempt}")
+        bench.store.workers.expire_leases(f"mortal{attempt}")
         swept = bench.store.sweep()
         assert replace(effect, attempt=attempt + 1) in [hint.effect for hint in swept.hints]
     found = bench.gather(replace(effect, attempt=3))
@@ -248,8 +248,8 @@ class Dying(Gatherings):
         super().__init__(store.database)
         self._left = after
 
-    def keep(self, content: bytes) -> str:
-        kept = super().keep(content)
+    def store_content(self, content: bytes) -> str:
+        kept = super().store_content(content)
         self._left -= 1
         if self._left == 0:
             raise Killed
@@ -261,7 +261,7 @@ def test_a_collector_that_was_frozen_writes_nothing_when_it_wakes(bench: Bench) 
     effect = bench.ended("**")
 
     def overtaken(_: str) -> Workspace:
-        bench.store.workers.expire_named("gatherer")
+        bench.store.workers.expire_leases("gatherer")
         bench.store.sweep()
         return local(bench.root)
 
@@ -309,8 +309,8 @@ def test_a_workspace_of_another_kind_is_read_through_its_own_door(tmp_path: Path
     os.mkfifo(root / "pipe")
     elsewhere: Any = Elsewhere(local(root))
     wanted = WantedFiles(patterns=("**",), since=time.time() + 60, file_bytes_max=1_000)
-    found = list(gather(elsewhere, wanted, Room(files=10, bytes=1_000)))
+    found = list(gather_files(elsewhere, wanted, ArtifactQuota(files=10, bytes=1_000)))
     assert [one for one in found if isinstance(one, FoundFile)] == [
         FoundFile(path="out/a.txt", content=b"mine", modified_at=0.0)
     ]
-    assert {one.path for one in found if isinstance(one, PassedOver)} == {".env", "link.txt", "pipe"}
+    assert {one.path for one in found if isinstance(one, SkippedFile)} == {".env", "link.txt", "pipe"}

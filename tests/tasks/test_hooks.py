@@ -21,16 +21,16 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.extension import Extension, MemoryProviderDeclaration, fold
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.extension import Extension, MemoryProviderDeclaration, fold_extensions
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.tasks.hooks.running import ABANDONED_MAX, REST_S, HookRunner, LoadedHook, loaded_hooks
+from hermes_worker.tasks.context import WorkerContext, WorkerHooks
+from hermes_worker.tasks.hooks.running import ABANDONED_MAX, REST_S, HookRunner, LoadedHook, load_hooks
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.leases import AbortReason
-from hermes_worker.tasks.parts import Hooks, Parts
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
@@ -78,7 +78,7 @@ class Scene:
     def enable(self, *hooks: LoadedHook, **more: Any) -> None:
         parts = replace(
             self.turns.parts,
-            hooks=Hooks(runner=HookRunner(hooks), store=HookCalls(self.store.database)),
+            hooks=WorkerHooks(runner=HookRunner(hooks), store=HookCalls(self.store.database)),
             waits=Waits(self.store.database),
             workspace=lambda _: open_workspace(
                 WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.workspace)),
@@ -89,7 +89,7 @@ class Scene:
         self.turns.parts = parts
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> WorkerContext:
         return self.turns.parts
 
     def asks(self, name: str, **arguments: Any) -> str:
@@ -114,7 +114,7 @@ class Scene:
         return path.read_text() if path.exists() else None
 
     def events(self, run_id: str, name: str) -> list[Mapping[str, Any]]:
-        return [event.data for event in self.store.views.events_after(run_id, 0) if event.name == name]
+        return [event.data for event in self.store.views.list_events_after(run_id, 0) if event.name == name]
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def before(scene: Scene, claim: CallClaim) -> CallClaim:
     """What a worker does with a claim until the tool begins."""
     from hermes_worker.tasks.hooks.rewriting import before_call
 
-    session = scene.parts.runs.session_of(claim.session_pk)
+    session = scene.parts.runs.load_session_context(claim.session_pk)
     return before_call(scene.parts, claim, session, NEVER)[0]
 
 
@@ -202,7 +202,7 @@ def test_a_hook_can_have_a_person_asked_about_any_call(scene: Scene) -> None:
     assert scene.store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
     [request] = scene.events(run_id, "approval.request")
     assert (request["description"], request["pattern_key"]) == ("writes a file", "plugin_rule:files")
-    Waits(scene.store.database).approve(run_id, Choice.ONCE, by="person")
+    Waits(scene.store.database).approve(run_id, ApprovalChoice.ONCE, by="person")
     scene.do(run_id)
     assert (scene.written(), len(asked)) == ("as asked", 1)
 
@@ -307,8 +307,8 @@ def test_what_a_memory_provider_recalls_is_part_of_each_request_of_the_turn(scen
         return f"They like blue. ({len(asked)})"
 
     provider = MemoryProviderDeclaration(name="notes", prefetch=prefetch, sync=print)
-    found = fold([Extension(name="notes", version="1.0", memory_providers=(provider,))])
-    scene.enable(*loaded_hooks(found, {"pre_llm_call"}))
+    found = fold_extensions([Extension(name="notes", version="1.0", memory_providers=(provider,))])
+    scene.enable(*load_hooks(found, {"pre_llm_call"}))
     scene.model.words = ["(busy)", "(todo)", "answer"]
     run_id = scene.turns.submit(input="hello")
     scene.turns.finish(run_id)
@@ -329,7 +329,7 @@ def test_another_text_stands_in_for_the_answer(scene: Scene) -> None:
     run_id = scene.turns.submit(input="hello")
     scene.turns.finish(run_id)
     assert scene.turns.said(run_id)[-1] == ("assistant", "the answer, with kind regards")
-    assert scene.store.views.run(run_id).status is RunStatus.COMPLETED
+    assert scene.store.views.load_run(run_id).status is RunStatus.COMPLETED
 
 
 # --- hooks that misbehave --------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_what_a_hook_does_to_its_payload_stays_with_it() -> None:
 
     hooks = [hook(vandal, "pre_tool_call", name="a"), hook(vandal, "pre_tool_call", name="b")]
     runner = HookRunner(hooks)
-    for one in runner.of("pre_tool_call"):
+    for one in runner.hooks_for("pre_tool_call"):
         runner.call(one, "e", "pre_tool_call", '{"args":{"a":1}}', NEVER)
     assert seen == [{"args": {"a": 1}}] * 2
 

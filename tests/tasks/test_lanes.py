@@ -16,7 +16,7 @@ from support.rig import until
 from support.store import Store, opened
 
 from hermes_worker import settings as settings_module
-from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, lane_queues, message_of
+from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, build_message, list_lane_queues
 from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import Settings
@@ -24,8 +24,8 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import workers
 from hermes_worker.wiring import WorkerOptions
 from hermes_worker.worker import lanes as lanes_module
-from hermes_worker.worker.lanes import _Parent
-from hermes_worker.worker.main import Pool, run_worker
+from hermes_worker.worker.lanes import _LaneParent
+from hermes_worker.worker.main import WorkerPool, run_worker
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     environ = {"HOME": str(tmp_path), "HERMES_DATABASE_URL": f"sqlite:///{tmp_path / 'lanes.db'}"}
-    return settings_module.load({**environ, "HERMES_LANES_MAX": "2", "HERMES_LEASE_TTL_S": "1"})
+    return settings_module.load_settings({**environ, "HERMES_LANES_MAX": "2", "HERMES_LEASE_TTL_S": "1"})
 
 
 class Parent:
@@ -49,16 +49,16 @@ class Parent:
 
         def be_parent() -> None:
             os.close(self._writer)
-            _Parent(settings, self._starting(live), "w", _above_1023(reader)).run()
+            _LaneParent(settings, self._starting(live), "w", _above_1023(reader)).run()
 
-        self.pid = lanes_module._forked(be_parent)
+        self.pid = lanes_module._fork(be_parent)
         os.close(reader)
 
     def _starting(self, live: Callable[[], int]) -> Callable[[str], int]:
         def start(name: str) -> int:
             (self._directory / name).touch()
 
-            return lanes_module._forked(live)
+            return lanes_module._fork(live)
 
         return start
 
@@ -142,29 +142,29 @@ def test_no_more_lanes_are_started_than_there_may_be(settings: Settings, tmp_pat
 
 
 def test_each_worker_has_lanes_for_its_own_kind_of_work() -> None:
-    assert lane_queues(["model", "system"]) == (QueueName.SUSPECT_MODEL,)
-    assert lane_queues(["tools", "delivery"]) == (QueueName.SUSPECT_TOOLS, QueueName.SUSPECT_DELIVERY)
-    assert lane_queues(["suspect_model"]) == lane_queues(["system"]) == ()
+    assert list_lane_queues(["model", "system"]) == (QueueName.SUSPECT_MODEL,)
+    assert list_lane_queues(["tools", "delivery"]) == (QueueName.SUSPECT_TOOLS, QueueName.SUSPECT_DELIVERY)
+    assert list_lane_queues(["suspect_model"]) == list_lane_queues(["system"]) == ()
     assert not any(queue.is_for_lanes for queue in STANDING_QUEUES)
 
 
 def test_the_message_of_a_suspect_goes_where_only_lanes_take_it() -> None:
     ask = Iterate(run_id="r", iteration=1, attempt=2, is_suspect=True)
     call = RunTool(run_id="r", iteration=1, position=0, attempt=2, is_suspect=True)
-    assert message_of(Hint(effect=ask, at=1.0))[1:] == (QueueName.SUSPECT_MODEL, ["r", 1, 2, 1.0])
-    assert message_of(Hint(effect=call, at=1.0))[1:] == (QueueName.SUSPECT_TOOLS, ["r", 1, 0, 2, 1.0])
+    assert build_message(Hint(effect=ask, at=1.0))[1:] == (QueueName.SUSPECT_MODEL, ["r", 1, 2, 1.0])
+    assert build_message(Hint(effect=call, at=1.0))[1:] == (QueueName.SUSPECT_TOOLS, ["r", 1, 0, 2, 1.0])
 
 
 @pytest.mark.parametrize(
     ("queues", "pool", "concurrency"),
     [
-        (("suspect_tools", "tools"), Pool.THREADS, 1),
-        (("suspect_tools",), Pool.PREFORK, 1),
-        (("suspect_tools",), Pool.THREADS, 2),
+        (("suspect_tools", "tools"), WorkerPool.THREADS, 1),
+        (("suspect_tools",), WorkerPool.PREFORK, 1),
+        (("suspect_tools",), WorkerPool.THREADS, 2),
     ],
 )
 def test_a_worker_that_would_try_suspects_in_company_does_not_start(
-    settings: Settings, queues: tuple[str, ...], pool: Pool, concurrency: int
+    settings: Settings, queues: tuple[str, ...], pool: WorkerPool, concurrency: int
 ) -> None:
     with pytest.raises(ConfigurationError, match="one at a time"):
         run_worker(settings, WorkerOptions(queues=queues), pool=pool, concurrency=concurrency)

@@ -21,11 +21,11 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.features.retention.rules import DEFAULT_RULES
-from hermes_worker.store.holdings import read_workers
 from hermes_worker.store.tables import workers
-from hermes_worker.tasks import keeper as keeper_module
+from hermes_worker.store.worker_claims import load_workers
+from hermes_worker.tasks import heartbeat as keeper_module
 from hermes_worker.tasks import leases as leases_module
-from hermes_worker.tasks.keeper import EX_STALLED, Keeper
+from hermes_worker.tasks.heartbeat import EX_STALLED, WorkerKeeper
 from hermes_worker.tasks.leases import AbortReason, Leases
 
 
@@ -78,11 +78,11 @@ def test_marks_of_before_the_clock_was_set_back_are_forgotten(store: Store, leas
     """Beside them every later hint would look lost, and a backlog would be sent again and again."""
     now = store.database.now()
     for queue, at in {"model": now + 3600.0, "tools": now}.items():
-        with leases.beginning(queue, at):
+        with leases.admit_task(queue, at):
             pass
 
-    leases.beat()
-    leases.beat()
+    leases.heartbeat()
+    leases.heartbeat()
 
     with store.database.read() as connection:
         [marks] = connection.execute(sa.select(workers.c.watermarks)).scalars()
@@ -118,7 +118,7 @@ def test_a_hundred_threads_that_wake_together_take_one_new_place(store: Store, l
 
     with ThreadPoolExecutor(20) as pool:
         assert len(set(pool.map(wake, range(20)))) == 1
-    assert len(store.workers.alive()) == 1
+    assert len(store.workers.list_alive()) == 1
 
 
 def test_a_process_whose_heartbeats_are_late_renews_before_it_claims(
@@ -143,8 +143,8 @@ def test_a_claim_whose_task_ended_without_giving_it_up_is_given_up(store: Store,
     store.calls.claim(RunTool(run_id=tooling, iteration=1, position=0, attempt=1), leases.owner)
     store.let_pass(TTL_S + 1)
 
-    assert leases.beat()
-    assert leases.give_up_strays() == 2
+    assert leases.heartbeat()
+    assert leases.release_orphaned_claims() == 2
 
     swept = store.sweep()
     assert (swept.iterations_lost, swept.calls_lost) == (1, 1)
@@ -153,26 +153,26 @@ def test_a_claim_whose_task_ended_without_giving_it_up_is_given_up(store: Store,
 
 def test_a_claim_that_somebody_works_on_is_kept_however_old(store: Store, leases: Leases) -> None:
     _, claim = claim_iteration(store, leases)
-    with leases.holding(claim.token, claim.run_id, may_hand_over=True):
+    with leases.hold_claim(claim.token, claim.run_id, may_hand_over=True):
         store.let_pass(TTL_S * 10)
-        leases.beat()
+        leases.heartbeat()
 
-        assert leases.give_up_strays() == 0
+        assert leases.release_orphaned_claims() == 0
 
 
 def test_a_claim_that_was_made_just_now_is_not_a_stray(store: Store, leases: Leases) -> None:
     claim_iteration(store, leases)
 
-    assert leases.give_up_strays() == 0
+    assert leases.release_orphaned_claims() == 0
 
 
 def test_the_claims_of_other_processes_are_theirs(store: Store, leases: Leases) -> None:
     other = store.worker(ttl_s=1e6)
     store.turn(store.submit().run_id, other.pk)
     store.let_pass(TTL_S * 2)
-    leases.beat()
+    leases.heartbeat()
 
-    assert leases.give_up_strays() == 0
+    assert leases.release_orphaned_claims() == 0
 
 
 # --- threads that must not die ---------------------------------------------------------------------------------------
@@ -186,30 +186,30 @@ class Sender:
         return None
 
 
-def keeper(store: Store, leases: Leases, **changes: Any) -> Keeper:
+def keeper(store: Store, leases: Leases, **changes: Any) -> WorkerKeeper:
     facts: dict[str, Any] = {
         "leases": leases,
         "sweeper": store.sweeper,
         "pruner": Pruner(store.database, DEFAULT_RULES),
         "sender": Sender(),
-        "stopping": store.runs.stopping,
+        "stopping": store.runs.find_stopping,
         "queues": ["model"],
         "sweep_every_s": 0.01,
         "alive_file": None,
     }
-    return Keeper(**{**facts, **changes})
+    return WorkerKeeper(**{**facts, **changes})
 
 
 def test_the_heartbeat_outlives_a_disk_that_is_full(store: Store, tmp_path: Path) -> None:
     leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
     beats = threading.Semaphore(0)
-    renew = leases.beat
+    renew = leases.heartbeat
 
     def counted() -> bool:
         beats.release()
         return renew()
 
-    leases.beat = counted  # type: ignore[method-assign]
+    leases.heartbeat = counted  # type: ignore[method-assign]
     watched = keeper(store, leases, alive_file=tmp_path / "missing" / "folder" / "alive")
     watched.start()
     try:
@@ -317,7 +317,7 @@ def test_a_process_for_which_nothing_is_due_lives(store: Store, exits: list[int]
 
 def test_a_process_that_works_on_what_it_has_lives(store: Store, exits: list[int]) -> None:
     leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
-    with leases.holding("a token", "a run", may_hand_over=True):
+    with leases.hold_claim("a token", "a run", may_hand_over=True):
         watch(store, leases, Backlog(model=3, tools=0))
 
     assert exits == []
@@ -345,7 +345,7 @@ def test_a_process_that_is_asked_to_leave_sends_one_signal(
     beats = threading.Semaphore(0)
     watched = keeper(store, leases, stopping=lambda _: beats.release() or set())
     if pool is not None:
-        watched.serves_pool(pool)
+        watched.join_pool(pool)
     watched.start()
     try:
         assert beats.acquire(timeout=10)
@@ -359,8 +359,8 @@ def test_a_process_that_is_asked_to_leave_sends_one_signal(
 
 def test_a_process_that_leaves_already_is_not_asked_again(store: Store, leases: Leases) -> None:
     leases.drain()
-    assert leases.beat()
-    [view] = read_workers(store.database)
+    assert leases.heartbeat()
+    [view] = load_workers(store.database)
     assert view.draining_at is not None
     assert not leases.was_asked_to_leave
 
@@ -370,16 +370,16 @@ def test_the_heartbeat_says_what_confines_the_commands_of_a_process(store: Store
     leases = Leases(store.workers, name="us", queues="tools", ttl_s=TTL_S, sandbox=lambda: found[0])
     for name in (None, "namespaces"):
         found[0] = name
-        leases.beat()
-        assert [view.sandbox for view in read_workers(store.database)] == [name]
+        leases.heartbeat()
+        assert [view.sandbox for view in load_workers(store.database)] == [name]
 
 
 def test_a_task_is_in_flight_before_its_claim_and_until_its_hints_are_sent(leases: Leases) -> None:
     """Otherwise a process that drains in between takes itself for idle, and nobody hands that step over."""
-    with leases.beginning("model", 1.0) as may_begin:
+    with leases.admit_task("model", 1.0) as may_begin:
         assert may_begin and leases.in_flight == 1
         leases.drain()
-        with leases.holding("a token", "a run", may_hand_over=True) as abort:
+        with leases.hold_claim("a token", "a run", may_hand_over=True) as abort:
             assert leases.in_flight == 1 and not abort.is_set()
         assert leases.in_flight == 1
     assert leases.in_flight == 0
@@ -387,16 +387,16 @@ def test_a_task_is_in_flight_before_its_claim_and_until_its_hints_are_sent(lease
 
 def test_nothing_begins_in_a_process_that_drains(leases: Leases) -> None:
     leases.drain()
-    with leases.beginning("model", 1.0) as may_begin:
+    with leases.admit_task("model", 1.0) as may_begin:
         assert not may_begin and leases.in_flight == 0
 
 
 @pytest.mark.parametrize("may_hand_over", [True, False])
 def test_a_claim_that_comes_after_the_drain_period_is_handed_over_at_once(leases: Leases, may_hand_over: bool) -> None:
-    with leases.beginning("model", 1.0):
+    with leases.admit_task("model", 1.0):
         leases.drain()
         assert leases.hand_over() == 0
-        with leases.holding("a token", "a run", may_hand_over=may_hand_over) as abort:
+        with leases.hold_claim("a token", "a run", may_hand_over=may_hand_over) as abort:
             assert (abort.reason == AbortReason.DRAIN) is may_hand_over
 
 
@@ -407,9 +407,9 @@ def test_a_defect_ends_the_run_whose_step_it_struck(store: Store, leases: Leases
     run_id, _ = claim_iteration(store, leases)
     effect = Iterate(run_id=run_id, iteration=1, attempt=1)
 
-    store.runs.break_off_step(effect, leases.owner, "ValueError in the worker")
+    store.runs.end_broken_step(effect, leases.owner, "ValueError in the worker")
 
-    view = store.views.run(run_id)
+    view = store.views.load_run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, "internal_error")
     assert view.error is not None and "ValueError" in view.error
 
@@ -417,7 +417,7 @@ def test_a_defect_ends_the_run_whose_step_it_struck(store: Store, leases: Leases
 def test_a_defect_before_the_claim_ends_the_run_too(store: Store, leases: Leases) -> None:
     run_id = store.with_tools(Replay.PURE)
 
-    store.runs.break_off_step(RunTool(run_id=run_id, iteration=1, position=0, attempt=1), leases.owner, "boom")
+    store.runs.end_broken_step(RunTool(run_id=run_id, iteration=1, position=0, attempt=1), leases.owner, "boom")
 
     assert store.status(run_id) is RunStatus.FAILED
 
@@ -430,15 +430,15 @@ def test_a_zombies_defect_does_not_end_a_run_that_has_moved_on(store: Store, lea
     store.sweep()
     successor = store.turn(run_id) if is_taken else None
 
-    assert store.runs.break_off_step(zombie, leases.owner, "too late") == []
+    assert store.runs.end_broken_step(zombie, leases.owner, "too late") == []
 
     assert not store.status(run_id).is_terminal
     if successor is not None:
         store.ask_tools_with(successor, asks(Replay.ONCE))
         late = RunTool(run_id=run_id, iteration=1, position=0, attempt=1)
-        store.runs.break_off_step(zombie, leases.owner, "even later")
+        store.runs.end_broken_step(zombie, leases.owner, "even later")
         store.calls.settle(store.call(run_id), settlement())
-        store.runs.break_off_step(late, leases.owner, "after its settle")
+        store.runs.end_broken_step(late, leases.owner, "after its settle")
         assert not store.status(run_id).is_terminal
 
 
@@ -448,5 +448,5 @@ def test_a_zombies_defect_does_not_end_a_run_whose_call_another_worker_got_back(
     store.runs.release_iteration(claim)
     store.turn(run_id)
 
-    assert store.runs.break_off_step(Iterate(run_id=run_id, iteration=1, attempt=1), leases.owner, "late") == []
+    assert store.runs.end_broken_step(Iterate(run_id=run_id, iteration=1, attempt=1), leases.owner, "late") == []
     assert store.status(run_id) is RunStatus.RUNNING

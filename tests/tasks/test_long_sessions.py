@@ -9,18 +9,18 @@ from typing import cast
 
 import pytest
 
-from hermes_worker.core.compactions import CompactionFacts, facts_document, is_compaction
+from hermes_worker.core.compactions import CompactionFacts, build_document, is_compaction
 from hermes_worker.core.messages import (
     Message,
     ModelReply,
     Role,
     ToolRequest,
-    assistant_body,
+    build_assistant_body,
+    build_tool_body,
+    build_user_body,
     canonical_json,
-    tool_body,
-    user_body,
 )
-from hermes_worker.core.run_memory import RunMemory
+from hermes_worker.core.recovery_state import RecoveryState
 from hermes_worker.models.base import Provider
 from hermes_worker.models.catalog import Wire
 from hermes_worker.models.chain import ModelRoute
@@ -40,17 +40,17 @@ def conversation(messages: int, *, compactions: int) -> Iterator[list[Message]]:
 
     said = 0
     while said < messages:
-        add(Role.USER, user_body(f"question {said}: " + "what about this? " * 20))
+        add(Role.USER, build_user_body(f"question {said}: " + "what about this? " * 20))
         yield list(rows)
         call = ToolRequest(id=f"call_{said}", name="read_file", arguments=f'{{"path":"f{said}"}}')
-        add(Role.ASSISTANT, assistant_body(ModelReply(text="", tool_requests=(call,))))
-        add(Role.TOOL, tool_body(call.id, f"contents {said} " * 60))
+        add(Role.ASSISTANT, build_assistant_body(ModelReply(text="", tool_requests=(call,))))
+        add(Role.TOOL, build_tool_body(call.id, f"contents {said} " * 60))
         yield list(rows)
-        add(Role.ASSISTANT, assistant_body(ModelReply(text=f"answer {said}. " * 10)))
+        add(Role.ASSISTANT, build_assistant_body(ModelReply(text=f"answer {said}. " * 10)))
         said += 4
         if said % every < 4:
             facts = CompactionFacts(head=head, through=len(rows) - 4, summary=f"summary {said}")
-            body = {"_compacted": facts_document(facts), "content": f"summary {said} " * 50, "role": "user"}
+            body = {"_compacted": build_document(facts), "content": f"summary {said} " * 50, "role": "user"}
             add(Role.USER, canonical_json(body))
 
 
@@ -58,7 +58,7 @@ def sent(rows: list[Message]) -> str:
     route = ModelRoute(
         provider=cast(Provider, None), name="custom", model="m", host="", wire=Wire.CHAT_COMPLETIONS, credential=""
     )
-    request = build_request(SESSION, rows, route, RunMemory(), is_summary=False, options=ModelOptions())
+    request = build_request(SESSION, rows, route, RecoveryState(), is_summary=False, options=ModelOptions())
     return ",".join(request.messages)
 
 
@@ -89,5 +89,5 @@ def test_a_prompt_that_changed_would_be_noticed() -> None:
     route = ModelRoute(
         provider=cast(Provider, None), name="custom", model="m", host="", wire=Wire.CHAT_COMPLETIONS, credential=""
     )
-    request = build_request(other, rows, route, RunMemory(), is_summary=False, options=ModelOptions())
+    request = build_request(other, rows, route, RecoveryState(), is_summary=False, options=ModelOptions())
     assert not ",".join(request.messages).startswith(sent(rows)[:40])

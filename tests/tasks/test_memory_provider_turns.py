@@ -19,15 +19,15 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import HOOK_EVENTS
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.run import RunStatus
-from hermes_worker.extension import PREFETCH_S_MAX, Installed, fold, load
+from hermes_worker.extension import PREFETCH_S_MAX, Installed, fold_extensions, load_reference
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.store.hooks.calls import HookCallClaim, HookCalls, HookFacts
-from hermes_worker.tasks.hooks.observing import told_of
+from hermes_worker.tasks.context import WorkerHooks
+from hermes_worker.tasks.hooks.observing import call_observer
 from hermes_worker.tasks.hooks.rewriting import before_call
-from hermes_worker.tasks.hooks.running import HookRunner, loaded_hooks
+from hermes_worker.tasks.hooks.running import HookRunner, load_hooks
 from hermes_worker.tasks.iteration.planning import plan_calls
-from hermes_worker.tasks.parts import Hooks
 
 DELAY_S_MAX = PREFETCH_S_MAX + 0.5
 """What a loaded machine adds to the two seconds is not the provider's."""
@@ -43,10 +43,10 @@ class Scene:
         """Turns with ``memory_http`` that asks ``url``."""
         found = installed(url)
         memories = Memories(self.store.database)
-        hooks = Hooks(
-            runner=HookRunner(loaded_hooks(found, HOOK_EVENTS)),
+        hooks = WorkerHooks(
+            runner=HookRunner(load_hooks(found, HOOK_EVENTS)),
             store=HookCalls(self.store.database),
-            may_remember=lambda run_id: memories.writers(run_id) <= {MemoryWriter.PERSON},
+            may_remember=lambda run_id: memories.load_writers(run_id) <= {MemoryWriter.PERSON},
             memory_tools=frozenset({"todo"}),
         )
         self.turns.parts = replace(self.turns.parts, hooks=hooks)
@@ -56,15 +56,15 @@ class Scene:
         run_id = self.turns.submit(input="hello", **{"source": "cli", **changes})
         began = time.monotonic()
         self.turns.finish(run_id)
-        assert self.store.views.run(run_id).status is RunStatus.COMPLETED
+        assert self.store.views.load_run(run_id).status is RunStatus.COMPLETED
         return run_id, time.monotonic() - began
 
     def failures(self, run_id: str) -> list[Mapping[str, Any]]:
-        return [event.data for event in self.store.views.events_after(run_id, 0) if event.name == "hook.failed"]
+        return [event.data for event in self.store.views.list_events_after(run_id, 0) if event.name == "hook.failed"]
 
 
 def installed(url: str) -> Installed:
-    return fold([load("hermes_worker.addons.memory_http:EXTENSION")], {"HERMES_MEMORY_URL": url})
+    return fold_extensions([load_reference("hermes_worker.addons.memory_http:EXTENSION")], {"HERMES_MEMORY_URL": url})
 
 
 @pytest.fixture
@@ -140,14 +140,14 @@ def test_nothing_is_recalled_for_and_nothing_remembered_of_runs_of_strangers(sce
         scene.provider(server.base_url)
         run_id, _ = scene.answer(source=origin)
         facts, claim = observed(run_id)
-        sync = scene.turns.parts.hooks.runner.named("http-sync")
+        sync = scene.turns.parts.hooks.runner.find_hook("http-sync")
         assert sync is not None
-        assert told_of(scene.turns.parts, sync, facts, claim, AbortSignal()).failure is None
+        assert call_observer(scene.turns.parts, sync, facts, claim, AbortSignal()).failure is None
         assert events == [] and "secret" not in json.dumps(scene.asked)
 
         mine, _ = scene.answer()
         facts, claim = observed(mine)
-        told_of(scene.turns.parts, sync, facts, claim, AbortSignal())
+        call_observer(scene.turns.parts, sync, facts, claim, AbortSignal())
         assert events == ["pre_llm_call", "post_llm_call"]
 
 
@@ -189,5 +189,5 @@ def test_a_tool_of_the_provider_is_refused_in_runs_of_strangers(scene: Scene, or
     reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,), usage=Usage()), parts.catalog)
     store.runs.commit_reply(store.turn(run_id), reply, calls)
     claim = store.call(run_id)
-    _, stand_in = before_call(parts, claim, parts.runs.session_of(claim.session_pk), AbortSignal())
+    _, stand_in = before_call(parts, claim, parts.runs.load_session_context(claim.session_pk), AbortSignal())
     assert (stand_in is None) is runs

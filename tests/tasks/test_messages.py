@@ -11,10 +11,18 @@ from typing import Any
 import redis
 from support.valkey import for_administrator
 
-from hermes_worker.broker.queue import KEY_PREFIX, Publisher, QueueName, TaskName, envelope, message_of, redis_client
+from hermes_worker.broker.queue import (
+    KEY_PREFIX,
+    HintPublisher,
+    QueueName,
+    TaskName,
+    build_message,
+    build_redis_client,
+    render_envelope,
+)
 from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.store.rows import Hint
-from hermes_worker.worker.celery import celery_app
+from hermes_worker.worker.celery import build_celery_app
 
 ASK = Hint(effect=Iterate(run_id="run_1", iteration=2, attempt=1), at=12.5)
 CALLS = [
@@ -36,27 +44,27 @@ def opened(message: bytes | str) -> dict[str, Any]:
 
 
 def test_an_envelope_equals_what_celery_publishes(broker_url: str) -> None:
-    name, queue, arguments = message_of(ASK)
-    app = celery_app(broker_url)
+    name, queue, arguments = build_message(ASK)
+    app = build_celery_app(broker_url)
     app.send_task(name.value, args=arguments, queue=queue.value, ignore_result=True)
     client = redis.Redis.from_url(for_administrator(broker_url))
     theirs = opened(client.rpop(f"{KEY_PREFIX}{queue.value}"))  # type: ignore[arg-type]
-    ours = opened(envelope(name, queue, arguments, "label"))
+    ours = opened(render_envelope(name, queue, arguments, "label"))
     assert ours == theirs
 
 
 def test_what_a_label_contains_stays_inside_it() -> None:
     label = 'a "quoted" %s %(id)s \\ label\n'
-    name, queue, arguments = message_of(ASK)
-    message = json.loads(envelope(name, queue, [*arguments, "%(id)s"], label, group_id="g"))
+    name, queue, arguments = build_message(ASK)
+    message = json.loads(render_envelope(name, queue, [*arguments, "%(id)s"], label, group_id="g"))
     assert message["headers"]["argsrepr"] == label
     assert message["headers"]["group"] == "g"
     assert opened(json.dumps(message))["body"][0] == [*arguments, "%(id)s"]
 
 
 def test_the_calls_of_one_run_are_one_celery_group(broker_url: str) -> None:
-    client = redis_client(for_administrator(broker_url))
-    assert Publisher(client).send(CALLS) == 3
+    client = build_redis_client(for_administrator(broker_url))
+    assert HintPublisher(client).send(CALLS) == 3
     sent = [json.loads(message) for message in client.lrange(f"{KEY_PREFIX}tools", 0, -1)]  # type: ignore[union-attr]
     assert len({message["headers"]["group"] for message in sent}) == 1
     assert len({message["headers"]["id"] for message in sent}) == 3
@@ -64,8 +72,8 @@ def test_the_calls_of_one_run_are_one_celery_group(broker_url: str) -> None:
 
 
 def test_messages_leave_the_queue_in_the_order_they_were_sent(broker_url: str) -> None:
-    client = redis_client(for_administrator(broker_url))
-    publisher = Publisher(client)
+    client = build_redis_client(for_administrator(broker_url))
+    publisher = HintPublisher(client)
     publisher.send(CALLS)
     publisher.send([ASK])
     positions = []
@@ -77,18 +85,18 @@ def test_messages_leave_the_queue_in_the_order_they_were_sent(broker_url: str) -
 
 def test_the_page_of_celery_names_every_task_with_its_queue() -> None:
     page = (Path(__file__).parents[2] / "docs" / "celery.md").read_text(encoding="utf-8")
-    routes = celery_app("redis://nowhere/0").conf.task_routes
+    routes = build_celery_app("redis://nowhere/0").conf.task_routes
     rows = {(name.value, routes[name.value]["queue"]) for name in TaskName}
     assert rows == set(re.findall(r"^\| `(hermes\.\w+)` \| `(\w+)` \|", page, re.MULTILINE))
 
 
 def test_a_message_carries_ids_and_numbers_only() -> None:
     for hint in (ASK, *CALLS):
-        _, _, arguments = message_of(hint)
+        _, _, arguments = build_message(hint)
         assert all(isinstance(argument, str | int | float) for argument in arguments)
 
 
 def test_a_broker_that_is_away_is_no_error() -> None:
-    nowhere = redis_client("redis://127.0.0.1:1/0")
-    assert Publisher(nowhere).send([ASK]) == 0
-    assert Publisher(nowhere).depths() is None
+    nowhere = build_redis_client("redis://127.0.0.1:1/0")
+    assert HintPublisher(nowhere).send([ASK]) == 0
+    assert HintPublisher(nowhere).depths() is None

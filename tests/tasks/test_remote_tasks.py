@@ -18,7 +18,7 @@ from support.store import Store, check, opened
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, ROUNDS_MAX, RemoteTask
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
-from hermes_worker.mcp.servers import McpServer, digest
+from hermes_worker.mcp.servers import McpServer, digest_definition
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.tasks.remote_tasks import TaskCloser
 
@@ -83,13 +83,13 @@ def desk() -> Iterator[str]:
 
 @pytest.fixture
 def calls(database_url: str, tmp_path: Path, desk: str) -> Iterator[McpCalls]:
-    server = McpServer(url=desk, timeout_s=5, tools={"print": digest(TOOL)})
+    server = McpServer(url=desk, timeout_s=5, tools={"print": digest_definition(TOOL)})
     with opened(database_url) as store, mcp_calls(store, tmp_path, server) as made:
         yield made
 
 
 def the_call(store: Store, run_id: str) -> CallStatus:
-    [call] = store.views.calls(run_id)
+    [call] = store.views.list_calls(run_id)
     return call.status
 
 
@@ -97,7 +97,7 @@ def test_a_task_parks_its_call_and_its_end_is_the_result(calls: McpCalls) -> Non
     store, run_id = calls.store, calls.begin("print")
     assert calls.go_on(run_id) is RunStatus.WAITING_FOR_CHILDREN
     assert store.due(run_id) == [] and the_call(store, run_id) is CallStatus.WAITING
-    assert Waits(store.database).open() == [], "nobody is asked anything"
+    assert Waits(store.database).list_open() == [], "nobody is asked anything"
     check(store)
     store.sweep()
     assert calls.go_on(run_id) is RunStatus.WAITING_FOR_CHILDREN
@@ -109,7 +109,7 @@ def test_a_task_parks_its_call_and_its_end_is_the_result(calls: McpCalls) -> Non
     assert FakeTasks.methods() == ["tools/call", "tasks/get", "tasks/get", "tasks/get"]
     [result] = store.results(run_id)
     assert "printed" in result
-    assert list(calls.closer.look().values()) == ["ended"]
+    assert list(calls.closer.poll_once().values()) == ["ended"]
     assert "tasks/cancel" not in FakeTasks.methods()
     store.answer(run_id)
     assert store.status(run_id) is RunStatus.COMPLETED
@@ -141,7 +141,7 @@ def test_a_question_of_a_task_is_put_to_a_person_and_the_answer_goes_back(calls:
     request = {"method": "elicitation/create", "params": {"message": "How many?", "requestedSchema": form}}
     FakeTasks.state = {"status": "input_required", "inputRequests": {"q": request}}
     assert calls.look(run_id) is RunStatus.WAITING_FOR_INPUT
-    [wait] = Waits(store.database).open(kind=WaitKind.INPUT)
+    [wait] = Waits(store.database).list_open(kind=WaitKind.INPUT)
     assert "How many?" in wait.request["question"]
     check(store)
     FakeTasks.state = {"status": "working"}
@@ -191,7 +191,7 @@ def test_a_call_that_is_answered_with_questions_is_sent_once_more_with_the_answe
     FakeTasks.first = [wanting(inputRequests={"a": FORM, "b": VISIT, "c": FORM}, requestState="s1"), PRINTED]
     assert calls.go_on(run_id) is RunStatus.WAITING_FOR_INPUT
     for answer, status in (("3", RunStatus.WAITING_FOR_INPUT), ("many", RunStatus.RUNNING)):
-        [wait] = Waits(store.database).open(kind=WaitKind.INPUT)
+        [wait] = Waits(store.database).list_open(kind=WaitKind.INPUT)
         assert "How many?" in wait.request["question"]
         check(store)
         store.sweep()
@@ -204,7 +204,7 @@ def test_a_call_that_is_answered_with_questions_is_sent_once_more_with_the_answe
     assert after == {**before, "requestState": "s1", "inputResponses": {**responses, "c": {"action": "decline"}}}
     assert len(set(FakeTasks.keys)) == 2, "a server that knows the key would answer as before"
     assert "printed" in store.results(run_id)[0]
-    assert list(calls.closer.look().values()) == ["ended"]
+    assert list(calls.closer.poll_once().values()) == ["ended"]
     check(store)
 
 
@@ -247,7 +247,7 @@ def test_a_run_that_is_stopped_at_a_question_owes_its_server_nothing(calls: McpC
     calls.go_on(run_id)
     store.runs.stop_tree(run_id, by="cli:anna")
     assert store.status(run_id) is RunStatus.CANCELLED
-    assert len(calls.closer.look()) == 1 and calls.closer.look() == {}
+    assert len(calls.closer.poll_once()) == 1 and calls.closer.poll_once() == {}
     assert FakeTasks.methods() == ["tools/call"]
 
 
@@ -288,12 +288,12 @@ def test_a_stop_reaches_the_server_until_it_was_told(calls: McpCalls, passed_s: 
     FakeTasks.status = 502
     now = [store.database.now()]
     closer = TaskCloser(calls.rows, calls.turns.parts.catalog.source, clock=lambda: now[0])
-    assert closer.look() == {}
+    assert closer.poll_once() == {}
     FakeTasks.status = 200
-    assert closer.look() == {}, "it is told again a little later"
+    assert closer.poll_once() == {}, "it is told again a little later"
     now[0] += passed_s
-    assert list(closer.look().values()) == ["cancelled"]
-    assert closer.look() == {}
+    assert list(closer.poll_once().values()) == ["cancelled"]
+    assert closer.poll_once() == {}
     assert FakeTasks.methods() == ["tools/call", "tasks/cancel", "tasks/cancel"]
     store.let_pass(1_000)
     store.sweep()
@@ -307,13 +307,13 @@ def test_a_run_that_is_stopped_while_it_looks_leaves_its_task_to_be_cancelled(ca
     store.let_pass(10)
     store.sweep()
     claim = store.call(run_id)
-    task = calls.rows.of(claim)
+    task = calls.rows.find_task(claim)
     assert task is not None
     store.runs.stop_tree(run_id, by="cli:anna")
     assert store.status(run_id) is RunStatus.STOPPING
     calls.rows.park(claim, task)
     assert store.status(run_id) is RunStatus.CANCELLED
-    assert list(calls.closer.look().values()) == ["cancelled"]
+    assert list(calls.closer.poll_once().values()) == ["cancelled"]
 
 
 @pytest.mark.parametrize(

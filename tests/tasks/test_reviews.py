@@ -19,20 +19,20 @@ from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import RunStatus
-from hermes_worker.features.memory.review_rows import NewReview, Reviews, review_id
+from hermes_worker.features.memory.review_rows import NewReview, Reviews, derive_review_id
 from hermes_worker.features.memory.review_rules import ReviewPolicy
-from hermes_worker.features.memory.review_work import Reviewing
+from hermes_worker.features.memory.review_work import ReviewStarter
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget
 from hermes_worker.features.memory.work import AgentMemories
 from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.skills.change_rules import SkillPolicy
-from hermes_worker.features.spend.rows import SpendBy, SpendQuestion, read_spend
-from hermes_worker.store.runs.budgets import read_budget
+from hermes_worker.features.spend.rows import SpendBy, SpendQuery, load_spend
+from hermes_worker.store.runs.budgets import load_budget
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.listing import Listing, RunFilter
-from hermes_worker.store.runs.tree_shapes import read_tree
+from hermes_worker.store.runs.tree_shapes import load_tree
 from hermes_worker.store.search.finding import MessageSearch, Search
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sessions import SessionPage, Sessions
@@ -97,13 +97,13 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
         scene: Scene = None  # type: ignore[assignment]
         with FaultServer(lambda request, reply: scene.model(request, reply)) as server:
             turns, memories = Turns.over(store, server.base_url), Memories(store.database)
-            reviewing = Reviewing(
+            reviewing = ReviewStarter(
                 policy=ReviewPolicy(turns=3),
                 rows=Reviews(store.database),
                 memories=memories,
                 memory=MemoryPolicy(),
                 skills=SkillPolicy(),
-                spec_of=store.calls.spec_of,
+                spec_of=store.calls.load_spec,
             )
             catalog = default_catalog(services={"memories": AgentMemories(memories)})
             place = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path))
@@ -121,24 +121,24 @@ def test_behind_so_many_turns_a_run_of_its_own_keeps_what_was_said(scene: Scene)
     assert scene.reviews() == []
     third = scene.says("Third.", "talk")
     [review] = scene.reviews()
-    assert review == review_id(third)
+    assert review == derive_review_id(third)
 
     scene.calls = [("memory", {"action": "add", "target": "user", "content": FACT})]
     scene.finish(review)
-    [entry] = Memories(scene.store.database).entries(DEFAULT_TENANT, "default")[MemoryTarget.USER]
+    [entry] = Memories(scene.store.database).load_entries(DEFAULT_TENANT, "default")[MemoryTarget.USER]
     assert entry.content == FACT
     prompt, record = (row["content"] for row in scene.asked[-1]["messages"][:2])
     assert "look back" in prompt and "# Skills" not in prompt
     assert "USER: I am Ann. Short answers, please." in record and "ASSISTANT: Well." in record
     assert [tool["function"]["name"] for tool in scene.asked[-1]["tools"]] == ["memory"]
 
-    view = scene.store.views.run(review)
+    view = scene.store.views.load_run(review)
     assert (view.status, view.iteration) == (RunStatus.COMPLETED, 2)
-    shape = read_tree(scene.store.database, first, limit=10)
-    assert [node.run.run_id for node in read_tree(scene.store.database, third, limit=10).nodes] == [third, review]
+    shape = load_tree(scene.store.database, first, limit=10)
+    assert [node.run.run_id for node in load_tree(scene.store.database, third, limit=10).nodes] == [third, review]
     assert [node.run.run_id for node in shape.nodes] == [first]
     assert view.usage.total > 0
-    tagged = Listing(scene.store.database).page(RunFilter(tags=("review:memory",)))
+    tagged = Listing(scene.store.database).list_page(RunFilter(tags=("review:memory",)))
     assert [found.run_id for found in tagged.views] == [review]
 
 
@@ -186,12 +186,12 @@ def test_a_review_has_a_budget_of_its_own_and_stands_in_the_bill_of_its_chain(sc
     [review] = scene.reviews()
     scene.calls = [("memory", {"action": "add", "target": "user", "content": FACT})]
     scene.finish(review)
-    assert scene.store.views.run(review).iteration == 1, "and behind it a summary, which is not counted"
+    assert scene.store.views.load_run(review).iteration == 1, "and behind it a summary, which is not counted"
     assert "tools" in scene.asked[-2] and "tools" not in scene.asked[-1]
     for run_id in (asked, review):
         with scene.store.database.read() as connection:
             pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar_one()
-            assert read_budget(connection, pk).spent.tokens == scene.store.views.run(run_id).usage.total > 0
+            assert load_budget(connection, pk).spent.tokens == scene.store.views.load_run(run_id).usage.total > 0
 
 
 def test_a_review_counts_into_the_totals_and_limits_of_its_tenant(scene: Scene) -> None:
@@ -205,7 +205,7 @@ def test_a_review_counts_into_the_totals_and_limits_of_its_tenant(scene: Scene) 
     scene.finish(review)
     scene.store.sweep()
 
-    took = scene.store.views.run(review).usage.total
+    took = scene.store.views.load_run(review).usage.total
     assert took > 0
     assert totalled(scene.store) == total + took
     assert spent_of_month(scene.store) == spent + took
@@ -216,8 +216,8 @@ def test_a_review_counts_into_the_totals_and_limits_of_its_tenant(scene: Scene) 
 
 def totalled(store: Store) -> int:
     """Tokens of all runs, as ``GET /v1/spend`` adds them up."""
-    asked = SpendQuestion(by=SpendBy.MODEL, after=0.0, before=1e11, tenant=DEFAULT_TENANT)
-    return sum(row.usage.total for row in read_spend(store.database, asked))
+    asked = SpendQuery(by=SpendBy.MODEL, after=0.0, before=1e11, tenant=DEFAULT_TENANT)
+    return sum(row.usage.total for row in load_spend(store.database, asked))
 
 
 def spent_of_month(store: Store) -> int:
@@ -241,9 +241,9 @@ def test_a_review_has_the_settings_of_the_turn_that_it_follows(scene: Scene) -> 
     scene.calls = [("memory", {"action": "add", "target": "user", "content": FACT})]
     scene.finish(review)
     memories = Memories(scene.store.database)
-    assert not memories.entries(DEFAULT_TENANT, "default")[MemoryTarget.USER]
-    assert [view.state for view in memories.views(DEFAULT_TENANT, "default")] == ["staged"]
-    assert memories.asker(review).overrides == said
+    assert not memories.load_entries(DEFAULT_TENANT, "default")[MemoryTarget.USER]
+    assert [view.state for view in memories.list_current(DEFAULT_TENANT, "default")] == ["staged"]
+    assert memories.load_requester(review).overrides == said
 
 
 @pytest.mark.parametrize("changes", [{"source": "cron"}, {"source": "webhook:w"}, {"principal": "api:bob/key_1"}])
@@ -261,11 +261,11 @@ def test_a_review_is_not_reviewed_and_not_found_among_conversations(scene: Scene
     assert scene.reviews() == [review]
     assert "# Skills" in scene.asked[-1]["messages"][0]["content"]
     scene.store.sweep()
-    while Indexer(scene.store.database).step() is not None:
+    while Indexer(scene.store.database).index_batch() is not None:
         pass
     found = Search(scene.store.database).find(MessageSearch(text="herons")).found
     assert [message.session.id for message in found] == [asked]
-    listed = Sessions(scene.store.database).page(SessionPage())
+    listed = Sessions(scene.store.database).list_page(SessionPage())
     assert [session.label.id for session in listed] == [asked]
 
 
@@ -286,7 +286,7 @@ def test_two_workers_make_one_review_of_a_turn(scene: Scene) -> None:
     assert reviewing is not None
     with scene.store.database.read() as connection:
         pk = connection.execute(runs.select().where(runs.c.run_id == asked)).one().pk
-    new = NewReview(spec=replace(scene.store.calls.spec_of(pk), tags=["review:memory"]), system_prompt="", tools="[]")
+    new = NewReview(spec=replace(scene.store.calls.load_spec(pk), tags=["review:memory"]), system_prompt="", tools="[]")
     assert again.begin(pk, new) == [] and scene.reviews() == [review]
 
 
@@ -297,7 +297,7 @@ def test_a_conversation_is_deleted_with_its_reviews(scene: Scene) -> None:
     scene.finish(review)
     erasures = Erasures(scene.store.database)
     erasure = erasures.begin(DEFAULT_TENANT, Person(sessions=(asked,)), by="ann", takes_shared=True)
-    for _ in erasures.steps(erasure):
+    for _ in erasures.delete_stepwise(erasure):
         pass
     with scene.store.database.read() as connection:
         left = set(connection.execute(sa.select(runs.c.run_id)).scalars())

@@ -17,22 +17,22 @@ from support.turns import Turns, do_calls
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.hooks import HookEvent
-from hermes_worker.core.inner_calls import InnerCall, read, written
+from hermes_worker.core.inner_calls import InnerCall, dump_calls, parse_calls
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.safety.approvals import Choice, Mode
+from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import tool_calls
 from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.context import WorkerHooks
 from hermes_worker.tasks.hooks.running import HookRunner, LoadedHook
 from hermes_worker.tasks.iteration.planning import plan_calls
-from hermes_worker.tasks.parts import Hooks
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
@@ -67,14 +67,14 @@ class Scene:
     def noted(self) -> list[tuple[InnerCall, ...]]:
         with self.store.database.read() as connection:
             rows = connection.execute(sa.select(tool_calls.c.inner_calls).order_by(tool_calls.c.iteration))
-            return [read(row.inner_calls) for row in rows]
+            return [parse_calls(row.inner_calls) for row in rows]
 
     def change(self, **parts: Any) -> None:
         self.turns.parts = replace(self.turns.parts, **parts)
 
     def hook(self, call: Callable[[HookEvent], Any], event: str) -> None:
         one = LoadedHook(name="guard", events=frozenset({event}), call=call, timeout_s=5.0)
-        self.change(hooks=Hooks(runner=HookRunner([one]), store=HookCalls(self.store.database)))
+        self.change(hooks=WorkerHooks(runner=HookRunner([one]), store=HookCalls(self.store.database)))
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
         here.change(
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
             waits=Waits(store.database),
-            approvals=ApprovalRules(mode=Mode.OFF),
+            approvals=ApprovalRules(mode=ApprovalMode.OFF),
         )
         ref = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(root)).to_json()
         here.run_id = turns.submit(tools=TOOLS, workspace=ref)
@@ -119,8 +119,8 @@ def test_a_script_whose_worker_vanished_is_not_run_again_and_says_what_it_began(
     scene.ask("irrelevant")
     claim = scene.store.call(scene.run_id, owner=worker.pk)
     begun = [InnerCall(tool="write_file", about='{"path":"a"}', has_ended=True), InnerCall(tool="terminal", about="{}")]
-    scene.store.calls.note_inner(claim, begun[:1])
-    scene.store.calls.note_inner(claim, begun)
+    scene.store.calls.record_inner_calls(claim, begun[:1])
+    scene.store.calls.record_inner_calls(claim, begun)
     scene.store.sweep()
     scene.store.vanish(worker)
     scene.store.sweep()
@@ -132,7 +132,7 @@ def test_a_script_whose_worker_vanished_is_not_run_again_and_says_what_it_began(
     ]
     # The worker wakes up: it begins nothing more.
     with pytest.raises(LeaseLost):
-        scene.store.calls.note_inner(claim, begun)
+        scene.store.calls.record_inner_calls(claim, begun)
     assert not [effect for effect in scene.store.due(scene.run_id) if type(effect).__name__ == "RunTool"]
 
 
@@ -143,10 +143,10 @@ def test_a_worker_that_lost_its_claim_makes_no_more_calls(scene: Scene) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(calls, name)
 
-        def note_inner(self, claim: Any, begun: Any) -> None:
+        def record_inner_calls(self, claim: Any, begun: Any) -> None:
             with scene.store.database.write() as connection:
                 connection.execute(sa.update(tool_calls).values(lease_token="somebody else"))
-            calls.note_inner(claim, begun)
+            calls.record_inner_calls(claim, begun)
 
     scene.change(calls=Taken())
     scene.ask("from hermes_tools import terminal\nprint(terminal('touch one'))\nterminal('touch two')")
@@ -157,7 +157,7 @@ def test_a_worker_that_lost_its_claim_makes_no_more_calls(scene: Scene) -> None:
 
 def test_a_dangerous_command_in_a_script_waits_for_nobody(scene: Scene) -> None:
     scene.change(
-        approvals=ApprovalRules(mode=Mode.MANUAL, allowed=frozenset({"script via an interpreter's code flag"}))
+        approvals=ApprovalRules(mode=ApprovalMode.MANUAL, allowed=frozenset({"script via an interpreter's code flag"}))
     )
     (scene.root / "kept").mkdir()
     said = scene("from hermes_tools import terminal\nprint(terminal('rm -rf kept')['error'])")
@@ -171,15 +171,15 @@ def test_what_is_never_run_is_not_run_by_scripts(scene: Scene) -> None:
 
 
 def test_a_script_needs_the_permission_of_an_interpreter_that_is_given_code(scene: Scene) -> None:
-    scene.change(approvals=ApprovalRules(mode=Mode.MANUAL))
+    scene.change(approvals=ApprovalRules(mode=ApprovalMode.MANUAL))
     scene.ask("open('made', 'w')")
     do_calls(scene.turns.parts, scene.store, scene.run_id)
     assert scene.store.status(scene.run_id) is RunStatus.WAITING_FOR_APPROVAL
     assert not (scene.root / "made").exists()
     waits = Waits(scene.store.database)
-    [wait] = waits.open(run_id=scene.run_id)
+    [wait] = waits.list_open(run_id=scene.run_id)
     assert wait.request["description"] == "script via an interpreter's code flag"
-    waits.approve(scene.run_id, Choice.ONCE, by="api:somebody")
+    waits.approve(scene.run_id, ApprovalChoice.ONCE, by="api:somebody")
     do_calls(scene.turns.parts, scene.store, scene.run_id)
     assert (scene.root / "made").exists()
 
@@ -221,8 +221,8 @@ def test_terminal_in_a_script_runs_in_the_foreground_only(scene: Scene) -> None:
 
 def test_what_is_written_is_read_and_nonsense_is_nothing() -> None:
     calls = (InnerCall(tool="a", about="b", has_ended=True), InnerCall(tool="c", about="d"))
-    assert read(written(calls)) == calls
-    assert read(None) == read("{") == read("[1]") == read('[["a"]]') == ()
+    assert parse_calls(dump_calls(calls)) == calls
+    assert parse_calls(None) == parse_calls("{") == parse_calls("[1]") == parse_calls('[["a"]]') == ()
 
 
 def test_no_script_tool_asks_models_after_an_effect() -> None:
@@ -240,7 +240,7 @@ def _in_sandbox(scene: Scene, network: Network, *, is_confined: bool = True) -> 
     )
     opening = replace(_OPENING, sandbox=sandbox)
     scene.change(
-        approvals=ApprovalRules(mode=Mode.MANUAL),
+        approvals=ApprovalRules(mode=ApprovalMode.MANUAL),
         workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), opening),
     )
 
@@ -269,11 +269,11 @@ def test_a_person_is_asked_about_a_script_that_reaches_more(scene: Scene, networ
     scene.ask("print(1+1)")
     do_calls(scene.turns.parts, scene.store, scene.run_id)
 
-    assert scene.store.views.run(scene.run_id).status is RunStatus.WAITING_FOR_APPROVAL
+    assert scene.store.views.load_run(scene.run_id).status is RunStatus.WAITING_FOR_APPROVAL
 
 
 def test_what_is_never_run_or_forbidden_is_refused_to_a_confined_script_too(scene: Scene) -> None:
     _in_sandbox(scene, Network.NONE)
-    scene.change(approvals=ApprovalRules(mode=Mode.MANUAL, deny=("python3 -c *forbidden*",)))
+    scene.change(approvals=ApprovalRules(mode=ApprovalMode.MANUAL, deny=("python3 -c *forbidden*",)))
 
     assert "Blocked by the rule" in scene("forbidden = 1")["error"]

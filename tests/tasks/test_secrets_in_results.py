@@ -17,10 +17,10 @@ from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.safety.redaction import Redactor
-from hermes_worker.settings import LogSettings, load
+from hermes_worker.settings import LogSettings, load_settings
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.iteration.planning import plan_calls
-from hermes_worker.wiring import redactor_of
+from hermes_worker.wiring import build_redactor
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
@@ -80,7 +80,7 @@ def test_what_a_command_prints_is_hidden_before_it_is_stored(
     output = json.loads(store.results(run_id)[0])["output"]
     hidden = "GITHUB_TOKEN=«redacted:ghp_…»\nNOTE=«redacted:only…»\nDEBUG=1\n"
     assert output == (hidden if is_on else f"GITHUB_TOKEN={KEY}\nNOTE={KNOWN}\nDEBUG=1\n")
-    told = json.dumps([dict(event.data) for event in store.views.events_after(run_id, 0)], ensure_ascii=False)
+    told = json.dumps([dict(event.data) for event in store.views.list_events_after(run_id, 0)], ensure_ascii=False)
     database = texts_of(tmp_path / "test.db")
     bodies = json.dumps(store.bodies(run_id), ensure_ascii=False)
     assert [KEY in place or KNOWN in place for place in (bodies, database)] == [not is_on] * 2
@@ -95,7 +95,7 @@ def test_a_secret_among_the_arguments_is_hidden_in_the_event_of_the_call(store: 
     store.runs.commit_reply(store.turn(run_id), reply, calls)
     store.settle(run_id)
 
-    [started] = [event for event in store.views.events_after(run_id, 0) if event.name == "tool.started"]
+    [started] = [event for event in store.views.list_events_after(run_id, 0) if event.name == "tool.started"]
 
     assert KEY[:8] not in started.data["preview"]
 
@@ -109,8 +109,10 @@ def test_the_secrets_of_the_installation_are_known(tmp_path: Path) -> None:
         "TELEGRAM_BOT_TOKEN": "nothing like a token",
     }
 
-    redactor = redactor_of(load(environ, home=tmp_path))
+    redactor = build_redactor(load_settings(environ, home=tmp_path))
 
-    assert redactor.text("hunter2hunter2, a b c d e f g, nothing like a token, Esperanto").count("«redacted") == 3
-    assert "Esperanto" in redactor.text("Esperanto")
-    assert not redactor_of(load({**environ, "HERMES_REDACT_SECRETS": "false"}, home=tmp_path)).is_on
+    assert (
+        redactor.redact_text("hunter2hunter2, a b c d e f g, nothing like a token, Esperanto").count("«redacted") == 3
+    )
+    assert "Esperanto" in redactor.redact_text("Esperanto")
+    assert not build_redactor(load_settings({**environ, "HERMES_REDACT_SECRETS": "false"}, home=tmp_path)).is_on

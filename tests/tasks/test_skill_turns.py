@@ -24,12 +24,12 @@ from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER
 from hermes_worker.features.skills.rows import Skills
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.features.skills.work import AgentSkills
-from hermes_worker.safety.approvals import Choice, Unattended
+from hermes_worker.safety.approvals import ApprovalChoice, UnattendedMode
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import runs
 from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.planning import plan_calls
-from hermes_worker.tasks.parts import Parts
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
@@ -55,14 +55,14 @@ class Fleet:
         self.home = SkillShelf(Skills(self.store.database), place / "home")
         self.one, self.other = (self._worker(turns, name) for name in ("one", "other"))
 
-    def _worker(self, turns: Turns, name: str) -> Parts:
+    def _worker(self, turns: Turns, name: str) -> WorkerContext:
         shelf = SkillShelf(Skills(self.store.database), self.place / name)
         catalog = default_catalog(
             services={
                 "skills": AgentSkills(
                     shelf,
-                    self.store.views.tools,
-                    writers_of=Memories(self.store.database).writers,
+                    self.store.views.load_tools,
+                    writers_of=Memories(self.store.database).load_writers,
                 )
             }
         )
@@ -74,10 +74,10 @@ class Fleet:
         (self.folder / "scripts").mkdir(parents=True, exist_ok=True)
         (self.folder / "SKILL.md").write_text(SKILL.format(description=f"Tidies {word}.", word=word))
         (self.folder / "scripts" / "run.sh").write_text(f"echo {word}\n")
-        self.home.look_again("default")
+        self.home.forget_look("default")
 
     def begin(self) -> str:
-        found = self.home.current("default")
+        found = self.home.current_set("default")
         assert found is not None
         root = self.place / f"workspace-{len(list(self.place.iterdir()))}"
         root.mkdir()
@@ -95,7 +95,7 @@ class Fleet:
         reply, planned = plan_calls(ModelReply(text="", tool_requests=requests), self.one.catalog)
         self.store.runs.commit_reply(self.store.turn(run_id), reply, planned)
 
-    def told(self, parts: Parts, run_id: str) -> Sequence[dict[str, Any]]:
+    def told(self, parts: WorkerContext, run_id: str) -> Sequence[dict[str, Any]]:
         before = len(self.store.results(run_id))
         do_calls(parts, self.store, run_id)
         return [json.loads(text) for text in self.store.results(run_id)[before:]]
@@ -127,8 +127,8 @@ def test_an_edit_in_the_middle_changes_nothing_on_either_worker_nor_after_a_take
     assert fleet.told(fleet.other, run_id) == first, "another worker took the call over, and never had the version"
 
     shutil.rmtree(fleet.folder)
-    fleet.home.look_again("default")
-    fleet.home.current("default")
+    fleet.home.forget_look("default")
+    fleet.home.current_set("default")
     fleet.wants(run_id, *looks, ("skills_list", {}))
     assert fleet.told(fleet.one, run_id) == first, "the folder is gone, and the run goes on with it"
 
@@ -197,8 +197,8 @@ def test_a_change_whose_worker_died_before_it_said_so_is_not_made_twice(fleet: F
     assert version(fleet) == 1
 
 
-@pytest.mark.parametrize("choice", [Choice.ONCE, Choice.DENY])
-def test_where_a_person_is_asked_a_change_waits_for_the_answer(fleet: Fleet, choice: Choice) -> None:
+@pytest.mark.parametrize("choice", [ApprovalChoice.ONCE, ApprovalChoice.DENY])
+def test_where_a_person_is_asked_a_change_waits_for_the_answer(fleet: Fleet, choice: ApprovalChoice) -> None:
     asking = replace(fleet.one, approvals=ApprovalRules(asks_for_skills=True))
     run_id = fleet.begin()
     fleet.wants(run_id, ("skill_manage", MADE), ("skills_list", {}))
@@ -207,14 +207,14 @@ def test_where_a_person_is_asked_a_change_waits_for_the_answer(fleet: Fleet, cho
     Waits(fleet.store.database).approve(run_id, choice, by="cli:tester")
     do_calls(replace(asking, catalog=fleet.other.catalog), fleet.store, run_id)
     told = json.loads(fleet.store.results(run_id)[0])
-    if choice is Choice.ONCE:
+    if choice is ApprovalChoice.ONCE:
         assert (told["success"], version(fleet)) == (True, 1)
     else:
         assert (told["status"], version(fleet)) == ("denied", None)
 
 
 def test_where_nobody_answers_a_change_is_refused_as_dangerous_commands_are(fleet: Fleet) -> None:
-    rules = ApprovalRules(asks_for_skills=True, by_source={"api": Unattended.DENY})
+    rules = ApprovalRules(asks_for_skills=True, by_source={"api": UnattendedMode.DENY})
     run_id = fleet.begin()
     fleet.wants(run_id, ("skill_manage", MADE))
     [told] = fleet.told(replace(fleet.one, approvals=rules), run_id)

@@ -19,21 +19,23 @@ from kombu import Connection, Consumer, Exchange, Queue
 from support.logs import kept_log
 from support.valkey import for_administrator
 
-from hermes_worker.broker.queue import KEY_PREFIX, QueueName, TaskName, envelope
-from hermes_worker.broker.transport import POPPED_MAX, QoS, install
+from hermes_worker.broker.queue import KEY_PREFIX, QueueName, TaskName, render_envelope
+from hermes_worker.broker.transport import POPPED_MAX, QoS, install_transports
 from hermes_worker.local import valkey as valkey_module
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.settings.kinds import socket_url
+from hermes_worker.settings.kinds import convert_socket_url
 
 QUEUE = QueueName.MODEL
 
 
 @contextlib.contextmanager
 def consuming(broker_url: str, on_message: Callable[[Any], None], *, prefetch: int = 0) -> Iterator[Connection]:
-    install()
+    install_transports()
     options = {"global_keyprefix": KEY_PREFIX}
     with (
-        Connection(socket_url(broker_url, "redis+socket", "virtual_host"), transport_options=options) as connection,
+        Connection(
+            convert_socket_url(broker_url, "redis+socket", "virtual_host"), transport_options=options
+        ) as connection,
         Consumer(connection, [Queue(QUEUE.value)], on_message=on_message, accept=["json"]) as consumer,
     ):
         if prefetch:
@@ -44,7 +46,9 @@ def consuming(broker_url: str, on_message: Callable[[Any], None], *, prefetch: i
 def fill(broker_url: str, labels: list[str]) -> redis.Redis:
     client = redis.Redis.from_url(for_administrator(broker_url))
     for label in labels:
-        client.lpush(f"{KEY_PREFIX}{QUEUE.value}", envelope(TaskName.ITERATE, QUEUE, ["run_1", 1, 1, 0.0], label))
+        client.lpush(
+            f"{KEY_PREFIX}{QUEUE.value}", render_envelope(TaskName.ITERATE, QUEUE, ["run_1", 1, 1, 0.0], label)
+        )
     return client
 
 
@@ -112,12 +116,14 @@ PICKLED = HONEST | {"content-type": "application/x-python-serialize"}
 def test_what_is_no_command_of_remote_control_is_dropped_and_loses_no_connection(
     broker_url: str, text: str | bytes
 ) -> None:
-    install()
+    install_transports()
     seen: list[str] = []
     queue = Queue("us", Exchange("celery.pidbox", type="fanout", durable=False), auto_delete=True)
     options = {"global_keyprefix": KEY_PREFIX}
     with (
-        Connection(socket_url(broker_url, "redis+socket", "virtual_host"), transport_options=options) as connection,
+        Connection(
+            convert_socket_url(broker_url, "redis+socket", "virtual_host"), transport_options=options
+        ) as connection,
         Consumer(connection, [queue], callbacks=[lambda body, _: seen.append(body)], accept=["json"]),
         redis.Redis.from_url(for_administrator(broker_url)) as stranger,
     ):
@@ -142,7 +148,7 @@ def test_a_server_without_blmpop_is_asked_for_one_at_a_time(old_server_url: str)
 def old_server_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server that knows as little as Redis 6.2 of what we use."""
     directory = Path(tempfile.mkdtemp(prefix="hermes-vk-"))
-    monkeypatch.setattr(valkey_module, "version_of", lambda binary: "6.2.0")
+    monkeypatch.setattr(valkey_module, "find_version", lambda binary: "6.2.0")
     server = EmbeddedValkey(directory, is_durable=False, has_administrator=True)
     process = subprocess.Popen(
         [*server.prepare(), "--rename-command", "BLMPOP", ""], pass_fds=[server.lock_fd], stdout=subprocess.DEVNULL

@@ -17,14 +17,14 @@ from support.turns import Turns, do_calls
 from hermes_worker.core.gateway import GUEST_SOURCE
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.notices import NOT_FOR_GUESTS
-from hermes_worker.core.pricing import own_price
+from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.models.governor import KeyPlace, Permit, Ungoverned
-from hermes_worker.safety.approvals import Choice, Mode
+from hermes_worker.models.governor import CallPermit, CredentialRef, NoGovernor
+from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode
 from hermes_worker.store.runs.waits import NotOffered, Waits
 from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.planning import plan_calls
-from hermes_worker.tasks.parts import Parts
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
@@ -55,7 +55,7 @@ class Scene:
     """A run that wants to delete a folder, and a worker that asks the reviewer."""
 
     store: Store
-    parts: Parts
+    parts: WorkerContext
     reviewer: Reviewer
     victim: Path
 
@@ -82,8 +82,8 @@ def stage(tmp_path: Path) -> Iterator[Scene]:
         parts = replace(
             turns.parts,
             waits=Waits(store.database),
-            approvals=ApprovalRules(mode=Mode.SMART),
-            prices=dict([own_price("custom:scripted=10/20")]),
+            approvals=ApprovalRules(mode=ApprovalMode.SMART),
+            prices=dict([parse_own_price("custom:scripted=10/20")]),
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
         )
         yield Scene(store=store, parts=parts, reviewer=reviewer, victim=victim)
@@ -93,7 +93,7 @@ def test_what_the_model_approves_runs_and_is_not_remembered(stage: Scene) -> Non
     run_id = stage.submit()
     stage.work(run_id)
     assert not stage.victim.exists()
-    [call] = stage.store.views.calls(run_id)
+    [call] = stage.store.views.list_calls(run_id)
     assert call.status is CallStatus.SUCCEEDED
     stage.victim.mkdir()
     stage.work(stage.submit())
@@ -118,8 +118,8 @@ def test_what_is_no_clear_word_is_for_a_person(stage: Scene, word: str) -> None:
     stage.work(run_id)
     assert stage.store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
     assert stage.victim.exists()
-    [question] = Waits(stage.store.database).open(run_id=run_id)
-    assert set(question.choices) == {choice.value for choice in Choice}
+    [question] = Waits(stage.store.database).list_open(run_id=run_id)
+    assert set(question.choices) == {choice.value for choice in ApprovalChoice}
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
@@ -135,12 +135,12 @@ def test_what_the_model_advises_against_a_person_may_allow_once(stage: Scene) ->
     run_id = stage.submit()
     stage.work(run_id)
     waits = Waits(stage.store.database)
-    [question] = waits.open(run_id=run_id)
+    [question] = waits.list_open(run_id=run_id)
     assert "advises against it" in question.request["description"]
     assert question.choices == ("once", "deny")
     with pytest.raises(NotOffered):
-        waits.approve(run_id, Choice.ALWAYS, by="cli:tester")
-    waits.approve(run_id, Choice.ONCE, by="cli:tester")
+        waits.approve(run_id, ApprovalChoice.ALWAYS, by="cli:tester")
+    waits.approve(run_id, ApprovalChoice.ONCE, by="cli:tester")
     stage.work(run_id)
     assert not stage.victim.exists()
     assert len(stage.reviewer.asked) == 1
@@ -151,7 +151,7 @@ def test_what_the_verdict_cost_is_on_the_bill_of_the_run(stage: Scene, word: str
     stage.reviewer.word = word
     run_id = stage.submit(tokens_max=10_000, nano_usd_max=10**9)
     stage.work(run_id)
-    view = stage.store.views.run(run_id)
+    view = stage.store.views.load_run(run_id)
     assert view.usage.total == 101
     # 100 tokens in at $10 and one out at $20 for a million.
     assert view.cost_usd == Decimal("0.00102")
@@ -161,7 +161,7 @@ def test_a_job_says_for_itself_what_becomes_of_questions_and_when(stage: Scene) 
     stage.reviewer.word = "ESCALATE"
     run_id = stage.submit(source="cron", approvals="ask", approval_s=600.0)
     stage.work(run_id)
-    [question] = Waits(stage.store.database).open(run_id=run_id)
+    [question] = Waits(stage.store.database).list_open(run_id=run_id)
     assert question.expires_at is not None
     assert question.expires_at - question.opened_at == pytest.approx(600, abs=1)
 
@@ -179,14 +179,14 @@ def test_a_guest_of_a_chat_starts_no_command_and_nobody_is_asked(stage: Scene) -
     assert json.loads(stage.store.results(run_id)[0])["error"] == NOT_FOR_GUESTS
     assert stage.victim.exists()
     assert stage.reviewer.asked == []
-    told = stage.store.views.events_after(run_id, 0)
+    told = stage.store.views.list_events_after(run_id, 0)
     assert [one.data["refused_by"] for one in told if "refused_by" in one.data] == ["rules"]
 
 
 def test_a_model_that_is_used_as_much_as_it_may_be_is_not_asked(stage: Scene) -> None:
-    class Busy(Ungoverned):
-        def acquire(self, place: KeyPlace, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
-            return Permit(place=place, ticket=ticket, wait_s=60.0)
+    class Busy(NoGovernor):
+        def acquire(self, place: CredentialRef, *, ticket: str, tokens: int, order: int | None = None) -> CallPermit:
+            return CallPermit(place=place, ticket=ticket, wait_s=60.0)
 
     stage.parts = replace(stage.parts, governor=Busy())
     run_id = stage.submit()
@@ -202,5 +202,5 @@ def test_a_tool_that_is_not_in_the_session_is_refused_although_it_is_installed(s
     stage.store.runs.commit_reply(stage.store.turn(run_id), reply, calls)
     stage.work(run_id)
     assert "there is no tool 'terminal' in this session" in stage.store.results(run_id)[0]
-    [call] = stage.store.views.calls(run_id)
+    [call] = stage.store.views.list_calls(run_id)
     assert call.status is CallStatus.FAILED

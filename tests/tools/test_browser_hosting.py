@@ -16,17 +16,24 @@ import pytest
 from support.commandline import wait_for
 from support.store import opened
 
-from hermes_worker.browser import pages
+from hermes_worker.browser import visits as pages
 from hermes_worker.browser.chromium import Chromium, NoBrowserHere, find_chromium, require_confinement
-from hermes_worker.browser.declarations import browser_extension
-from hermes_worker.browser.host import browser_host
-from hermes_worker.browser.pages import BrowserFailed, Browsers
-from hermes_worker.browser.relay import DevTools, Refused, Relay, judged, kept_alive, may_show
+from hermes_worker.browser.declarations import build_browser_extension
+from hermes_worker.browser.host import build_browser_host
+from hermes_worker.browser.relay import (
+    BrowserRelay,
+    DevTools,
+    MessageRefused,
+    judge_message,
+    may_show,
+    wait_keeping_alive,
+)
+from hermes_worker.browser.visits import BrowserFailed, SessionBrowsers
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.hosting.host import HostOptions
 from hermes_worker.store.resources import ResourceKind, ResourceLease, Resources, ResourceState
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
@@ -52,33 +59,33 @@ NO_PAGES += ["javascript:1", "filesystem:http://a/x", "chrome-extension://x", "f
 @pytest.mark.parametrize("url", PAGES)
 def test_a_page_may_be_on_the_web(url: str) -> None:
     assert may_show(url)
-    assert judged({"id": 1, "method": "Page.navigate", "params": {"url": url}})
+    assert judge_message({"id": 1, "method": "Page.navigate", "params": {"url": url}})
 
 
 @pytest.mark.parametrize("url", NO_PAGES)
 def test_a_page_may_be_nowhere_else(url: str) -> None:
     assert not may_show(url)
     for method in ("Page.navigate", "Target.createTarget"):
-        with pytest.raises(Refused):
-            judged({"id": 1, "method": method, "params": {"url": url}})
+        with pytest.raises(MessageRefused):
+            judge_message({"id": 1, "method": method, "params": {"url": url}})
 
 
 @pytest.mark.parametrize("method", ["Browser.close", "Browser.crash", "DOM.setFileInputFiles", "Browser.setPermission"])
 def test_only_a_host_ends_browsers_and_gives_rights(method: str) -> None:
-    with pytest.raises(Refused):
-        judged({"id": 1, "method": method})
-    assert not judged({"id": 1, "method": "Browser.setDownloadBehavior"})
-    with pytest.raises(Refused):
-        judged({"id": 1})
+    with pytest.raises(MessageRefused):
+        judge_message({"id": 1, "method": method})
+    assert not judge_message({"id": 1, "method": "Browser.setDownloadBehavior"})
+    with pytest.raises(MessageRefused):
+        judge_message({"id": 1})
 
 
 def test_what_acts_is_never_repeated() -> None:
-    replays = {tool.name: tool.spec.replay for tool in browser_extension(has_cdp=True).tools}
+    replays = {tool.name: tool.spec.replay for tool in build_browser_extension(has_cdp=True).tools}
     pure = {name for name, replay in replays.items() if replay is Replay.PURE}
     assert pure == {"browser_snapshot", "browser_get_images", "browser_vision"}
     assert {replay for name, replay in replays.items() if name not in pure} == {Replay.ONCE}
-    assert all(tool.spec.is_untrusted for tool in browser_extension(has_cdp=True).tools)
-    assert replays.keys() - {tool.name for tool in browser_extension(has_cdp=False).tools} == {"browser_cdp"}
+    assert all(tool.spec.is_untrusted for tool in build_browser_extension(has_cdp=True).tools)
+    assert replays.keys() - {tool.name for tool in build_browser_extension(has_cdp=False).tools} == {"browser_cdp"}
 
 
 def test_where_there_is_no_browser_a_sentence_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +99,7 @@ def test_where_there_is_no_browser_a_sentence_says_why(tmp_path: Path, monkeypat
 
 
 def test_a_run_without_a_network_has_no_browser(rows: tuple[Resources, str]) -> None:
-    browsers = Browsers(rows[0], rules=NetworkRules(unattended=Network.NONE))
+    browsers = SessionBrowsers(rows[0], rules=NetworkRules(unattended=Network.NONE))
     with pytest.raises(BrowserFailed, match="no network"):
         browsers.require_network(RunOrigin(source="webhook"))
 
@@ -138,11 +145,11 @@ class PlayedHost:
     def __init__(self, rows: Resources, folder: Path, **options: Any) -> None:
         self.started: list[PlayedChromium] = []
         self.relay = PlayedRelay()
-        self.host = browser_host(
+        self.host = build_browser_host(
             rows,
             self._start,
             HostOptions(**{"name": "h", "folder": folder, "ttl_s": 0.4, "idle_s": 600.0, **options}),
-            lambda may_use: cast(Relay, self.relay),
+            lambda may_use: cast(BrowserRelay, self.relay),
         )
 
     def _start(self, folder: Path) -> Chromium:
@@ -153,7 +160,7 @@ class PlayedHost:
 
     def look_until(self, holds: Any) -> None:
         for _ in range(2_000):
-            self.host.look()
+            self.host.poll_once()
             if holds():
                 return
             threading.Event().wait(0.005)
@@ -174,13 +181,13 @@ def state(rows: Resources, session_id: str) -> ResourceState | None:
 def test_a_wanted_browser_is_started_and_ends_with_its_row(rows: tuple[Resources, str], tmp_path: Path) -> None:
     table, session_id = rows
     played = PlayedHost(table, tmp_path / "browsers")
-    table.want(session_id, ResourceKind.BROWSER)
+    table.request_resource(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: played.host.pids)
     [chromium] = played.started
     assert state(table, session_id) is ResourceState.LIVE
     played.host.keep_alive()
     assert chromium.alive
-    table.drop(session_id, ResourceKind.BROWSER)
+    table.delete_resource(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: chromium.is_ended)
     assert (played.host.pids, played.relay.opened) == ({}, {})
     played.host.close()
@@ -196,17 +203,17 @@ def test_a_browser_that_starts_slowly_is_kept_alive_until_it_can_be_used() -> No
         if len(told) == 3:
             opening.set_result("ws://here")
 
-    assert kept_alive(opening, keep_alive, every_s=0.001) == "ws://here" and len(told) == 3
+    assert wait_keeping_alive(opening, keep_alive, every_s=0.001) == "ws://here" and len(told) == 3
     failed: Future[str] = Future()
     failed.set_exception(TimeoutError("it says nothing"))
     with pytest.raises(TimeoutError, match="it says nothing"):
-        kept_alive(failed, keep_alive, every_s=0.001)
+        wait_keeping_alive(failed, keep_alive, every_s=0.001)
     assert len(told) == 3
 
 
 def test_a_call_waits_longer_for_a_browser_that_a_host_is_starting(rows: tuple[Resources, str]) -> None:
     table, session_id = rows
-    browsers = Browsers(table)
+    browsers = SessionBrowsers(table)
 
     @dataclass
     class Starting:
@@ -222,22 +229,22 @@ def test_a_call_waits_longer_for_a_browser_that_a_host_is_starting(rows: tuple[R
             return False
 
     with pytest.raises(BrowserFailed, match="no host started a browser in time"):
-        browsers._taken(session_id, Starting(), time.monotonic())
+        browsers._take_browser(session_id, Starting(), time.monotonic())
     lease = table.claim(ResourceKind.BROWSER, host="h", ttl_s=60, wants_within_s=60)
-    assert browsers._taken(session_id, Starting(lease), time.monotonic()).resource.endpoint == "ws://here"
+    assert browsers._take_browser(session_id, Starting(lease), time.monotonic()).resource.endpoint == "ws://here"
 
 
 def test_an_idle_or_crashed_browser_is_ended_and_its_row_says_so(rows: tuple[Resources, str], tmp_path: Path) -> None:
     table, session_id = rows
     played = PlayedHost(table, tmp_path / "browsers", idle_s=0.0)
-    table.want(session_id, ResourceKind.BROWSER)
+    table.request_resource(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: played.started and played.started[0].is_ended)
     found = table.find(session_id, ResourceKind.BROWSER)
     assert found is not None and found.reason is not None and "nobody used it" in found.reason
     played.host.close()
 
     played = PlayedHost(table, tmp_path / "browsers")
-    row = table.want(session_id, ResourceKind.BROWSER)
+    row = table.request_resource(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: played.host.pids)
     played.relay.opened[row.resource_id].closed.set()
     played.look_until(lambda: played.started[0].is_ended)
@@ -255,7 +262,7 @@ def test_what_runs_is_kept_while_the_database_is_away_until_it_was_idle_for_too_
 
     table, session_id = rows
     played = PlayedHost(table, tmp_path / "browsers", idle_s=idle_s)
-    table.want(session_id, ResourceKind.BROWSER)
+    table.request_resource(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: played.host.pids)
     [chromium] = played.started
     stopping = threading.Event()
@@ -278,7 +285,7 @@ def test_what_runs_is_kept_while_the_database_is_away_until_it_was_idle_for_too_
 
 def _is_lapsed(table: Resources, session_id: str) -> bool:
     found = table.find(session_id, ResourceKind.BROWSER)
-    return found is not None and table.take(found.resource_id) is None
+    return found is not None and table.acquire_use(found.resource_id) is None
 
 
 def test_a_host_takes_no_more_than_it_may_and_removes_what_dead_ones_left(
@@ -290,10 +297,10 @@ def test_a_host_takes_no_more_than_it_may_and_removes_what_dead_ones_left(
     (left / "lock").touch()
     played = PlayedHost(table, tmp_path / "browsers", hosted_max=1)
     assert not left.exists()
-    one = table.want(session_id, ResourceKind.BROWSER)
+    one = table.request_resource(session_id, ResourceKind.BROWSER)
     played.look_until(lambda: played.host.pids)
-    table.want(session_id, ResourceKind.BROWSER, "other")
-    played.host.look()
+    table.request_resource(session_id, ResourceKind.BROWSER, "other")
+    played.host.poll_once()
     assert set(played.host.pids) == {one.resource_id}
     assert len(list((tmp_path / "browsers").iterdir())) == 1
     played.host.close()
@@ -311,6 +318,6 @@ def test_a_browser_that_freezes_after_the_connection_holds_no_call(monkeypatch: 
 
     monkeypatch.setattr(pages, "CONNECT_S", 0.05)
     row = SimpleNamespace(snapshot=None, storage=None)
-    entering = pages._entered(cast(Any, Frozen()), cast(Any, row), None)
+    entering = pages._begin_visit(cast(Any, Frozen()), cast(Any, row), None)
     with pytest.raises(pages._NotConnected, match="do not answer"):
         asyncio.run(asyncio.wait_for(entering, 20))

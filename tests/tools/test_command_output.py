@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.workspaces.output import HeadTail
+from hermes_worker.workspaces.output import OutputBuffer
 
 
-def _collected(limit: int, pieces: list[bytes]) -> HeadTail:
-    output = HeadTail(limit)
+def _collected(limit: int, pieces: list[bytes]) -> OutputBuffer:
+    output = OutputBuffer(limit)
     for piece in pieces:
         output.append(piece)
     return output

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.agent.tools.commandline import exit_code_meaning, refusal_to_run
+from hermes_worker.agent.tools.commandline import explain_exit_code, find_refusal
 
 MAY_RUN = [
     "ls -la",
@@ -36,7 +36,7 @@ MAY_RUN = [
 
 @pytest.mark.parametrize("command", MAY_RUN, ids=range(len(MAY_RUN)))
 def test_a_command_that_ends_may_run(command: str) -> None:
-    assert refusal_to_run(command) is None
+    assert find_refusal(command) is None
 
 
 MAY_NOT_RUN = [
@@ -64,7 +64,7 @@ MAY_NOT_RUN = [
 
 @pytest.mark.parametrize(("command", "word"), MAY_NOT_RUN)
 def test_a_command_that_would_not_end_or_end_too_soon_is_refused_with_advice(command: str, word: str) -> None:
-    refusal = refusal_to_run(command)
+    refusal = find_refusal(command)
     assert refusal is not None
     assert word in refusal
 
@@ -73,8 +73,8 @@ def test_a_command_that_would_not_end_or_end_too_soon_is_refused_with_advice(com
 @pytest.mark.parametrize("piece", ["<<a\n", "'", '"', "\n", ";npx ", "a=b ", "tail -x ", "& ", "\\"])
 def test_a_hostile_command_is_read_quickly(piece: str) -> None:
     command = (piece * 10_000)[:10_000]
-    refusal_to_run(command)
-    exit_code_meaning(command, 1)
+    find_refusal(command)
+    explain_exit_code(command, 1)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_hostile_command_is_read_quickly(piece: str) -> None:
     ],
 )
 def test_an_exit_code_with_a_meaning_of_its_own_is_explained(command: str, exit_code: int, word: str) -> None:
-    meaning = exit_code_meaning(command, exit_code)
+    meaning = explain_exit_code(command, exit_code)
     assert meaning is not None
     assert word in meaning
 
@@ -100,4 +100,4 @@ def test_an_exit_code_with_a_meaning_of_its_own_is_explained(command: str, exit_
     ("command", "exit_code"), [("grep x", 0), ("grep x", 2), ("make", 1), ("", 1), ("echo 'a | grep'", 1)]
 )
 def test_an_ordinary_exit_code_is_not_explained(command: str, exit_code: int) -> None:
-    assert exit_code_meaning(command, exit_code) is None
+    assert explain_exit_code(command, exit_code) is None

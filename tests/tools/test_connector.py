@@ -10,7 +10,7 @@ import sys
 import pytest
 from support.seccomp_machine import ALLOW, ASK, ERRNO, verdict
 
-from hermes_worker.net.urls import METADATA_SPELLINGS, UrlPolicy, address_refusal
+from hermes_worker.net.urls import METADATA_SPELLINGS, UrlPolicy, find_address_refusal
 from hermes_worker.workspaces.sandbox import seccomp
 from hermes_worker.workspaces.sandbox.helper.connector import is_refused
 
@@ -39,7 +39,7 @@ def inet(address: str, port: int = 80) -> bytes:
 @pytest.mark.parametrize("address", METADATA)
 def test_a_metadata_address_is_refused_in_every_spelling_but_for_names(address: str) -> None:
     assert is_refused(inet(address), METADATA_SPELLINGS)
-    assert address_refusal(address, UrlPolicy(allows_private=True)) is not None
+    assert find_address_refusal(address, UrlPolicy(allows_private=True)) is not None
     assert not is_refused(inet(address, 53), METADATA_SPELLINGS), "clouds have their resolvers there"
 
 

@@ -68,7 +68,7 @@ def asked(desk: Desk, context: ToolContext) -> Asked:
 
 def test_an_agent_is_told_that_no_scheduler_is_at_work(asked: Asked) -> None:
     assert "No scheduler is at work" in asked(**PLAIN)["warning"]
-    asked.desk.jobs.note_scheduler()
+    asked.desk.jobs.record_scheduler()
     assert "warning" not in asked(**PLAIN, name="again")
 
 
@@ -135,7 +135,7 @@ def test_every_field_reaches_the_job(asked: Asked, context: ToolContext) -> None
 )
 def test_what_cannot_be_is_an_error_the_model_can_read(asked: Asked, arguments: dict[str, Any]) -> None:
     assert "error" in asked(**arguments)
-    assert asked.desk.jobs.all() == []
+    assert asked.desk.jobs.list_jobs() == []
 
 
 def test_a_name_that_two_jobs_have_is_asked_back(asked: Asked) -> None:
@@ -172,8 +172,8 @@ def test_an_agent_cannot_widen_what_its_jobs_may_do(desk: Desk) -> None:
         "cost_usd_max": "99",
         "iterations_max": 9,
     }
-    made = agent.act("create", {"schedule": "every 2h", "prompt": "x", **wider}, session_id="talk")
-    agent.act("update", {"job_id": made["job_id"], "prompt": "y", **wider}, session_id="talk")
+    made = agent.run_action("create", {"schedule": "every 2h", "prompt": "x", **wider}, session_id="talk")
+    agent.run_action("update", {"job_id": made["job_id"], "prompt": "y", **wider}, session_id="talk")
     spec = JobSpec.from_json(desk.jobs.get(made["job_id"]).definition)
     assert {name: getattr(spec, name) for name in wider} == dict.fromkeys(wider)
     assert spec.prompt == "y"
@@ -185,9 +185,9 @@ def test_an_agent_cannot_use_the_permission_of_somebody_elses_job_for_something_
     asking = work.create(desk.jobs, JobRequest(schedule="every 2h", prompt="tidy", more={"approvals": "ask"}))
     for change in ({"prompt": "rm -rf ~"}, {"script": "x.sh"}, {"workdir": "/"}, {"schedule": "every 1m"}):
         with pytest.raises(InvalidJob, match="only a person may change it"):
-            agent.act("update", {"job_id": trusted.job_id, **change}, session_id="talk")
+            agent.run_action("update", {"job_id": trusted.job_id, **change}, session_id="talk")
     assert JobSpec.from_json(desk.jobs.get(trusted.job_id).definition).prompt == "tidy"
-    agent.act("update", {"job_id": asking.job_id, "prompt": "tidy more"}, session_id="talk")
+    agent.run_action("update", {"job_id": asking.job_id, "prompt": "tidy more"}, session_id="talk")
     edited = work.edit(desk.jobs, trusted.job_id, JobRequest(prompt="tidy well"))
     assert JobSpec.from_json(edited.definition).prompt == "tidy well"
 
@@ -213,17 +213,17 @@ def test_a_job_that_an_agent_makes_may_use_no_more_than_the_chain_that_made_it(d
     def spec_of(job_id: str) -> JobSpec:
         return JobSpec.from_json(desk.jobs.get(job_id).definition)
 
-    made = agent.act("create", {"schedule": "every 2h", "prompt": "x"}, session_id=limited.session_id)
-    wide = agent.act("create", {"schedule": "every 2h", "prompt": "x"}, session_id=free.session_id)
+    made = agent.run_action("create", {"schedule": "every 2h", "prompt": "x"}, session_id=limited.session_id)
+    wide = agent.run_action("create", {"schedule": "every 2h", "prompt": "x"}, session_id=free.session_id)
     persons = work.create(desk.jobs, JobRequest(schedule="every 2h", prompt="x"))
     for job_id in (wide["job_id"], persons.job_id):
         assert spec_of(job_id).tokens_per_day is None
-        agent.act("update", {"job_id": job_id, "prompt": "y"}, session_id=limited.session_id)
+        agent.run_action("update", {"job_id": job_id, "prompt": "y"}, session_id=limited.session_id)
     for job_id in (made["job_id"], wide["job_id"], persons.job_id):
         spec = spec_of(job_id)
         assert (spec.iterations_max, spec.tokens_max, spec.tokens_per_day) == (7, 1_000, 1_000)
         assert (spec.cost_usd_max, spec.cost_usd_per_day) == ("1.5", "1.5")
     # Whoever is limited less does not lift it.
-    agent.act("update", {"job_id": made["job_id"], "prompt": "z"}, session_id=free.session_id)
+    agent.run_action("update", {"job_id": made["job_id"], "prompt": "z"}, session_id=free.session_id)
     assert spec_of(made["job_id"]).tokens_per_day == 1_000
-    agent.act("remove", {"job_id": made["job_id"]}, session_id=limited.session_id)
+    agent.run_action("remove", {"job_id": made["job_id"]}, session_id=limited.session_id)

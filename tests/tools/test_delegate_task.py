@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from hermes_worker.agent.prompt.children import child_prompt
+from hermes_worker.agent.prompt.children import build_child_prompt
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.core.delegation import ChildRole, DelegationPolicy, child_tools
+from hermes_worker.core.delegation import ChildRole, DelegationPolicy, select_child_tools
 
 
 class _Quiet:
@@ -50,8 +50,8 @@ def test_arguments_that_make_no_sense_are_answered_and_nothing_is_delegated() ->
 
 
 def test_children_of_a_session_share_their_system_prompt() -> None:
-    names = child_tools(default_catalog().names, DelegationPolicy(), ChildRole.LEAF, depth=1)
+    names = select_child_tools(default_catalog().names, DelegationPolicy(), ChildRole.LEAF, depth=1)
     workspace = '{"kind":"local","root":"/work"}'
-    assert child_prompt(workspace, names) == child_prompt(workspace, set(names))
-    assert "/work" in child_prompt(workspace, names)
-    assert "delegate_task" not in child_prompt(workspace, names)
+    assert build_child_prompt(workspace, names) == build_child_prompt(workspace, set(names))
+    assert "/work" in build_child_prompt(workspace, names)
+    assert "delegate_task" not in build_child_prompt(workspace, names)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.agent.tools.fuzzy import Replaced, replace_text
+from hermes_worker.agent.tools.fuzzy import ReplacedText, replace_text
 
 CASES = Path(__file__).parents[1] / "cases"
 PATCHES = json.loads((CASES / "original/patch.json").read_text())["cases"]
@@ -25,8 +25,8 @@ REPORTS = {
 def test_text_is_replaced_as_the_original_replaces_it(case: Mapping[str, Any]) -> None:
     given, expected = case["input"], case["expected"]
     outcome = replace_text(given["content"], given["old"], given["new"], replace_all=given["replace_all"])
-    assert isinstance(outcome, Replaced) == expected["ok"]
-    after = outcome.text if isinstance(outcome, Replaced) else given["content"]
+    assert isinstance(outcome, ReplacedText) == expected["ok"]
+    after = outcome.text if isinstance(outcome, ReplacedText) else given["content"]
     assert expected["result"] in (None, after)
     assert all(part in after for part in expected["has"])
     assert not any(part in after for part in expected["hasnot"])

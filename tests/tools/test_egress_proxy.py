@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
-from hermes_worker.observe import snapshot
-from hermes_worker.workspaces.sandbox import egress as proxy_module
-from hermes_worker.workspaces.sandbox.egress import EgressProxy, ProxyDoor
+from hermes_worker.observe import snapshot_counters
+from hermes_worker.workspaces.sandbox import proxy as proxy_module
 from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS, hand_out
-from hermes_worker.workspaces.sandbox.network import Egress
+from hermes_worker.workspaces.sandbox.network import EgressRules
+from hermes_worker.workspaces.sandbox.proxy import CommandProxySocket, EgressProxy
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ def as_if_public(target: HttpUrl, addresses: Sequence[str], policy: UrlPolicy) -
 class Way:
     """An open door."""
 
-    door: ProxyDoor
+    door: CommandProxySocket
     address: tuple[str, int]
 
     def __call__(self, request: bytes, *, ends: bool = False) -> bytes:
@@ -92,9 +92,9 @@ def read_all(client: socket.socket) -> bytes:
 
 
 @contextmanager
-def opened(egress: Egress, names: Names, check: Callable[..., tuple[str, ...]] = as_if_public) -> Iterator[Way]:
-    door = EgressProxy(resolving=names, check=check).door(egress)
-    with door.opened() as number, socket.socket() as listener:
+def opened(egress: EgressRules, names: Names, check: Callable[..., tuple[str, ...]] = as_if_public) -> Iterator[Way]:
+    door = EgressProxy(resolving=names, check=check).make_socket(egress)
+    with door.serve() as number, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         hand_out(socket.fromfd(number, socket.AF_UNIX, socket.SOCK_STREAM).detach(), LISTENS, listener.dup().detach())
@@ -110,7 +110,7 @@ def get(url: str, *headers: str) -> bytes:
 
 
 def test_a_request_arrives_as_its_server_expects_it_and_nothing_meant_for_the_proxy_does(server: int) -> None:
-    with opened(Egress(ports=frozenset({server})), names()) as way:
+    with opened(EgressRules(ports=frozenset({server})), names()) as way:
         answer = way(
             get(f"http://here.test:{server}/a?b=c", "Proxy-Connection: keep-alive", "X-A: 1", "Connection: X-A")
         )
@@ -120,7 +120,7 @@ def test_a_request_arrives_as_its_server_expects_it_and_nothing_meant_for_the_pr
 
 
 def test_a_tunnel_carries_bytes_both_ways_to_the_end(server: int) -> None:
-    with opened(Egress(ports=frozenset({server})), names()) as way:
+    with opened(EgressRules(ports=frozenset({server})), names()) as way:
         body = b"x" * 300_000
         head = f"POST /in HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
         # Also when the client does not wait for the tunnel before it uses it.
@@ -130,7 +130,7 @@ def test_a_tunnel_carries_bytes_both_ways_to_the_end(server: int) -> None:
 
 
 def test_bodies_are_framed_anew_and_a_second_request_does_not_ride_along(server: int) -> None:
-    with opened(Egress(ports=frozenset({server})), names()) as way:
+    with opened(EgressRules(ports=frozenset({server})), names()) as way:
         url = f"http://here.test:{server}/"
         post = f"POST {url} HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody".encode()
         answer = way(post + get(f"http://here.test:{server}/second"))
@@ -156,7 +156,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("address", REFUSED.values(), ids=REFUSED)
 def test_a_name_that_leads_to_such_an_address_is_refused_with_the_sentence_where_programs_show_it(address: str) -> None:
-    with opened(Egress(), names(evil_com=["93.184.216.34", address])) as way:
+    with opened(EgressRules(), names(evil_com=["93.184.216.34", address])) as way:
         for request in (b"CONNECT evil.com:443 HTTP/1.1\r\nHost: evil.com\r\n\r\n", get("http://evil.com/")):
             answer = way(request).decode()
             assert answer.startswith("HTTP/1.1 403 The host 'evil.com' is refused: ")
@@ -178,8 +178,8 @@ def test_a_name_that_leads_to_such_an_address_is_refused_with_the_sentence_where
     ],
 )
 def test_addresses_are_refused_by_every_spelling(host: str) -> None:
-    with opened(Egress(), Names(), check_addresses) as way:
-        way.door._proxy.resolving = proxy_module.resolve
+    with opened(EgressRules(), Names(), check_addresses) as way:
+        way.door._proxy.resolving = proxy_module.resolve_host
         for request in (f"CONNECT {host}:443 HTTP/1.1\r\nHost: x\r\n\r\n".encode(), get(f"http://{host}/")):
             assert way(request).startswith(b"HTTP/1.1 403 ")
 
@@ -191,20 +191,20 @@ def test_a_name_is_resolved_once_and_what_was_judged_is_connected_to(server: int
             return ["127.0.0.1"] if len(self.asked) == 1 else ["10.0.0.1"]
 
     found = Rebinding()
-    with opened(Egress(ports=frozenset({server})), found) as way:
+    with opened(EgressRules(ports=frozenset({server})), found) as way:
         assert b"200 OK" in way(get(f"http://rebinding.test:{server}/"))
     assert found.asked == ["rebinding.test"]
 
 
 def test_a_host_that_is_not_listed_is_not_even_looked_up() -> None:
     found = names(secret_evil_com=["93.184.216.34"])
-    before = snapshot()["egress.refused"]
-    with opened(Egress(hosts=("pypi.org",)), found) as way:
+    before = snapshot_counters()["egress.refused"]
+    with opened(EgressRules(hosts=("pypi.org",)), found) as way:
         assert b"403 The host 'secret.evil.com' is not among those" in way(get("http://secret.evil.com/"))
         for n in range(20):
             way(get(f"http://{n}.evil.com/"))
     assert found.asked == []
-    assert snapshot()["egress.refused"] - before == 21
+    assert snapshot_counters()["egress.refused"] - before == 21
     assert len(way.door.refusals) == 5, "what is told is bounded"
 
 
@@ -212,7 +212,7 @@ def test_what_does_not_resolve_or_answer_is_said_to_be_so() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        with opened(Egress(ports=frozenset({80, port})), names()) as way:
+        with opened(EgressRules(ports=frozenset({80, port})), names()) as way:
             assert way(get("http://gone.test/")).startswith(b"HTTP/1.1 502 The host 'gone.test' does not resolve.")
             assert way(get(f"http://here.test:{port}/")).startswith(b"HTTP/1.1 502 There is no connection")
 
@@ -229,20 +229,20 @@ def test_what_does_not_resolve_or_answer_is_said_to_be_so() -> None:
     ids=["no-proxy-request", "tls", "long-head", "control", "ssh"],
 )
 def test_what_is_no_request_to_a_proxy_is_answered_with_400(request_bytes: bytes) -> None:
-    with opened(Egress(), names()) as way:
+    with opened(EgressRules(), names()) as way:
         assert way(request_bytes).startswith(b"HTTP/1.1 400 ")
 
 
 def test_silence_and_slowness_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_module, "HEAD_S", 0.2)
     monkeypatch.setattr(proxy_module, "IDLE_S", 0.2)
-    with opened(Egress(), names()) as way:
+    with opened(EgressRules(), names()) as way:
         assert way(b"") == b"" and way(b"GET http://here.te") == b""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         port = mute.getsockname()[1]
-        with opened(Egress(ports=frozenset({port})), names()) as way:
+        with opened(EgressRules(ports=frozenset({port})), names()) as way:
             assert way(f"CONNECT here.test:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()).endswith(b"\r\n\r\n")
             assert way(get(f"http://here.test:{port}/")) == b""
 
@@ -251,7 +251,7 @@ def test_a_command_that_opens_too_many_connections_waits_and_another_one_does_no
     server: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy_module, "CONNECTIONS_MAX", 3)
-    egress = Egress(ports=frozenset({server}))
+    egress = EgressRules(ports=frozenset({server}))
     request = get(f"http://here.test:{server}/")
     with opened(egress, names()) as greedy, opened(egress, names()) as modest:
         held = [socket.create_connection(greedy.address, timeout=20) for _ in range(3)]
@@ -270,7 +270,7 @@ def test_a_command_that_opens_too_many_connections_waits_and_another_one_does_no
 
 
 def test_a_door_is_closed_with_its_command(server: int) -> None:
-    with opened(Egress(ports=frozenset({server})), names()) as way:
+    with opened(EgressRules(ports=frozenset({server})), names()) as way:
         tunnel = socket.create_connection(way.address, timeout=20)
         tunnel.sendall(f"CONNECT here.test:{server} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert b"established" in tunnel.recv(1000)

@@ -13,9 +13,9 @@ import pytest
 from support.confined import SECRET, SECRETS, Machine, machine, working
 
 from hermes_worker.agent.tools.dispatch import run_inner, run_tool
-from hermes_worker.agent.tools.env_secrets import secrets_in, workspace_secrets
+from hermes_worker.agent.tools.env_secrets import find_secrets, find_workspace_secrets
 from hermes_worker.workspaces.base import WorkspaceError
-from hermes_worker.workspaces.env_files import env_texts
+from hermes_worker.workspaces.env_files import read_env_texts
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.network import Network
 
@@ -86,8 +86,8 @@ def test_scripts_and_what_they_call_show_nothing_either(session: Any, full: Path
 
 
 def test_tools_that_see_no_files_look_at_none(full: Path, workspace: LocalWorkspace) -> None:
-    assert workspace_secrets("todo", workspace) == ()
-    assert TOKEN in workspace_secrets("browser", workspace), "a page that was filled with it is read without it"
+    assert find_workspace_secrets("todo", workspace) == ()
+    assert TOKEN in find_workspace_secrets("browser", workspace), "a page that was filled with it is read without it"
 
 
 def test_files_are_found_near_the_root_and_no_link_is_followed(root: Path, tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_files_are_found_near_the_root_and_no_link_is_followed(root: Path, tmp_p
     (root / "node_modules").mkdir()
     (root / "node_modules" / ".env").write_text("A_TOKEN=not ours")
     (root / "a" / ".envrc").mkdir()
-    assert env_texts(str(root)) == ("A_TOKEN=found",)
-    assert env_texts(str(tmp_path / "gone")) == ()
+    assert read_env_texts(str(root)) == ("A_TOKEN=found",)
+    assert read_env_texts(str(tmp_path / "gone")) == ()
 
 
 def test_a_huge_tree_is_looked_at_in_no_time(root: Path) -> None:
@@ -110,16 +110,16 @@ def test_a_huge_tree_is_looked_at_in_no_time(root: Path) -> None:
         for other in range(100):
             (root / f"d{name}" / f"f{other}").touch()
     began = time.monotonic()
-    env_texts(str(root))
+    read_env_texts(str(root))
     assert time.monotonic() - began < 2
 
 
 def test_lines_that_are_no_variables_are_left() -> None:
     assert (
-        list(secrets_in(["no equals\n=x\n1A=long-enough-1234567890\nTOKEN=\nTOKEN=short\n# TOKEN=commented-out\n"]))
+        list(find_secrets(["no equals\n=x\n1A=long-enough-1234567890\nTOKEN=\nTOKEN=short\n# TOKEN=commented-out\n"]))
         == []
     )
-    assert list(secrets_in(["PASSWORD=abcdefgh # the real one"])) == ["abcdefgh"]
+    assert list(find_secrets(["PASSWORD=abcdefgh # the real one"])) == ["abcdefgh"]
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])

@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.agent.tools import fuzzy
-from hermes_worker.agent.tools.fuzzy import EditRefused, Replaced, is_already_there, replace_lines, replace_text
+from hermes_worker.agent.tools.fuzzy import EditRefused, ReplacedText, is_already_there, replace_lines, replace_text
 
 
-def _replaced(text: str, old: str, new: str, *, replace_all: bool = False) -> Replaced:
+def _replaced(text: str, old: str, new: str, *, replace_all: bool = False) -> ReplacedText:
     outcome = replace_text(text, old, new, replace_all=replace_all)
-    assert isinstance(outcome, Replaced), outcome
+    assert isinstance(outcome, ReplacedText), outcome
     return outcome
 
 
@@ -154,7 +154,7 @@ LINES = [
 @pytest.mark.parametrize(("text", "old", "new", "expected"), LINES)
 def test_whole_lines_are_replaced(text: str, old: list[str], new: list[str], expected: str) -> None:
     outcome = replace_lines(text, old, new)
-    assert isinstance(outcome, Replaced)
+    assert isinstance(outcome, ReplacedText)
     assert outcome.text == expected
 
 
@@ -163,7 +163,7 @@ def test_whole_lines_are_replaced(text: str, old: list[str], new: list[str], exp
 def test_exact_replacement_agrees_with_the_language(text: str, old: str, new: str) -> None:
     outcome = replace_text(text, old, new, replace_all=True)
     if old.strip() and old != new and old in text:
-        assert isinstance(outcome, Replaced)
+        assert isinstance(outcome, ReplacedText)
         assert outcome.text == text.replace(old, new)
 
 
@@ -175,7 +175,7 @@ def test_exact_replacement_agrees_with_the_language(text: str, old: str, new: st
 )
 def test_what_is_refused_or_replaced_is_always_one_of_the_two(text: str, old: str, new: str) -> None:
     outcome = replace_text(text, old, new)
-    if isinstance(outcome, Replaced):
+    if isinstance(outcome, ReplacedText):
         assert outcome.count == 1
 
 
@@ -211,7 +211,7 @@ def _by_expression(text: str, old: str) -> list[tuple[int, int]]:
 @example(text="a \t\n b  a\nb", old="a\nb")
 @example(text="xa  by", old="a b")
 def test_white_space_is_ignored_as_the_expression_says(text: str, old: str) -> None:
-    found = fuzzy._whitespace_normalized(text, old)
+    found = fuzzy._find_whitespace_normalized(text, old)
     assert list(found.spans) == _by_expression(text, old)
 
 
@@ -224,7 +224,7 @@ def test_the_same_lines_are_found_one_window_after_the_other(text: str, old: str
         is_here = lines[index : index + len(wanted)] == wanted
         found += [index] if is_here else []
         index += len(wanted) if is_here else 1
-    spans = fuzzy._line_trimmed(text, old).spans
+    spans = fuzzy._find_line_trimmed(text, old).spans
     assert [text.count("\n", 0, start) for start, _ in spans] == found
 
 

@@ -12,12 +12,12 @@ import pytest
 from support.hostile_inputs import ARGUMENTS, MCP_BODIES, PATHS, SECRET, URLS, counted
 from tools.conftest import Session
 
-from hermes_worker.agent.fetching import Fetcher
+from hermes_worker.agent.fetching import AddressFetcher
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.vision import VisionTool
 from hermes_worker.agent.tools.web import WebExtractTool
-from hermes_worker.mcp.hearing import ANSWER_BYTES_MAX, AnswerHearing, events_in
-from hermes_worker.mcp.protocol import RESULT_CHARS_MAX, McpError, answer_of, definitions_of, task_of
+from hermes_worker.mcp.protocol import RESULT_CHARS_MAX, McpError, parse_answer, parse_definitions, parse_task
+from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX, ResponseReader, read_events
 from hermes_worker.net.events import EventReader
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, check_addresses, parse_http_url
 from hermes_worker.workspaces.base import PATH_BYTES_MAX
@@ -105,13 +105,13 @@ def test_a_public_address_is_not_refused() -> None:
 @pytest.mark.parametrize("body", MCP_BODIES, ids=range(len(MCP_BODIES)))
 def test_a_hostile_answer_of_an_mcp_server_is_a_short_error_or_a_bounded_text(body: bytes) -> None:
     sent = {"application/json": body, "text/event-stream": b"data: " + body + b"\n\n", "text/html": body}
-    readers = (answer_of, definitions_of, task_of, lambda result: task_of(result, "t"))
+    readers = (parse_answer, parse_definitions, parse_task, lambda result: parse_task(result, "t"))
     for kind, read in product(sent, readers):
-        hearing = AnswerHearing()
+        hearing = ResponseReader()
         try:
-            for event in events_in(kind, [sent[kind]], EventReader(chars_max=ANSWER_BYTES_MAX)):
-                hearing.hear(event)
-            found = read(hearing.result())
+            for event in read_events(kind, [sent[kind]], EventReader(chars_max=ANSWER_BYTES_MAX)):
+                hearing.on_event(event)
+            found = read(hearing.get_result())
         except McpError as error:
             assert len(str(error)) < 1_000
             continue
@@ -122,7 +122,7 @@ def test_a_hostile_answer_of_an_mcp_server_is_a_short_error_or_a_bounded_text(bo
 @pytest.mark.parametrize(("tool", "text"), ARGUMENTS, ids=named)
 def test_hostile_arguments_are_an_error_that_says_what_is_wrong(fenced: Session, tool: str, text: str) -> None:
     fetching = {"web_extract": WebExtractTool, "vision_analyze": VisionTool}
-    called = fetching[tool](Fetcher(policy=UrlPolicy())) if tool in fetching else fenced.catalog.get(tool)
+    called = fetching[tool](AddressFetcher(policy=UrlPolicy())) if tool in fetching else fenced.catalog.get(tool)
     result = run_tool(called, text, fenced.context())
     assert result.is_error, result.text
     said = result.text  # that of a tool that reads pages is wrapped

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.agent.tools import json_schema, judging_time
-from hermes_worker.agent.tools.arguments import coerce, violations
+from hermes_worker.agent.tools import json_schema
+from hermes_worker.agent.tools import schema_time_limit as judging_time
+from hermes_worker.agent.tools.arguments import coerce, find_violations
 from hermes_worker.agent.tools.json_schema import CHARS_MAX, MEMBERS_MAX, PATTERN_CHARS_MAX
-from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, UnusableSchema, bounded
+from hermes_worker.agent.tools.schema_time_limit import SCHEMA_DEEP_MAX, UnusableSchema, limit_judging
 
 LIMIT_S = 0.1
 """Of processor time here, in place of a second: these machines are busy."""
@@ -22,7 +23,7 @@ LIMIT_S = 0.1
 @pytest.fixture(autouse=True)
 def _short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = (LIMIT_S,)
-    monkeypatch.setattr(judging_time.bounded.__wrapped__, "__defaults__", defaults)  # type: ignore[attr-defined]
+    monkeypatch.setattr(judging_time.limit_judging.__wrapped__, "__defaults__", defaults)  # type: ignore[attr-defined]
 
 
 def of(**properties: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def of(**properties: Any) -> dict[str, Any]:
 
 
 def judged(arguments: dict[str, Any], schema: dict[str, Any]) -> tuple[str, ...]:
-    return violations(coerce(arguments, schema), schema)
+    return find_violations(coerce(arguments, schema), schema)
 
 
 # ------------------------------------------------------------------------------------------------------------ meaning
@@ -231,7 +232,7 @@ def test_nothing_is_ever_fetched() -> None:
 def test_elements_are_compared_in_a_time_that_does_not_grow_with_the_square() -> None:
     several = {"x": [{"a": number} for number in range(20_000)]}
     began = time.thread_time()
-    assert violations(several, of(x={"uniqueItems": True})) == ()
+    assert find_violations(several, of(x={"uniqueItems": True})) == ()
     assert time.thread_time() - began < 2
 
 
@@ -241,7 +242,7 @@ def test_other_threads_go_on_while_a_pattern_is_looked_for() -> None:
 
     def judge() -> None:
         with pytest.raises(UnusableSchema):
-            violations({"x": A_LOT + "!"}, of(x={"pattern": "^(a+)+$"}))
+            find_violations({"x": A_LOT + "!"}, of(x={"pattern": "^(a+)+$"}))
         is_over.set()
 
     thread = threading.Thread(target=judge)
@@ -254,14 +255,14 @@ def test_other_threads_go_on_while_a_pattern_is_looked_for() -> None:
 
 def test_without_a_limit_nothing_is_judged() -> None:
     with pytest.raises(UnusableSchema, match="LookupError"):
-        list(json_schema.errors_of({}, of()))
-    with bounded():
-        assert list(json_schema.errors_of({}, of())) == []
+        list(json_schema.iterate_errors({}, of()))
+    with limit_judging():
+        assert list(json_schema.iterate_errors({}, of())) == []
 
 
 def test_a_schema_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it costs to find out that it is one, it costs once, however often the tool is called."""
     schema = of(once={"type": "integer", "description": json.dumps(time.time())})
-    violations({}, schema)
-    monkeypatch.setattr(json_schema, "_why_unusable", lambda *_: pytest.fail("read twice"))
-    violations({}, schema)
+    find_violations({}, schema)
+    monkeypatch.setattr(json_schema, "_reason_unusable", lambda *_: pytest.fail("read twice"))
+    find_violations({}, schema)

@@ -15,20 +15,20 @@ from support.store import Store, new_run, opened
 
 from hermes_worker.agent.tools.base import ToolContext, ToolPolicies, ToolResult
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.core.principals import KeyScope, named_holder
+from hermes_worker.core.principals import KeyScope, format_named_holder
 from hermes_worker.core.prompt_places import PromptPlace
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget, MemoryWriter
 from hermes_worker.features.memory.tool import MemoryTool
 from hermes_worker.features.memory.work import AgentMemories
-from hermes_worker.safety.threats import Scope, scan
-from hermes_worker.services.prompt_blocks import BlockFacts, blocks_of
+from hermes_worker.safety.threats import ThreatScope, scan_text
+from hermes_worker.services.prompt_blocks import BlockFacts, build_block_reader
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.tables import memory_versions, runs
 from hermes_worker.workspaces.local import LocalWorkspace
 
 POLICY = MemoryPolicy(
-    limits={MemoryTarget.MEMORY: 100, MemoryTarget.USER: 50}, scan=lambda text: scan(text, Scope.STRICT)
+    limits={MemoryTarget.MEMORY: 100, MemoryTarget.USER: 50}, scan=lambda text: scan_text(text, ThreatScope.STRICT)
 )
 
 
@@ -132,7 +132,7 @@ def test_refusals_before_a_change_that_was_made_are_forgiven(asking: Asking) -> 
 def test_attacks_secrets_and_delimiters_are_not_kept(asking: Asking, content: str) -> None:
     assert asking(target="memory", action="add", content=content)["success"] is False
     assert asking(target="memory", operations=[{"action": "add", "content": content}])["success"] is False
-    assert Memories(asking.store.database).views("default", "default") == []
+    assert Memories(asking.store.database).list_current("default", "default") == []
 
 
 def test_a_memory_that_is_not_in_use_cannot_be_written(store: Store, workspace: LocalWorkspace) -> None:
@@ -150,7 +150,7 @@ def test_what_runs_want_waits_for_a_person_where_that_is_set(store: Store, works
 
 def of_guest(store: Store) -> dict[str, Any]:
     view = Tenants(store.database).create_key("default", "bob", [KeyScope.RUNS_WRITE]).view
-    return {"origin": "api", "principal": named_holder("bob", view.key_id)}
+    return {"origin": "api", "principal": format_named_holder("bob", view.key_id)}
 
 
 def of_child(store: Store) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def test_only_whoever_is_allowed_writes(store: Store, workspace: LocalWorkspace,
     facts = KINDS[kind](store)
     told = Asking(store, workspace, **facts)(target="user", action="add", content="owned")
     assert told["success"] is False and "may not change what is remembered" in told["error"]
-    assert Memories(store.database).views("default", "default") == []
+    assert Memories(store.database).list_current("default", "default") == []
     allowed = replace(POLICY, writers=frozenset({MemoryWriter.PERSON, kind}))
     assert Asking(store, workspace, allowed, **facts)(target="user", action="add", content="owned")["success"]
     nobody = replace(POLICY, writers=frozenset())
@@ -186,7 +186,7 @@ FACTS = BlockFacts(tenant="default", principal=None, source="cli", tools=frozens
 
 
 def shown(store: Store, facts: BlockFacts = FACTS) -> dict[PromptPlace, str]:
-    read = blocks_of(facts)
+    read = build_block_reader(facts)
     assert read is not None
     with store.database.write() as connection:
         return dict(read(connection))

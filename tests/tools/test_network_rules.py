@@ -10,15 +10,15 @@ from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.workspaces.sandbox.network import (
     PROXY_VARIABLES,
     UNKNOWN,
-    Access,
-    Egress,
+    EgressRules,
     Network,
+    NetworkAccess,
     NetworkRules,
     RunOrigin,
-    access_of,
-    narrower,
-    plain_target,
-    tunnel_target,
+    choose_narrower,
+    decide_access,
+    parse_plain_target,
+    parse_tunnel_target,
 )
 
 SOURCES = ("cli", "api", "cron", "webhook", "delegation", UNKNOWN)
@@ -36,33 +36,37 @@ rules = st.builds(
     ("source", "network"), [("cli", "open"), ("api", "open"), ("cron", "proxy"), ("webhook", "proxy")]
 )
 def test_a_workstation_is_open_to_people_and_a_proxy_to_what_nobody_watches(source: str, network: str) -> None:
-    assert access_of(NetworkRules(), RunOrigin(source=source)).network == network
+    assert decide_access(NetworkRules(), RunOrigin(source=source)).network == network
 
 
 def test_callers_from_beyond_this_machine_get_the_proxy_unless_somebody_allows_more() -> None:
     caller = RunOrigin(source="api")
-    assert access_of(NetworkRules(is_api_local=False), caller) == Access(network=Network.PROXY, is_required=False)
+    assert decide_access(NetworkRules(is_api_local=False), caller) == NetworkAccess(
+        network=Network.PROXY, is_required=False
+    )
     allowed = NetworkRules(is_api_local=False, api=Network.OPEN)
-    assert access_of(allowed, caller) == Access(network=Network.OPEN, is_required=False)
+    assert decide_access(allowed, caller) == NetworkAccess(network=Network.OPEN, is_required=False)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_where_people_have_no_network_nobody_has_one_by_default(source: str) -> None:
     strict = NetworkRules(people=Network.NONE, is_api_local=False)
-    assert access_of(strict, RunOrigin(source=source)) == Access(network=Network.NONE, is_required=True)
+    assert decide_access(strict, RunOrigin(source=source)) == NetworkAccess(network=Network.NONE, is_required=True)
 
 
 @given(rules, st.sampled_from(SOURCES), networks)
 def test_what_a_job_asks_for_never_widens(given_rules: NetworkRules, source: str, asked: Network) -> None:
-    usual = access_of(given_rules, RunOrigin(source=source))
-    access = access_of(given_rules, RunOrigin(source=source, asked=asked.value))
-    assert access.network is narrower(usual.network, asked)
+    usual = decide_access(given_rules, RunOrigin(source=source))
+    access = decide_access(given_rules, RunOrigin(source=source, asked=asked.value))
+    assert access.network is choose_narrower(usual.network, asked)
     assert access.is_required or access.network is usual.network
 
 
 @given(rules)
 def test_a_source_that_nobody_knows_gets_what_unattended_work_gets(given_rules: NetworkRules) -> None:
-    assert access_of(given_rules, RunOrigin(source="chat")) == access_of(given_rules, RunOrigin(source="webhook"))
+    assert decide_access(given_rules, RunOrigin(source="chat")) == decide_access(
+        given_rules, RunOrigin(source="webhook")
+    )
 
 
 def test_programs_are_told_of_the_proxy_in_both_cases() -> None:
@@ -70,12 +74,12 @@ def test_programs_are_told_of_the_proxy_in_both_cases() -> None:
     assert "localhost" in PROXY_VARIABLES["no_proxy"]
 
 
-PYPI = Egress(hosts=("pypi.org", "*.Example.org"))
+PYPI = EgressRules(hosts=("pypi.org", "*.Example.org"))
 
 
 @pytest.mark.parametrize("authority", ["pypi.org:443", "PyPI.org.:443", "a.example.org:443", "a.b.example.org:80"])
 def test_listed_hosts_are_connected_to(authority: str) -> None:
-    assert tunnel_target(authority, PYPI, UrlPolicy()).host.endswith(".org")
+    assert parse_tunnel_target(authority, PYPI, UrlPolicy()).host.endswith(".org")
 
 
 @pytest.mark.parametrize(
@@ -102,18 +106,18 @@ def test_listed_hosts_are_connected_to(authority: str) -> None:
 )
 def test_everything_else_is_refused(authority: str) -> None:
     with pytest.raises(UnsafeUrl):
-        tunnel_target(authority, PYPI, UrlPolicy())
+        parse_tunnel_target(authority, PYPI, UrlPolicy())
 
 
 @pytest.mark.parametrize("host", ["0x7f.1", "2130706433", "0177.0.0.1", "127.1", "metadata.google.internal", "0"])
 def test_addresses_in_disguise_are_refused_before_anybody_resolves_them(host: str) -> None:
-    for judge, text in ((tunnel_target, f"{host}:443"), (plain_target, f"http://{host}/")):
+    for judge, text in ((parse_tunnel_target, f"{host}:443"), (parse_plain_target, f"http://{host}/")):
         with pytest.raises(UnsafeUrl):
-            judge(text, Egress(), UrlPolicy())
+            judge(text, EgressRules(), UrlPolicy())
 
 
 def test_only_plain_http_is_asked_for_by_its_url() -> None:
-    assert plain_target("http://pypi.org/simple/", PYPI, UrlPolicy()).port == 80
+    assert parse_plain_target("http://pypi.org/simple/", PYPI, UrlPolicy()).port == 80
     for url in ("https://pypi.org/", "ftp://pypi.org/", "http://pypi.org:8080/", "http://me:secret@pypi.org/"):
         with pytest.raises(UnsafeUrl):
-            plain_target(url, PYPI, UrlPolicy())
+            parse_plain_target(url, PYPI, UrlPolicy())

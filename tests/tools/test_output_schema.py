@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.agent.output import Fitting, Unfitting, checked_schema, judged
-from hermes_worker.agent.tools.judging_time import UnusableSchema
+from hermes_worker.agent.output import FittingAnswer, UnfitAnswer, check_schema, judge_answer
+from hermes_worker.agent.tools.schema_time_limit import UnusableSchema
 
 PERSON = {
     "type": "object",
@@ -35,7 +35,7 @@ GOOD = [
 
 @pytest.mark.parametrize("schema", GOOD)
 def test_what_people_write_is_taken(schema: dict[str, Any]) -> None:
-    assert checked_schema(schema) is schema
+    assert check_schema(schema) is schema
 
 
 def nested(depth: int, inner: Any) -> Any:
@@ -117,7 +117,7 @@ def three_hundred() -> list[Any]:
 def test_three_hundred_hostile_schemas_are_refused_at_once_and_nothing_is_fetched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    checked_schema(PERSON)  # which imports what it takes
+    check_schema(PERSON)  # which imports what it takes
 
     def no_network(*args: object, **more: object) -> None:
         raise AssertionError("something is fetched")
@@ -137,17 +137,17 @@ def _refused_within(schema: Any) -> float:
     """Seconds of processor time."""
     began = time.thread_time()
     with pytest.raises(UnusableSchema):
-        checked_schema(schema)
+        check_schema(schema)
         pytest.fail(f"taken: {str(schema)[:200]}")
     return time.thread_time() - began
 
 
 def test_an_answer_that_fits_is_its_json() -> None:
     for text in ('{"name": "Ann", "age": 3}', '\n{"name":"Ann","age":3}\n', '```json\n{"name": "Ann", "age": 3}\n```'):
-        found = judged(text, PERSON)
-        assert isinstance(found, Fitting)
+        found = judge_answer(text, PERSON)
+        assert isinstance(found, FittingAnswer)
         assert json.loads(found.text) == {"name": "Ann", "age": 3}
-    assert judged("[1]", {"type": "array"}) == Fitting(text="[1]")
+    assert judge_answer("[1]", {"type": "array"}) == FittingAnswer(text="[1]")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,6 @@ def test_an_answer_that_fits_is_its_json() -> None:
     ],
 )
 def test_an_answer_that_does_not_fit_is_told_why(text: str, said: str) -> None:
-    found = judged(text, PERSON)
-    assert isinstance(found, Unfitting)
+    found = judge_answer(text, PERSON)
+    assert isinstance(found, UnfitAnswer)
     assert said in "; ".join(found.problems)

@@ -15,8 +15,8 @@ from support.patience import PATIENCE_S
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.builtin import PROCESS, TERMINAL
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.planning import replay_of
-from hermes_worker.agent.tools.screen import shown
+from hermes_worker.agent.tools.planning import find_replay_class
+from hermes_worker.agent.tools.screen import render_screen
 from hermes_worker.agent.tools.shell_variables import terminal_size
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.replay import Replay
@@ -55,19 +55,19 @@ class KeptRows:
         self.rows[name] = KeptProcess(name, command, int(has_terminal), patterns, notifies)
         return name
 
-    def started(self, process_id: str) -> None:
+    def mark_started(self, process_id: str) -> None:
         self.rows[process_id].state = "running"
 
-    def not_started(self, process_id: str) -> None:
+    def mark_not_started(self, process_id: str) -> None:
         del self.rows[process_id]
 
-    def all(self) -> Sequence[KeptProcess]:
+    def list_processes(self) -> Sequence[KeptProcess]:
         return list(self.rows.values())
 
     def find(self, process_id: str) -> KeptProcess | None:
         return self.rows.get(process_id)
 
-    def was_told(self, process_id: str, state: str, exit_code: int | None) -> None:
+    def mark_reported(self, process_id: str, state: str, exit_code: int | None) -> None:
         self.rows[process_id].state, self.rows[process_id].ended_at = state, 2.0
 
 
@@ -106,7 +106,7 @@ def calls(session: Any) -> Iterator[Calls]:
     made = Calls(session)
     yield made
     for name in made.rows.rows:
-        session.workspace.forget_process(name)
+        session.workspace.remove_process(name)
 
 
 def test_a_stop_ends_the_wait_for_a_process_and_not_the_process(calls: Calls) -> None:
@@ -222,18 +222,18 @@ def test_a_size_that_is_none_is_passed_over(value: str) -> None:
 
 
 def test_what_is_shown_of_a_screen_takes_linear_time() -> None:
-    assert shown("10%\r50%\r100%\r\nab\b\bcd\x07\x1b]0;title\x07e\n") == "100%\ncde\n"
+    assert render_screen("10%\r50%\r100%\r\nab\b\bcd\x07\x1b]0;title\x07e\n") == "100%\ncde\n"
     began = time.process_time()
-    shown("x\r" * 300_000 + "\b" * 300_000 + "\x1b[" * 100_000)
+    render_screen("x\r" * 300_000 + "\b" * 300_000 + "\x1b[" * 100_000)
     assert time.process_time() - began < 5
 
 
 def test_the_replay_class_is_that_of_the_action() -> None:
     def of(**arguments: Any) -> Replay:
-        return replay_of(PROCESS, json.dumps(arguments))
+        return find_replay_class(PROCESS, json.dumps(arguments))
 
     assert {of(action=action) for action in ("list", "poll", "log", "wait")} == {Replay.PURE}
     assert of(action="kill") is Replay.KEYED
     assert {of(action=action) for action in ("write", "submit", "close", "nonsense")} == {Replay.ONCE}
-    assert {replay_of(PROCESS, text) for text in ("", "[]", '{"action": ["poll"]}', "{")} == {Replay.ONCE}
-    assert replay_of(TERMINAL, '{"background": true}') is Replay.ONCE
+    assert {find_replay_class(PROCESS, text) for text in ("", "[]", '{"action": ["poll"]}', "{")} == {Replay.ONCE}
+    assert find_replay_class(TERMINAL, '{"background": true}') is Replay.ONCE

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.agent.prompt.children import child_prompt
+from hermes_worker.agent.prompt.children import build_child_prompt
 from hermes_worker.agent.prompt.sources import describe_workspace
 from hermes_worker.agent.prompt.system import _TOOL_GUIDANCE
 from hermes_worker.agent.tools.builtin import PATCH, READ_FILE, SEARCH_FILES, TERMINAL, WRITE_FILE
@@ -107,7 +107,7 @@ def test_what_the_prompt_says_of_tools_is_so(sentence: str, session: Any, root: 
 
 
 def test_where_paths_begin_is_said_once_and_alike_to_everybody() -> None:
-    assert describe_workspace("/srv/ws") in child_prompt(canonical_json({"root": "/srv/ws"}), {"terminal"})
+    assert describe_workspace("/srv/ws") in build_child_prompt(canonical_json({"root": "/srv/ws"}), {"terminal"})
     for spec in (READ_FILE, WRITE_FILE):
         assert (
             spec.parameters["properties"]["path"]["description"] == "Path, relative to the current folder or absolute."

@@ -27,8 +27,8 @@ from support.patience import PATIENCE_S
 from support.programs import is_on_machine
 
 from hermes_worker.workspaces.sandbox import probing
-from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.bubblewrap import BubblewrapRung
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
 from hermes_worker.workspaces.sandbox.network import Network
 from hermes_worker.workspaces.sandbox.policy import SandboxPolicy
 
@@ -39,9 +39,9 @@ TESTS = Path(__file__).parents[1]
 
 def judging(name: str) -> str:
     """The name of the rung, where it judges addresses; otherwise a skip."""
-    plan = working(name).confine(SandboxPolicy()).plan
+    plan = working(name).plan_confinement(SandboxPolicy()).plan
     if plan.get("connector") is None:
-        pytest.skip(f"{name} does not judge addresses here: {RUNGS[name].uncovered()}")
+        pytest.skip(f"{name} does not judge addresses here: {RUNGS[name].list_gaps()}")
     return name
 
 
@@ -262,7 +262,7 @@ for name in ("{walled.home}/.ssh/agent/s", "l/s", "./././././l/s", "/proc/self/r
         said = output(walled, script(code)).split()
     assert said[:4] == ["ENOENT"] * 4
     assert said[4] in ("ENOENT", "EXDEV")
-    assert said[5:] == ["EPERM"] or RUNGS["bubblewrap"].uncovered()[-1].startswith("abstract")
+    assert said[5:] == ["EPERM"] or RUNGS["bubblewrap"].list_gaps()[-1].startswith("abstract")
 
 
 def test_waiting_connections_hold_up_no_other(confined: Machine, server: socket.socket, full: socket.socket) -> None:
@@ -386,7 +386,7 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
 @pytest.mark.parametrize("rung", BOTH)
 @pytest.mark.parametrize("network", [Network.PROXY, Network.NONE])
 def test_no_other_network_has_a_connector(rung: str, network: Network) -> None:
-    assert working(rung).confine(SandboxPolicy(network=network)).plan.get("connector") is None
+    assert working(rung).plan_confinement(SandboxPolicy(network=network)).plan.get("connector") is None
 
 
 @pytest.mark.parametrize("rung", BOTH)
@@ -394,13 +394,15 @@ def test_a_machine_without_user_notification_runs_commands_and_says_what_it_does
     rung: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     working(rung)
-    tried = probing.failure
+    tried = probing.probe_confinement
     monkeypatch.setattr(
-        probing, "failure", lambda plan: "seccomp listener: busy" if plan.plan.get("connector") else tried(plan)
+        probing,
+        "probe_confinement",
+        lambda plan: "seccomp listener: busy" if plan.plan.get("connector") else tried(plan),
     )
-    fresh = Bubblewrap() if rung == "bubblewrap" else Landlock()
-    assert fresh.unavailable() is None
-    assert any("metadata services among them" in each and "listener: busy" in each for each in fresh.uncovered())
+    fresh = BubblewrapRung() if rung == "bubblewrap" else LandlockRung()
+    assert fresh.find_unavailable() is None
+    assert any("metadata services among them" in each and "listener: busy" in each for each in fresh.list_gaps())
     with machine(tmp_path, fresh) as here:
         assert output(here, "echo runs") == "runs\n"
 

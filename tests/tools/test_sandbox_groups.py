@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.workspaces.base import EXCESS_SENTENCES, Excess
+from hermes_worker.workspaces.base import EXCESS_SENTENCES, ExceededLimit
 from hermes_worker.workspaces.sandbox import groups as groups_module
 from hermes_worker.workspaces.sandbox.base import Confinement
-from hermes_worker.workspaces.sandbox.groups import Group, group_settings
-from hermes_worker.workspaces.sandbox.keeping import kept
+from hermes_worker.workspaces.sandbox.groups import CommandGroup, group_settings
+from hermes_worker.workspaces.sandbox.kept_command import hold_command
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 _ENTER = """
@@ -42,14 +42,15 @@ _WORKER = """
 import os, subprocess, sys, time
 from pathlib import Path
 from hermes_worker.workspaces import shell
-from hermes_worker.workspaces.sandbox import groups as groups_module, keeping
+from hermes_worker.workspaces.sandbox import groups as groups_module
+from hermes_worker.workspaces.sandbox import kept_command as keeping
 from hermes_worker.workspaces.sandbox.base import Confinement
-from hermes_worker.workspaces.sandbox.groups import LEAF, Group, Groups
+from hermes_worker.workspaces.sandbox.groups import LEAF, CommandGroup, GroupMaker
 from hermes_worker.workspaces.sandbox.helper import keeper
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 top = Path(sys.argv[1])
-groups = keeping.groups = Groups(sys.argv[2].split())
+groups = keeping.groups = GroupMaker(sys.argv[2].split())
 
 def own():
     return Path("/proc/self/cgroup").read_text().rpartition("0::")[2].strip()
@@ -57,7 +58,7 @@ def own():
 def run(text, timeout_s=30):
     command = shell.RunningCommand(text=text, cwd="/", base_env={"PATH": "/usr/bin:/bin"}, env={}, timeout_s=timeout_s,
                             output_bytes_max=9999, confinement=Confinement(), limits=CommandLimits())
-    return shell.run(command, should_stop=lambda: False)
+    return shell.run_command(command, should_stop=lambda: False)
 
 def commands():
     return sorted(path.name for path in top.iterdir() if path.is_dir() and path.name != LEAF)
@@ -176,7 +177,7 @@ def test_what_a_dead_worker_left_is_swept_and_nothing_else(worker: Worker) -> No
 def test_processes_started_later_share_the_leaf(worker: Worker) -> None:
     said = worker(
         "groups.ground()\n"
-        "code = 'from hermes_worker.workspaces.sandbox.groups import Groups; print(Groups(()).ground().base)'\n"
+        "code = 'from hermes_worker.workspaces.sandbox.groups import GroupMaker; print(GroupMaker(()).ground().base)'\n"
         "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout == f'{top}\\n')"
     )
     assert said == "True\n"
@@ -185,19 +186,19 @@ def test_processes_started_later_share_the_leaf(worker: Worker) -> None:
 # --- an imitated group: a plain directory with files of the names that the kernel gives them ---
 
 
-def _imitated(folder: Path, *names: str) -> Group:
+def _imitated(folder: Path, *names: str) -> CommandGroup:
     for name in names:
         (folder / name).touch()
-    return Group(folder)
+    return CommandGroup(folder)
 
 
 def test_controllers_are_handed_on_once(tmp_path: Path) -> None:
     control = tmp_path / "cgroup.subtree_control"
     control.write_text("cpu memory\n")
-    groups_module._enable(tmp_path, ["memory", "pids"])
+    groups_module._enable_controllers(tmp_path, ["memory", "pids"])
     assert control.read_text().startswith("+pids")
     control.write_text("memory pids\n")
-    groups_module._enable(tmp_path, ["memory", "pids"])
+    groups_module._enable_controllers(tmp_path, ["memory", "pids"])
     assert control.read_text() == "memory pids\n"
 
 
@@ -217,7 +218,7 @@ def test_a_kernel_without_swap_limits_all_the_same_but_not_one_without_memory(tm
     _imitated(tmp_path, "memory.max", "pids.max").limit(group_settings(CommandLimits()))
     (tmp_path / "memory.max").unlink()
     with pytest.raises(FileNotFoundError):
-        Group(tmp_path).limit(group_settings(CommandLimits()))
+        CommandGroup(tmp_path).limit(group_settings(CommandLimits()))
 
 
 def test_no_limit_writes_no_file() -> None:
@@ -227,9 +228,9 @@ def test_no_limit_writes_no_file() -> None:
 def test_a_command_that_ran_out_of_memory_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = _imitated(tmp_path, "memory.events")
     monkeypatch.setattr(group, "remove", lambda: None)
-    monkeypatch.setattr(groups_module.groups, "make", lambda _tag, _limits: group)
-    for killed, excess in ((0, None), (3, Excess.MEMORY)):
+    monkeypatch.setattr(groups_module.groups, "make_group", lambda _tag, _limits: group)
+    for killed, excess in ((0, None), (3, ExceededLimit.MEMORY)):
         (tmp_path / "memory.events").write_text(f"low 0\nhigh 0\nmax 12\noom 1\noom_kill {killed}\n")
-        with kept(Confinement(), tag="tag", limits=CommandLimits()) as command:
-            assert command.verdict().excess is excess
-    assert set(EXCESS_SENTENCES) == set(Excess)
+        with hold_command(Confinement(), tag="tag", limits=CommandLimits()) as command:
+            assert command.read_verdict().excess is excess
+    assert set(EXCESS_SENTENCES) == set(ExceededLimit)

@@ -15,24 +15,24 @@ import pytest
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.settings import load
-from hermes_worker.wiring import network_rules, sandbox_of
+from hermes_worker.settings import load_settings
+from hermes_worker.wiring import build_network_rules, build_sandbox
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.sandbox import landlock, seccomp
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.base import Confinement, Rung
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
-from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin
 from hermes_worker.workspaces.sandbox.policy import (
     CommandLimits,
     Profile,
     SandboxMode,
     SandboxPolicy,
+    find_unseen,
     hidden_paths,
-    unseen,
 )
 
 
@@ -48,51 +48,51 @@ class Stand(Rung):
     def name(self) -> str:
         return self._name
 
-    def unavailable(self) -> str | None:
+    def find_unavailable(self) -> str | None:
         self.asked += 1
         return self.reason
 
-    def refusal(self, policy: SandboxPolicy) -> str | None:
+    def find_refusal(self, policy: SandboxPolicy) -> str | None:
         return None
 
-    def confine(self, policy: SandboxPolicy) -> Confinement:
+    def plan_confinement(self, policy: SandboxPolicy) -> Confinement:
         return Confinement()
 
-    def uncovered(self) -> Sequence[str]:
+    def list_gaps(self) -> Sequence[str]:
         return ()
 
 
 def test_the_first_rung_that_works_is_taken_and_tried_once() -> None:
     first, second = Stand("first", "namespaces are forbidden"), Stand("second")
     sandbox = Sandbox(SandboxMode.AUTO, SandboxPolicy(), [first, second])
-    assert sandbox.confine("/work") is not None
-    assert (sandbox.standing().name, sandbox.standing().reasons) == ("second", ("namespaces are forbidden",))
+    assert sandbox.plan_confinement("/work") is not None
+    assert (sandbox.find_backend().name, sandbox.find_backend().reasons) == ("second", ("namespaces are forbidden",))
     assert (first.asked, second.asked) == (1, 1)
 
 
 def test_require_refuses_where_nothing_works_and_says_how_to_enable_it() -> None:
     sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Stand("a", "no bwrap"), Stand("b", "no Landlock")])
     with pytest.raises(WorkspaceError, match=r"no bwrap; no Landlock.*install bubblewrap"):
-        sandbox.confine("/work")
+        sandbox.plan_confinement("/work")
 
 
 def test_auto_goes_on_without_a_wall_but_not_with_a_policy_that_needs_one() -> None:
     nothing = [Stand("a", "no bwrap")]
-    assert Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing).confine("/work") is None
+    assert Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing).plan_confinement("/work") is None
     for policy in (SandboxPolicy(network=Network.NONE), SandboxPolicy(profile=Profile.TENANT)):
         with pytest.raises(WorkspaceError, match="nothing here can enforce"):
-            Sandbox(SandboxMode.AUTO, policy, nothing).confine("/work")
+            Sandbox(SandboxMode.AUTO, policy, nothing).plan_confinement("/work")
 
 
 def test_off_confines_nothing() -> None:
     rung = Stand("a")
-    assert Sandbox(SandboxMode.OFF, SandboxPolicy(), [rung]).confine("/work") is None
+    assert Sandbox(SandboxMode.OFF, SandboxPolicy(), [rung]).plan_confinement("/work") is None
     assert rung.asked == 0
 
 
 def test_an_api_beyond_loopback_requires_a_sandbox_unless_somebody_decided(tmp_path: Path) -> None:
     def mode(**environ: str) -> SandboxMode:
-        return sandbox_of(load(environ, home=tmp_path)).mode
+        return build_sandbox(load_settings(environ, home=tmp_path)).mode
 
     outside = {"HERMES_SERVER_HOST": "0.0.0.0", "HERMES_SERVER_KEY": "k" * 40}
     assert mode() is SandboxMode.AUTO
@@ -106,27 +106,27 @@ GUEST = RunOrigin(source="api", tenant="acme")
 def test_commands_of_another_tenant_are_never_unconfined() -> None:
     for mode in (SandboxMode.AUTO, SandboxMode.OFF):
         with pytest.raises(WorkspaceError, match=r"more than one tenant.*An operator has to install bubblewrap"):
-            Sandbox(mode, SandboxPolicy(), [Stand("a", "no bwrap")]).confine("/work", GUEST)
+            Sandbox(mode, SandboxPolicy(), [Stand("a", "no bwrap")]).plan_confinement("/work", GUEST)
 
 
 def test_with_more_than_one_tenant_the_default_is_to_require(tmp_path: Path) -> None:
     nothing = [Stand("a", "no bwrap")]
     is_shared = False
     sandbox = Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing, is_shared=lambda: is_shared)
-    assert sandbox.confine("/work") is None
+    assert sandbox.plan_confinement("/work") is None
     is_shared = True
     with pytest.raises(WorkspaceError, match="more than one tenant"):
-        sandbox.confine("/work")
-    decided = sandbox_of(load({"HERMES_SANDBOX": "auto"}, home=tmp_path), lambda: True)
+        sandbox.plan_confinement("/work")
+    decided = build_sandbox(load_settings({"HERMES_SANDBOX": "auto"}, home=tmp_path), lambda: True)
     decided._rungs = nothing
-    assert decided.confine("/work") is None
+    assert decided.plan_confinement("/work") is None
 
 
 def test_another_tenants_commands_see_system_directories_and_have_the_proxy_at_most() -> None:
     seen: list[SandboxPolicy] = []
 
     class Noting(Stand):
-        def confine(self, policy: SandboxPolicy) -> Confinement:
+        def plan_confinement(self, policy: SandboxPolicy) -> Confinement:
             seen.append(policy)
             return Confinement()
 
@@ -137,7 +137,7 @@ def test_another_tenants_commands_see_system_directories_and_have_the_proxy_at_m
         RunOrigin(source="cli", tenant="acme"),
         replace(GUEST, asked="none"),
     ):
-        sandbox.confine("/work", origin)
+        sandbox.plan_confinement("/work", origin)
     assert [(policy.profile, policy.network) for policy in seen] == [
         (Profile.WORKSTATION, Network.OPEN),
         (Profile.TENANT, Network.PROXY),
@@ -149,19 +149,19 @@ def test_another_tenants_commands_see_system_directories_and_have_the_proxy_at_m
 def test_a_network_that_somebody_asked_for_is_refused_where_nothing_gives_it_and_a_usual_one_is_not() -> None:
     nothing = [Stand("a", "no bwrap")]
     usual = Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing)
-    assert usual.confine("/work", RunOrigin(source="webhook")) is None
+    assert usual.plan_confinement("/work", RunOrigin(source="webhook")) is None
     chosen = Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing, network=NetworkRules(unattended=Network.PROXY))
     for sandbox, origin in ((chosen, RunOrigin(source="webhook")), (usual, RunOrigin(source="cron", asked="none"))):
         with pytest.raises(WorkspaceError, match="nothing here can enforce"):
-            sandbox.confine("/work", origin)
+            sandbox.plan_confinement("/work", origin)
 
 
 def test_the_settings_say_who_gets_which_network(tmp_path: Path) -> None:
     outside = {"HERMES_SERVER_HOST": "0.0.0.0", "HERMES_SERVER_KEY": "k" * 40}
-    rules = network_rules(load(outside | {"HERMES_SANDBOX_NETWORK_UNATTENDED": "none"}, home=tmp_path))
+    rules = build_network_rules(load_settings(outside | {"HERMES_SANDBOX_NETWORK_UNATTENDED": "none"}, home=tmp_path))
     assert rules == NetworkRules(unattended=Network.NONE, is_api_local=False)
     hosts = {"HERMES_SANDBOX_NETWORK_HOSTS": "pypi.org, *.example.org", "HERMES_SANDBOX_NETWORK_PORTS": "8443"}
-    egress = sandbox_of(load(hosts, home=tmp_path)).egress
+    egress = build_sandbox(load_settings(hosts, home=tmp_path)).egress
     assert (egress.hosts, egress.ports) == (("pypi.org", "*.example.org"), {80, 443, 8443})
 
 
@@ -171,18 +171,23 @@ def test_the_workers_interpreter_is_shown_where_a_command_would_not_see_it(
     tools = ("/tmp/venv", "/tmp", "/usr", "/home/me/.ssh/python", "/dev/shm/python", "/tmp/venv")
     hidden = ("/home/me/.ssh",)
     shown = ("/tmp/venv", "/home/me/.ssh/python", "/dev/shm/python")
-    assert unseen(tools, Profile.WORKSTATION, hidden) == shown
-    assert unseen(tools, Profile.TENANT, hidden) == ("/tmp/venv", "/usr", "/home/me/.ssh/python", "/dev/shm/python")
+    assert find_unseen(tools, Profile.WORKSTATION, hidden) == shown
+    assert find_unseen(tools, Profile.TENANT, hidden) == (
+        "/tmp/venv",
+        "/usr",
+        "/home/me/.ssh/python",
+        "/dev/shm/python",
+    )
     monkeypatch.setattr(sys, "prefix", "/tmp/somewhere/venv")
-    assert "/tmp/somewhere/venv" in sandbox_of(load({}, home=tmp_path))._policy.readable
+    assert "/tmp/somewhere/venv" in build_sandbox(load_settings({}, home=tmp_path))._policy.readable
 
 
 def test_landlock_refuses_a_workspace_that_holds_credentials(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
     policy = SandboxPolicy(writable=(str(tmp_path),), hidden=hidden_paths(str(tmp_path), ()))
-    assert ".ssh' lies in the workspace" in (Landlock().refusal(policy) or "")
+    assert ".ssh' lies in the workspace" in (LandlockRung().find_refusal(policy) or "")
     (tmp_path / ".ssh").rmdir()
-    assert Landlock().refusal(policy) is None
+    assert LandlockRung().find_refusal(policy) is None
 
 
 def test_the_allow_list_is_made_anew_when_a_directory_that_it_leaves_out_of_has_changed(
@@ -194,15 +199,15 @@ def test_the_allow_list_is_made_anew_when_a_directory_that_it_leaves_out_of_has_
     monkeypatch.setattr(landlock, "SYSTEM_DIRECTORIES", (str(home),))
     monkeypatch.setattr(landlock, "_SHARED", ())
     policy = SandboxPolicy(profile=Profile.TENANT, hidden=(str(home / ".ssh"),))
-    sight = landlock._Sight()
+    sight = landlock._AllowListCache()
 
     def names() -> set[str]:
-        return {Path(path).name for path in sight.paths(policy)}
+        return {Path(path).name for path in sight.list_paths(policy)}
 
     os.utime(home, (1_700_000_000, 1_700_000_000))
     assert names() == {"project"}
     assert sight._kept
-    assert sight.paths(policy) is sight.paths(policy)
+    assert sight.list_paths(policy) is sight.list_paths(policy)
     (home / "new").mkdir()
     assert names() == {"project", "new"}
     (home / "new").rename(home / "renamed")
@@ -227,9 +232,12 @@ def test_a_workspace_that_is_gone_is_said_before_a_file_is_written(tmp_path: Pat
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_seccomp_program_is_whole_and_its_jumps_stay_inside(machine: str) -> None:
     families = (seccomp.AF_INET,)
-    wide, narrow = seccomp.program(families, machine), seccomp.program(families, machine, spares_others=True)
+    wide, narrow = (
+        seccomp.build_program(families, machine),
+        seccomp.build_program(families, machine, spares_others=True),
+    )
     assert len(wide) < len(narrow)
-    for text in (wide, narrow, seccomp.proxied_program(machine)):
+    for text in (wide, narrow, seccomp.build_proxied_program(machine)):
         assert len(text) % 8 == 0
         lines = [text[at : at + 8] for at in range(0, len(text), 8)]
         assert all(at + 1 + max(line[2], line[3]) < len(lines) for at, line in enumerate(lines) if line[0] & 0x07 == 5)

@@ -29,11 +29,11 @@ from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox import landlock as landlock_module
-from hermes_worker.workspaces.sandbox.egress import EgressProxy, resolve
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
-from hermes_worker.workspaces.sandbox.landlock import Landlock
-from hermes_worker.workspaces.sandbox.network import Egress, Network
+from hermes_worker.workspaces.sandbox.backends import Sandbox
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
+from hermes_worker.workspaces.sandbox.network import EgressRules, Network
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
+from hermes_worker.workspaces.sandbox.proxy import EgressProxy, resolve_host
 
 BOTH = ("bubblewrap", "landlock")
 PYTHON = str(Path(sys.executable).resolve())
@@ -41,7 +41,7 @@ PYTHON = str(Path(sys.executable).resolve())
 
 
 def resolving(host: str, port: int) -> Sequence[str]:
-    return ["127.0.0.1"] if host.endswith(".test") else resolve(host, port)
+    return ["127.0.0.1"] if host.endswith(".test") else resolve_host(host, port)
 
 
 def as_if_public(target: HttpUrl, addresses: Sequence[str], policy: UrlPolicy) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def port(site: Path) -> Iterator[int]:
 @pytest.fixture(params=BOTH)
 def proxied(request: pytest.FixtureRequest, tmp_path: Path, port: int) -> Iterator[Machine]:
     proxy = EgressProxy(resolving=resolving, check=as_if_public)
-    egress = Egress(ports=frozenset({80, 443, port}))
+    egress = EgressRules(ports=frozenset({80, 443, port}))
     rung = working(request.param)
     with machine(tmp_path, rung, network=Network.PROXY, egress=egress, proxy=proxy) as here:
         yield here
@@ -255,7 +255,7 @@ def test_a_command_cannot_use_the_wider_list_of_another(proxied: Machine, tmp_pa
     needs("curl")
     rung = next(rung for rung in RUNGS.values() if rung.name == proxied("true").sandbox)
     proxy = EgressProxy(resolving=resolving, check=as_if_public)
-    narrow = Egress(hosts=("only.test",), ports=frozenset({port}))
+    narrow = EgressRules(hosts=("only.test",), ports=frozenset({port}))
     said: list[bytes] = []
     command = f"for n in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}} ' http://wide.test:{port}/; done"
     sandbox = Sandbox(SandboxMode.AUTO, SandboxPolicy(network=Network.PROXY, egress=narrow), [rung], proxy=proxy)
@@ -272,8 +272,10 @@ def test_where_no_filter_can_be_asked_landlock_refuses_the_proxy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     working("landlock")
-    rung = Landlock()
-    monkeypatch.setattr(landlock_module.probing, "failure", lambda _: "no listener" if rung.unavailable else None)
+    rung = LandlockRung()
+    monkeypatch.setattr(
+        landlock_module.probing, "probe_confinement", lambda _: "no listener" if rung.find_unavailable else None
+    )
     rung._unavailable = None
     with (
         machine(tmp_path, rung, network=Network.PROXY) as here,

@@ -21,23 +21,23 @@ import pytest
 from support.confined import RUNGS, SECRET, Machine, machine, processes_allowed, working
 from support.patience import PATIENCE_S
 
-from hermes_worker.workspaces.base import Ending, Excess, WorkspaceError
+from hermes_worker.workspaces.base import Ending, ExceededLimit, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.sandbox import starting
-from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox import keeper_starter as starting
+from hermes_worker.workspaces.sandbox.backends import Sandbox
+from hermes_worker.workspaces.sandbox.bubblewrap import BubblewrapRung
 from hermes_worker.workspaces.sandbox.helper import keeper, namespace
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
-from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.keeper_starter import starter
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
 from hermes_worker.workspaces.sandbox.network import Network
 from hermes_worker.workspaces.sandbox.policy import (
     CommandLimits,
     Profile,
     SandboxMode,
     SandboxPolicy,
+    find_unseen,
     hidden_paths,
-    unseen,
 )
-from hermes_worker.workspaces.sandbox.starting import starter
 
 BOTH = ("bubblewrap", "landlock")
 PYTHON = shutil.which("python3") or sys.executable
@@ -109,7 +109,7 @@ def test_our_own_command_refuses_to_run_inside_a_command(rung: str, tmp_path: Pa
 WORKER_ABOVE = """
 import subprocess, sys
 from hermes_worker.local.process import title_process
-from hermes_worker.workspaces.marking import worker_title
+from hermes_worker.workspaces.command_mark import worker_title
 title_process(worker_title("worker tools [8]", may_call_us=sys.argv[1] == "open"))
 sys.exit(subprocess.run(["bash", "-c", f"env -i {sys.argv[2]} runs list; exit $?"]).returncode)
 """
@@ -175,12 +175,12 @@ def test_nothing_outlives_a_time_out(confined: Machine, escape: str) -> None:
 WORKER = """
 import os, sys
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
-from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.backends import Sandbox
+from hermes_worker.workspaces.sandbox.bubblewrap import BubblewrapRung
 from hermes_worker.workspaces.sandbox.helper import keeper, namespace
-from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.landlock import LandlockRung
 from hermes_worker.workspaces.sandbox.policy import SandboxPolicy, SandboxMode
-rung = Bubblewrap() if sys.argv[2] == "bubblewrap" else Landlock()
+rung = BubblewrapRung() if sys.argv[2] == "bubblewrap" else LandlockRung()
 sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [rung])
 workspace = LocalWorkspace(sys.argv[1], base_env={"PATH": "/usr/bin:/bin"}, sandbox=sandbox)
 command = "env -i setsid sleep 600 & echo started > started; sleep 600"
@@ -343,7 +343,7 @@ def test_pytest_and_a_server_within_one_command_work(confined: Machine) -> None:
 
 def test_without_a_network_nothing_goes_out(tmp_path: Path) -> None:
     for name in BOTH:
-        if RUNGS[name].unavailable():
+        if RUNGS[name].find_unavailable():
             continue
         with machine(tmp_path / name, RUNGS[name], network=Network.NONE) as here:
             for kind in ("SOCK_STREAM", "SOCK_DGRAM"):
@@ -360,7 +360,7 @@ def test_without_a_network_nothing_goes_out(tmp_path: Path) -> None:
 
 def test_a_tenant_sees_the_system_and_its_workspace(tmp_path: Path) -> None:
     for name in BOTH:
-        if RUNGS[name].unavailable():
+        if RUNGS[name].find_unavailable():
             continue
         with machine(tmp_path / name, RUNGS[name], profile=Profile.TENANT) as here:
             (here.home / "diary").write_text(SECRET)
@@ -387,7 +387,7 @@ def test_credentials_inside_the_workspace_are_hidden_and_stay_in_place(tmp_path:
 
 def test_a_sparse_file_ends_at_the_limit(tmp_path: Path) -> None:
     for name in BOTH:
-        if RUNGS[name].unavailable():
+        if RUNGS[name].find_unavailable():
             continue
         with machine(tmp_path / name, RUNGS[name], limits=CommandLimits(file_bytes=1024**2)) as here:
             here("truncate -s 100G big; dd if=/dev/zero of=more bs=1M count=3")
@@ -454,13 +454,13 @@ def _has_process_numbers_of_its_own() -> bool:
 def test_a_command_that_starts_too_many_processes_is_ended(tmp_path: Path) -> None:
     """By the watching keeper, with a sentence, where the kernel does not refuse any before."""
     for name in BOTH:
-        if RUNGS[name].unavailable():
+        if RUNGS[name].find_unavailable():
             continue
         before = Path("/proc/sys/kernel/pid_max").read_text()
         allowed = processes_allowed(100)
         with machine(tmp_path / name, RUNGS[name], limits=CommandLimits(processes=allowed)) as here:
             result = here(_python(LINEAR.replace("ALLOWED", str(allowed)) + "    time.sleep(60)"), timeout_s=60)
-            assert result.excess is Excess.PROCESSES or b"refused after" in result.output
+            assert result.excess is ExceededLimit.PROCESSES or b"refused after" in result.output
             assert _alive(here.root) == []
         assert Path("/proc/sys/kernel/pid_max").read_text() == before
 
@@ -494,9 +494,9 @@ def test_an_interpreter_below_tmp_is_shown_and_cannot_be_changed(tmp_path: Path)
         (Path(tools) / "tool").chmod(0o755)
         Path(tools).chmod(0o755)
         for name in BOTH:
-            if RUNGS[name].unavailable():
+            if RUNGS[name].find_unavailable():
                 continue
-            policy = SandboxPolicy(readable=unseen((tools,), Profile.WORKSTATION, ()))
+            policy = SandboxPolicy(readable=find_unseen((tools,), Profile.WORKSTATION, ()))
             (tmp_path / name).mkdir()
             workspace = LocalWorkspace(
                 str(tmp_path / name),
@@ -522,25 +522,25 @@ def test_endless_output_takes_no_memory(confined: Machine) -> None:
     assert len(result.output) < 1200
 
 
-def _bubblewrap_without_namespaces(folder: Path) -> Bubblewrap:
+def _bubblewrap_without_namespaces(folder: Path) -> BubblewrapRung:
     """What bubblewrap does where the kernel forbids namespaces."""
     program = folder / "bwrap"
     program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     program.chmod(0o755)
-    return Bubblewrap([str(program)])
+    return BubblewrapRung([str(program)])
 
 
 def test_where_namespaces_are_forbidden_landlock_takes_over(tmp_path: Path) -> None:
     working("landlock")
-    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [_bubblewrap_without_namespaces(tmp_path), Landlock()])
-    assert sandbox.standing().name == "landlock"
-    assert "No permissions to create new namespace" in sandbox.standing().reasons[0]
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [_bubblewrap_without_namespaces(tmp_path), LandlockRung()])
+    assert sandbox.find_backend().name == "landlock"
+    assert "No permissions to create new namespace" in sandbox.find_backend().reasons[0]
 
 
 def test_where_both_are_forbidden_require_refuses(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [_bubblewrap_without_namespaces(tmp_path)])
     with pytest.raises(WorkspaceError, match=r"must be confined.*No permissions to create new namespace"):
-        sandbox.confine(str(tmp_path))
+        sandbox.plan_confinement(str(tmp_path))
 
 
 FORBIDDING = (
@@ -548,9 +548,9 @@ FORBIDDING = (
     'exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"'
 )
 STANDING = """
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.policy import SandboxPolicy, SandboxMode
-print(Sandbox(SandboxMode.REQUIRE, SandboxPolicy()).standing().name)
+print(Sandbox(SandboxMode.REQUIRE, SandboxPolicy()).find_backend().name)
 """
 
 

@@ -16,14 +16,14 @@ from support.store import Store, new_run, opened
 
 from hermes_worker.agent.tools.base import ToolContext, ToolPolicies
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.core.principals import KeyScope, named_holder
+from hermes_worker.core.principals import KeyScope, format_named_holder
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
 from hermes_worker.features.skills.managing_tool import SkillManageTool
 from hermes_worker.features.skills.reading_tool import SkillViewTool
 from hermes_worker.features.skills.rows import Skills
-from hermes_worker.features.skills.rules import SkillFile, checked_files
+from hermes_worker.features.skills.rules import SkillFile, require_files
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.features.skills.workspace_files import write_skill
@@ -50,12 +50,12 @@ class Asking:
         self.store = store
         self.rows = Skills(store.database)
         self.shelf = SkillShelf(self.rows, home)
-        found = self.shelf.current("default")
+        found = self.shelf.current_set("default")
         self.run_id = str(store.runs.create(new_run(skills=found.hash if found else None)).run_id)
         with store.database.write() as connection:
             facts = {"origin": "cli", **facts}
             connection.execute(sa.update(runs).where(runs.c.run_id == self.run_id).values(**facts))
-        skills = AgentSkills(self.shelf, store.views.tools, writers_of=Memories(store.database).writers)
+        skills = AgentSkills(self.shelf, store.views.load_tools, writers_of=Memories(store.database).load_writers)
         self.tool, self.view = SkillManageTool(skills), SkillViewTool(skills)
         self.calls = 0
         self.context = ToolContext(
@@ -79,7 +79,7 @@ class Asking:
 
     def files(self, name: str = "tidy") -> dict[str, str]:
         row = self.rows.find(name)
-        return {} if row is None else {each.path: each.body.decode() for each in self.rows.folder(row.hash)}
+        return {} if row is None else {each.path: each.body.decode() for each in self.rows.load_folder(row.hash)}
 
 
 @pytest.fixture
@@ -102,14 +102,14 @@ def test_a_skill_is_made_changed_and_removed_and_the_reference_accepts_it(asking
     asking("edit", content=TEXT.replace("cups", "chairs"))
     row = asking.rows.find("tidy")
     assert row is not None and (row.category, row.origin, row.version) == ("house", "agents", 5)
-    write_skill(tmp_path / "tidy", asking.rows.folder(row.hash))
+    write_skill(tmp_path / "tidy", asking.rows.load_folder(row.hash))
     assert validate(tmp_path / "tidy") == []
     asking("remove_file", file_path="references/rules.md")
     assert list(asking.files()) == ["SKILL.md"]
     asking("create", "house-work", content=TEXT.replace("tidy", "house-work"))
     assert "Its content is in 'house-work'" in asking("delete", absorbed_into="house-work")["message"]
     assert asking.files() == {}
-    deeds = AuditLog(asking.store.database).page("default")
+    deeds = AuditLog(asking.store.database).list_actions("default")
     ours = [(each.act, each.actor) for each in deeds if each.act.startswith("skill.")]
     assert len(ours) == 8 and {actor for _, actor in ours} == {f"agent:{asking.run_id}"}
 
@@ -194,14 +194,14 @@ def test_what_must_not_be_kept_is_refused_and_nothing_changes(asking: Asking, ca
 @pytest.mark.parametrize("name", ["Tidy", "../tidy", "a b", "x" * 65, "", "-a"])
 def test_a_name_that_the_format_does_not_have_is_refused(asking: Asking, name: str) -> None:
     assert asking("create", name, content=TEXT.replace("tidy", name))["success"] is False
-    assert asking.rows.rows() == []
+    assert asking.rows.list_skills() == []
 
 
 def test_a_skill_of_a_folder_is_changed_until_the_folder_changes(
     home: Path, store: Store, workspace: LocalWorkspace
 ) -> None:
     folder = home / "skills" / "tidy"
-    write_skill(folder, checked_files([SkillFile(path="SKILL.md", body=TEXT.encode())]))
+    write_skill(folder, require_files([SkillFile(path="SKILL.md", body=TEXT.encode())]))
     asking = Asking(store, home, workspace)
     assert asking("patch", old_string="cups", new_string="plates")["success"]
     again = Asking(store, home, workspace)
@@ -216,7 +216,7 @@ def test_a_skill_of_a_folder_is_changed_until_the_folder_changes(
 
 def of_guest(store: Store) -> dict[str, Any]:
     view = Tenants(store.database).create_key("default", "bob", [KeyScope.RUNS_WRITE]).view
-    return {"origin": "api", "principal": named_holder("bob", view.key_id)}
+    return {"origin": "api", "principal": format_named_holder("bob", view.key_id)}
 
 
 def of_child(store: Store) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def test_only_whoever_is_allowed_writes(
     facts = KINDS[kind](store)
     told = Asking(store, home, workspace, **facts)("create", content=TEXT)
     assert told["success"] is False and "may not change skills" in told["error"]
-    assert Skills(store.database).rows() == []
+    assert Skills(store.database).list_skills() == []
     allowed = SkillPolicy(writers=frozenset({MemoryWriter.PERSON, kind}))
     assert Asking(store, home, workspace, allowed, **facts)("create", content=TEXT)["success"]
     for policy in (SkillPolicy(writers=frozenset()), SkillPolicy(writes=SkillWrites.OFF)):

@@ -43,7 +43,7 @@ class Shelf:
         self.store = store
         self.place = place
         self.shelf = SkillShelf(Skills(store.database), place, disabled=("off",))
-        tools = AgentSkills(self.shelf, store.views.tools, writers_of=no_writer, variables={"SET_KEY"})
+        tools = AgentSkills(self.shelf, store.views.load_tools, writers_of=no_writer, variables={"SET_KEY"})
         self.tools = {"skills_list": SkillsListTool(tools), "skill_view": SkillViewTool(tools)}
         self.workspace = workspace
 
@@ -58,8 +58,8 @@ class Shelf:
             file.write_bytes(content)
 
     def begin(self, *tools: str, tenant: str = "default") -> ToolContext:
-        self.shelf.look_again(tenant)
-        found = self.shelf.current(tenant)
+        self.shelf.forget_look(tenant)
+        found = self.shelf.current_set(tenant)
         definitions = f"[{','.join(_DECLARED.tool_definitions({'skills_list', 'skill_view', *tools}))}]"
         new = new_run(tools=definitions, skills=found.hash if found is not None else None)
         run_id = str(self.store.runs.create(new).run_id)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.agent.tools.textfile import NotText, TextFile, as_utf8, to_utf8
+from hermes_worker.agent.tools.textfile import NotText, TextFile, convert_to_utf8, encode_utf8
 
 
 @settings(deadline=None)
@@ -20,7 +20,7 @@ def test_what_is_not_edited_comes_back_byte_for_byte(data: bytes) -> None:
 @settings(deadline=None)
 @given(st.text(alphabet="ab\n\r", max_size=20))
 def test_an_edited_crlf_file_stays_one(text: str) -> None:
-    file = TextFile.decode(b"one\r\ntwo\r\n").with_text(text)
+    file = TextFile.decode(b"one\r\ntwo\r\n").replace_text(text)
     lone = file.encode().replace(b"\r\n", b"")
     assert b"\n" not in lone
 
@@ -34,11 +34,11 @@ def test_what_is_no_text_is_refused(data: bytes) -> None:
 @settings(deadline=None)
 @given(st.text())
 def test_text_without_lone_surrogates_is_not_changed(text: str) -> None:
-    assert to_utf8(text).decode() == text
+    assert encode_utf8(text).decode() == text
 
 
 def test_half_an_emoji_becomes_a_replacement_character() -> None:
-    assert to_utf8("a\ud83d\ude00b\ud83dc").decode() == "a😀b\ufffdc"
+    assert encode_utf8("a\ud83d\ude00b\ud83dc").decode() == "a😀b\ufffdc"
 
 
 TEXTS = {
@@ -55,9 +55,9 @@ def test_text_is_read_in_its_encoding_and_written_back_in_it(encoding: str) -> N
     data = TEXTS[encoding].encode(encoding)
     file = TextFile.decode(data)
     assert (file.encoding, file.has_bom, file.encode()) == (encoding, False, data)
-    edited = file.with_text(f"{file.text}x\n").encode()
+    edited = file.replace_text(f"{file.text}x\n").encode()
     assert edited.startswith(data) and edited.decode(encoding).rstrip().endswith("x")
-    assert as_utf8(data) == (TEXTS[encoding].encode(), encoding)
+    assert convert_to_utf8(data) == (TEXTS[encoding].encode(), encoding)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8"])
@@ -66,9 +66,9 @@ def test_a_byte_order_mark_stays(encoding: str) -> None:
     file = TextFile.decode(data)
     assert (file.text, file.has_bom, file.has_crlf, file.encode()) == ("one\ntwo\n", True, True, data)
     for content in ("three\n", "three\r\n", "\ufeffthree\n"):
-        assert file.with_content(content).encode() == "\ufeffthree\r\n".encode(encoding)
+        assert file.replace_content(content).encode() == "\ufeffthree\r\n".encode(encoding)
 
 
 def test_what_the_encoding_of_a_file_does_not_have_is_refused() -> None:
     with pytest.raises(NotText, match="'☃' cannot be written in GBK, its encoding"):
-        TextFile.decode(TEXTS["gbk"].encode("gbk")).with_text("☃").encode()
+        TextFile.decode(TEXTS["gbk"].encode("gbk")).replace_text("☃").encode()

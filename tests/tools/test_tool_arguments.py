@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.agent.tools.arguments import coerce, violations
+from hermes_worker.agent.tools.arguments import coerce, find_violations
 
 
 def _schema(**properties: Any) -> dict[str, Any]:
@@ -115,7 +115,7 @@ VIOLATIONS = [
 
 @pytest.mark.parametrize(("arguments", "expected"), VIOLATIONS)
 def test_each_violation_is_named(arguments: dict[str, Any], expected: tuple[str, ...]) -> None:
-    assert violations(arguments, STRICT) == expected
+    assert find_violations(arguments, STRICT) == expected
 
 
 _values = st.recursive(
@@ -128,4 +128,4 @@ _values = st.recursive(
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["path", "limit", "mode", "items", "maybe", "z"]), _values))
 def test_no_arguments_make_it_raise(arguments: dict[str, Any]) -> None:
-    violations(coerce(arguments, STRICT), STRICT)
+    find_violations(coerce(arguments, STRICT), STRICT)

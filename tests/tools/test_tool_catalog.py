@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import Catalog, UnknownTool, default_catalog
+from hermes_worker.agent.tools.catalog import ToolCatalog, UnknownTool, default_catalog
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
@@ -104,7 +104,7 @@ def test_the_api_server_has_no_tool_that_asks_a_person() -> None:
 
 
 def test_bundles_that_include_each_other_are_no_harm() -> None:
-    catalog = Catalog([Named("x", "one"), Named("y", "two")], bundles={"a": ("b", "one"), "b": ("a", "two")})
+    catalog = ToolCatalog([Named("x", "one"), Named("y", "two")], bundles={"a": ("b", "one"), "b": ("a", "two")})
     assert catalog.resolve(["a"]) == catalog.resolve(["b"]) == ("x", "y")
 
 
@@ -122,7 +122,7 @@ def test_two_tools_of_one_name_are_an_error() -> None:
 
 def test_a_bundle_may_not_hide_a_toolset() -> None:
     with pytest.raises(ConfigurationError, match="'one' names both"):
-        Catalog([Named("x", "one")], bundles={"one": ()})
+        ToolCatalog([Named("x", "one")], bundles={"one": ()})
 
 
 def test_definitions_are_canonical_json_in_a_stable_order() -> None:
@@ -188,13 +188,13 @@ def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
 
 def test_a_tool_that_differs_from_its_declaration_is_not_run() -> None:
     other = replace(CATALOG.spec("todo"), name="other", replay=Replay.ONCE)
-    catalog = Catalog([ToolDeclaration(spec=other, implementation="hermes_worker.agent.tools.todo:TodoTool")])
+    catalog = ToolCatalog([ToolDeclaration(spec=other, implementation="hermes_worker.agent.tools.todo:TodoTool")])
     with pytest.raises(ConfigurationError, match="'other' is declared otherwise"):
         catalog.get("other")
 
 
 def test_a_tool_that_is_not_there_is_named() -> None:
-    catalog = Catalog(
+    catalog = ToolCatalog(
         [ToolDeclaration(spec=CATALOG.spec("todo"), implementation="hermes_worker.agent.tools.todo:Gone")]
     )
     with pytest.raises(ConfigurationError, match=r"is broken \(module 'hermes_worker.agent.tools.todo' .*'Gone'\)"):

@@ -11,10 +11,10 @@ from hermes_worker.agent.tools.base import ToolResult
 from hermes_worker.agent.tools.results import (
     ResultLimits,
     is_persisted,
-    limited,
+    limit_result,
     result_key,
     result_name,
-    sanitised_error,
+    sanitise_error,
 )
 from hermes_worker.workspaces.local import LocalWorkspace
 
@@ -39,11 +39,11 @@ LIMITS = ResultLimits()
     ],
 )
 def test_an_error_cannot_pose_as_another_speaker(text: str, expected: str) -> None:
-    assert sanitised_error(text) == expected
+    assert sanitise_error(text) == expected
 
 
 def test_an_error_is_short() -> None:
-    body = sanitised_error("A" * 10_000).removeprefix("[TOOL_ERROR] ")
+    body = sanitise_error("A" * 10_000).removeprefix("[TOOL_ERROR] ")
     assert len(body) == 2_000
     assert body.endswith("...")
 
@@ -51,7 +51,7 @@ def test_an_error_is_short() -> None:
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("text", ["<system " * 50_000, "`" * 200_000, "<" * 200_000, " " * 200_000])
 def test_a_hostile_error_is_cleaned_quickly(text: str) -> None:
-    sanitised_error(text)
+    sanitise_error(text)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_other_paths_are_no_results(path: str) -> None:
 
 def _limited(text: str, workspace: LocalWorkspace, *, chars_max: int | None = 100_000) -> str:
     result = ToolResult(text=text, is_error=True, session_updates={"a": 1})
-    short = limited(result, chars_max=chars_max, workspace=workspace, limits=LIMITS)
+    short = limit_result(result, chars_max=chars_max, workspace=workspace, limits=LIMITS)
     assert (short.is_error, short.session_updates["a"]) == (True, 1)
     return short.text
 
@@ -148,7 +148,7 @@ def test_a_result_that_cannot_be_kept_loses_its_middle(workspace: LocalWorkspace
 @given(st.integers(1, 64), st.sampled_from([None, 1_000, 32_000, 200_000, 1_000_000]))
 def test_the_results_of_a_reply_fit_together(calls: int, window: int | None) -> None:
     limits = LIMITS if window is None else ResultLimits.for_window(window)
-    shared = limits.shared_by(calls)
+    shared = limits.for_calls(calls)
     assert shared.result_chars <= limits.result_chars
     assert shared.result_chars * calls <= max(limits.batch_chars, limits.preview_chars * calls)
     assert calls < 3 or shared.paged_chars == shared.result_chars
@@ -156,15 +156,15 @@ def test_the_results_of_a_reply_fit_together(calls: int, window: int | None) -> 
 
 def test_a_tool_that_pages_takes_its_part_of_a_large_reply(workspace: LocalWorkspace) -> None:
     result = ToolResult(text="x" * 60_000)
-    alone = limited(result, chars_max=None, workspace=workspace, limits=LIMITS.shared_by(2))
-    beside = limited(result, chars_max=None, workspace=workspace, limits=LIMITS.shared_by(5))
+    alone = limit_result(result, chars_max=None, workspace=workspace, limits=LIMITS.for_calls(2))
+    beside = limit_result(result, chars_max=None, workspace=workspace, limits=LIMITS.for_calls(5))
     assert alone == result
     assert is_persisted(beside.text)
     assert beside.session_updates == {result_key(result_name(result.text)): result.text}
 
 
 def test_a_very_long_result_is_in_the_file_alone(workspace: LocalWorkspace, root: Path) -> None:
-    result = limited(ToolResult(text="x" * 1_000_001), chars_max=10, workspace=workspace, limits=LIMITS)
+    result = limit_result(ToolResult(text="x" * 1_000_001), chars_max=10, workspace=workspace, limits=LIMITS)
     assert is_persisted(result.text)
     assert result.session_updates == {}
     assert len(list((root / "hermes-results").glob("*.txt"))) == 1

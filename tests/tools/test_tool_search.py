@@ -437,4 +437,4 @@ def test_a_hostile_glob_is_answered_quickly(pattern: str) -> None:
     ],
 )
 def test_gitignore_rules(rules: str, path: str, is_folder: bool, expected: bool | None) -> None:
-    assert IgnoreRules(rules).verdict(path, is_folder) is expected
+    assert IgnoreRules(rules).decide_ignored(path, is_folder) is expected

@@ -17,8 +17,8 @@ from hermes_worker.agent import images
 from hermes_worker.agent.tools.base import Cancellation, ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.fetch import Fetched
-from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
+from hermes_worker.agent.tools.fetch import FetchedPage
+from hermes_worker.agent.tools.interruptible import ToolInterrupted, run_interruptibly
 from hermes_worker.features.skills.rules import SkillEntry, SkillFacts, SkillFile
 from hermes_worker.safety.redaction import Redactor
 
@@ -61,11 +61,11 @@ class Watched(threading.Event):
 class Thorough(Redactor):
     """Reads for secrets for a very long time."""
 
-    def text(self, text: str, **more: Any) -> str:
+    def redact_text(self, text: str, **more: Any) -> str:
         work_for_long()
         return text
 
-    def result(self, text: str, **more: Any) -> str:
+    def redact_result(self, text: str, **more: Any) -> str:
         if len(text) > 20_000:  # an error is read in no time
             work_for_long()
         return text
@@ -74,9 +74,9 @@ class Thorough(Redactor):
 class Pages:
     """A web whose pages come at once."""
 
-    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> Fetched:
+    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> FetchedPage:
         content = b"<p>hello</p>" if "image" not in url else b"\x89PNG\r\n\x1a\n"
-        return Fetched(url=url, media_type="text/html", charset=None, content=content, is_cut=False)
+        return FetchedPage(url=url, media_type="text/html", charset=None, content=content, is_cut=False)
 
 
 class OneSkill:
@@ -84,7 +84,7 @@ class OneSkill:
 
     variables: frozenset[str] = frozenset()
 
-    def named(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
+    def load_skill(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
         facts = SkillFacts(name=name, description="Tidies.")
         text = b"Tidy up everything that is in the way.\n" * 1_000
         return SkillEntry(category="", hash="0" * 64, facts=facts), (SkillFile(path="SKILL.md", body=text),)
@@ -165,14 +165,14 @@ def test_a_stop_is_heard_in_the_middle_of_a_call(
 
 def test_work_that_nobody_stops_gives_what_it_found_or_raises_what_it_raised() -> None:
     never = threading.Event()
-    assert interruptible(lambda: 7, never) == 7
+    assert run_interruptibly(lambda: 7, never) == 7
     with pytest.raises(ZeroDivisionError):
-        interruptible(lambda: 1 / 0, never)
+        run_interruptibly(lambda: 1 / 0, never)
 
 
 def test_work_that_is_stopped_is_not_waited_for() -> None:
     stopped, ends = threading.Event(), threading.Event()
     stopped.set()
     with pytest.raises(ToolInterrupted):
-        interruptible(ends.wait, stopped)
+        run_interruptibly(ends.wait, stopped)
     ends.set()

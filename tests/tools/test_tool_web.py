@@ -16,12 +16,12 @@ from PIL import Image
 from support.fault_server import FaultServer, Received, Reply
 from support.inside import inside
 
-from hermes_worker.agent.fetching import REDIRECTS_MAX, Fetcher
+from hermes_worker.agent.fetching import REDIRECTS_MAX, AddressFetcher
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.vision import VisionTool
 from hermes_worker.agent.tools.web import WebExtractTool
-from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxTask, Consultation, Consulted
+from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer, AuxTask, Consultation
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
@@ -66,13 +66,13 @@ class Played:
     says: str | None = "in short"
     asked: list[tuple[AuxTask, Any]] = field(default_factory=list)
 
-    def answer(self, consultation: Consultation) -> Consulted:
+    def answer(self, consultation: Consultation) -> AnsweredConsultation:
         """What the tool gets back, by way of the rows."""
         for question in consultation.questions:
             [body] = question.messages
             self.asked.append((question.task, json.loads(body)["content"]))
         failure = None if self.says is not None else FailureKind.TIMEOUT.value
-        return Consulted(
+        return AnsweredConsultation(
             task=consultation.questions[0].task,
             material=json.loads(canonical_json(consultation.material)),
             answers=[AuxiliaryAnswer(text=self.says, failure=failure) for _ in consultation.questions],
@@ -100,7 +100,7 @@ def context(workspace: LocalWorkspace) -> ToolContext:
     )
 
 
-LOOPBACK = Fetcher(policy=UrlPolicy(allows_private=True), total_s=10)
+LOOPBACK = AddressFetcher(policy=UrlPolicy(allows_private=True), total_s=10)
 
 
 def run(tool: Tool, context: ToolContext, models: Played | None = None, **arguments: Any) -> ToolResult:
@@ -225,7 +225,7 @@ def test_addresses_of_our_own_network_are_never_asked(
 ) -> None:
     target = url.format(port=site[1].rpartition(":")[2])
     arguments = {"urls": [target]} if tool is WebExtractTool else {"image_url": target, "question": "?"}
-    result = run(tool(Fetcher(policy=UrlPolicy())), context, **arguments)
+    result = run(tool(AddressFetcher(policy=UrlPolicy())), context, **arguments)
     assert result.is_error
     assert "refused" in result.text
     assert site[0].asked == []

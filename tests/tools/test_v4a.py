@@ -3,39 +3,52 @@ from __future__ import annotations
 import pytest
 
 from hermes_worker.agent.tools.textfile import TextFile
-from hermes_worker.agent.tools.v4a import Add, Delete, Hunk, Move, PatchPlan, PatchSyntaxError, Update, parse
+from hermes_worker.agent.tools.v4a_patches import (
+    AddFile,
+    DeleteFile,
+    MoveFile,
+    PatchHunk,
+    PatchPlan,
+    PatchSyntaxError,
+    UpdateFile,
+    parse_patch,
+)
 
 
-def _update(path: str, *hunks: Hunk, move_to: str | None = None) -> Update:
-    return Update(path=path, hunks=hunks, move_to=move_to)
+def _update(path: str, *hunks: PatchHunk, move_to: str | None = None) -> UpdateFile:
+    return UpdateFile(path=path, hunks=hunks, move_to=move_to)
 
 
 PARSED = [
     (
         "*** Begin Patch\n*** Update File: a.py\n@@ def greet @@\n def greet():\n-    old\n+    new\n*** End Patch",
-        [_update("a.py", Hunk(hint="def greet", old=("def greet():", "    old"), new=("def greet():", "    new")))],
+        [
+            _update(
+                "a.py", PatchHunk(hint="def greet", old=("def greet():", "    old"), new=("def greet():", "    new"))
+            )
+        ],
     ),
     (
         "*** Update File: a\n@@ one\n-1\n+2\n@@\n-3\n+4\n",
-        [_update("a", Hunk(hint="one", old=("1",), new=("2",)), Hunk(hint="", old=("3",), new=("4",)))],
+        [_update("a", PatchHunk(hint="one", old=("1",), new=("2",)), PatchHunk(hint="", old=("3",), new=("4",)))],
     ),
     (
         "*** Begin Patch\n*** Add File: n/m.py\n+import os\n+\n+x\n*** End Patch",
-        [Add(path="n/m.py", lines=("import os", "", "x"))],
+        [AddFile(path="n/m.py", lines=("import os", "", "x"))],
     ),
-    ("*** Begin Patch\n*** Delete File: old file.py\n*** End Patch", [Delete(path="old file.py")]),
-    ("*** Move File: a/b -> c/d\n", [Move(path="a/b", to="c/d")]),
+    ("*** Begin Patch\n*** Delete File: old file.py\n*** End Patch", [DeleteFile(path="old file.py")]),
+    ("*** Move File: a/b -> c/d\n", [MoveFile(path="a/b", to="c/d")]),
     (
         "*** Begin Patch\n*** Update File: a\n*** Move to: b\n@@\n-x\n+y\n*** End of File\n*** End Patch",
-        [_update("a", Hunk(hint="", old=("x",), new=("y",), is_at_end=True), move_to="b")],
+        [_update("a", PatchHunk(hint="", old=("x",), new=("y",), is_at_end=True), move_to="b")],
     ),
     (
         "*** Update File: a\n@@ class A\n@@   def f\n-x\n+y\n@@ -1,2 +1,3 @@\n-p\n+q",
         [
             _update(
                 "a",
-                Hunk(hint="def f", old=("x",), new=("y",), outer=("class A",)),
-                Hunk(hint="", old=("p",), new=("q",)),
+                PatchHunk(hint="def f", old=("x",), new=("y",), outer=("class A",)),
+                PatchHunk(hint="", old=("p",), new=("q",)),
             )
         ],
     ),
@@ -43,26 +56,26 @@ PARSED = [
     # Markers inside content are content.
     (
         "*** Begin Patch\n*** Add File: notes\n+*** End Patch\n+more\n*** End Patch\ntrailing words",
-        [Add(path="notes", lines=("*** End Patch", "more"))],
+        [AddFile(path="notes", lines=("*** End Patch", "more"))],
     ),
     (
         "*** Begin Patch\n*** Update File: g\n old\n *** End Patch\n+new\n*** End Patch",
-        [_update("g", Hunk(hint="", old=("old", "*** End Patch"), new=("old", "*** End Patch", "new")))],
+        [_update("g", PatchHunk(hint="", old=("old", "*** End Patch"), new=("old", "*** End Patch", "new")))],
     ),
     # Windows line ends, a missing blank before context, an empty line of context, diff's own remark.
     (
         "*** Begin Patch\r\n*** Update File: a\r\nctx\r\n\r\n-x\r\n+y\r\n"
         "\\ No newline at end of file\r\n*** End Patch\r\n",
-        [_update("a", Hunk(hint="", old=("ctx", "", "x"), new=("ctx", "", "y")))],
+        [_update("a", PatchHunk(hint="", old=("ctx", "", "x"), new=("ctx", "", "y")))],
     ),
     # Context between two changes only says where they are.
-    ("*** Update File: a\n@@\n anchor\n@@\n-x\n+y", [_update("a", Hunk(hint="", old=("x",), new=("y",)))]),
+    ("*** Update File: a\n@@\n anchor\n@@\n-x\n+y", [_update("a", PatchHunk(hint="", old=("x",), new=("y",)))]),
 ]
 
 
 @pytest.mark.parametrize(("patch", "expected"), PARSED, ids=range(len(PARSED)))
 def test_a_patch_becomes_its_operations(patch: str, expected: list[object]) -> None:
-    assert list(parse(patch)) == expected
+    assert list(parse_patch(patch)) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,14 +94,14 @@ def test_a_patch_becomes_its_operations(patch: str, expected: list[object]) -> N
 )
 def test_what_is_no_patch_is_refused_with_its_line(patch: str, message: str) -> None:
     with pytest.raises(PatchSyntaxError, match=message):
-        parse(patch)
+        parse_patch(patch)
 
 
 def _planned(files: dict[str, str], patch: str) -> PatchPlan:
     plan = PatchPlan(lambda path: TextFile(text=files[path]) if path in files else None)
-    for operation in parse(patch):
+    for operation in parse_patch(patch):
         names = [operation.path, getattr(operation, "to", None), getattr(operation, "move_to", None)]
-        plan.take(operation, {name: name for name in names if name})
+        plan.apply_operation(operation, {name: name for name in names if name})
     return plan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.agent.tools.webpage import PAGE_CHARS_MAX, markdown_of
+from hermes_worker.agent.tools.webpage import PAGE_CHARS_MAX, convert_to_markdown
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,14 @@ from hermes_worker.agent.tools.webpage import PAGE_CHARS_MAX, markdown_of
     ],
 )
 def test_a_page_becomes_markdown(html: str, text: str) -> None:
-    assert markdown_of(html, "https://h.test/dir/page") == ("", text)
+    assert convert_to_markdown(html, "https://h.test/dir/page") == ("", text)
 
 
 def test_the_title_is_told_apart() -> None:
-    assert markdown_of("<head><title> A\n title </title></head><body>text", "https://h.test/") == ("A title", "text")
+    assert convert_to_markdown("<head><title> A\n title </title></head><body>text", "https://h.test/") == (
+        "A title",
+        "text",
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,5 +63,5 @@ def test_the_title_is_told_apart() -> None:
 )
 def test_a_hostile_page_is_read_in_time(piece: str) -> None:
     """Quadratic behaviour anywhere would take minutes."""
-    _, text = markdown_of(piece * (200_000 // len(piece)), "https://h.test/")
+    _, text = convert_to_markdown(piece * (200_000 // len(piece)), "https://h.test/")
     assert len(text) <= PAGE_CHARS_MAX

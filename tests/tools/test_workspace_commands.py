@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from hermes_worker.workspaces.base import CommandResult, Ending, WorkspaceError
-from hermes_worker.workspaces.environment import command_environment
+from hermes_worker.workspaces.environment import filter_environment
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.shell import parents_first
+from hermes_worker.workspaces.shell import sort_parents_first
 
 
 def _never() -> bool:
@@ -160,7 +160,7 @@ def test_a_command_gets_the_allowed_part_of_the_environment_only(tmp_path: Path)
 
 
 def test_a_path_is_always_there() -> None:
-    assert "/usr/bin" in command_environment({})["PATH"]
+    assert "/usr/bin" in filter_environment({})["PATH"]
 
 
 def test_standard_input_is_empty(shell: Shell) -> None:
@@ -214,9 +214,9 @@ def test_a_cancelled_command_ends_at_once_with_130(shell: Shell, root: Path) -> 
 def test_a_shell_is_told_to_end_before_its_child_whatever_their_numbers() -> None:
     """A shell whose child ends first goes on to its next line before its own signal comes."""
     assert list({8, 7}) == [8, 7], "a set has the child first"
-    assert parents_first({8, 7}, {8: 7, 7: 1}) == [7, 8]
-    assert parents_first({3, 9, 16, 8}, {3: 16, 16: 9, 8: 9, 9: 1}) == [9, 8, 16, 3]
-    assert parents_first({1, 2}, {1: 2, 2: 1}) == [1, 2], "of a look in which numbers were used again"
+    assert sort_parents_first({8, 7}, {8: 7, 7: 1}) == [7, 8]
+    assert sort_parents_first({3, 9, 16, 8}, {3: 16, 16: 9, 8: 9, 9: 1}) == [9, 8, 16, 3]
+    assert sort_parents_first({1, 2}, {1: 2, 2: 1}) == [1, 2], "of a look in which numbers were used again"
 
 
 def test_a_command_that_ignores_the_term_signal_is_killed(shell: Shell, root: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hermes_worker.workspaces.base import PathNotFound, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.protection import Protection
+from hermes_worker.workspaces.protection import FileProtection
 
 
 def test_a_relative_path_is_resolved_against_the_root_or_the_given_folder(
@@ -154,7 +154,7 @@ def test_ordinary_project_files_are_not_protected(workspace: LocalWorkspace, pat
     assert workspace.read_bytes(path) == b"x"
 
 
-PROTECTION = Protection(home="/home/ann", hermes_home="/srv/hermes")
+PROTECTION = FileProtection(home="/home/ann", hermes_home="/srv/hermes")
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ PROTECTION = Protection(home="/home/ann", hermes_home="/srv/hermes")
     ],
 )
 def test_the_rules_hold_even_when_the_workspace_is_the_whole_disk(path: str, may_read: bool, may_write: bool) -> None:
-    assert (PROTECTION.refusal(PurePosixPath(path), for_write=False) is None) == may_read
-    assert (PROTECTION.refusal(PurePosixPath(path), for_write=True) is None) == may_write
+    assert (PROTECTION.find_refusal(PurePosixPath(path), for_write=False) is None) == may_read
+    assert (PROTECTION.find_refusal(PurePosixPath(path), for_write=True) is None) == may_write
 
 
 def test_the_workers_own_environment_cannot_be_read_as_a_file() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.confined import RUNGS, working
 
-from hermes_worker.settings import load
+from hermes_worker.settings import load_settings
 from hermes_worker.wiring import workspace_bytes_max
-from hermes_worker.workspaces.base import CommandResult, Excess, WorkspaceError
+from hermes_worker.workspaces.base import CommandResult, ExceededLimit, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk, Watch, free_bytes, room
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode, SandboxPolicy
 
 MB = 1024**2
@@ -69,7 +69,7 @@ def test_a_command_that_fills_the_workspace_is_ended(confined: Confined) -> None
     result = run(
         confined.workspace(bytes_max=20 * MB), "for n in $(seq 600); do head -c 1M /dev/zero > $n; sleep 0.01; done"
     )
-    assert result.excess is Excess.WORKSPACE
+    assert result.excess is ExceededLimit.WORKSPACE
     assert result.exit_code == 137
     assert not (confined.root / "600").exists()
 
@@ -78,7 +78,7 @@ def test_many_empty_files_fill_it_too(confined: Confined) -> None:
     result = run(
         confined.workspace(bytes_max=20 * MB), "i=0; while [ $i -lt 60000 ]; do : > f$i; i=$((i+1)); done; echo all"
     )
-    assert result.excess is Excess.WORKSPACE
+    assert result.excess is ExceededLimit.WORKSPACE
     assert b"all" not in result.output
 
 
@@ -88,7 +88,7 @@ def test_a_full_workspace_can_be_tidied_up_but_not_filled_further(confined: Conf
     with pytest.raises(WorkspaceError, match=r"holds 12 MB, and may hold 10 MB .*workspace_mb_max"):
         workspace.write_bytes("more", b"1")
     result = run(workspace, "head -c 9M /dev/zero > more; sleep 50")
-    assert result.excess is Excess.WORKSPACE
+    assert result.excess is ExceededLimit.WORKSPACE
     result = run(workspace, "rm big more; sleep 0.5; echo tidy")
     assert (result.output, result.excess) == (b"tidy\n", None)
     workspace.write_bytes("more", b"1")
@@ -149,12 +149,12 @@ def test_a_command_that_makes_the_disk_nearly_full_is_ended(confined: Confined) 
         pytest.skip("the disk has no 600 MB left")
     result = run(confined.workspace(free_bytes_min=kept_free), "fallocate -l 600M big; sleep 50")
     (confined.root / "big").unlink()
-    assert result.excess is Excess.DISK
+    assert result.excess is ExceededLimit.DISK
 
 
 def test_the_temporary_files_of_a_command_are_bounded(confined: Confined) -> None:
     result = run(confined.workspace(tmp_bytes=4 * MB), "head -c 40M /dev/zero > $TMPDIR/big && sleep 50")
-    assert result.excess is Excess.WORKSPACE or b"No space left" in result.output
+    assert result.excess is ExceededLimit.WORKSPACE or b"No space left" in result.output
 
 
 def test_a_watch_sees_growth_at_once_and_an_unchanged_directory_is_not_walked_again(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_watch_sees_growth_at_once_and_an_unchanged_directory_is_not_walked_ag
 
 def test_a_tenants_workspace_has_an_end_and_other_peoples_has_not(tmp_path: Path) -> None:
     def chosen(**environ: str) -> int:
-        return workspace_bytes_max(load(environ, home=tmp_path))
+        return workspace_bytes_max(load_settings(environ, home=tmp_path))
 
     assert chosen() == 0
     assert chosen(HERMES_SANDBOX_PROFILE="tenant") == 10_240 * MB

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, session_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, make_session_ref
 
 _PLAIN = OpeningOptions(base_env={})
 
@@ -32,7 +32,7 @@ def test_a_root_must_be_absolute_and_plain(root: str) -> None:
 
 
 def test_opening_a_workspace_makes_a_directory_that_only_its_owner_enters(tmp_path: Path) -> None:
-    ref = session_workspace(str(tmp_path / "all"), "session-1")
+    ref = make_session_ref(str(tmp_path / "all"), "session-1")
     workspace = open_workspace(ref, _PLAIN)
     assert workspace.root == str(tmp_path / "all" / "session-1")
     assert stat.S_IMODE(Path(workspace.root).stat().st_mode) == 0o700
@@ -55,13 +55,13 @@ def test_a_workspace_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("session_id", ["..", "../other", "/etc", "a/b", "", ".", "a\0b", "ü", "x" * 500, "\ud800"])
 def test_a_hostile_session_id_gets_a_directory_of_its_own_directly_below(session_id: str) -> None:
-    ref = session_workspace("/srv/workspaces", session_id)
+    ref = make_session_ref("/srv/workspaces", session_id)
     assert Path(ref.root).parent == Path("/srv/workspaces")
-    assert ref == session_workspace("/srv/workspaces", session_id)
+    assert ref == make_session_ref("/srv/workspaces", session_id)
 
 
 @settings(deadline=None)
 @given(st.text(), st.text())
 def test_two_sessions_never_share_a_directory(one: str, other: str) -> None:
-    roots = {session_workspace("/w", session_id).root for session_id in (one, other)}
+    roots = {make_session_ref("/w", session_id).root for session_id in (one, other)}
     assert len(roots) == len({one, other})

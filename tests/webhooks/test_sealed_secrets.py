@@ -6,7 +6,7 @@ import pytest
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.features.webhooks.rules.route import NO_AUTH
-from hermes_worker.features.webhooks.rules.sealed import opened_secret, resealed_secret, sealed_secret
+from hermes_worker.features.webhooks.rules.sealed import open_secret, reseal_secret, seal_secret
 from hermes_worker.settings import Secret
 from hermes_worker.settings.sealing import Keyring, SealedElsewhere
 
@@ -15,50 +15,50 @@ TEXT = "the-secret-of-the-route"
 
 
 def test_what_is_sealed_does_not_show_and_is_opened_with_its_key() -> None:
-    sealed = sealed_secret(Keyring([OLD]), "r", TEXT)
+    sealed = seal_secret(Keyring([OLD]), "r", TEXT)
     assert TEXT not in sealed
     assert OLD.reveal() not in sealed
-    assert opened_secret(Keyring([OLD]), "r", sealed) == TEXT
+    assert open_secret(Keyring([OLD]), "r", sealed) == TEXT
 
 
 def test_an_earlier_key_opens_and_the_new_one_seals_again() -> None:
-    sealed = sealed_secret(Keyring([OLD]), "r", TEXT)
+    sealed = seal_secret(Keyring([OLD]), "r", TEXT)
     both = Keyring([NEW, OLD])
-    again = resealed_secret(both, "r", sealed)
+    again = reseal_secret(both, "r", sealed)
     assert again is not None
-    assert opened_secret(Keyring([NEW]), "r", again) == TEXT
-    assert resealed_secret(both, "r", again) is None
+    assert open_secret(Keyring([NEW]), "r", again) == TEXT
+    assert reseal_secret(both, "r", again) is None
 
 
 def test_another_key_opens_nothing_and_the_sentence_names_the_missing_one() -> None:
-    sealed = sealed_secret(Keyring([OLD]), "r", TEXT)
+    sealed = seal_secret(Keyring([OLD]), "r", TEXT)
     for keyring in (Keyring([NEW]), Keyring([])):
         with pytest.raises(SealedElsewhere, match=r"route 'r' .*another server key \([0-9a-f]{8}\): set HERMES_SERVER"):
-            opened_secret(keyring, "r", sealed)
+            open_secret(keyring, "r", sealed)
 
 
 def test_what_is_sealed_belongs_to_one_route_and_cannot_be_changed() -> None:
     keyring = Keyring([OLD])
-    sealed = sealed_secret(keyring, "r", TEXT)
+    sealed = seal_secret(keyring, "r", TEXT)
     for name, stored in (("other", sealed), ("r", sealed[:-4] + "AAA="), ("r", "sealed:x"), ("r", "sealed:ü:ü")):
         with pytest.raises(SealedElsewhere):
-            opened_secret(keyring, name, stored)
+            open_secret(keyring, name, stored)
 
 
 def test_what_an_earlier_version_stored_is_opened_as_it_is_and_sealed() -> None:
-    assert opened_secret(Keyring([OLD]), "r", TEXT) == TEXT
-    assert opened_secret(Keyring([]), "r", TEXT) == TEXT
-    again = resealed_secret(Keyring([OLD]), "r", TEXT)
+    assert open_secret(Keyring([OLD]), "r", TEXT) == TEXT
+    assert open_secret(Keyring([]), "r", TEXT) == TEXT
+    again = reseal_secret(Keyring([OLD]), "r", TEXT)
     assert again is not None
     assert TEXT not in again
 
 
 def test_without_a_key_nothing_is_sealed_and_the_sentence_says_what_to_set() -> None:
     with pytest.raises(ConfigurationError, match="set HERMES_SERVER_KEY"):
-        sealed_secret(Keyring([]), "r", TEXT)
-    assert resealed_secret(Keyring([]), "r", TEXT) is None
+        seal_secret(Keyring([]), "r", TEXT)
+    assert reseal_secret(Keyring([]), "r", TEXT) is None
 
 
 def test_a_route_without_a_secret_stays_one() -> None:
-    assert sealed_secret(Keyring([OLD]), "r", NO_AUTH) == NO_AUTH
-    assert resealed_secret(Keyring([OLD]), "r", NO_AUTH) is None
+    assert seal_secret(Keyring([OLD]), "r", NO_AUTH) == NO_AUTH
+    assert reseal_secret(Keyring([OLD]), "r", NO_AUTH) is None

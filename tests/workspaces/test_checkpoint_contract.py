@@ -17,7 +17,7 @@ from hermes_worker.features.checkpoints.files import host_files, host_scripts
 from hermes_worker.features.checkpoints.files.host_files import HostFiles
 from hermes_worker.features.checkpoints.files.shadow import NotKept, ShadowStore
 from hermes_worker.features.checkpoints.rules import CheckpointLimits
-from hermes_worker.workspaces.base import RunsScripts
+from hermes_worker.workspaces.base import ScriptHost
 from hermes_worker.workspaces.local import LocalWorkspace
 
 podman = contract.podman
@@ -61,7 +61,7 @@ def test_a_worker_restores_what_another_kept(kind: Kind, tmp_path: Path) -> None
     shell("mkdir -p new/deep; echo b > new/deep/b")
 
     store = worker(kind, tmp_path / "store")
-    assert [each.path for each in store.changes(first)] == [
+    assert [each.path for each in store.list_changes(first)] == [
         *("link", "new/deep/b", "run", "src/a.py", "src/deep/x", "src"),
     ]
     done = worker(kind, tmp_path / "store").restore(first, RESTORE)
@@ -98,7 +98,7 @@ def test_no_link_leads_out_of_the_workspace(kind: Kind, tmp_path: Path) -> None:
     assert not worker(kind, tmp_path / "store").restore(first, RESTORE).failed
     assert shell("cat ../outside/secret d/secret; ls ../outside").output == b"secret\nmine\nsecret\n"
     assert shell("test -L file && test -L way && test ! -L d").exit_code == 0
-    contents = [store.content(change.after.sha) for change in store.changes(first, first) if change.after]
+    contents = [store.read_content(change.after.sha) for change in store.list_changes(first, first) if change.after]
     assert b"secret\n" not in contents
 
 
@@ -117,7 +117,7 @@ def test_a_host_that_dies_leaves_the_checkpoints_that_were_there(kind: Kind, tmp
     if kind.kill_host is None or kind.start_host is None or kind.kill_host.__qualname__.startswith("_shell"):
         pytest.skip("the host of this kind is the machine of the test")
     workspace = kind.open()
-    assert isinstance(workspace, RunsScripts)
+    assert isinstance(workspace, ScriptHost)
     watched = Watched(workspace)
     store = ShadowStore(tmp_path / "store", "there", files=HostFiles(lambda: watched))
     Shell(workspace)("echo one > a")
@@ -125,9 +125,9 @@ def test_a_host_that_dies_leaves_the_checkpoints_that_were_there(kind: Kind, tmp
     Shell(workspace)("echo two > a")
     watched.meddle[host_scripts.SENT] = kind.kill_host
     with pytest.raises(NotKept):
-        store.keep(moment(2))
+        store.keep_checkpoint(moment(2))
     kind.start_host()
-    assert [each.id for each in store.kept()] == [first.id]
+    assert [each.id for each in store.list_checkpoints()] == [first.id]
     assert kept(worker(kind, tmp_path / "store"), 2).files == 1
 
 
@@ -146,7 +146,7 @@ def test_ten_thousand_files_that_did_not_change_cost_the_worker_150_ms(
     took = []
     for iteration in range(2, 7):
         began, worked = time.monotonic(), time.process_time()
-        assert store.keep(moment(iteration)) is None
+        assert store.keep_checkpoint(moment(iteration)) is None
         took.append((time.monotonic() - began, time.process_time() - worked))
     print(f"\nthe first look: {first_s:.1f} s, {first_cpu_s:.1f} s of our processor; nothing changed:", end=" ")
     print(f"{min(took)[0] * 1000:.0f} ms at best, {min(cpu for _, cpu in took) * 1000:.0f} ms of our processor")

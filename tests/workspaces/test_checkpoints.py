@@ -15,8 +15,8 @@ from dulwich.repo import Repo
 from support.programs import is_on_machine
 
 from hermes_worker.features.checkpoints.files import objects, scanning
-from hermes_worker.features.checkpoints.files.places import checkpoints_dir, forget_checkpoints, store_of
-from hermes_worker.features.checkpoints.files.shadow import Checkpoint, NotKept, ShadowStore, plain_path
+from hermes_worker.features.checkpoints.files.places import checkpoints_dir, find_store, forget_checkpoints
+from hermes_worker.features.checkpoints.files.shadow import Checkpoint, NotKept, ShadowStore, normalize_path
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -36,7 +36,7 @@ def store(tmp_path: Path, root: Path) -> ShadowStore:
 
 
 def kept(store: ShadowStore, iteration: int = 1, run_id: str = "run_a", session: str = "run_s") -> Checkpoint:
-    found = store.keep(replace(MOMENT, session_id=session, run_id=run_id, iteration=iteration))
+    found = store.keep_checkpoint(replace(MOMENT, session_id=session, run_id=run_id, iteration=iteration))
     assert found is not None
     return found
 
@@ -65,7 +65,7 @@ def test_a_restore_brings_back_what_was_and_takes_away_what_was_not(store: Shado
     assert os.access(root / "run.sh", os.X_OK)
     assert not (root / "new").exists()
     assert not done.failed
-    assert not store.changes(first)
+    assert not store.list_changes(first)
     undone = store.restore(done.before, replace(MOMENT, iteration=0, tool="restore"))
     assert not undone.failed
     assert (root / "new/deep/b").read_text() == "b\n"
@@ -89,13 +89,15 @@ def test_an_iteration_has_one_checkpoint_and_a_run_that_changes_nothing_has_one(
     (root / "a").write_text("1")
     kept(store)
     (root / "a").write_text("2")
-    assert store.keep(MOMENT) is None
-    assert store.keep(replace(MOMENT, iteration=2)) is not None
-    assert store.keep(replace(MOMENT, iteration=3)) is None
+    assert store.keep_checkpoint(MOMENT) is None
+    assert store.keep_checkpoint(replace(MOMENT, iteration=2)) is not None
+    assert store.keep_checkpoint(replace(MOMENT, iteration=3)) is None
     (root / "a").write_text("3")
-    assert store.keep(replace(MOMENT, iteration=3)) is None  # that iteration had begun with what the last one holds
-    assert store.keep(replace(MOMENT, run_id="run_b")) is not None
-    assert [each.moment.turn for each in store.kept()] == [("run_a", 1), ("run_a", 2), ("run_b", 1)]
+    assert (
+        store.keep_checkpoint(replace(MOMENT, iteration=3)) is None
+    )  # that iteration had begun with what the last one holds
+    assert store.keep_checkpoint(replace(MOMENT, run_id="run_b")) is not None
+    assert [each.moment.turn for each in store.list_checkpoints()] == [("run_a", 1), ("run_a", 2), ("run_b", 1)]
 
 
 def test_git_finds_nothing_wrong_and_the_same_files(store: ShadowStore, root: Path) -> None:
@@ -141,12 +143,12 @@ def test_no_link_is_followed_neither_to_read_nor_to_write(store: ShadowStore, ro
     assert (outside / "secret").read_text() == "secret"
     assert (root / "d/secret").read_text() == "mine"
     assert not (root / "d").is_symlink()
-    assert not any(store.content(entry.sha) == b"secret" for entry in _blobs(store, first.tree))
+    assert not any(store.read_content(entry.sha) == b"secret" for entry in _blobs(store, first.tree))
 
 
 def _blobs(store: ShadowStore, tree: str) -> list[objects.TreeEntry]:
-    made = objects.Objects(store.directory / "objects")
-    entries = objects.decoded_tree(made.get("tree", tree))
+    made = objects.ObjectStore(store.directory / "objects")
+    entries = objects.decode_tree(made.get("tree", tree))
     below = [each for entry in entries if entry.mode == objects.FOLDER for each in _blobs(store, entry.sha)]
     return below + [entry for entry in entries if entry.mode != objects.FOLDER]
 
@@ -170,7 +172,7 @@ def test_pipes_sockets_secrets_and_large_files_are_left_as_they_are(root: Path, 
     assert (root / ".env").read_text() == "KEY=secret"
     assert (root / "node_modules/m.js").exists()
     assert (root / "a").read_text() == "a"
-    assert not any(b"secret" in store.content(each.sha) for each in _blobs(store, first.tree))
+    assert not any(b"secret" in store.read_content(each.sha) for each in _blobs(store, first.tree))
 
 
 def test_a_change_that_hides_its_time_is_seen(store: ShadowStore, root: Path) -> None:
@@ -180,7 +182,7 @@ def test_a_change_that_hides_its_time_is_seen(store: ShadowStore, root: Path) ->
     kept(store)
     path.write_text("new")
     os.utime(path, ns=(1, 1))
-    assert store.keep(replace(MOMENT, iteration=2)) is not None
+    assert store.keep_checkpoint(replace(MOMENT, iteration=2)) is not None
 
 
 def test_what_did_not_change_is_not_read_again(store: ShadowStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +195,7 @@ def test_what_did_not_change_is_not_read_again(store: ShadowStore, root: Path, m
     real = scanning.read_plain
     monkeypatch.setattr(scanning, "read_plain", lambda name, **said: read.append(name) or real(name, **said))
     (root / "7").write_text("y")
-    assert store.keep(replace(MOMENT, iteration=2)) is not None
+    assert store.keep_checkpoint(replace(MOMENT, iteration=2)) is not None
     assert read == ["7"]
 
 
@@ -202,9 +204,9 @@ def test_the_oldest_go_and_what_is_left_is_whole(root: Path, tmp_path: Path) -> 
     for number in range(1, 9):
         (root / "a").write_text(f"{number}" * 50)
         kept(store, number)
-    left = store.kept()
+    left = store.list_checkpoints()
     assert [each.moment.iteration for each in left] == [6, 7, 8]
-    assert len(dict(objects.Objects(store.directory / "objects").all())) == 9  # three of each kind
+    assert len(dict(objects.ObjectStore(store.directory / "objects").list_objects())) == 9  # three of each kind
     store.restore(left[0], replace(MOMENT, iteration=0))
     assert (root / "a").read_text() == "6" * 50
 
@@ -214,9 +216,9 @@ def test_a_full_store_keeps_its_newest(root: Path, tmp_path: Path) -> None:
     for number in range(1, 12):
         (root / "a").write_bytes(os.urandom(20_000))
         kept(store, number)
-    sizes = dict(objects.Objects(store.directory / "objects").all())
+    sizes = dict(objects.ObjectStore(store.directory / "objects").list_objects())
     assert sum(sizes.values()) < 120_000
-    assert store.kept()[-1].moment.iteration == 11
+    assert store.list_checkpoints()[-1].moment.iteration == 11
 
 
 def test_a_damaged_object_is_said_and_a_damaged_checkpoint_is_not_there(store: ShadowStore, root: Path) -> None:
@@ -231,20 +233,20 @@ def test_a_damaged_object_is_said_and_a_damaged_checkpoint_is_not_there(store: S
     assert "a" in done.failed
     assert (root / "a").read_text() == "two"
     (store.directory / "objects" / second.id[:2] / second.id[2:]).write_bytes(b"nothing")
-    assert first.id in [each.id for each in store.kept()]
-    assert second.id not in [each.id for each in store.kept()]
+    assert first.id in [each.id for each in store.list_checkpoints()]
+    assert second.id not in [each.id for each in store.list_checkpoints()]
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", ".", "a\0b"])
 def test_a_path_that_is_not_below_the_workspace_is_refused(path: str) -> None:
     with pytest.raises(NotKept):
-        plain_path(path)
+        normalize_path(path)
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", "x" * 200])
 def test_an_id_that_is_none_makes_no_path(store: ShadowStore, name: str) -> None:
     with pytest.raises(NotKept):
-        store.keep(replace(MOMENT, session_id=name))
+        store.keep_checkpoint(replace(MOMENT, session_id=name))
 
 
 def test_a_workspace_with_too_many_files_has_none(
@@ -254,19 +256,19 @@ def test_a_workspace_with_too_many_files_has_none(
     for number in range(4):
         (root / str(number)).write_text("x")
     with pytest.raises(NotKept, match="more than 3 files"):
-        store.keep(MOMENT)
+        store.keep_checkpoint(MOMENT)
 
 
 def test_a_workspace_that_holds_the_store_has_none(root: Path) -> None:
     with pytest.raises(NotKept, match="holds the place"):
-        ShadowStore(root / "store", str(root)).keep(MOMENT)
+        ShadowStore(root / "store", str(root)).keep_checkpoint(MOMENT)
 
 
 def _keep_many(directory: Path, root: str, name: str) -> None:
     store = ShadowStore(directory, root, CheckpointLimits(checkpoints=5))
     for number in range(1, 100_000):
         Path(root, name).write_text(f"{name} {number}")
-        store.keep(Moment(session_id=f"run_{name}", run_id=f"run_{name}", iteration=number, tool="patch"))
+        store.keep_checkpoint(Moment(session_id=f"run_{name}", run_id=f"run_{name}", iteration=number, tool="patch"))
 
 
 def test_workers_that_are_killed_leave_whole_checkpoints(store: ShadowStore, root: Path) -> None:
@@ -275,16 +277,16 @@ def test_workers_that_are_killed_leave_whole_checkpoints(store: ShadowStore, roo
         at_work = [spawn.Process(target=_keep_many, args=(store.directory, str(root), f"{n}{turn}")) for n in "ab"]
         for each in at_work:
             each.start()
-        while not {f"run_{n}{turn}" for n in "ab"} <= {each.moment.run_id for each in store.kept()}:
+        while not {f"run_{n}{turn}" for n in "ab"} <= {each.moment.run_id for each in store.list_checkpoints()}:
             time.sleep(0.005)
         for each in at_work:
             os.kill(each.pid or 0, signal.SIGKILL)
             each.join()
-        found = store.kept()
+        found = store.list_checkpoints()
         assert found
         for each in found:
             for entry in _blobs(store, each.tree):
-                store.content(entry.sha)
+                store.read_content(entry.sha)
     assert kept(store, run_id="run_after")
 
 
@@ -301,20 +303,20 @@ def test_an_erased_session_leaves_nothing_and_others_keep_theirs(tmp_path: Path)
     assert forget_checkpoints(checkpoints_dir(tmp_path, "default"), frozenset({"run_gone"}).intersection) == 2
 
     assert not one.directory.exists()
-    assert [each.moment.session_id for each in two.kept()] == ["run_stays"]
+    assert [each.moment.session_id for each in two.list_checkpoints()] == ["run_stays"]
     assert not any(b"text of" in store_content for store_content in _all_texts(two))
 
 
 def _place(home: Path, name: str) -> ShadowStore:
-    found = store_of(home, "default", WorkspaceRef(kind="local", root=str(home / name)).to_json())
+    found = find_store(home, "default", WorkspaceRef(kind="local", root=str(home / name)).to_json())
     assert found is not None
     return found
 
 
 def _all_texts(store: ShadowStore) -> list[bytes]:
     found = []
-    made = objects.Objects(store.directory / "objects")
-    for sha, _ in made.all():
+    made = objects.ObjectStore(store.directory / "objects")
+    for sha, _ in made.list_objects():
         try:
             found.append(made.get("blob", sha))
         except objects.StoreDamaged:
@@ -331,11 +333,11 @@ def test_ten_thousand_files_that_did_not_change_take_150_ms(store: ShadowStore, 
             os.utime(root / f"d{folder}" / f"{number}.txt", ns=(1, 1))
     kept(store)
     time.sleep(2.1)  # what is younger than two seconds is read again
-    store.keep(replace(MOMENT, iteration=2))
+    store.keep_checkpoint(replace(MOMENT, iteration=2))
     took = []  # of the processor: the machine has other work
     for number in range(3, 13):
         began = time.process_time()
-        assert store.keep(replace(MOMENT, iteration=number)) is None
+        assert store.keep_checkpoint(replace(MOMENT, iteration=number)) is None
         took.append(time.process_time() - began)
     print(f"10,000 files, nothing changed: {min(took) * 1000:.0f} ms at best, {sorted(took)[5] * 1000:.0f} ms usually")
     assert min(took) <= 0.150

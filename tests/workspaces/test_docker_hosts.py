@@ -21,15 +21,15 @@ from hermes_worker.workspaces.remote.docker import (
     ContainerRules,
     DockerAccount,
     DockerHost,
+    build_container_spec,
     container_name,
-    container_spec,
-    engine_says,
+    describe_engine,
     workspace_roots,
 )
 from hermes_worker.workspaces.remote.opening import open_docker
 from hermes_worker.workspaces.remote.streams import ServiceAddress
 from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
@@ -44,7 +44,7 @@ ASKED: dict[str, Any] = {
 
 
 def test_a_container_has_nothing_that_a_command_does_not_need() -> None:
-    spec = container_spec(ROOT, ContainerRules(image="image"))
+    spec = build_container_spec(ROOT, ContainerRules(image="image"))
     host = spec["HostConfig"]
     assert (host["CapDrop"], host["SecurityOpt"], host["ReadonlyRootfs"], host["Privileged"]) == (
         ["ALL"],
@@ -67,7 +67,7 @@ def test_a_container_has_nothing_that_a_command_does_not_need() -> None:
 
 def test_a_workspace_has_one_container_whoever_asks() -> None:
     assert container_name(ROOT) == container_name(ROOT) != container_name("/workspace/files/run_2")
-    limits = [container_spec(ROOT, ContainerRules(image="image", cpus=cpus))["Labels"] for cpus in (1, 1, 2)]
+    limits = [build_container_spec(ROOT, ContainerRules(image="image", cpus=cpus))["Labels"] for cpus in (1, 1, 2)]
     assert limits[0] == limits[1] != limits[2] and limits[0][LABEL] == limits[2][LABEL] == ROOT
 
 
@@ -76,7 +76,7 @@ def test_an_engine_that_is_away_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(HostUnreachable, match="cannot be asked"):
         DockerHost(account, ROOT).start(["true"])
     with pytest.raises(HostUnreachable):
-        engine_says(account)
+        describe_engine(account)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_what_cannot_be_made_is_said_with_what_to_do(podman: PodmanService) -> N
     with pytest.raises(HostUnreachable, match="pull or build it there"):
         DockerHost(other, ROOT).start(["true"])
     DockerHost(account, ROOT).remove()
-    assert engine_says(account)[1] and not engine_says(other)[1]
+    assert describe_engine(account)[1] and not describe_engine(other)[1]
     podman.run_stranger(container_name(ROOT))
     with pytest.raises(HostUnreachable, match="not ours"):
-        DockerHost(account, ROOT)._ensure()
+        DockerHost(account, ROOT)._ensure_container()
     DockerHost(account, ROOT).remove()
 
 

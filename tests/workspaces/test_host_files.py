@@ -30,7 +30,7 @@ def test_a_workspace_that_did_not_change_is_one_round_trip(stand: Stand) -> None
     kept(stand.store)
     assert stand.asked() == [host_scripts.LIST, host_scripts.SENT]
     for iteration in (2, 3):
-        assert stand.store.keep(moment(iteration)) is None
+        assert stand.store.keep_checkpoint(moment(iteration)) is None
         assert (stand.asked(), stand.watched.listed < 60) == ([host_scripts.LIST], True)
 
 
@@ -95,7 +95,7 @@ def test_what_is_younger_than_two_seconds_is_read_again(tmp_path: Path) -> None:
     stand = Stand(tmp_path)
     kept(stand.store)
     stand.asked()
-    assert stand.store.keep(moment(2)) is None
+    assert stand.store.keep_checkpoint(moment(2)) is None
     assert stand.asked() == [host_scripts.LIST, host_scripts.SENT]
     remembered = (stand.directory / "scan.json").read_text()
     assert '"digest":"-"' in remembered and '"stamps":{"first":""}' in remembered
@@ -137,7 +137,7 @@ def test_a_file_that_changes_during_a_look_is_kept_as_it_came_or_not_at_all(
     assert stand.contents() == (whole if becomes is None else {**whole, "first": becomes})
     assert found.left_out == (() if becomes is not None else ("first",))
     # The next look sees what it is now.
-    stand.store.keep(moment(2))
+    stand.store.keep_checkpoint(moment(2))
     is_file = (stand.root / "first").is_file() and not (stand.root / "first").is_symlink()
     if is_file and becomes is not None:
         assert stand.contents()["first"] == (stand.root / "first").read_bytes()
@@ -158,7 +158,7 @@ def test_a_folder_that_becomes_a_link_is_not_entered(stand: Stand, tmp_path: Pat
     stand.watched.meddle[host_scripts.SENT] = replace_it
     kept(stand.store)
     assert stand.contents() == {"first": b"first"}
-    first = stand.store.kept()[0]
+    first = stand.store.list_checkpoints()[0]
     (stand.root / "d").unlink()
     (stand.root / "d").mkdir()
     (stand.root / "d/a").write_text("mine")
@@ -183,14 +183,14 @@ def test_files_that_never_rest_end_the_look(stand: Stand, monkeypatch: pytest.Mo
 
     stand.watched.meddle[host_scripts.CONTENTS] = change
     with pytest.raises(NotKept, match="faster than they can be read"):
-        stand.store.keep(moment(1))
+        stand.store.keep_checkpoint(moment(1))
 
 
 def test_another_workspace_in_the_same_place_begins_anew(stand: Stand) -> None:
     kept(stand.store)
     stand.asked()
     (stand.root.parent / ".w.id").write_text("0" * 32)
-    assert stand.store.keep(moment(2)) is None
+    assert stand.store.keep_checkpoint(moment(2)) is None
     assert stand.asked() == [host_scripts.LIST, host_scripts.SENT]
 
 
@@ -211,7 +211,7 @@ def test_an_empty_workspace_is_known_again_after_a_sweep(stand: Stand) -> None:
     (stand.root / "first").unlink()
     empty = kept(stand.store, 2)
     (stand.directory / "objects" / empty.tree[:2] / empty.tree[2:]).unlink()
-    assert [(each.path, each.after) for each in stand.store.changes(first)] == [("first", None)]
+    assert [(each.path, each.after) for each in stand.store.list_changes(first)] == [("first", None)]
 
 
 def test_a_workspace_with_too_many_files_has_none(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,13 +219,13 @@ def test_a_workspace_with_too_many_files_has_none(stand: Stand, monkeypatch: pyt
     for number in range(3):
         (stand.root / f"{number}").write_text("x")
     with pytest.raises(NotKept, match="more than 3 files"):
-        stand.store.keep(moment(1))
+        stand.store.keep_checkpoint(moment(1))
 
 
 def test_a_list_that_is_too_long_is_not_read(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_files, "_LISTING_BYTES_MAX", 100)
     with pytest.raises(NotKept, match="answered more than was asked for"):
-        stand.store.keep(moment(1))
+        stand.store.keep_checkpoint(moment(1))
 
 
 def test_a_restore_leaves_no_more_than_the_workspace_may_hold(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_damaged_content_is_said_and_the_rest_is_put_back(stand: Stand) -> Non
 
 def test_a_call_that_is_stopped_ends_the_look(stand: Stand) -> None:
     with pytest.raises(NotKept, match="stopped"):
-        stand.store.keep(moment(1), should_stop=lambda: True)
+        stand.store.keep_checkpoint(moment(1), should_stop=lambda: True)
 
 
 STATUS = b"81a4 5 1 1 1 "
@@ -283,7 +283,7 @@ def test_a_host_that_lists_nonsense_leaves_no_checkpoint(tmp_path: Path, output:
 
     store = ShadowStore(tmp_path / "store", "there", files=HostFiles(Liar))
     with pytest.raises(NotKept):
-        store.keep(moment(1))
+        store.keep_checkpoint(moment(1))
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_ten_thousand_files_that_did_not_change_are_one_round_trip(
     took = []
     for iteration in range(2, 7):
         began, worked = time.monotonic(), time.process_time()
-        assert stand.store.keep(moment(iteration)) is None
+        assert stand.store.keep_checkpoint(moment(iteration)) is None
         took.append((time.monotonic() - began, time.process_time() - worked))
         assert stand.asked() == [host_scripts.LIST]
     print(f"nothing changed: {min(took)[0] * 1000:.0f} ms at best, {min(took)[1] * 1000:.0f} ms of our processor")

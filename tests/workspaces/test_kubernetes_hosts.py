@@ -14,19 +14,19 @@ from support.fake_kubernetes import VERSIONS, FakeCluster, fake_cluster
 from support.manifests import problems
 
 from hermes_worker.cli.doctor_findings import Grade
-from hermes_worker.cli.doctor_workspaces import examined
-from hermes_worker.settings import load
+from hermes_worker.cli.doctor_workspaces import check_workspaces
+from hermes_worker.settings import load_settings
 from hermes_worker.workspaces.base import HostLost, HostUnreachable, WorkspaceReset
 from hermes_worker.workspaces.remote.kubernetes import (
-    Cluster,
+    ClusterApi,
     KubernetesHost,
     PodRules,
-    _exit_code,
+    _parse_exit_code,
+    build_pod_spec,
+    build_policy_spec,
+    build_volume_spec,
     kubernetes_workspaces,
     pod_name,
-    pod_spec,
-    policy_spec,
-    volume_spec,
 )
 from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
 from hermes_worker.workspaces.sandbox.network import Network
@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> str:
 
 
 def test_a_pod_has_nothing_that_a_command_does_not_need() -> None:
-    spec = pod_spec(ROOT, RULES)["spec"]
+    spec = build_pod_spec(ROOT, RULES)["spec"]
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"] is False and spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -70,8 +70,8 @@ def test_a_pod_has_nothing_that_a_command_does_not_need() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("kubernetes_validate") is None, reason="needs the extra deploy-test")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_sent_is_what_the_schemas_allow(version: str) -> None:
-    bodies = [pod_spec(ROOT, rules) for rules in (RULES, PodRules(image="image", memory_bytes=None, cpus=None))]
-    for body in (*bodies, volume_spec(ROOT, RULES), policy_spec()):
+    bodies = [build_pod_spec(ROOT, rules) for rules in (RULES, PodRules(image="image", memory_bytes=None, cpus=None))]
+    for body in (*bodies, build_volume_spec(ROOT, RULES), build_policy_spec()):
         assert problems(body, version) == []
     assert problems({**bodies[0], "spec": {**bodies[0]["spec"], "automountToken": False}}, version)
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_started_is_said_with_the_reason(cluster: FakeCluster, ro
         KubernetesHost(cluster.account(), root).start(["true"])
     cluster.objects["pods", pod_name(root)]["metadata"]["annotations"] = {}
     with pytest.raises(HostUnreachable, match="not ours"):
-        KubernetesHost(cluster.account(), root)._ensured()
+        KubernetesHost(cluster.account(), root)._ensure_pod()
 
 
 def test_a_token_is_read_anew_and_a_wrong_one_is_refused(cluster: FakeCluster, root: str) -> None:
@@ -149,7 +149,7 @@ def test_a_token_is_read_anew_and_a_wrong_one_is_refused(cluster: FakeCluster, r
     with pytest.raises(HostUnreachable):
         host.start(["true"])
     with pytest.raises(HostUnreachable):
-        Cluster(cluster.account()).may("create", "pods", "work")
+        ClusterApi(cluster.account()).is_permitted("create", "pods", "work")
 
 
 def test_a_pod_that_is_killed_leaves_the_outcome_unknown(cluster: FakeCluster, root: str) -> None:
@@ -183,11 +183,11 @@ def test_a_pod_that_is_killed_leaves_the_outcome_unknown(cluster: FakeCluster, r
 def test_only_a_programs_own_end_is_an_exit_code(said: Any, code: int | None) -> None:
     data = json.dumps(said).encode()
     if code is not None:
-        assert _exit_code("it", data) == code
+        assert _parse_exit_code("it", data) == code
         return
     for each in (data, data[:-1], b"\xff"):
         with pytest.raises(HostLost):
-            _exit_code("it", each)
+            _parse_exit_code("it", each)
 
 
 def test_doctor_says_what_is_unverified_and_what_is_missing(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_doctor_says_what_is_unverified_and_what_is_missing(cluster: FakeCluster
         "HERMES_KUBERNETES_NAMESPACE": "work",
         "HERMES_DOCKER_HOST": f"unix://{tmp_path}/none",
     }
-    grade, text = examined(load(given, home=tmp_path))
+    grade, text = check_workspaces(load_settings(given, home=tmp_path))
     assert grade is Grade.NOTE and "Unverified live" in text and "files go with them" in text
     cluster.allowed = False
-    grade, text = examined(load(given, home=tmp_path))
+    grade, text = check_workspaces(load_settings(given, home=tmp_path))
     assert grade is Grade.BROKEN and "does not let us create pods/exec" in text
-    grade, text = examined(load({**given, "HERMES_WORKSPACE": "docker"}, home=tmp_path))
+    grade, text = check_workspaces(load_settings({**given, "HERMES_WORKSPACE": "docker"}, home=tmp_path))
     assert grade is Grade.BROKEN and "cannot be asked" in text

@@ -14,8 +14,8 @@ from hermes_worker.features.checkpoints.files import places
 from hermes_worker.features.checkpoints.files.shadow import ShadowStore
 from hermes_worker.features.checkpoints.rules import Moment
 from hermes_worker.workspaces.base import WorkspaceError
-from hermes_worker.workspaces.minding import talking
 from hermes_worker.workspaces.opening import CopyRule
+from hermes_worker.workspaces.process_daemon import client as talking
 from hermes_worker.workspaces.processes import ProcessState
 from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -37,7 +37,7 @@ def stored(home: Path) -> str:
 
 
 def checkpoints(home: Path, text: str) -> ShadowStore:
-    found = places.store_of(home, "default", from_stored_document(text, "root", (str(home),)))
+    found = places.find_store(home, "default", from_stored_document(text, "root", (str(home),)))
     assert found is not None
     return found
 
@@ -51,14 +51,14 @@ def as_before(home: Path) -> ShadowStore:
 @pytest.mark.parametrize("is_old", [False, True])
 def test_checkpoints_are_found_after_every_move(home: Path, tmp_path: Path, is_old: bool) -> None:
     text = stored(home)
-    kept = (as_before(home) if is_old else checkpoints(home, text)).keep(MOMENT)
+    kept = (as_before(home) if is_old else checkpoints(home, text)).keep_checkpoint(MOMENT)
     assert kept is not None
-    assert checkpoints(home, text).kept() == [kept]
+    assert checkpoints(home, text).list_checkpoints() == [kept]
     for name in ("new", "third"):
         home = home.rename(tmp_path / name)
-        assert checkpoints(home, text).kept() == [kept]
+        assert checkpoints(home, text).list_checkpoints() == [kept]
         (home / "workspaces" / OWN / "a.txt").write_text("two\n")
-        assert [each.path for each in checkpoints(home, text).changes(kept)] == ["a.txt"]
+        assert [each.path for each in checkpoints(home, text).list_changes(kept)] == ["a.txt"]
 
 
 def test_a_store_outside_the_home_keeps_its_name(home: Path, tmp_path: Path) -> None:
@@ -71,12 +71,12 @@ def test_a_process_of_the_original_does_not_run_in_its_copy(tmp_path: Path) -> N
     """On the same machine its minder is alive, and minds the directory that the copy was made of."""
     original, copy = tmp_path / "proc_1", tmp_path / "copy"
     original.mkdir()
-    said = {**talking.here(original), "beat": time.time(), "state": ProcessState.RUNNING.value}
-    talking.write(original / "state", json.dumps(said).encode())
+    said = {**talking.describe_self(original), "beat": time.time(), "state": ProcessState.RUNNING.value}
+    talking.replace_file(original / "state", json.dumps(said).encode())
     shutil.copytree(original, copy)
-    assert talking.look(original).state is ProcessState.RUNNING
-    assert talking.look(copy).state is ProcessState.LOST
-    assert talking.look(original.rename(tmp_path / "moved")).state is ProcessState.RUNNING
+    assert talking.read_look(original).state is ProcessState.RUNNING
+    assert talking.read_look(copy).state is ProcessState.LOST
+    assert talking.read_look(original.rename(tmp_path / "moved")).state is ProcessState.RUNNING
 
 
 @pytest.mark.parametrize(

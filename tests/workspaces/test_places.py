@@ -13,17 +13,17 @@ from support.podman_service import PodmanService, podman_missing, podman_service
 from support.workspace_hosts import ShellHost
 
 from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
-from hermes_worker.tasks.places import PlaceKeeper, Tended, tend
+from hermes_worker.tasks.workspace_gc import TendedWorkspaces, WorkspaceCollector, tend_workspaces
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions
 from hermes_worker.workspaces.remote.docker import DockerHost
 from hermes_worker.workspaces.remote.kubernetes import KubernetesHost
-from hermes_worker.workspaces.remote.places import (
-    ClusterPlace,
-    ContainerPlace,
-    DirectoryPlace,
-    WorkspacePlace,
-    place_of,
+from hermes_worker.workspaces.remote.targets import (
+    ClusterTarget,
+    ContainerTarget,
+    DirectoryTarget,
+    WorkspaceTarget,
+    find_target,
 )
 from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
 
@@ -40,20 +40,20 @@ class Needs:
         self.rule = RetentionRule(age_s=3_600.0)
         self.asked: list[str] = []
 
-    def tenants(self) -> list[str]:
+    def list_tenants(self) -> list[str]:
         return ["default", "acme"]
 
-    def rules(self, tenant: str) -> Mapping[RetentionKind, RetentionRule]:
+    def load_rules(self, tenant: str) -> Mapping[RetentionKind, RetentionRule]:
         return {**DEFAULT_RULES, RetentionKind.WORKSPACES: self.rule}
 
     def has_erased(self, tenant: str) -> bool:
         return self.erased
 
-    def over_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
+    def find_expired_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         self.asked += [tenant]
         return self.over & set(session_ids) if tenant == "acme" else set()
 
-    def idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
+    def find_idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
         return self.idle & set(session_ids)
 
 
@@ -66,12 +66,12 @@ class FakePlace:
         self.busy: set[str] = set()
         self.is_away = False
 
-    def roots(self) -> list[str]:
+    def list_roots(self) -> list[str]:
         if self.is_away:
             raise WorkspaceError("away")
         return list(self.all)
 
-    def rest(self, root: str) -> bool:
+    def release_resources(self, root: str) -> bool:
         if root in self.busy:
             return False
         self.resting.append(root)
@@ -86,7 +86,7 @@ def test_what_may_go_is_removed_and_what_is_idle_gives_back_what_it_holds() -> N
     place = FakePlace(*(f"/w/{name}" for name in (gone, idle, busy, used)), "/w/somebody", "/w/run_1")
     place.busy = {f"/w/{busy}"}
     needs = Needs(over=[gone, "somebody"], idle=[gone, idle, busy, "run_1"])
-    assert tend(place, needs, 60) == Tended(rested=(f"/w/{idle}",), removed=(f"/w/{gone}",))
+    assert tend_workspaces(place, needs, 60) == TendedWorkspaces(rested=(f"/w/{idle}",), removed=(f"/w/{gone}",))
     assert "/w/somebody" in place.all and place.resting == [f"/w/{idle}"]
 
 
@@ -94,50 +94,50 @@ def test_nobody_is_asked_for_what_no_rule_lets_go_unless_something_was_erased() 
     name = session()
     place, needs = FakePlace(f"/w/{name}"), Needs(over=[name])
     needs.rule = RetentionRule()
-    assert tend(place, needs, 60) == Tended() and not needs.asked
+    assert tend_workspaces(place, needs, 60) == TendedWorkspaces() and not needs.asked
     needs.erased = True
-    assert tend(place, needs, 60).removed == (f"/w/{name}",)
+    assert tend_workspaces(place, needs, 60).removed == (f"/w/{name}",)
 
 
 def test_more_than_a_batch_is_tended_whole() -> None:
     names = [session() for _ in range(250)]
     place = FakePlace(*(f"/w/{name}" for name in names))
-    done = tend(place, Needs(over=names[:120], idle=names), 60)
+    done = tend_workspaces(place, Needs(over=names[:120], idle=names), 60)
     assert (len(done.removed), len(done.rested), len(place.all)) == (120, 130, 130)
 
 
 def test_a_place_that_is_away_ends_nothing_but_the_look() -> None:
     place = FakePlace()
     place.is_away = True
-    PlaceKeeper(place, Needs(), 60).look(place)
+    WorkspaceCollector(place, Needs(), 60).poll_once(place)
 
 
 def test_kinds_without_a_place_have_none() -> None:
-    assert [place_of(kind, OpeningOptions(base_env={}), "/w") for kind in ("local", "docker", "ssh", "other")] == [
+    assert [find_target(kind, OpeningOptions(base_env={}), "/w") for kind in ("local", "docker", "ssh", "other")] == [
         None
     ] * 4
 
 
-def lives(place: WorkspacePlace, root: str, first: RemoteWorkspace, again: RemoteWorkspace, *, rests: bool) -> None:
+def lives(place: WorkspaceTarget, root: str, first: RemoteWorkspace, again: RemoteWorkspace, *, rests: bool) -> None:
     """A workspace from its first file to its removal."""
     first.write_bytes("file", b"text")
-    assert list(place.roots()) == [root]
-    assert place.rest(root) is rests
+    assert list(place.list_roots()) == [root]
+    assert place.release_resources(root) is rests
     assert again.read_bytes("file") == b"text"
     place.remove(root)
     place.remove(root)
-    assert list(place.roots()) == []
+    assert list(place.list_roots()) == []
 
 
 def test_directories_of_a_host_are_listed_and_removed_and_nothing_else(tmp_path: Path) -> None:
     host, folder, name = ShellHost(), tmp_path / "workspaces", session()
-    place = DirectoryPlace(host, str(folder))
-    assert list(place.roots()) == []
+    place = DirectoryTarget(host, str(folder))
+    assert list(place.list_roots()) == []
     root = str(folder / name)
     (tmp_path / "other").mkdir()
     lives(place, root, RemoteWorkspace(host, root), RemoteWorkspace(host, root), rests=False)
     (folder / "link").symlink_to(tmp_path / "other")
-    assert list(place.roots()) == [] and list(folder.glob(".*.id")) == []
+    assert list(place.list_roots()) == [] and list(folder.glob(".*.id")) == []
     with pytest.raises(WorkspaceError, match="is not in"):
         place.remove(str(tmp_path / "other"))
     assert (tmp_path / "other").is_dir()
@@ -153,7 +153,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
 def test_pods_are_listed_given_back_and_removed(cluster: FakeCluster, tmp_path: Path, rules: dict[str, Any]) -> None:
     account, root = cluster.account(**rules), str(tmp_path / "files" / session())
     first, again = (RemoteWorkspace(KubernetesHost(account, root), root) for _ in range(2))
-    lives(ClusterPlace(account), root, first, again, rests="storage_bytes" in rules)
+    lives(ClusterTarget(account), root, first, again, rests="storage_bytes" in rules)
 
 
 @pytest.mark.machine
@@ -167,4 +167,4 @@ def test_containers_are_listed_given_back_and_removed() -> None:
 def _live_in_a_container(podman: PodmanService) -> None:
     account, root = podman.account(), f"/workspace/files/{session()}"
     first, again = (RemoteWorkspace(DockerHost(account, root), root) for _ in range(2))
-    lives(ContainerPlace(account), root, first, again, rests=True)
+    lives(ContainerTarget(account), root, first, again, rests=True)

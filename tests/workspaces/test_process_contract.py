@@ -18,7 +18,7 @@ from support.patience import PATIENCE_S
 from workspaces.test_workspace_contract import _OF_MACHINE, KINDS, Kind
 
 from hermes_worker.workspaces.base import PathNotFound, TerminalSize, WorkspaceError
-from hermes_worker.workspaces.processes import KeepsProcesses, ProcessLook, ProcessOrder, ProcessState
+from hermes_worker.workspaces.processes import ProcessHost, ProcessLook, ProcessOrder, ProcessState
 
 
 @pytest.fixture(
@@ -38,9 +38,9 @@ class Started:
         self.workspace.start_process(self.name, ProcessOrder(command=command, **{"lifetime_s": 60, **order}))
 
     @property
-    def workspace(self) -> KeepsProcesses:
+    def workspace(self) -> ProcessHost:
         """Opened by yet another worker."""
-        return cast("KeepsProcesses", self.kind.open())
+        return cast("ProcessHost", self.kind.open())
 
     def look(self) -> ProcessLook:
         return self.workspace.look_at_process(self.name)
@@ -71,12 +71,12 @@ def test_another_worker_sees_what_it_wrote_and_how_it_ended(kind: Kind) -> None:
 def test_it_reads_what_others_write_to_it_in_order_until_its_input_ends(kind: Kind) -> None:
     process = Started(kind, "while read -r line; do echo got:$line; done; echo over")
     for word in (b"a\n", b"b\n"):
-        process.workspace.tell_process(process.name, word)
+        process.workspace.write_to_process(process.name, word)
     assert process.until(lambda look: b"got:b" in look.output).is_running
-    process.workspace.tell_process(process.name, b"c\n", is_last=True)
+    process.workspace.write_to_process(process.name, b"c\n", is_last=True)
     assert process.ended().output == b"got:a\ngot:b\ngot:c\nover\n"
     with pytest.raises(WorkspaceError, match="reads nothing any more"):
-        process.workspace.tell_process(process.name, b"d\n")
+        process.workspace.write_to_process(process.name, b"d\n")
 
 
 def test_the_end_takes_everything_that_it_started(kind: Kind) -> None:
@@ -109,21 +109,21 @@ def test_the_last_of_much_output_is_kept_and_the_rest_is_counted(kind: Kind) -> 
     found = process.until(lambda look: b"THE-END" in look.output)
     assert found.total == 4_000_000 + len("THE-END\n")
     assert len(found.output) <= 200_000 and found.output.endswith(b"0123456\nTHE-END\n")
-    process.workspace.forget_process(process.name)
+    process.workspace.remove_process(process.name)
 
 
 def test_forgetting_it_ends_it(kind: Kind) -> None:
     mark = f"{1_000_000 + secrets.randbelow(1_000_000)}"
     process = Started(kind, f"sleep {mark}")
     process.until(lambda look: _running(mark) != [])
-    process.workspace.forget_process(process.name)
+    process.workspace.remove_process(process.name)
     deadline = time.monotonic() + PATIENCE_S
     while _running(mark):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     with pytest.raises(PathNotFound):
         process.look()
-    process.workspace.forget_process(process.name)
+    process.workspace.remove_process(process.name)
 
 
 def test_when_its_minder_is_killed_it_says_that_it_died(kind: Kind, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_terminal_has_the_size_that_was_asked_for(kind: Kind) -> None:
         terminal=TerminalSize(rows=17, columns=91),
     )
     process.until(lambda look: b"terminal" in look.output)
-    process.workspace.tell_process(process.name, b"yes\n")
+    process.workspace.write_to_process(process.name, b"yes\n")
     found = process.ended()
     assert re.fullmatch(rb"17 91\r\nterminal\r\n(yes\r\n)*\[yes\]\r\n", found.output), found.output
     assert found.exit_code == 0

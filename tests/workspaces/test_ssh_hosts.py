@@ -22,7 +22,7 @@ from hermes_worker.workspaces.ref import OpeningOptions
 from hermes_worker.workspaces.remote.opening import open_ssh
 from hermes_worker.workspaces.remote.ssh import SshHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.network import RunOrigin
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 

@@ -26,14 +26,14 @@ from hermes_worker.workspaces.base import (
     Workspace,
     WorkspaceError,
 )
-from hermes_worker.workspaces.carrying import carry, hashed_files
+from hermes_worker.workspaces.copying import copy_files, hash_files
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.remote.docker import DockerHost
 from hermes_worker.workspaces.remote.host import Host
 from hermes_worker.workspaces.remote.kubernetes import KubernetesHost
 from hermes_worker.workspaces.remote.ssh import SshHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
-from hermes_worker.workspaces.snapshots import restore_snapshot, snapshots, take_snapshot
+from hermes_worker.workspaces.snapshots import list_snapshots, restore_snapshot, take_snapshot
 
 MB = 1024**2
 
@@ -360,7 +360,7 @@ def test_a_snapshot_brings_back_what_was_and_is_kept_across_workers(kind: Kind) 
     taken = take_snapshot(workspace)
     shell("rm -rf a run .env link; echo other > link; mkdir new; echo new > new/file")
     later = take_snapshot(workspace)
-    assert {each.snapshot_id for each in snapshots(kind.open())} == {taken.snapshot_id, later.snapshot_id}
+    assert {each.snapshot_id for each in list_snapshots(kind.open())} == {taken.snapshot_id, later.snapshot_id}
     restore_snapshot(kind.open(), taken.snapshot_id)
     assert shell("cat a/b/file link .env; stat -c %a run; test -L link && ls -A").output.split() == [
         *(b"one", b"one", b"S=1", b"750"),
@@ -390,14 +390,14 @@ def test_files_are_carried_to_another_kind_and_back_by_their_hashes(kind: Kind, 
     for name in ("sp ace", "new\nline", "-rf", "a/quo'te"):
         workspace.write_bytes(name, name.encode())
     taken = take_snapshot(workspace)
-    first = carry(workspace, elsewhere)
+    first = copy_files(workspace, elsewhere)
     assert (first.files, first.same, set(first.left_out)) == (5, 0, {".env"})
-    assert hashed_files(elsewhere).items() <= hashed_files(workspace).items()
-    assert carry(workspace, elsewhere).same == 5
+    assert hash_files(elsewhere).items() <= hash_files(workspace).items()
+    assert copy_files(workspace, elsewhere).same == 5
     elsewhere.write_bytes("a/run", b"changed")
     elsewhere.write_bytes("more", b"more")
-    back = carry(elsewhere, workspace)
+    back = copy_files(elsewhere, workspace)
     assert (back.files, back.bytes, back.same) == (2, 11, 4)
-    assert workspace.read_bytes("a/run") == b"changed" and [each.snapshot_id for each in snapshots(workspace)] == [
+    assert workspace.read_bytes("a/run") == b"changed" and [each.snapshot_id for each in list_snapshots(workspace)] == [
         taken.snapshot_id
     ]

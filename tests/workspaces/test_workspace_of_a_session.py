@@ -8,8 +8,13 @@ import pytest
 
 from hermes_worker.core.principals import Principal
 from hermes_worker.services.submission import Submission, _workspace
-from hermes_worker.settings import load
-from hermes_worker.wiring import docker_account, kubernetes_account, place_of_workspaces, workspace_bytes_max
+from hermes_worker.settings import load_settings
+from hermes_worker.wiring import (
+    build_docker_account,
+    build_kubernetes_account,
+    find_workspace_target,
+    workspace_bytes_max,
+)
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceRef
 from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
@@ -22,14 +27,16 @@ RUN = "run_0123456789abcdef0123456789abcdef"
 def test_every_session_has_a_container_or_pod_of_its_own_whose_ever_it_is(
     tmp_path: Path, kind: str, tenant: str
 ) -> None:
-    settings = load({"HERMES_WORKSPACE": kind}, home=tmp_path)
+    settings = load_settings({"HERMES_WORKSPACE": kind}, home=tmp_path)
     submission = Submission(input="hello", source="api", principal=Principal(tenant=tenant))
     ref = WorkspaceRef.from_json(_workspace(settings, submission, RUN).to_json())
     assert (ref.kind, ref.root) == (kind, f"/workspace/files/{RUN}")
     assert workspace_bytes_max(settings, ref.root, ref.kind) == 10 * 1024**3, "their disks are everybody's"
-    options = OpeningOptions(base_env={}, docker=docker_account(settings), kubernetes=kubernetes_account(settings))
+    options = OpeningOptions(
+        base_env={}, docker=build_docker_account(settings), kubernetes=build_kubernetes_account(settings)
+    )
     assert isinstance(open_workspace(ref, options), RemoteWorkspace)
-    place = place_of_workspaces(settings)
+    place = find_workspace_target(settings)
     assert place is not None and place.kind == kind
 
 
@@ -41,8 +48,8 @@ def test_settings_become_what_containers_and_pods_are_made_with(tmp_path: Path) 
         "HERMES_COMMAND_PROCESSES_MAX": "0",
         "HERMES_KUBERNETES_STORAGE_MB": "64",
     }
-    settings = load(given, home=tmp_path)
-    account, pods = docker_account(settings), kubernetes_account(settings).rules
+    settings = load_settings(given, home=tmp_path)
+    account, pods = build_docker_account(settings), build_kubernetes_account(settings).rules
     assert account.address.url == "https://engine.example.org:2376"
     assert account.address.cert_file == tmp_path / "docker" / "cert.pem"
     assert (account.rules.user, account.rules.memory_bytes, account.rules.processes_max) == (
@@ -51,4 +58,4 @@ def test_settings_become_what_containers_and_pods_are_made_with(tmp_path: Path) 
         None,
     )
     assert (pods.user, pods.group, pods.storage_bytes) == (1000, 1001, 64 * 1024**2)
-    assert place_of_workspaces(settings) is None, "new sessions work on this machine"
+    assert find_workspace_target(settings) is None, "new sessions work on this machine"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final
 
-from hermes_worker.addons.asking import AddonFailed, ask, json_of, json_post, text_of
 from hermes_worker.addons.home_assistant.settings import HomeAssistant
+from hermes_worker.addons.http_json import AddonFailed, as_text, build_json_post, parse_json, request_service
 from hermes_worker.agent.tools.base import ToolResult
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.agent.tools.results import error_result, json_result
@@ -35,12 +35,12 @@ def ha_list_entities(
         raise ToolFailed(f"{domain!r} is no domain, such as 'light'")
     wanted = area.strip().lower()
     found = []
-    for state in _states(home):
-        entity = text_of(state.get("entity_id"))
+    for state in _request_states(home):
+        entity = as_text(state.get("entity_id"))
         attributes = state.get("attributes")
         given = attributes if isinstance(attributes, dict) else {}
-        name = text_of(given.get("friendly_name"))
-        said = f"{entity} {name} {text_of(given.get('area'))} {text_of(given.get('room'))}".lower()
+        name = as_text(given.get("friendly_name"))
+        said = f"{entity} {name} {as_text(given.get('area'))} {as_text(given.get('room'))}".lower()
         if (not domain or entity.startswith(f"{domain}.")) and (not wanted or wanted in said):
             found.append({"entity_id": entity, "state": state.get("state"), "name": name})
     shown = sorted(found, key=lambda one: str(one["entity_id"]))[:_ENTITIES_MAX]
@@ -53,7 +53,7 @@ def ha_get_state(
     entity_id: Annotated[str, "The entity, such as light.kitchen."], home: HomeAssistant
 ) -> dict[str, object]:
     """Look at one entity: its state, its attributes and when it changed last."""
-    found = _asked(home, f"/api/states/{_entity(entity_id)}")
+    found = _request_json(home, f"/api/states/{_require_entity(entity_id)}")
     if not isinstance(found, dict):
         raise ToolFailed("Home Assistant answered with what is no state")
     return {name: found.get(name) for name in ("entity_id", "state", "attributes", "last_changed", "last_updated")}
@@ -64,12 +64,12 @@ def ha_list_services(
     home: HomeAssistant, domain: Annotated[str, "Only this domain, such as light."] = ""
 ) -> dict[str, object]:
     """List the services that can be called, with their fields."""
-    found = _asked(home, "/api/services")
+    found = _request_json(home, "/api/services")
     services = {}
     for row in found if isinstance(found, list) else []:
-        name = text_of(row.get("domain")) if isinstance(row, dict) else ""
+        name = as_text(row.get("domain")) if isinstance(row, dict) else ""
         if name and (not domain or name == domain) and name not in BLOCKED_DOMAINS:
-            services[name] = {key: _described(one) for key, one in (row.get("services") or {}).items()}
+            services[name] = {key: _render_service(one) for key, one in (row.get("services") or {}).items()}
     return {"services": services}
 
 
@@ -91,63 +91,67 @@ def ha_call_service(
     if entity_id:
         if clash := sorted(_REDIRECTING & given.keys()):
             raise ToolFailed(f"say what it is done to once: entity_id and {clash[0]} in data are both given")
-        given["entity_id"] = _entity(entity_id)
-    request = json_post(f"{_base(home)}/api/services/{domain}/{service}", given, _headers(home))
+        given["entity_id"] = _require_entity(entity_id)
+    request = build_json_post(f"{_base(home)}/api/services/{domain}/{service}", given, _headers(home))
     try:
-        answer = ask("Home Assistant", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True)
+        answer = request_service(
+            "Home Assistant", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True
+        )
     except AddonFailed as error:
         if not error.may_have_acted:
             return error_result(str(error))
-        return _unknown(error)
+        return _unknown_outcome_result(error)
     try:
-        document = json_of("Home Assistant", answer)
+        document = parse_json("Home Assistant", answer)
     except AddonFailed:
         document = []
     changed = (
-        [text_of(row.get("entity_id")) for row in document if isinstance(row, dict)]
+        [as_text(row.get("entity_id")) for row in document if isinstance(row, dict)]
         if isinstance(document, list)
         else []
     )
     return json_result({"success": True, "service": f"{domain}.{service}", "affected": changed[:_ENTITIES_MAX]})
 
 
-def _unknown(error: AddonFailed) -> ToolResult:
+def _unknown_outcome_result(error: AddonFailed) -> ToolResult:
     told = error_result(f"{error}. It may have been done all the same: look at the state before you repeat the call")
     return ToolResult(text=told.text, is_error=True, is_unknown=True)
 
 
-def _entity(given: str) -> str:
+def _require_entity(given: str) -> str:
     """Raises ``ToolFailed``."""
     if not _ENTITY.fullmatch(given):
         raise ToolFailed(f"{given!r} is no entity, such as 'light.kitchen'")
     return given
 
 
-def _states(home: HomeAssistant) -> list[dict[str, Any]]:
-    found = _asked(home, "/api/states")
+def _request_states(home: HomeAssistant) -> list[dict[str, Any]]:
+    found = _request_json(home, "/api/states")
     if not isinstance(found, list):
         raise ToolFailed("Home Assistant answered with what is no list of states")
     return [row for row in found if isinstance(row, dict)]
 
 
-def _asked(home: HomeAssistant, path: str) -> Any:
+def _request_json(home: HomeAssistant, path: str) -> Any:
     """Raises ``ToolFailed``."""
     request = HttpRequest(method="GET", url=f"{_base(home)}{path}", headers=_headers(home))
     try:
-        answer = ask("Home Assistant", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True)
-        return json_of("Home Assistant", answer)
+        answer = request_service(
+            "Home Assistant", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True
+        )
+        return parse_json("Home Assistant", answer)
     except AddonFailed as error:
         raise ToolFailed(str(error)) from None
 
 
-def _described(service: Any) -> dict[str, object]:
+def _render_service(service: Any) -> dict[str, object]:
     given = service if isinstance(service, dict) else {}
     fields = given.get("fields")
     named = {
-        name: text_of(one.get("description")) if isinstance(one, dict) else ""
+        name: as_text(one.get("description")) if isinstance(one, dict) else ""
         for name, one in (fields.items() if isinstance(fields, dict) else ())
     }
-    return {"description": text_of(given.get("description")), "fields": named}
+    return {"description": as_text(given.get("description")), "fields": named}
 
 
 def _base(home: HomeAssistant) -> str:

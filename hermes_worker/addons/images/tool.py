@@ -9,14 +9,22 @@ import binascii
 import hashlib
 from typing import Annotated, Any, Final, Literal
 
-from hermes_worker.addons.asking import AddonFailed, ask, form_post, json_of, json_post, rows_of, text_of
+from hermes_worker.addons.http_json import (
+    AddonFailed,
+    as_text,
+    build_form_post,
+    build_json_post,
+    find_rows,
+    parse_json,
+    request_service,
+)
 from hermes_worker.addons.images.settings import Pictures
 from hermes_worker.agent.images import SmallImage, media_type_of, small_image
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.files import located, shown
+from hermes_worker.agent.tools.files import format_path, locate_path
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.agent.tools.results import error_result, json_result
-from hermes_worker.core.media_kinds import suffix_of
+from hermes_worker.core.media_kinds import find_suffix
 from hermes_worker.net.http import HttpRequest
 from hermes_worker.workspaces.base import WorkspaceError
 
@@ -50,34 +58,34 @@ def image_generate(
     if len(sources) > _REFERENCES_MAX:
         raise ToolFailed(f"give at most {_REFERENCES_MAX} pictures")
     _require_room(context)
-    request = _request(prompt, _SIZES[aspect_ratio], [_read(path, context) for path in sources], pictures)
+    request = _build_request(prompt, _SIZES[aspect_ratio], [_read_image(path, context) for path in sources], pictures)
     try:
-        answer = ask(
+        answer = request_service(
             "the service for pictures", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True
         )
-        content = _content(json_of("the service for pictures", answer))
+        content = _parse_content(parse_json("the service for pictures", answer))
     except AddonFailed as error:
         told = error_result(str(error))
         return ToolResult(text=told.text, is_error=True, is_unknown=error.may_have_acted)
-    return _kept(content, context)
+    return _keep_image(content, context)
 
 
-def _request(prompt: str, size: str, sources: list[SmallImage], pictures: Pictures) -> HttpRequest:
+def _build_request(prompt: str, size: str, sources: list[SmallImage], pictures: Pictures) -> HttpRequest:
     base, headers = pictures.url.rstrip("/"), {"Authorization": f"Bearer {pictures.key}"}
     fields = {"model": pictures.model, "prompt": prompt, "size": size}
     if not sources:
-        return json_post(f"{base}/images/generations", {**fields, "n": 1}, headers)
+        return build_json_post(f"{base}/images/generations", {**fields, "n": 1}, headers)
     files = tuple(
-        (f"{number}{suffix_of(one.media_type)}", one.media_type, one.content) for number, one in enumerate(sources)
+        (f"{number}{find_suffix(one.media_type)}", one.media_type, one.content) for number, one in enumerate(sources)
     )
-    return form_post(f"{base}/images/edits", fields, {"image[]": files}, headers)
+    return build_form_post(f"{base}/images/edits", fields, {"image[]": files}, headers)
 
 
-def _read(path: str, context: ToolContext) -> SmallImage:
+def _read_image(path: str, context: ToolContext) -> SmallImage:
     """A picture of the workspace. Raises ``ToolFailed`` and ``WorkspaceError``."""
     if "://" in path or path.startswith("data:"):
         raise ToolFailed(f"{path[:60]!r} is an address; fetch the picture into the workspace and give its path")
-    content = context.workspace.read_bytes(located(context, path), limit=_PICTURE_BYTES_MAX)
+    content = context.workspace.read_bytes(locate_path(context, path), limit=_PICTURE_BYTES_MAX)
     small = small_image(content, _SIDE_PX_MAX)
     if small is None or small.media_type not in _KINDS:
         raise ToolFailed(f"{path!r} is no PNG, JPEG or WebP that can be read")
@@ -92,11 +100,11 @@ def _require_room(context: ToolContext) -> None:
         raise ToolFailed(f"no picture was made, because the workspace takes no file: {error}") from None
 
 
-def _content(document: Any) -> bytes:
+def _parse_content(document: Any) -> bytes:
     """Raises ``AddonFailed``."""
-    for row in rows_of(document, "data"):
+    for row in find_rows(document, "data"):
         try:
-            content = base64.b64decode(text_of(row.get("b64_json")), validate=True)
+            content = base64.b64decode(as_text(row.get("b64_json")), validate=True)
         except (ValueError, binascii.Error):
             content = b""
         if content:
@@ -104,11 +112,11 @@ def _content(document: Any) -> bytes:
     raise AddonFailed("the service for pictures answered without one", may_have_acted=True)
 
 
-def _kept(content: bytes, context: ToolContext) -> ToolResult:
+def _keep_image(content: bytes, context: ToolContext) -> ToolResult:
     kind = media_type_of(content)
     if kind not in _KINDS:
         return error_result("the service for pictures sent what is no PNG, JPEG or WebP")
-    path = f"{_FOLDER}/{hashlib.sha256(content).hexdigest()[:16]}{suffix_of(kind)}"
-    canonical = located(context, path, for_write=True)
+    path = f"{_FOLDER}/{hashlib.sha256(content).hexdigest()[:16]}{find_suffix(kind)}"
+    canonical = locate_path(context, path, for_write=True)
     context.workspace.write_bytes(canonical, content)
-    return json_result({"success": True, "image": shown(canonical, context), "bytes": len(content)})
+    return json_result({"success": True, "image": format_path(canonical, context), "bytes": len(content)})

@@ -13,13 +13,20 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from hermes_worker.addons.asking import AddonFailed, json_post, rows_of, text_of
+from hermes_worker.addons.http_json import AddonFailed, as_text, build_json_post, find_rows
 from hermes_worker.addons.memory_hindsight.settings import Hindsight
-from hermes_worker.addons.recalling import RECALL_S, SYNC_S, asked, listed, said, whose
+from hermes_worker.addons.memory_requests import (
+    RECALL_S,
+    SYNC_S,
+    name_user,
+    payload_texts,
+    render_memories,
+    request_json,
+)
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.core.hooks import HookEvent
-from hermes_worker.setting_groups import filled
+from hermes_worker.setting_groups import fill_group
 
 _SERVICE: Final = "Hindsight"
 _QUERY_CHARS_MAX: Final = 8_000
@@ -30,23 +37,23 @@ _SEARCH_S: Final = 20.0
 
 def recall(event: HookEvent) -> str | None:
     """What Hindsight remembers that bears on the user's message. Raises ``AddonFailed``."""
-    [query] = said(event, "user_message")
+    [query] = payload_texts(event, "user_message")
     if not query.strip():
         return None
-    settings = filled(Hindsight, event.values)
+    settings = fill_group(Hindsight, event.values)
     wanted = {"query": query, "budget": settings.budget, "max_tokens": _RECALL_TOKENS_MAX}
-    return listed(_found(settings, event.payload["tenant"], wanted, total_s=RECALL_S))
+    return render_memories(_search_memories(settings, event.payload["tenant"], wanted, total_s=RECALL_S))
 
 
 def keep_turn(event: HookEvent) -> None:
     """Send a turn's question and answer to Hindsight. Raises ``AddonFailed``."""
-    asked_for, answered = said(event, "user_message", "assistant_response")
+    asked_for, answered = payload_texts(event, "user_message", "assistant_response")
     _keep(event, [f"{who}: {text}" for who, text in (("User", asked_for), ("Assistant", answered)) if text.strip()])
 
 
 def keep_delegation(event: HookEvent) -> None:
     """Send a delegated task and its result to Hindsight. Raises ``AddonFailed``."""
-    goal, summary = said(event, "child_goal", "child_summary")
+    goal, summary = payload_texts(event, "child_goal", "child_summary")
     _keep(event, [f"Delegated: {goal}", f"Result: {summary}"])
 
 
@@ -57,27 +64,27 @@ def hindsight_recall(
     """Search what was remembered of earlier conversations."""
     wanted = {"query": query, "budget": "mid", "max_tokens": _SEARCH_TOKENS_MAX}
     try:
-        return _found(settings, context.origin.tenant, wanted, total_s=_SEARCH_S)
+        return _search_memories(settings, context.origin.tenant, wanted, total_s=_SEARCH_S)
     except AddonFailed as failed:
         raise ToolFailed(str(failed)) from None
 
 
-def _found(settings: Hindsight, tenant: str, wanted: Mapping[str, Any], *, total_s: float) -> list[str]:
+def _search_memories(settings: Hindsight, tenant: str, wanted: Mapping[str, Any], *, total_s: float) -> list[str]:
     shortened = {**wanted, "query": wanted["query"][:_QUERY_CHARS_MAX]}
-    request = json_post(f"{_bank(settings, tenant)}/memories/recall", shortened, _auth(settings))
+    request = build_json_post(f"{_bank(settings, tenant)}/memories/recall", shortened, _auth(settings))
     try:
-        rows = rows_of(asked(_SERVICE, request, total_s=total_s), "results")
+        rows = find_rows(request_json(_SERVICE, request, total_s=total_s), "results")
     except AddonFailed as failed:
         if failed.status == HTTPStatus.NOT_FOUND:  # nothing was kept for this tenant yet, so there is no bank
             return []
         raise
-    return [text for row in rows if (text := text_of(row.get("text")).strip())]
+    return [text for row in rows if (text := as_text(row.get("text")).strip())]
 
 
 def _keep(event: HookEvent, lines: Sequence[str]) -> None:
     if not lines:
         return
-    settings = filled(Hindsight, event.values)
+    settings = fill_group(Hindsight, event.values)
     item = {
         "content": "\n".join(lines),
         "context": "conversation with an agent",
@@ -86,12 +93,12 @@ def _keep(event: HookEvent, lines: Sequence[str]) -> None:
     }
     # Hindsight asks a model what to keep, which is not waited for here.
     told = {"items": [item], "async": True, "operation_id": str(uuid.uuid5(uuid.NAMESPACE_URL, event.id))}
-    request = json_post(f"{_bank(settings, event.payload['tenant'])}/memories", told, _auth(settings))
-    asked(_SERVICE, request, total_s=SYNC_S)
+    request = build_json_post(f"{_bank(settings, event.payload['tenant'])}/memories", told, _auth(settings))
+    request_json(_SERVICE, request, total_s=SYNC_S)
 
 
 def _bank(settings: Hindsight, tenant: str) -> str:
-    return f"{settings.url.rstrip('/')}/v1/default/banks/{quote(whose(tenant, settings.bank), safe='')}"
+    return f"{settings.url.rstrip('/')}/v1/default/banks/{quote(name_user(tenant, settings.bank), safe='')}"
 
 
 def _auth(settings: Hindsight) -> Mapping[str, str]:

@@ -10,15 +10,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
-from hermes_worker.addons.asking import AddonFailed, json_post, rows_of, text_of
+from hermes_worker.addons.http_json import AddonFailed, as_text, build_json_post, find_rows
 from hermes_worker.addons.memory_honcho.settings import Honcho
-from hermes_worker.addons.recalling import RECALL_S, SYNC_S, asked, clean, listed, said, whose
+from hermes_worker.addons.memory_requests import (
+    RECALL_S,
+    SYNC_S,
+    clean_id,
+    name_user,
+    payload_texts,
+    render_memories,
+    request_json,
+)
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.core.hooks import HookEvent
-from hermes_worker.core.json_values import list_of, mapping_of
+from hermes_worker.core.json_values import read_list, read_mapping
 from hermes_worker.net.http import HttpRequest
-from hermes_worker.setting_groups import filled
+from hermes_worker.setting_groups import fill_group
 
 _SERVICE: Final = "Honcho"
 _QUERY_CHARS_MAX: Final = 8_000
@@ -29,46 +37,50 @@ _CONCLUSIONS: Final = 10
 
 def recall(event: HookEvent) -> str | None:
     """What Honcho knows of the user, as far as it bears on their message. Raises ``AddonFailed``."""
-    [query] = said(event, "user_message")
+    [query] = payload_texts(event, "user_message")
     if not query.strip():
         return None
-    settings = filled(Honcho, event.values)
-    user = quote(whose(event.payload["tenant"], settings.user), safe="")
+    settings = fill_group(Honcho, event.values)
+    user = quote(name_user(event.payload["tenant"], settings.user), safe="")
     wanted = urlencode({"search_query": query[:_QUERY_CHARS_MAX]})
     request = HttpRequest(
         method="GET", url=f"{_place(settings)}/peers/{user}/context?{wanted}", headers=_auth(settings), body=b""
     )
-    found = mapping_of(asked(_SERVICE, request, total_s=RECALL_S))
-    card = listed(text_of(row) for row in list_of(found.get("peer_card")))
-    return "\n\n".join(part for part in (card, text_of(found.get("representation")).strip()) if part) or None
+    found = read_mapping(request_json(_SERVICE, request, total_s=RECALL_S))
+    card = render_memories(as_text(row) for row in read_list(found.get("peer_card")))
+    return "\n\n".join(part for part in (card, as_text(found.get("representation")).strip()) if part) or None
 
 
 def keep_turn(event: HookEvent) -> None:
     """Send a turn's question and answer to Honcho. Raises ``AddonFailed``."""
-    settings, tenant = filled(Honcho, event.values), event.payload["tenant"]
-    asked_for, answered = said(event, "user_message", "assistant_response")
-    user, agent = whose(tenant, settings.user), whose(tenant, settings.agent)
+    settings, tenant = fill_group(Honcho, event.values), event.payload["tenant"]
+    asked_for, answered = payload_texts(event, "user_message", "assistant_response")
+    user, agent = name_user(tenant, settings.user), name_user(tenant, settings.agent)
     _keep(settings, event, ((user, asked_for), (agent, answered)))
 
 
 def keep_delegation(event: HookEvent) -> None:
     """Send a delegated task and its result to Honcho. Raises ``AddonFailed``."""
-    settings = filled(Honcho, event.values)
-    goal, summary = said(event, "child_goal", "child_summary")
-    _keep(settings, event, ((whose(event.payload["tenant"], settings.agent), f"Delegated: {goal}\nResult: {summary}"),))
+    settings = fill_group(Honcho, event.values)
+    goal, summary = payload_texts(event, "child_goal", "child_summary")
+    _keep(
+        settings,
+        event,
+        ((name_user(event.payload["tenant"], settings.agent), f"Delegated: {goal}\nResult: {summary}"),),
+    )
 
 
 def keep_memory(event: HookEvent) -> None:
     """Have Honcho conclude what the agent wrote down of the user. Raises ``AddonFailed``."""
-    settings, written = filled(Honcho, event.values), mapping_of(event.payload.get("args"))
+    settings, written = fill_group(Honcho, event.values), read_mapping(event.payload.get("args"))
     if written.get("target") != "user":
         return
-    rows = [written, *(mapping_of(row) for row in list_of(written.get("operations")))]
-    texts = [text for row in rows if row.get("action") in ("add", "replace") and (text := text_of(row.get("content")))]
+    rows = [written, *(read_mapping(row) for row in read_list(written.get("operations")))]
+    texts = [text for row in rows if row.get("action") in ("add", "replace") and (text := as_text(row.get("content")))]
     if not texts:
         return
     tenant = event.payload["tenant"]
-    pair = {"observer_id": whose(tenant, settings.agent), "observed_id": whose(tenant, settings.user)}
+    pair = {"observer_id": name_user(tenant, settings.agent), "observed_id": name_user(tenant, settings.user)}
     _make_peers(settings, pair.values())
     _post(settings, "/conclusions", {"conclusions": [{**pair, "content": text} for text in texts]})
 
@@ -77,13 +89,13 @@ def keep_memory(event: HookEvent) -> None:
 def honcho_search(query: Annotated[str, "What to look for."], settings: Honcho, context: ToolContext) -> list[str]:
     """Search what was concluded about the user in earlier conversations."""
     tenant = context.origin.tenant
-    pair = {"observer_id": whose(tenant, settings.agent), "observed_id": whose(tenant, settings.user)}
+    pair = {"observer_id": name_user(tenant, settings.agent), "observed_id": name_user(tenant, settings.user)}
     wanted = {"query": query[:_QUERY_CHARS_MAX], "top_k": _CONCLUSIONS, "filters": pair}
     try:
         found = _post(settings, "/conclusions/query", wanted, total_s=_SEARCH_S)
     except AddonFailed as failed:
         raise ToolFailed(str(failed)) from None
-    return [text_of(row.get("content")) for row in rows_of(found)]
+    return [as_text(row.get("content")) for row in find_rows(found)]
 
 
 def _keep(settings: Honcho, event: HookEvent, rows: Sequence[tuple[str, str]]) -> None:
@@ -96,15 +108,15 @@ def _keep(settings: Honcho, event: HookEvent, rows: Sequence[tuple[str, str]]) -
         return
     peers = list(dict.fromkeys(peer for peer, text in rows if text.strip()))
     _make_peers(settings, peers)
-    session = clean(event.payload["session_id"])
+    session = clean_id(event.payload["session_id"])
     _post(settings, "/sessions", {"id": session, "peers": {peer: {} for peer in peers}})
     _post(settings, f"/sessions/{quote(session, safe='')}/messages", {"messages": messages})
 
 
 def _make_peers(settings: Honcho, names: Iterable[str]) -> None:
-    asked(
+    request_json(
         _SERVICE,
-        json_post(f"{_base(settings)}/v3/workspaces", {"id": settings.workspace}, _auth(settings)),
+        build_json_post(f"{_base(settings)}/v3/workspaces", {"id": settings.workspace}, _auth(settings)),
         total_s=SYNC_S,
     )
     for name in names:
@@ -112,7 +124,9 @@ def _make_peers(settings: Honcho, names: Iterable[str]) -> None:
 
 
 def _post(settings: Honcho, path: str, document: Mapping[str, Any], *, total_s: float = SYNC_S) -> Any:
-    return asked(_SERVICE, json_post(f"{_place(settings)}{path}", document, _auth(settings)), total_s=total_s)
+    return request_json(
+        _SERVICE, build_json_post(f"{_place(settings)}{path}", document, _auth(settings)), total_s=total_s
+    )
 
 
 def _base(settings: Honcho) -> str:

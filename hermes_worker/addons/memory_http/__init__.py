@@ -6,7 +6,7 @@ from hermes_worker.addons.memory_http.settings import MemoryServer
 from hermes_worker.extension import Extension, MemoryProviderDeclaration
 from hermes_worker.setting_groups import settings_of
 
-_TELLS = "hermes_worker.addons.memory_http.server:tell"
+_TELLS = "hermes_worker.addons.memory_http.server:send_event"
 _ASKS = "hermes_worker.addons.memory_http.server:recall"
 
 EXTENSION = Extension(

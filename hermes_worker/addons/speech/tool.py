@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Annotated, Final
 from urllib.parse import quote
 
-from hermes_worker.addons.asking import AddonFailed, ask, json_post
+from hermes_worker.addons.http_json import AddonFailed, build_json_post, request_service
 from hermes_worker.addons.speech.settings import Speech
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.files import located, shown
+from hermes_worker.agent.tools.files import format_path, locate_path
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.agent.tools.results import error_result, json_result
 from hermes_worker.net.http import HttpRequest
@@ -42,12 +42,12 @@ class Speaker:
 
 def _openai(url: str, key: str, model: str, voice: str, text: str) -> HttpRequest:
     wanted = {"model": model, "voice": voice, "input": text, "response_format": "mp3"}
-    return json_post(f"{url}/audio/speech", wanted, {"Authorization": f"Bearer {key}"})
+    return build_json_post(f"{url}/audio/speech", wanted, {"Authorization": f"Bearer {key}"})
 
 
 def _elevenlabs(url: str, key: str, model: str, voice: str, text: str) -> HttpRequest:
     place = f"{url}/text-to-speech/{quote(voice, safe='')}?output_format=mp3_44100_128"
-    return json_post(place, {"text": text, "model_id": model}, {"xi-api-key": key, "Accept": "audio/mpeg"})
+    return build_json_post(place, {"text": text, "model_id": model}, {"xi-api-key": key, "Accept": "audio/mpeg"})
 
 
 SPEAKERS: Final[Mapping[str, Speaker]] = MappingProxyType(
@@ -77,12 +77,12 @@ def text_to_speech(
     path = output_path.strip() or f"{_FOLDER}/{name}{_SUFFIX}"
     if not path.lower().endswith(_SUFFIX):
         raise ToolFailed(f"output_path must end in {_SUFFIX}")
-    canonical = _place(path, context)
+    canonical = _choose_path(path, context)
     speaker = SPEAKERS[speech.provider]
     base = (speech.url or speaker.address).rstrip("/")
     request = speaker.request(base, speech.key, speech.model or speaker.model, speech.voice or speaker.voice, text)
     try:
-        answer = ask(
+        answer = request_service(
             "the service for speech", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True
         )
     except AddonFailed as error:
@@ -91,13 +91,13 @@ def text_to_speech(
     if not _is_mp3(answer.body):
         return error_result("the service for speech sent what is no MP3")
     context.workspace.write_bytes(canonical, answer.body)
-    return json_result({"success": True, "audio": shown(canonical, context), "bytes": len(answer.body)})
+    return json_result({"success": True, "audio": format_path(canonical, context), "bytes": len(answer.body)})
 
 
-def _place(path: str, context: ToolContext) -> str:
+def _choose_path(path: str, context: ToolContext) -> str:
     """The path of the file; checked before anything is paid for. Raises ``ToolFailed``."""
     try:
-        return located(context, path, for_write=True)
+        return locate_path(context, path, for_write=True)
     except WorkspaceError as error:
         raise ToolFailed(f"nothing was spoken: {error}") from None
 

@@ -16,15 +16,15 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from hermes_worker.addons.asking import json_of, json_post, rows_of, text_of
-from hermes_worker.addons.web_search.settings import Searching
+from hermes_worker.addons.http_json import as_text, build_json_post, find_rows, parse_json
+from hermes_worker.addons.web_search.settings import WebSearchSettings
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _EXCERPT_CHARS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class SearchHit:
     """One result."""
 
     title: str
@@ -41,47 +41,47 @@ class SearchProvider:
     """The name for messages."""
     address: str
     """The address of its API; empty for one whose address the operator sets."""
-    key: Callable[[Searching], str | None]
+    key: Callable[[WebSearchSettings], str | None]
     """Returns what it needs to be asked: a key, or an address; ``None`` when that is not set."""
-    url: Callable[[Searching], str | None]
+    url: Callable[[WebSearchSettings], str | None]
     """An address of the operator's that takes the place of ``address``."""
     request: Callable[[str, str, str, int], HttpRequest]
     """Builds the request from address, key, query and limit."""
-    hits: Callable[[HttpResponse], Iterable[Hit]]
+    hits: Callable[[HttpResponse], Iterable[SearchHit]]
     """Reads the results of an answer. Raises ``AddonFailed``."""
 
 
-def _nothing(settings: Searching) -> str | None:
+def _needs_nothing(settings: WebSearchSettings) -> str | None:
     return None
 
 
-def _hit(row: Mapping[str, Any], *descriptions: str) -> Hit:
+def _build_hit(row: Mapping[str, Any], *descriptions: str) -> SearchHit:
     said = next((row[name] for name in descriptions if row.get(name)), "")
     if isinstance(said, list):
-        said = " ... ".join(text_of(piece) for piece in said)
-    return Hit(title=text_of(row.get("title")), url=text_of(row.get("url")), description=text_of(said))
+        said = " ... ".join(as_text(piece) for piece in said)
+    return SearchHit(title=as_text(row.get("title")), url=as_text(row.get("url")), description=as_text(said))
 
 
-def _by_key(name: str) -> Callable[[Searching], str | None]:
+def _key_lookup(name: str) -> Callable[[WebSearchSettings], str | None]:
     return lambda settings: getattr(settings, name)
 
 
 def _exa(url: str, key: str, query: str, limit: int) -> HttpRequest:
     wanted = {"query": query, "numResults": limit, "contents": {"highlights": True}}
-    return json_post(f"{url}/search", wanted, {"x-api-key": key})
+    return build_json_post(f"{url}/search", wanted, {"x-api-key": key})
 
 
 def _tavily(url: str, key: str, query: str, limit: int) -> HttpRequest:
-    return json_post(f"{url}/search", {"query": query, "max_results": limit}, {"Authorization": f"Bearer {key}"})
+    return build_json_post(f"{url}/search", {"query": query, "max_results": limit}, {"Authorization": f"Bearer {key}"})
 
 
 def _firecrawl(url: str, key: str, query: str, limit: int) -> HttpRequest:
-    return json_post(f"{url}/v2/search", {"query": query, "limit": limit}, {"Authorization": f"Bearer {key}"})
+    return build_json_post(f"{url}/v2/search", {"query": query, "limit": limit}, {"Authorization": f"Bearer {key}"})
 
 
 def _parallel(url: str, key: str, query: str, limit: int) -> HttpRequest:
     wanted = {"search_queries": [query], "objective": query, "advanced_settings": {"max_results": limit}}
-    return json_post(f"{url}/v1/search", wanted, {"x-api-key": key})
+    return build_json_post(f"{url}/v1/search", wanted, {"x-api-key": key})
 
 
 def _brave(url: str, key: str, query: str, limit: int) -> HttpRequest:
@@ -99,11 +99,11 @@ def _duckduckgo(url: str, key: str, query: str, limit: int) -> HttpRequest:
     return HttpRequest(method="GET", url=f"{url}/html/?{urlencode({'q': query})}", headers={"Accept": "text/html"})
 
 
-def _listed(label: str, path: Sequence[str], *descriptions: str) -> Callable[[HttpResponse], Iterable[Hit]]:
-    return lambda answer: [_hit(row, *descriptions) for row in rows_of(json_of(label, answer), *path)]
+def _list_reader(label: str, path: Sequence[str], *descriptions: str) -> Callable[[HttpResponse], Iterable[SearchHit]]:
+    return lambda answer: [_build_hit(row, *descriptions) for row in find_rows(parse_json(label, answer), *path)]
 
 
-def _scraped(answer: HttpResponse) -> Iterable[Hit]:
+def _read_duckduckgo(answer: HttpResponse) -> Iterable[SearchHit]:
     reader = _DuckPage()
     reader.feed(answer.body.decode("utf-8", "replace"))
     reader.close()
@@ -115,7 +115,7 @@ class _DuckPage(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hits: list[Hit] = []
+        self.hits: list[SearchHit] = []
         self._into: str | None = None
         self._tag = ""
         self._url = ""
@@ -129,7 +129,7 @@ class _DuckPage(HTMLParser):
             if wanted in classes:
                 self._into, self._tag, self._text = wanted, tag, []
                 if wanted == "result__a":
-                    self._url = _target(given.get("href") or "")
+                    self._url = _find_target(given.get("href") or "")
 
     def handle_data(self, data: str) -> None:
         if self._into is not None:
@@ -141,13 +141,13 @@ class _DuckPage(HTMLParser):
         text = " ".join("".join(self._text).split())
         if self._into == "result__a":
             self._title = text
-            self.hits.append(Hit(title=text, url=self._url, description=""))
+            self.hits.append(SearchHit(title=text, url=self._url, description=""))
         elif self.hits and not self.hits[-1].description:
-            self.hits[-1] = Hit(title=self.hits[-1].title, url=self.hits[-1].url, description=text)
+            self.hits[-1] = SearchHit(title=self.hits[-1].title, url=self.hits[-1].url, description=text)
         self._into = None
 
 
-def _target(href: str) -> str:
+def _find_target(href: str) -> str:
     """The target of a link of DuckDuckGo's, which goes by way of its own counter; empty for an advertisement."""
     parts = urlsplit(f"https:{href}" if href.startswith("//") else href)
     if parts.path.startswith("/y.js"):
@@ -165,64 +165,64 @@ PROVIDERS: Final[Mapping[str, SearchProvider]] = MappingProxyType(
                 name="exa",
                 label="Exa",
                 address="https://api.exa.ai",
-                key=_by_key("exa_key"),
-                url=_nothing,
+                key=_key_lookup("exa_key"),
+                url=_needs_nothing,
                 request=_exa,
-                hits=_listed("Exa", ("results",), "highlights", "summary", "text"),
+                hits=_list_reader("Exa", ("results",), "highlights", "summary", "text"),
             ),
             SearchProvider(
                 name="tavily",
                 label="Tavily",
                 address="https://api.tavily.com",
-                key=_by_key("tavily_key"),
-                url=_nothing,
+                key=_key_lookup("tavily_key"),
+                url=_needs_nothing,
                 request=_tavily,
-                hits=_listed("Tavily", ("results",), "content"),
+                hits=_list_reader("Tavily", ("results",), "content"),
             ),
             SearchProvider(
                 name="firecrawl",
                 label="Firecrawl",
                 address="https://api.firecrawl.dev",
-                key=_by_key("firecrawl_key"),
-                url=_by_key("firecrawl_url"),
+                key=_key_lookup("firecrawl_key"),
+                url=_key_lookup("firecrawl_url"),
                 request=_firecrawl,
-                hits=_listed("Firecrawl", ("data", "web"), "description"),
+                hits=_list_reader("Firecrawl", ("data", "web"), "description"),
             ),
             SearchProvider(
                 name="parallel",
                 label="Parallel",
                 address="https://api.parallel.ai",
-                key=_by_key("parallel_key"),
-                url=_nothing,
+                key=_key_lookup("parallel_key"),
+                url=_needs_nothing,
                 request=_parallel,
-                hits=_listed("Parallel", ("results",), "excerpts"),
+                hits=_list_reader("Parallel", ("results",), "excerpts"),
             ),
             SearchProvider(
                 name="brave",
                 label="Brave Search",
                 address="https://api.search.brave.com",
-                key=_by_key("brave_key"),
-                url=_nothing,
+                key=_key_lookup("brave_key"),
+                url=_needs_nothing,
                 request=_brave,
-                hits=_listed("Brave Search", ("web", "results"), "description"),
+                hits=_list_reader("Brave Search", ("web", "results"), "description"),
             ),
             SearchProvider(
                 name="searxng",
                 label="SearXNG",
                 address="",
-                key=_by_key("searxng_url"),
-                url=_by_key("searxng_url"),
+                key=_key_lookup("searxng_url"),
+                url=_key_lookup("searxng_url"),
                 request=_searxng,
-                hits=_listed("SearXNG", ("results",), "content"),
+                hits=_list_reader("SearXNG", ("results",), "content"),
             ),
             SearchProvider(
                 name="duckduckgo",
                 label="DuckDuckGo",
                 address="https://html.duckduckgo.com",
                 key=lambda settings: "none is needed",
-                url=_nothing,
+                url=_needs_nothing,
                 request=_duckduckgo,
-                hits=_scraped,
+                hits=_read_duckduckgo,
             ),
         )
     }
@@ -230,7 +230,7 @@ PROVIDERS: Final[Mapping[str, SearchProvider]] = MappingProxyType(
 """Search engines in the order in which ``auto`` asks them."""
 
 
-def chosen(settings: Searching) -> tuple[SearchProvider, ...]:
+def choose_providers(settings: WebSearchSettings) -> tuple[SearchProvider, ...]:
     """The engines to ask, one after the other until one answers. One that the operator chose is asked alone: queries go
     to no other. Empty when that one has no key.
     """
@@ -241,15 +241,15 @@ def chosen(settings: Searching) -> tuple[SearchProvider, ...]:
     return tuple(having[:-1] or having)
 
 
-def told(hits: Iterable[Hit], limit: int) -> list[dict[str, object]]:
+def render_hits(hits: Iterable[SearchHit], limit: int) -> list[dict[str, object]]:
     """Results as a model sees them: web addresses only, each once, with plain texts."""
     found: dict[str, dict[str, object]] = {}
     for hit in hits:
         url = hit.url.strip()
         if _scheme(url) not in ("http", "https") or url in found:
             continue
-        description = _plain(hit.description)[:_EXCERPT_CHARS_MAX]
-        found[url] = {"title": _plain(hit.title)[:300], "url": url, "description": description}
+        description = _to_plain_text(hit.description)[:_EXCERPT_CHARS_MAX]
+        found[url] = {"title": _to_plain_text(hit.title)[:300], "url": url, "description": description}
         found[url]["position"] = len(found)
         if len(found) == limit:
             break
@@ -264,5 +264,5 @@ def _scheme(url: str) -> str:
         return ""
 
 
-def _plain(text: str) -> str:
+def _to_plain_text(text: str) -> str:
     return " ".join(re.sub(r"</?(?:b|strong|em|i|mark|span)\b[^<>]{0,200}>", "", text).split())

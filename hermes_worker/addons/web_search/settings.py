@@ -9,7 +9,7 @@ from hermes_worker.setting_groups import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searching:
+class WebSearchSettings:
     """The search engine, and the keys."""
 
     provider: Literal["auto", "exa", "tavily", "firecrawl", "parallel", "brave", "searxng", "duckduckgo"] = setting(

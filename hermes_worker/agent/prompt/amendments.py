@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes_worker.agent.images import small_data_url
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.run_memory import Amendment
+from hermes_worker.core.recovery_state import Amendment
 
 IMAGE_LEFT_OUT = "[an image stood here; the model in use cannot see images]"
 _MARKS = ('"image_url"', '"input_image"', '"type":"image"')
@@ -20,17 +20,17 @@ _MARKS = ('"image_url"', '"input_image"', '"type":"image"')
 _GRAMMAR_KEYWORDS = frozenset({"pattern", "format"})
 
 
-def amended_messages(
+def amend_messages(
     messages: Sequence[str], amendments: frozenset[Amendment], *, image_side_px_max: int = 0
 ) -> Sequence[str]:
     """The messages (canonical JSON) as they are sent under ``amendments``. ``image_side_px_max`` belongs to
     ``SMALL_IMAGES``."""
     if Amendment.NO_IMAGES in amendments:
-        return [_without_images(row) for row in messages]
+        return [_drop_images(row) for row in messages]
     if Amendment.NO_TOOL_IMAGES in amendments:
-        messages = [_without_images(row) if '"role":"tool"' in row else row for row in messages]
+        messages = [_drop_images(row) if '"role":"tool"' in row else row for row in messages]
     if Amendment.SMALL_IMAGES in amendments:
-        messages = [_with_small_images(row, image_side_px_max) for row in messages]
+        messages = [_shrink_images(row, image_side_px_max) for row in messages]
     return messages
 
 
@@ -44,16 +44,16 @@ def has_inline_images(messages: Sequence[str]) -> bool:
     return any(_may_hold_image(row) and "data:image/" in row for row in messages)
 
 
-def amended_tools(tools: Sequence[str], amendments: frozenset[Amendment]) -> Sequence[str]:
+def amend_tools(tools: Sequence[str], amendments: frozenset[Amendment]) -> Sequence[str]:
     """The tool definitions (canonical JSON) as they are sent under ``amendments``."""
-    return _plain_tools(tuple(tools)) if Amendment.PLAIN_TOOL_SCHEMAS in amendments else tools
+    return _simplify_tools(tuple(tools)) if Amendment.PLAIN_TOOL_SCHEMAS in amendments else tools
 
 
 def _may_hold_image(row: str) -> bool:
     return any(mark in row for mark in _MARKS)
 
 
-def _without_images(row: str) -> str:
+def _drop_images(row: str) -> str:
     if not _may_hold_image(row):
         return row
     message: dict[str, Any] = json.loads(row)
@@ -64,10 +64,10 @@ def _without_images(row: str) -> str:
     if message.get("role") != "tool":
         return canonical_json({**message, "content": parts})
     # A provider that takes no images in a result often takes no list there either.
-    return canonical_json({**message, "content": "\n".join(_texts(parts))})
+    return canonical_json({**message, "content": "\n".join(_text_parts(parts))})
 
 
-def _with_small_images(row: str, side_px_max: int) -> str:
+def _shrink_images(row: str, side_px_max: int) -> str:
     """A row with its images made small. An image that cannot be made small is sent unchanged: another provider may
     accept what this one refused.
     """
@@ -77,10 +77,10 @@ def _with_small_images(row: str, side_px_max: int) -> str:
     content = message.get("content")
     if not isinstance(content, list):
         return row
-    return canonical_json({**message, "content": [_small(part, side_px_max) for part in content]})
+    return canonical_json({**message, "content": [_shrink_part(part, side_px_max) for part in content]})
 
 
-def _small(part: object, side_px_max: int) -> object:
+def _shrink_part(part: object, side_px_max: int) -> object:
     if not isinstance(part, Mapping) or not _is_image(part):
         return part
     image = part.get("image_url")
@@ -95,7 +95,7 @@ def _is_image(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") in ("image_url", "input_image", "image")
 
 
-def _texts(parts: Sequence[object]) -> Iterator[str]:
+def _text_parts(parts: Sequence[object]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, str):
             yield part
@@ -104,20 +104,20 @@ def _texts(parts: Sequence[object]) -> Iterator[str]:
 
 
 @lru_cache(maxsize=64)
-def _plain_tools(tools: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(canonical_json(_plain(json.loads(tool), is_schema=True)) for tool in tools)
+def _simplify_tools(tools: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(canonical_json(_drop_keywords(json.loads(tool), is_schema=True)) for tool in tools)
 
 
-def _plain(value: object, *, is_schema: bool) -> object:
+def _drop_keywords(value: object, *, is_schema: bool) -> object:
     """A value without the keywords. A *property* may well be called ``format``, so names of properties are left
     alone.
     """
     if isinstance(value, list):
-        return [_plain(item, is_schema=is_schema) for item in value]
+        return [_drop_keywords(item, is_schema=is_schema) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: _plain(item, is_schema=not (is_schema and key == "properties"))
+        key: _drop_keywords(item, is_schema=not (is_schema and key == "properties"))
         for key, item in value.items()
         if not (is_schema and key in _GRAMMAR_KEYWORDS and isinstance(item, str))
     }

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.traits import CacheLayout
+from hermes_worker.core.model_capabilities import CacheLayout
 
 MARKS_MAX = 4
 _RESULT = '"role":"tool"'
@@ -32,7 +32,7 @@ class CacheLifetime(StrEnum):
     ONE_HOUR = "1h"
 
 
-def with_cache_markers(
+def add_cache_markers(
     messages: Sequence[str], layout: CacheLayout | None, lifetime: CacheLifetime = CacheLifetime.FIVE_MINUTES
 ) -> Sequence[str]:
     """``messages`` (canonical JSON, system row first) with at most ``MARKS_MAX`` of them marked."""
@@ -41,7 +41,7 @@ def with_cache_markers(
     mark = {"type": "ephemeral"} if lifetime is CacheLifetime.FIVE_MINUTES else {"type": "ephemeral", "ttl": "1h"}
     marked = list(messages)
     for position, row in _rows_to_mark(messages, layout):
-        marked[position] = canonical_json(_marked(row, mark, layout))
+        marked[position] = canonical_json(_mark_row(row, mark, layout))
     return marked
 
 
@@ -75,7 +75,7 @@ def _has_part_to_mark(content: object) -> bool:
     return isinstance(content, str) and content != ""
 
 
-def _marked(row: dict[str, Any], mark: Mapping[str, str], layout: CacheLayout) -> dict[str, Any]:
+def _mark_row(row: dict[str, Any], mark: Mapping[str, str], layout: CacheLayout) -> dict[str, Any]:
     content: Any = row.get("content")
     is_marked_whole = layout is CacheLayout.NATIVE and row.get("role") in ("tool", "assistant")
     if is_marked_whole or not _has_part_to_mark(content):

@@ -20,7 +20,7 @@ _RULES = (
 _DELEGATING = "You may split the task and hand parts of it on with delegate_task; what comes back is yours to judge."
 
 
-def child_prompt(workspace: str, tools: Set[str]) -> str:
+def build_child_prompt(workspace: str, tools: Set[str]) -> str:
     """``workspace`` is the stored description of the parent's workspace, in which the child works too."""
     sections = [_RULES]
     if "delegate_task" in tools:

@@ -25,14 +25,14 @@ from hermes_worker.core import metering
 from hermes_worker.core.compactions import (
     FUTILE_MAX,
     CompactionFacts,
-    facts_document,
-    facts_of,
+    build_document,
+    find_newest_compaction,
     is_compaction,
-    newest_compaction,
-    visible,
+    parse_facts,
+    select_visible,
 )
-from hermes_worker.core.messages import Message, Role, canonical_json, user_body
-from hermes_worker.core.pruning import without_repeats
+from hermes_worker.core.messages import Message, Role, build_user_body, canonical_json
+from hermes_worker.core.pruning import drop_repeated_results
 
 CHARS_PER_TOKEN = 4
 TRIGGER_TOKENS_MIN = 64_000
@@ -115,7 +115,7 @@ class CompactionPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Protected:
+class ProtectedRows:
     """The rows that a compaction leaves alone."""
 
     head_rows: int = 3
@@ -126,7 +126,7 @@ class Protected:
     """Tokens at the end that stay, as a part of the trigger."""
 
 
-PROTECTED = Protected()
+PROTECTED = ProtectedRows()
 
 
 # ---------------------------------------------------------------------------------------------------------------- when
@@ -142,7 +142,7 @@ From the original.
 """
 
 
-def share_for(provider: str, model: str, share: float, own: Sequence[tuple[str, float]] = ()) -> tuple[float, bool]:
+def find_share(provider: str, model: str, share: float, own: Sequence[tuple[str, float]] = ()) -> tuple[float, bool]:
     """The share of a model's window from which on a conversation is compacted, and whether the settings say it for this
     model: ``own`` has patterns of models, of which the first that matches counts. The table of models only raises the
     share.
@@ -155,7 +155,7 @@ def share_for(provider: str, model: str, share: float, own: Sequence[tuple[str, 
     return max(share, next(raised, 0.0)), False
 
 
-def room_tokens(window: int, output_tokens_max: int | None) -> int:
+def request_tokens_max(window: int, output_tokens_max: int | None) -> int:
     """Tokens that a request may have beside its reply."""
     room = window - (output_tokens_max or 0)
     return room if room > 0 else window
@@ -164,7 +164,7 @@ def room_tokens(window: int, output_tokens_max: int | None) -> int:
 def trigger_tokens(window: int, output_tokens_max: int | None, share: float, *, is_exact: bool = False) -> int:
     """Tokens of a request from which on it is compacted first. ``is_exact`` leaves
     ``share`` as it is for small windows."""
-    room = room_tokens(window, output_tokens_max)
+    room = request_tokens_max(window, output_tokens_max)
     share = max(share, 0.75) if window < 512_000 and not is_exact else share
     tokens = max(int(share * room), TRIGGER_TOKENS_MIN)
     return tokens if tokens < room else max(1, min(int(0.85 * room), room - 1))
@@ -174,20 +174,20 @@ def trigger_tokens(window: int, output_tokens_max: int | None, share: float, *, 
 
 
 def plan_compaction(
-    rows: Sequence[Message], *, trigger: int, protected: Protected = PROTECTED
+    rows: Sequence[Message], *, trigger: int, protected: ProtectedRows = PROTECTED
 ) -> CompactionPlan | None:
     """Choose the rows of the transcript to summarise; ``None`` when nothing would be gained."""
-    facts = facts_of(newest_compaction(rows))
+    facts = parse_facts(find_newest_compaction(rows))
     left = [row for row in rows if not is_compaction(row)]
     kept_before = [row for row in left if facts.through and row.seq <= facts.head]
     shown = [*kept_before, *(row for row in left if row.seq > facts.through)]
-    head = 0 if facts.through else _head(shown, protected.head_rows)
+    head = 0 if facts.through else _count_head_rows(shown, protected.head_rows)
     # One row takes the place of these, so they have to be more; and what was summarised once stays summarised.
     least = len(kept_before) if facts.through else head + 1
     for rows_min in (max(_TAIL_ROWS_MIN, min(_TAIL_ROWS, protected.tail_rows)), _TAIL_ROWS_MIN):
-        tail = _tail(shown, int(trigger * protected.tail_part), rows_min)
+        tail = _find_tail_start(shown, int(trigger * protected.tail_part), rows_min)
         if tail > least:
-            asked, position = asked_in(shown)
+            asked, position = find_newest_request(shown)
             return CompactionPlan(
                 head=shown[head - 1].seq if head else 0,
                 through=shown[tail - 1].seq,
@@ -199,27 +199,31 @@ def plan_compaction(
     return None
 
 
-def plan_pruning(rows: Sequence[Message], *, over: int, trigger: int, protected: Protected = PROTECTED) -> int | None:
+def plan_pruning(
+    rows: Sequence[Message], *, over: int, trigger: int, protected: ProtectedRows = PROTECTED
+) -> int | None:
     """The ``seq`` up to which results of tools should be shown in short, where that alone takes ``over`` tokens away;
     ``None`` where it does not.
     """
-    facts = facts_of(newest_compaction(rows))
-    shown = [row for row in visible(rows) if row.seq > facts.through]
-    start = _tail(shown, int(trigger * protected.tail_part), protected.tail_rows)
+    facts = parse_facts(find_newest_compaction(rows))
+    shown = [row for row in select_visible(rows) if row.seq > facts.through]
+    start = _find_tail_start(shown, int(trigger * protected.tail_part), protected.tail_rows)
     if not start:
         return None
     through = shown[start - 1].seq
     if through <= facts.pruned:
         return None
-    saved = tokens_in(visible(rows)) - tokens_in(visible([*rows, _pruning_row(rows, through)]))
+    saved = estimate_tokens(select_visible(rows)) - estimate_tokens(
+        select_visible([*rows, _build_pruning_row(rows, through)])
+    )
     return through if saved >= max(over, 1) else None
 
 
-def _pruning_row(rows: Sequence[Message], through: int) -> Message:
-    return Message(seq=rows[-1].seq + 1, role=Role.USER, body=pruning_body(rows, through))
+def _build_pruning_row(rows: Sequence[Message], through: int) -> Message:
+    return Message(seq=rows[-1].seq + 1, role=Role.USER, body=build_pruning_body(rows, through))
 
 
-def _head(shown: Sequence[Message], rows_max: int) -> int:
+def _count_head_rows(shown: Sequence[Message], rows_max: int) -> int:
     """How many rows at the beginning stay: they end behind whole groups of calls and results, and not with a user,
     because the summary speaks in that role.
     """
@@ -231,12 +235,12 @@ def _head(shown: Sequence[Message], rows_max: int) -> int:
     return head
 
 
-def _tail(shown: Sequence[Message], budget: int, rows_min: int) -> int:
+def _find_tail_start(shown: Sequence[Message], budget: int, rows_min: int) -> int:
     """The index of the first row at the end that stays: a row of the assistant that is no part of a group before it."""
     start, tokens = len(shown), 0
-    while start and (len(shown) - start < rows_min or tokens + _tokens(shown[start - 1]) <= budget):
+    while start and (len(shown) - start < rows_min or tokens + _estimate_row_tokens(shown[start - 1]) <= budget):
         start -= 1
-        tokens += _tokens(shown[start])
+        tokens += _estimate_row_tokens(shown[start])
     while 0 < start < len(shown) and shown[start].role is not Role.ASSISTANT:
         start -= 1
     return start
@@ -247,27 +251,27 @@ def asks_for_tools(row: Message) -> bool:
     return row.role is Role.ASSISTANT and '"tool_calls":[' in row.body
 
 
-def tokens_in(rows: Sequence[Message]) -> int:
+def estimate_tokens(rows: Sequence[Message]) -> int:
     """An estimate of the tokens in ``rows``."""
-    return sum(map(_tokens, rows))
+    return sum(map(_estimate_row_tokens, rows))
 
 
-def _tokens(row: Message) -> int:
-    return metering.tokens_in((row.body,))
+def _estimate_row_tokens(row: Message) -> int:
+    return metering.estimate_tokens((row.body,))
 
 
-def images_of(row: Message) -> Sequence[Mapping[str, Any]]:
+def image_parts(row: Message) -> Sequence[Mapping[str, Any]]:
     """The parts of a message that are pictures."""
     content = json.loads(row.body).get("content")
     parts = content if isinstance(content, list) else ()
     return [part for part in parts if isinstance(part, Mapping) and part.get("type") in _IMAGE_PARTS]
 
 
-def asked_in(shown: Sequence[Message]) -> tuple[str, int]:
+def find_newest_request(shown: Sequence[Message]) -> tuple[str, int]:
     """The newest request of the user, and the index of the row that holds it; -1 when none does."""
     for position in range(len(shown) - 1, -1, -1):
         if shown[position].role is Role.USER:
-            return _text(json.loads(shown[position].body).get("content")), position
+            return _content_text(json.loads(shown[position].body).get("content")), position
     return "", -1
 
 
@@ -276,32 +280,34 @@ def asked_in(shown: Sequence[Message]) -> tuple[str, int]:
 
 def is_futile(rows: Sequence[Message], *, trigger: int) -> bool:
     """Whether the newest compactions gained nothing, and too little was said since for another one to do better."""
-    newest = newest_compaction(rows)
-    if newest is None or facts_of(newest).futile < FUTILE_MAX:
+    newest = find_newest_compaction(rows)
+    if newest is None or parse_facts(newest).futile < FUTILE_MAX:
         return False
     since = [row for row in rows if row.seq > newest.seq and not is_compaction(row)]
-    return tokens_in(since) < trigger * _RETRY_PART
+    return estimate_tokens(since) < trigger * _RETRY_PART
 
 
-def with_gain(rows: Sequence[Message], body: str, *, tokens: int, trigger: int) -> str:
+def add_futile_count(rows: Sequence[Message], body: str, *, tokens: int, trigger: int) -> str:
     """The ``body`` of a compaction with the number of newest compactions in a row that gained nothing: this one took
     away less than a twentieth of the ``tokens`` of a request, or the next request is too long again.
     """
     seq = rows[-1].seq + 1
-    saved = tokens_in(visible(rows)) - tokens_in(visible([*rows, Message(seq=seq, role=Role.USER, body=body)]))
+    saved = estimate_tokens(select_visible(rows)) - estimate_tokens(
+        select_visible([*rows, Message(seq=seq, role=Role.USER, body=body)])
+    )
     if saved >= tokens * _GAIN_PART and tokens - saved < trigger:
         return body
     document = json.loads(body)
-    document["_compacted"]["futile"] = facts_of(newest_compaction(rows)).futile + 1
+    document["_compacted"]["futile"] = parse_facts(find_newest_compaction(rows)).futile + 1
     return canonical_json(document)
 
 
 # -------------------------------------------------------------------------------------------------------------- how
 
 
-def summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[str]:
+def build_summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[str]:
     """The messages that ask a model for the summary, the turns cut to ``chars_max`` from the oldest on."""
-    turns = [_serialized(row) for row in without_repeats(plan.turns)]
+    turns = [_render_row(row) for row in drop_repeated_results(plan.turns)]
     left_out = 0
     while len(turns) > 1 and sum(map(len, turns)) > chars_max:
         turns.pop(0)
@@ -313,14 +319,14 @@ def summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[str]:
             f"actions, drop what is obsolete.\n<notes>\n{plan.previous}\n</notes>"
         )
     parts.append("<turns>\n" + "\n\n".join(turns)[-chars_max:] + "\n</turns>")
-    if focus := plan.focus or focus_of(plan.turns):
+    if focus := plan.focus or find_focus(plan.turns):
         weight = "The user asks that the notes keep everything about this" if plan.focus else "The user's newest topics"
         parts.append(f"{weight}:\n<focus>\n{focus}\n</focus>")
     instructions = _INSTRUCTIONS + ", ".join(_SECTIONS) + "."
-    return [canonical_json({"role": "system", "content": instructions}), user_body("\n\n".join(parts))]
+    return [canonical_json({"role": "system", "content": instructions}), build_user_body("\n\n".join(parts))]
 
 
-def with_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
+def add_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
     """``question`` with what hooks want the notes to keep, below the text of its last message."""
     if not reminder.strip() or not question:
         return question
@@ -331,93 +337,93 @@ def with_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
     return [*question[:-1], canonical_json({**last, "content": parts})]
 
 
-def focus_of(turns: Sequence[Message]) -> str:
+def find_focus(turns: Sequence[Message]) -> str:
     """The subject of the user's newest turns, in a few of their words."""
-    said = [_text(json.loads(row.body).get("content")) for row in turns if row.role is Role.USER]
+    said = [_content_text(json.loads(row.body).get("content")) for row in turns if row.role is Role.USER]
     lines = [" ".join(text.split())[:_FOCUS_TURN_CHARS] for text in said[-_FOCUS_TURNS:]]
     return "\n".join(f"- {line}" for line in lines if line)[:_FOCUS_CHARS]
 
 
-def fallback_summary(plan: CompactionPlan) -> str:
+def write_fallback_summary(plan: CompactionPlan) -> str:
     """Write notes without a model: what was asked, what was done, what was said last."""
     lines = [] if not plan.previous else [plan.previous[: _FALLBACK_CHARS // 2], ""]
     lines.append("(No model wrote these notes; they are cut from the turns.)")
-    lines += [f"- {line}" for row in plan.turns if (line := _in_one_line(row))]
+    lines += [f"- {line}" for row in plan.turns if (line := _render_in_one_line(row))]
     half = _FALLBACK_CHARS // 2
-    return _cut("\n".join(lines), _FALLBACK_CHARS, half, half)
+    return _cut_middle("\n".join(lines), _FALLBACK_CHARS, half, half)
 
 
-def compaction_body(plan: CompactionPlan, summary: str, *, pruned_through: int = 0) -> str:
+def build_compaction_body(plan: CompactionPlan, summary: str, *, pruned_through: int = 0) -> str:
     """The row that is stored. ``pruned_through`` keeps results in short that were shown so before."""
-    summary = without_directives(summary.replace(END, "")).strip()
+    summary = remove_directives(summary.replace(END, "")).strip()
     parts = [_PREFACE]
     if plan.asked:
-        snapshot = _cut(plan.asked, _SNAPSHOT_CHARS, _SNAPSHOT_CHARS, 0)
+        snapshot = _cut_middle(plan.asked, _SNAPSHOT_CHARS, _SNAPSHOT_CHARS, 0)
         parts.append(f"## Historical Task Snapshot\n{snapshot}")
     parts += [summary, END, *([plan.todos] if plan.todos else [])]
     images = () if plan.is_asked_later else plan.asked_images
     if not plan.is_asked_later and (plan.asked or images):
         # The one request that is still being worked on would otherwise be gone.
         head, tail = int(plan.asked_chars_max * 0.7), int(plan.asked_chars_max * 0.25)
-        asked = _cut(plan.asked, plan.asked_chars_max, head, tail)
+        asked = _cut_middle(plan.asked, plan.asked_chars_max, head, tail)
         which = "newest request, which you have answered" if plan.is_answered else "request that you are working on"
         parts.append(f"The user's {which}, in the user's words:\n{asked}")
     said = "\n\n".join(parts)
     facts = CompactionFacts(head=plan.head, through=plan.through, summary=summary, pruned=pruned_through)
     content = [{"type": "text", "text": said}, *images] if images else said
-    return canonical_json({"_compacted": facts_document(facts), "content": content, "role": "user"})
+    return canonical_json({"_compacted": build_document(facts), "content": content, "role": "user"})
 
 
-def pruning_body(rows: Sequence[Message], through: int) -> str:
+def build_pruning_body(rows: Sequence[Message], through: int) -> str:
     """The row that is stored so that results up to row ``through`` are shown in short: it repeats the current
     summary.
     """
-    newest = newest_compaction(rows)
-    facts = replace(facts_of(newest), pruned=through, futile=0)
+    newest = find_newest_compaction(rows)
+    facts = replace(parse_facts(newest), pruned=through, futile=0)
     content = json.loads(newest.body)["content"] if newest else ""
-    return canonical_json({"_compacted": facts_document(facts), "content": content, "role": "user"})
+    return canonical_json({"_compacted": build_document(facts), "content": content, "role": "user"})
 
 
-def without_directives(text: str) -> str:
+def remove_directives(text: str) -> str:
     """``text`` in which no ``MEDIA:path`` sends a file along: notes are sent to people, and models repeat them."""
     return text.replace("MEDIA:", "MEDIA :")
 
 
-def _serialized(row: Message) -> str:
+def _render_row(row: Message) -> str:
     body = json.loads(row.body)
-    said = without_directives(_text(body.get("content")))
-    text = _cut(said, _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL)
-    calls = "".join(f"\n[calls {name} with {arguments}]" for name, arguments in _calls(body, _ARGUMENTS_CHARS))
+    said = remove_directives(_content_text(body.get("content")))
+    text = _cut_middle(said, _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL)
+    calls = "".join(f"\n[calls {name} with {arguments}]" for name, arguments in _format_calls(body, _ARGUMENTS_CHARS))
     return f"{row.role.value.upper()}: {text}{calls}"
 
 
-def _in_one_line(row: Message) -> str:
+def _render_in_one_line(row: Message) -> str:
     body = json.loads(row.body)
-    text = " ".join(_text(body.get("content")).split())
+    text = " ".join(_content_text(body.get("content")).split())
     match row.role:
         case Role.TOOL:
             return ""
         case Role.ASSISTANT:
-            done = "; ".join(f"{name} {arguments[:200]}" for name, arguments in _calls(body, 200))
+            done = "; ".join(f"{name} {arguments[:200]}" for name, arguments in _format_calls(body, 200))
             said = f"{text} [{done}]".strip() if done else text
             return f"did: {said}"[:_FALLBACK_TURN_CHARS] if said else ""
         case _:
             return f"{row.role.value} said: {text}"[:_FALLBACK_TURN_CHARS]
 
 
-def _calls(body: Mapping[str, Any], chars_max: int) -> Iterator[tuple[str, str]]:
+def _format_calls(body: Mapping[str, Any], chars_max: int) -> Iterator[tuple[str, str]]:
     for call in body.get("tool_calls") or ():
         function = call.get("function", {})
-        yield str(function.get("name")), _cut(str(function.get("arguments")), chars_max, _ARGUMENTS_HEAD, 0)
+        yield str(function.get("name")), _cut_middle(str(function.get("arguments")), chars_max, _ARGUMENTS_HEAD, 0)
 
 
-def _cut(text: str, chars_max: int, head: int, tail: int) -> str:
+def _cut_middle(text: str, chars_max: int, head: int, tail: int) -> str:
     if len(text) <= chars_max:
         return text
     return f"{text[:head]}\n[… {len(text) - head - tail} characters left out …]\n{text[len(text) - tail :]}"
 
 
-def _text(content: object) -> str:
+def _content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

@@ -1,8 +1,8 @@
 """The ways of making conversations shorter, as plugs: the setting ``compression.compactor`` names one.
 
 A compactor chooses which rows a summary stands for, and what a model is asked about them. It does not write the row:
-``compaction.compaction_body`` does, so that every worker shows the same rows of it. ``checked`` refuses a choice that
-would touch the rows at the end or part a call from its result, and sees to it that the newest request stays.
+``compaction.compaction_body`` does, so that every worker shows the same rows of it. ``check_plan`` refuses a choice
+that would touch the rows at the end or part a call from its result, and sees to it that the newest request stays.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Protocol, runtime_checkable
 from hermes_worker.agent.prompt.compaction import (
     PROTECTED,
     CompactionPlan,
-    Protected,
-    asked_in,
+    ProtectedRows,
     asks_for_tools,
-    fallback_summary,
-    images_of,
+    build_summary_request,
+    find_newest_request,
+    image_parts,
     plan_compaction,
     plan_pruning,
-    summary_request,
+    write_fallback_summary,
 )
-from hermes_worker.agent.prompt.todo_notes import todo_notes
-from hermes_worker.core.compactions import is_compaction, visible
+from hermes_worker.agent.prompt.todo_notes import render_todo_notes
+from hermes_worker.core.compactions import is_compaction, select_visible
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.extension import CompactorDeclaration, Extension
 
@@ -64,7 +64,7 @@ class ResultPruner(Protocol):
 class SummaryCompactor:
     """A model writes handover notes of the older part (``compaction``)."""
 
-    protected: Protected = PROTECTED
+    protected: ProtectedRows = PROTECTED
 
     def plan(self, rows: Sequence[Message], *, trigger: int) -> CompactionPlan | None:
         return plan_compaction(rows, trigger=trigger, protected=self.protected)
@@ -73,16 +73,16 @@ class SummaryCompactor:
         return plan_pruning(rows, over=over, trigger=trigger, protected=self.protected)
 
     def question(self, plan: CompactionPlan, *, chars_max: int) -> Sequence[str] | None:
-        return summary_request(plan, chars_max=chars_max)
+        return build_summary_request(plan, chars_max=chars_max)
 
     def notes(self, plan: CompactionPlan) -> str:
-        return fallback_summary(plan)
+        return write_fallback_summary(plan)
 
 
 SUMMARY = SummaryCompactor()
 
 
-def checked(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
+def check_plan(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
     """``plan`` with the newest request as it stands in ``rows``, and with the agent's to-do list. Raises ``ValueError``
     that says what would be lost.
     """
@@ -98,20 +98,20 @@ def checked(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
         raise ValueError("it parts a call from its result")
     if tail[0].role is not Role.ASSISTANT or (head and head[-1].role is Role.USER):
         raise ValueError("the summary speaks as the user does, so a row of the assistant comes before and after it")
-    if len(head) + 1 + len(tail) >= len(visible(rows)):
+    if len(head) + 1 + len(tail) >= len(select_visible(rows)):
         raise ValueError("it makes nothing shorter")
-    asked, position = asked_in(left)
+    asked, position = find_newest_request(left)
     return replace(
         plan,
         asked=asked,
         is_asked_later=position >= len(head) + len(gone),
         is_answered=left[-1].role is Role.ASSISTANT and not asks_for_tools(left[-1]),
-        asked_images=images_of(left[position]) if position >= 0 else (),
-        todos=todo_notes(left, through=plan.through),
+        asked_images=image_parts(left[position]) if position >= 0 else (),
+        todos=render_todo_notes(left, through=plan.through),
     )
 
 
-def checked_pruning(through: int, rows: Sequence[Message]) -> int:
+def check_pruning(through: int, rows: Sequence[Message]) -> int:
     """Return ``through`` if it touches none of the rows at the end. Raises ``ValueError``."""
     left = [row.seq for row in rows if not is_compaction(row)]
     if not 0 < through <= len(rows) or sum(seq > through for seq in left) < TAIL_ROWS_MIN:
@@ -123,10 +123,14 @@ EXTENSION = Extension(
     name="compaction",
     version="1",
     summary="The built-in way to make long conversations shorter",
-    compactors=(CompactorDeclaration(name="summary", implementation="hermes_worker.agent.prompt.compactors:built_in"),),
+    compactors=(
+        CompactorDeclaration(
+            name="summary", implementation="hermes_worker.agent.prompt.compactors:get_builtin_compactor"
+        ),
+    ),
 )
 
 
-def built_in(values: object) -> Compactor:
+def get_builtin_compactor(values: object) -> Compactor:
     """The compactor ``summary``, which has no settings."""
     return SUMMARY

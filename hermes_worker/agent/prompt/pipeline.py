@@ -1,10 +1,10 @@
 """Turn the rows of a transcript into the messages of a request.
 
-``prepare`` is called before every model call. Our own rows are canonical JSON, and the state machine sees to it that
-every call has its result, so the usual history is passed on row by row without being parsed: roles and counts are
+``build_messages`` is called before every model call. Our own rows are canonical JSON, and the state machine sees to it
+that every call has its result, so the usual history is passed on row by row without being parsed: roles and counts are
 compared, assistant rows are translated once and remembered. Whatever is not as it should be (a history that a client
-handed in, a turn that failed between two messages of its user) goes through ``repaired``, a chain of pure functions
-over plain rows.
+handed in, a turn that failed between two messages of its user) goes through ``repair_messages``, a chain of pure
+functions over plain rows.
 
 Both ways use the same translation of a row, so a row that needs no repair has the same bytes in either: when a history
 turns from one way to the other, only what is new differs (invariant I7). For the same reason nothing here looks at the
@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from hermes_worker.core.call_ids import mistral_id
+from hermes_worker.core.call_ids import to_mistral_id
 from hermes_worker.core.messages import THINKER_FIELD, Message, Role, canonical_json
+from hermes_worker.core.model_capabilities import STANDARD, UNSIGNED, WireNeeds
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
-from hermes_worker.core.traits import STANDARD, UNSIGNED, WireNeeds
 
 Row = Mapping[str, Any]
 """A message in chat-completions form. Functions here return new rows and change none."""
@@ -37,28 +37,28 @@ DAMAGED = "[The arguments of this call were damaged and are shown as {}. It did 
 NAMELESS_CALL = "invalid_tool_call"
 
 
-def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
+def build_messages(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
     """Build the messages of a request, as canonical JSON. ``rows`` are in order and hold no system prompt of ours.
 
     Raises ``ValueError`` when a row that has to be parsed is not a JSON object.
     """
     if not _is_well_ordered(rows):
-        return repaired(rows, needs)
-    translate, assistant = _translation(needs), Role.ASSISTANT
+        return repair_messages(rows, needs)
+    translate, assistant = _build_translation(needs), Role.ASSISTANT
     answers = Role.TOOL if needs.takes_short_ids_only else assistant
     bodies = [
         translate(row.body) if row.role is assistant or row.role is answers or _SIDECAR in row.body else row.body
         for row in rows  # (a hot loop: it goes over every row of every request)
     ]
     if None in bodies:
-        return repaired(rows, needs)
+        return repair_messages(rows, needs)
     return cast(list[str], bodies)
 
 
-def repaired(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
+def repair_messages(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
     """Build the messages of any history, however odd, at the price of parsing it."""
-    settled = pair_results(repair_roles(mend_arguments(_parsed(row.body) for row in rows)))
-    return [canonical_json(translated(row, needs)) for row in drop_thinking_only(settled)]
+    settled = pair_results(repair_roles(mend_arguments(_parse_row(row.body) for row in rows)))
+    return [canonical_json(translate_row(row, needs)) for row in drop_thinking_only(settled)]
 
 
 def import_history(history: Iterable[object]) -> list[str]:
@@ -67,9 +67,9 @@ def import_history(history: Iterable[object]) -> list[str]:
     Rows without a known role are left out, private fields are removed, surrounding white space goes, and the sequence
     is put right as far as it can be. Raises ``ValueError`` for numbers that JSON does not have.
     """
-    rows = (_imported(row) for row in history if isinstance(row, Mapping) and _role(row) in ROLES)
+    rows = (_import_row(row) for row in history if isinstance(row, Mapping) and _role(row) in ROLES)
     settled = pair_results(repair_roles(mend_arguments(rows)))
-    return [canonical_json(_with_stored_calls(row)) for row in settled]
+    return [canonical_json(_normalize_stored_calls(row)) for row in settled]
 
 
 # ------------------------------------------------------------------------------------------------------ the quick way
@@ -105,17 +105,17 @@ def _is_well_ordered(rows: Sequence[Message]) -> bool:
 
 
 @cache
-def _translation(needs: WireNeeds) -> Callable[[str], str | None]:
+def _build_translation(needs: WireNeeds) -> Callable[[str], str | None]:
     """Build the translation of assistant rows for one kind of endpoint; it returns ``None`` for a row whose neighbours
     have to be looked at. It caches: a row is the same on every call, and a worker sees the same session again and
     again.
     """
-    remembered = lru_cache(maxsize=4_096)(lambda body: _translated_body(body, needs))
+    remembered = lru_cache(maxsize=4_096)(lambda body: _translate_body(body, needs))
 
     def translate(body: str) -> str | None:
         if not needs.echoes_reasoning and not needs.takes_short_ids_only and _is_plain(body):
             return body
-        return remembered(body) if len(body) <= _REMEMBERED_CHARS_MAX else _translated_body(body, needs)
+        return remembered(body) if len(body) <= _REMEMBERED_CHARS_MAX else _translate_body(body, needs)
 
     return translate
 
@@ -129,14 +129,14 @@ _REMEMBERED_CHARS_MAX = 32_768
 """Larger rows are translated each time, so that the cache stays small."""
 
 
-def _translated_body(body: str, needs: WireNeeds) -> str | None:
-    row = _parsed(body)
+def _translate_body(body: str, needs: WireNeeds) -> str | None:
+    row = _parse_row(body)
     if _is_thinking_only(row) or any(_is_damaged(call) for call in _calls(row)):
         return None
-    return canonical_json(translated(row, needs))
+    return canonical_json(translate_row(row, needs))
 
 
-def _parsed(body: str) -> dict[str, Any]:
+def _parse_row(body: str) -> dict[str, Any]:
     row = json.loads(body)
     if not isinstance(row, dict):
         raise ValueError(f"a message must be a JSON object, not {type(row).__name__}")
@@ -148,7 +148,7 @@ def _parsed(body: str) -> dict[str, Any]:
 _NEVER_SENT = frozenset({"reasoning", "finish_reason", "tool_name", "effect_disposition", "timestamp", "api_content"})
 
 
-def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
+def translate_row(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
     """A row as the endpoint takes it: the sidecar text instead of the shown one, reasoning as it is wanted, canonical
     arguments, no private fields.
     """
@@ -165,16 +165,16 @@ def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
         sent.pop("anthropic_issuer", None)
     if row.get("role") == "assistant":
         _set_or_remove(
-            sent, "reasoning_content", reasoning_echo(row, needs.thinker) if needs.echoes_reasoning else None
+            sent, "reasoning_content", find_reasoning_echo(row, needs.thinker) if needs.echoes_reasoning else None
         )
         if "tool_calls" in row:
-            _set_or_remove(sent, "tool_calls", _sent_calls(row, needs) or None)
+            _set_or_remove(sent, "tool_calls", _translate_calls(row, needs) or None)
     elif needs.takes_short_ids_only and row.get("role") == "tool":
-        sent["tool_call_id"] = mistral_id(_answers(row))
+        sent["tool_call_id"] = to_mistral_id(_answered_call_id(row))
     return sent
 
 
-def reasoning_echo(row: Row, thinker: str = "") -> str:
+def find_reasoning_echo(row: Row, thinker: str = "") -> str:
     """The ``reasoning_content`` of an assistant row for an endpoint that insists on it: what its own model, which is
     ``thinker``, thought in it.
 
@@ -197,9 +197,9 @@ def _set_or_remove(row: dict[str, Any], key: str, value: object) -> None:
         row[key] = value
 
 
-def _sent_calls(row: Row, needs: WireNeeds) -> list[dict[str, Any]]:
+def _translate_calls(row: Row, needs: WireNeeds) -> list[dict[str, Any]]:
     calls = _calls(row)
-    sent = [_sent_call(call, needs) for call in calls]
+    sent = [_translate_call(call, needs) for call in calls]
     if needs.insists_on_signature and sent and not any("extra_content" in call for call in sent):
         sent[0]["extra_content"] = _UNSIGNED
     return sent
@@ -208,12 +208,12 @@ def _sent_calls(row: Row, needs: WireNeeds) -> list[dict[str, Any]]:
 _UNSIGNED = {"google": {"thought_signature": UNSIGNED}}
 
 
-def _sent_call(call: Row, needs: WireNeeds) -> dict[str, Any]:
+def _translate_call(call: Row, needs: WireNeeds) -> dict[str, Any]:
     function = _function(call)
     assessed = assess_arguments(function.get("arguments"))
     arguments = assessed.arguments if assessed.outcome is ArgumentsOutcome.OK else "{}"
     sent: dict[str, Any] = {
-        "id": mistral_id(_call_id(call)) if needs.takes_short_ids_only else _call_id(call),
+        "id": to_mistral_id(_call_id(call)) if needs.takes_short_ids_only else _call_id(call),
         "type": "function",
         "function": {"name": _call_name(call), "arguments": arguments},
     }
@@ -260,22 +260,22 @@ def _call_ids(call: Row) -> set[str]:
 
 def mend_arguments(rows: Iterable[Row]) -> list[Row]:
     """Replace arguments that cannot be read by ``{}``, and say so in the result of their call; one is added if there is
-    none. Arguments that only need noise removed are left for ``translated``: such a call has run.
+    none. Arguments that only need noise removed are left for ``translate_row``: such a call has run.
     """
     mended: list[Row] = []
     unmarked: list[str] = []
     for row in rows:
         if row.get("role") == "tool":
-            call_id = _answers(row)
+            call_id = _answered_call_id(row)
             if call_id in unmarked:
                 unmarked.remove(call_id)
-                row = {**row, "content": _marked(row.get("content"))}
+                row = {**row, "content": _mark_damaged(row.get("content"))}
             mended.append(row)
             continue
-        mended.extend(_result(call_id, DAMAGED) for call_id in unmarked)
+        mended.extend(_build_result(call_id, DAMAGED) for call_id in unmarked)
         unmarked = [_call_id(call) for call in _calls(row) if _is_damaged(call)]
-        mended.append(_with_mended_calls(row) if unmarked else row)
-    mended.extend(_result(call_id, DAMAGED) for call_id in unmarked)
+        mended.append(_mend_calls(row) if unmarked else row)
+    mended.extend(_build_result(call_id, DAMAGED) for call_id in unmarked)
     return mended
 
 
@@ -283,7 +283,7 @@ def _is_damaged(call: Row) -> bool:
     return assess_arguments(_function(call).get("arguments")).outcome is not ArgumentsOutcome.OK
 
 
-def _with_mended_calls(row: Row) -> Row:
+def _mend_calls(row: Row) -> Row:
     calls = [
         {**call, "function": {**_function(call), "arguments": "{}"}} if _is_damaged(call) else call
         for call in _calls(row)
@@ -291,18 +291,18 @@ def _with_mended_calls(row: Row) -> Row:
     return {**row, "tool_calls": calls}
 
 
-def _marked(content: object) -> str:
+def _mark_damaged(content: object) -> str:
     if not content:
         return DAMAGED
     text = content if isinstance(content, str) else canonical_json(content)
     return text if text.startswith(DAMAGED) else f"{DAMAGED}\n{text}"
 
 
-def _result(call_id: str, content: str) -> Row:
+def _build_result(call_id: str, content: str) -> Row:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def _answers(row: Row) -> str:
+def _answered_call_id(row: Row) -> str:
     """The id of the call that a result answers, as the row names it."""
     named = row.get("tool_call_id")
     return named.strip() if isinstance(named, str) else ""
@@ -324,7 +324,7 @@ def _merge_assistants(rows: Iterable[Row]) -> list[Row]:
     merged: list[Row] = []
     for row in rows:
         if merged and _may_merge(merged[-1], row):
-            merged[-1] = _one_assistant(merged[-1], row)
+            merged[-1] = _merge_two_assistants(merged[-1], row)
         else:
             merged.append(row)
     return merged
@@ -341,19 +341,19 @@ def _is_interim(row: Row) -> bool:
     return has_items or row.get("finish_reason") == "incomplete"
 
 
-def _one_assistant(first: Row, second: Row) -> Row:
+def _merge_two_assistants(first: Row, second: Row) -> Row:
     if first.get("finish_reason") in ("verification_required", "verify_hook_continue"):
         return second
     both = dict(first)
     if calls := [*_calls(first), *_calls(second)]:
         both["tool_calls"] = calls
-    both["content"] = _joined(first.get("content"), second.get("content"))
+    both["content"] = _join_contents(first.get("content"), second.get("content"))
     if not first.get("reasoning_content") and second.get("reasoning_content"):
         both["reasoning_content"] = second["reasoning_content"]
     return both
 
 
-def _joined(first: object, second: object) -> object:
+def _join_contents(first: object, second: object) -> object:
     if isinstance(first, str) and isinstance(second, str):
         return "\n".join(part for part in (first.strip(), second.strip()) if part)
     if first and second:
@@ -366,7 +366,7 @@ def _drop_stray_results(rows: Iterable[Row]) -> list[Row]:
     awaited: list[set[str]] = []
     for row in rows:
         if row.get("role") == "tool":
-            answered = next((ids for ids in awaited if _answers(row) in ids), None)
+            answered = next((ids for ids in awaited if _answered_call_id(row) in ids), None)
             if answered is None:
                 continue
             awaited.remove(answered)
@@ -384,13 +384,13 @@ def _merge_users(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         is_second = bool(merged) and merged[-1].get("role") == row.get("role") == "user"
         if is_second and isinstance(merged[-1].get("content"), str) and isinstance(row.get("content"), str):
-            merged[-1] = _one_user(merged[-1], row)
+            merged[-1] = _merge_two_users(merged[-1], row)
         else:
             merged.append(row)
     return merged
 
 
-def _one_user(first: Row, second: Row) -> Row:
+def _merge_two_users(first: Row, second: Row) -> Row:
     both = {key: value for key, value in first.items() if key != "api_content"}
     both["content"] = "\n\n".join(part for part in (first["content"], second["content"]) if part)
     return both
@@ -411,16 +411,16 @@ def pair_results(rows: Iterable[Row]) -> list[Row]:
         if _role(row) not in ROLES:
             continue
         if row.get("role") == "tool":
-            call_id = next((call_id for call_id, names in awaited.items() if _answers(row) in names), None)
+            call_id = next((call_id for call_id, names in awaited.items() if _answered_call_id(row) in names), None)
             if call_id is not None:
                 del awaited[call_id]
                 paired.append({**row, "tool_call_id": call_id})
             continue
-        paired.extend(_result(call_id, UNAVAILABLE) for call_id in awaited)
-        row = _with_distinct_calls(row) if row.get("role") == "assistant" else row
+        paired.extend(_build_result(call_id, UNAVAILABLE) for call_id in awaited)
+        row = _make_calls_distinct(row) if row.get("role") == "assistant" else row
         awaited = {_call_id(call): _call_ids(call) for call in _calls(row)} if row.get("role") == "assistant" else {}
         paired.append(row)
-    paired.extend(_result(call_id, UNAVAILABLE) for call_id in awaited)
+    paired.extend(_build_result(call_id, UNAVAILABLE) for call_id in awaited)
     return paired
 
 
@@ -429,17 +429,17 @@ def _role(row: Row) -> str:
     return role if isinstance(role, str) else ""
 
 
-def _with_distinct_calls(row: Row) -> Row:
+def _make_calls_distinct(row: Row) -> Row:
     if "tool_calls" not in row:
         return row
     distinct: dict[str, Row] = {}
     for call in _calls(row):
-        distinct.setdefault(_call_id(call), _named(call))
+        distinct.setdefault(_call_id(call), _normalize_call_name(call))
     rest = {key: value for key, value in row.items() if key != "tool_calls"}
     return {**rest, "tool_calls": list(distinct.values())} if distinct else rest
 
 
-def _named(call: Row) -> Row:
+def _normalize_call_name(call: Row) -> Row:
     name = _call_name(call)
     return call if _function(call).get("name") == name else {**call, "function": {**_function(call), "name": name}}
 
@@ -458,7 +458,7 @@ def drop_thinking_only(rows: Iterable[Row]) -> list[Row]:
             has_dropped = True
             continue
         if has_dropped and kept and kept[-1].get("role") == row.get("role") == "user":
-            kept[-1] = {**kept[-1], "content": _both_contents(kept[-1].get("content"), row.get("content"))}
+            kept[-1] = {**kept[-1], "content": _join_as_parts(kept[-1].get("content"), row.get("content"))}
         else:
             kept.append(row)
         has_dropped = False
@@ -501,7 +501,7 @@ def _type(part: object) -> object:
     return part.get("type") if isinstance(part, Mapping) else None
 
 
-def _both_contents(first: object, second: object) -> object:
+def _join_as_parts(first: object, second: object) -> object:
     if isinstance(first, str) and isinstance(second, str):
         return "\n\n".join(part for part in (first, second) if part)
     return [*_parts(first), *_parts(second)]
@@ -519,19 +519,19 @@ def _parts(content: object) -> Iterator[object]:
 _TEXT_FIELDS = {"assistant": ("reasoning", "reasoning_content"), "tool": ("tool_call_id",)}
 
 
-def _imported(row: Row) -> Row:
-    role, content = _role(row), _imported_content(row.get("content"))
+def _import_row(row: Row) -> Row:
+    role, content = _role(row), _import_content(row.get("content"))
     texts = {key: row[key] for key in _TEXT_FIELDS.get(role, ("name",)) if isinstance(row.get(key), str)}
     if role == "assistant" and (calls := _calls(row)):
         return {"role": role, "content": content, "tool_calls": calls, **texts}
     return {"role": role, "content": "" if content is None else content, **texts}
 
 
-def _with_stored_calls(row: Row) -> Row:
-    return {**row, "tool_calls": [_sent_call(call, STANDARD) for call in _calls(row)]} if _calls(row) else row
+def _normalize_stored_calls(row: Row) -> Row:
+    return {**row, "tool_calls": [_translate_call(call, STANDARD) for call in _calls(row)]} if _calls(row) else row
 
 
-def _imported_content(content: object) -> object:
+def _import_content(content: object) -> object:
     if content is None or isinstance(content, list):
         return content
     return content.strip() if isinstance(content, str) else canonical_json(content)

@@ -22,35 +22,35 @@ _RULES: Final = ".cursor/rules"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _ProjectFileKind:
     names: tuple[str, ...]
     """Names in order; the first that exists is read."""
     has_front_matter: bool = False
 
 
 _KINDS: Final = (
-    _Kind((".hermes.md", "HERMES.md"), has_front_matter=True),
-    _Kind(("AGENTS.md", "agents.md")),
-    _Kind(("CLAUDE.md", "claude.md")),
+    _ProjectFileKind((".hermes.md", "HERMES.md"), has_front_matter=True),
+    _ProjectFileKind(("AGENTS.md", "agents.md")),
+    _ProjectFileKind(("CLAUDE.md", "claude.md")),
 )
 NAMES: Final = (*(name for kind in _KINDS for name in kind.names), ".cursorrules")
 
 
-def project_files(workspace: Workspace) -> tuple[ContextFile, ...]:
+def read_project_files(workspace: Workspace) -> tuple[ContextFile, ...]:
     """The files of the project that are written for agents; empty when there are none. Raises ``WorkspaceAway`` when
     the workspace cannot be read now. A file that cannot be read is left out.
     """
-    top = _names_in(workspace, workspace.root)
+    top = _list_names(workspace, workspace.root)
     for kind in _KINDS:
         for name in (name for name in kind.names if name in top):
-            text = _text(workspace, name)
-            body = without_front_matter(text) if kind.has_front_matter else text
+            text = _read_text(workspace, name)
+            body = strip_front_matter(text) if kind.has_front_matter else text
             if body:
                 return (ContextFile(name=name, text=body),)
-    return tuple(_cursor_rules(workspace, top))
+    return tuple(_read_cursor_rules(workspace, top))
 
 
-def without_front_matter(text: str) -> str:
+def strip_front_matter(text: str) -> str:
     """``text`` without the YAML between two lines of dashes at its beginning; the whole text where nothing follows
     that.
     """
@@ -61,18 +61,18 @@ def without_front_matter(text: str) -> str:
     return body or text
 
 
-def _cursor_rules(workspace: Workspace, top: frozenset[str]) -> Iterator[ContextFile]:
-    if ".cursorrules" in top and (text := _text(workspace, ".cursorrules")):
+def _read_cursor_rules(workspace: Workspace, top: frozenset[str]) -> Iterator[ContextFile]:
+    if ".cursorrules" in top and (text := _read_text(workspace, ".cursorrules")):
         yield ContextFile(name=".cursorrules", text=text)
     if ".cursor" not in top:
         return
-    names = sorted(name for name in _names_in(workspace, _RULES) if name.endswith(".mdc"))
+    names = sorted(name for name in _list_names(workspace, _RULES) if name.endswith(".mdc"))
     for name in names[:_RULES_MAX]:
-        if text := _text(workspace, f"{_RULES}/{name}"):
+        if text := _read_text(workspace, f"{_RULES}/{name}"):
             yield ContextFile(name=f"{_RULES}/{name}", text=text)
 
 
-def _names_in(workspace: Workspace, folder: str) -> frozenset[str]:
+def _list_names(workspace: Workspace, folder: str) -> frozenset[str]:
     try:
         return frozenset(name.rstrip("/") for name in workspace.entries(folder))
     except WorkspaceAway:
@@ -81,7 +81,7 @@ def _names_in(workspace: Workspace, folder: str) -> frozenset[str]:
         return frozenset()
 
 
-def _text(workspace: Workspace, name: str) -> str:
+def _read_text(workspace: Workspace, name: str) -> str:
     """The text of a plain file; a link may lead out of the project, and is not followed."""
     path = str(PurePosixPath(workspace.root, name))
     try:

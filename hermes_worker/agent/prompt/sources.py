@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from hermes_worker.core.prompt_places import PromptPlace
 from hermes_worker.extension import ContextSourceDeclaration, Extension, SettingValue
-from hermes_worker.safety.origins import Origin, judge
+from hermes_worker.safety.origins import TextOrigin, judge_text
 
 BEFORE_CALLER = 300
 """A block of a lower order stands before the caller's instructions, the others behind them."""
@@ -44,7 +44,7 @@ class PromptBlock:
     order: int
 
 
-def block_of(declared: ContextSourceDeclaration, said: object) -> PromptBlock | None:
+def build_block(declared: ContextSourceDeclaration, said: object) -> PromptBlock | None:
     """The answer of a source as a block: bounded, under its title, and without what looks like an attack; ``None`` when
     it is empty. Raises ``TypeError`` for an answer that is no text.
     """
@@ -58,18 +58,18 @@ def block_of(declared: ContextSourceDeclaration, said: object) -> PromptBlock | 
     if declared.is_pure:
         return PromptBlock(text=text, order=declared.order)
     title = " ".join((declared.title or declared.name).split())
-    text = judge(text, Origin.CONTEXT_SOURCE).text
-    return PromptBlock(text=f"# {title}\n{shortened(text, declared.chars_max)}", order=declared.order)
+    text = judge_text(text, TextOrigin.CONTEXT_SOURCE).text
+    return PromptBlock(text=f"# {title}\n{shorten_text(text, declared.chars_max)}", order=declared.order)
 
 
-def place_of(block: PromptBlock) -> PromptPlace:
+def find_place(block: PromptBlock) -> PromptPlace:
     """The place of a block in the prompt."""
     if block.order < BEFORE_CALLER:
         return PromptPlace.ENVIRONMENT
     return PromptPlace.SOURCES if block.order < WITH_MEMORY else PromptPlace.PROVIDER
 
 
-def shortened(text: str, chars_max: int) -> str:
+def shorten_text(text: str, chars_max: int) -> str:
     """The first 70 % and the last 20 % of the allowed characters, with a line between that says what is missing; a text
     that fits stays whole.
     """
@@ -100,12 +100,12 @@ _SOURCE_GUIDANCE = {
 }
 
 
-def origin(facts: ContextFacts) -> str:
+def describe_origin(facts: ContextFacts) -> str:
     """The block for a run without a watcher: no person can be asked. Empty for other runs."""
     return _SOURCE_GUIDANCE.get(facts.source, "")
 
 
-def workspace(facts: ContextFacts) -> str:
+def describe_workspace_of(facts: ContextFacts) -> str:
     """The block that says in which directory the tools act."""
     if not facts.workspace:
         return ""
@@ -128,10 +128,13 @@ EXTENSION = Extension(
     summary="What every system prompt says about the run and its workspace",
     context_sources=(
         ContextSourceDeclaration(
-            name="origin", implementation="hermes_worker.agent.prompt.sources:origin", order=100, is_pure=True
+            name="origin", implementation="hermes_worker.agent.prompt.sources:describe_origin", order=100, is_pure=True
         ),
         ContextSourceDeclaration(
-            name="workspace", implementation="hermes_worker.agent.prompt.sources:workspace", order=200, is_pure=True
+            name="workspace",
+            implementation="hermes_worker.agent.prompt.sources:describe_workspace_of",
+            order=200,
+            is_pure=True,
         ),
     ),
 )

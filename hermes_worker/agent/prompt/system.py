@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 
-from hermes_worker.agent.prompt.sources import PromptBlock, place_of, shortened
-from hermes_worker.core.families import traits_of
-from hermes_worker.core.prompt_places import Assembled, PromptPlace, assembled
-from hermes_worker.safety.origins import Origin, judge
+from hermes_worker.agent.prompt.sources import PromptBlock, find_place, shorten_text
+from hermes_worker.core.model_families import find_traits
+from hermes_worker.core.prompt_places import AssembledPrompt, PromptPlace, join_sections
+from hermes_worker.safety.origins import TextOrigin, judge_text
 
 CONTEXT_CHARS_MIN, CONTEXT_CHARS_MAX = 20_000, 500_000
 """Bounds of the characters that a project's file may take, whatever the model's window."""
@@ -68,25 +68,27 @@ OPEN_PLACES = (PromptPlace.SKILLS, PromptPlace.PROJECT, PromptPlace.MEMORY, Prom
 
 def build_system_prompt(parts: PromptParts) -> str:
     """The text of the session's system row."""
-    return assembled_prompt(parts).text
+    return assemble_prompt(parts).text
 
 
-def assembled_prompt(parts: PromptParts) -> Assembled:
+def assemble_prompt(parts: PromptParts) -> AssembledPrompt:
     """The system prompt with the positions of the gaps that are filled later."""
     still_open = OPEN_PLACES if not parts.context_files else set(OPEN_PLACES) - {PromptPlace.PROJECT}
-    return assembled(_sections(parts), still_open)
+    return join_sections(_sections(parts), still_open)
 
 
-def is_for(prompt: str, *, model: str, provider: str) -> bool:
+def names_model(prompt: str, *, model: str, provider: str) -> bool:
     """Whether a stored prompt names this model and provider, so that it can be used again as it is."""
-    return _last_named(prompt, "Model") == model.strip() and _last_named(prompt, "Provider") == provider.strip()
+    return (
+        _find_last_value(prompt, "Model") == model.strip() and _find_last_value(prompt, "Provider") == provider.strip()
+    )
 
 
-def renamed(prompt: str, *, model: str, provider: str) -> str:
+def rename_model(prompt: str, *, model: str, provider: str) -> str:
     """The prompt with the names of the model and provider that answer now, for the duration of a fallback. Never
     stored.
     """
-    return _with_last_named(_with_last_named(prompt, "Model", model), "Provider", provider)
+    return _replace_last_value(_replace_last_value(prompt, "Model", model), "Provider", provider)
 
 
 def context_chars_max(window: int) -> int:
@@ -102,23 +104,23 @@ def _sections(parts: PromptParts) -> Iterator[tuple[PromptPlace, str]]:
     if parts.tools:
         yield from ((PromptPlace.WORKING, text) for text in _WORKING)
         yield from ((PromptPlace.TOOLS, text) for needed, text in _TOOL_GUIDANCE if needed & parts.tools)
-        if traits_of(parts.model).announces:
+        if find_traits(parts.model).announces:
             yield PromptPlace.FAMILY, ACT_DO_NOT_ANNOUNCE
     yield PromptPlace.CALLER, parts.instructions.strip()
-    yield PromptPlace.PROJECT, project_section(parts.context_files, parts.window)
-    yield from ((place_of(block), block.text) for block in parts.blocks)
-    yield PromptPlace.RUNTIME, _runtime(parts)
+    yield PromptPlace.PROJECT, render_project_section(parts.context_files, parts.window)
+    yield from ((find_place(block), block.text) for block in parts.blocks)
+    yield PromptPlace.RUNTIME, _runtime_section(parts)
 
 
-def project_section(files: Sequence[ContextFile], window: int) -> str:
+def render_project_section(files: Sequence[ContextFile], window: int) -> str:
     """The section of the project's files, for a model with this window (tokens); empty when there are none."""
     texts = "\n\n".join(_context_section(file, context_chars_max(window)) for file in files)
     return f"# Project context\n\n{texts}" if texts else ""
 
 
-def _runtime(parts: PromptParts) -> str:
+def _runtime_section(parts: PromptParts) -> str:
     day = f"Today: {_WEEKDAYS[parts.today.weekday()]}, {parts.today.isoformat()}"
-    return "\n".join((day, _named("Model", parts.model), _named("Provider", parts.provider)))
+    return "\n".join((day, _format_line("Model", parts.model), _format_line("Provider", parts.provider)))
 
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -130,14 +132,14 @@ def _context_section(file: ContextFile, chars_max: int) -> str:
     out as a whole.
     """
     name = _one_line(file.name)
-    judged = judge(file.text.removeprefix("\ufeff").strip(), Origin.CONTEXT_FILE)
-    return f"## {name}\n{judged.text if judged.is_blocked else shortened(judged.text, chars_max)}"
+    judged = judge_text(file.text.removeprefix("\ufeff").strip(), TextOrigin.CONTEXT_FILE)
+    return f"## {name}\n{judged.text if judged.is_blocked else shorten_text(judged.text, chars_max)}"
 
 
 # ------------------------------------------------------------------------------------------------------ named values
 
 
-def _named(name: str, value: str) -> str:
+def _format_line(name: str, value: str) -> str:
     return f"{name}: {_one_line(value)}"
 
 
@@ -146,20 +148,20 @@ def _one_line(value: str) -> str:
     return " ".join(value.split())
 
 
-def _line(name: str) -> re.Pattern[str]:
+def _line_pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"^{name}: (.*)$", re.MULTILINE)
 
 
-def _last_named(prompt: str, name: str) -> str | None:
-    found = _line(name).findall(prompt)
+def _find_last_value(prompt: str, name: str) -> str | None:
+    found = _line_pattern(name).findall(prompt)
     return str(found[-1]) if found else None
 
 
-def _with_last_named(prompt: str, name: str, value: str) -> str:
-    matches = list(_line(name).finditer(prompt))
+def _replace_last_value(prompt: str, name: str, value: str) -> str:
+    matches = list(_line_pattern(name).finditer(prompt))
     if not matches:
         return prompt
-    return f"{prompt[: matches[-1].start()]}{_named(name, value)}{prompt[matches[-1].end() :]}"
+    return f"{prompt[: matches[-1].start()]}{_format_line(name, value)}{prompt[matches[-1].end() :]}"
 
 
 # ---------------------------------------------------------------------------------------------------------- guidance

@@ -11,37 +11,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hermes_worker.agent.tools.builtin import TODO_LIST, TodoStatus
-from hermes_worker.core.json_values import object_in, text_of
+from hermes_worker.core.json_values import parse_object, read_text
 from hermes_worker.core.messages import Message, Role
-from hermes_worker.core.pruning import calls_in
+from hermes_worker.core.pruning import list_calls
 
 _OPEN = {TodoStatus.PENDING.value: " ", TodoStatus.IN_PROGRESS.value: ">"}
 _ITEMS_MAX, _CONTENT_CHARS = 50, 400
 
 
-def todo_notes(rows: Sequence[Message], *, through: int) -> str:
+def render_todo_notes(rows: Sequence[Message], *, through: int) -> str:
     """The open items of the newest list; empty where there are none, or where a row behind ``through`` shows the
     list.
     """
-    calls = calls_in(rows)
+    calls = list_calls(rows)
     for row in reversed(rows):
         if row.role is not Role.TOOL:
             continue
         body = json.loads(row.body)
         if calls.get(str(body.get("tool_call_id")), ("", ""))[0] != TODO_LIST.name:
             continue
-        if (listed := _listed(body.get("content"))) is not None:
-            return "" if row.seq > through else _written(listed)
+        if (listed := _parse_items(body.get("content"))) is not None:
+            return "" if row.seq > through else _render_items(listed)
     return ""
 
 
-def _listed(content: object) -> Sequence[Mapping[str, Any]] | None:
+def _parse_items(content: object) -> Sequence[Mapping[str, Any]] | None:
     """The items of a result; ``None`` for a result that is no list, such as an error."""
-    items = object_in(text_of(content)).get("todos")
+    items = parse_object(read_text(content)).get("todos")
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else None
 
 
-def _written(items: Sequence[Mapping[str, Any]]) -> str:
+def _render_items(items: Sequence[Mapping[str, Any]]) -> str:
     lines = list(_lines(items))
     if not lines:
         return ""

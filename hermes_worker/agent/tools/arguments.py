@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes_worker.agent.tools.judging_time import Schema, bounded, spend
-from hermes_worker.core.recovery.repair import arguments_text, plain_json
+from hermes_worker.agent.tools.schema_time_limit import Schema, limit_judging, spend_step
+from hermes_worker.core.recovery.repair import dump_arguments, to_plain_json
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -43,20 +43,22 @@ def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     ``UnusableSchema``.
     """
     _require_usable(schema)
-    with bounded():
-        return _Coercion(schema).members(arguments, schema)
+    with limit_judging():
+        return _Coercion(schema).coerce_members(arguments, schema)
 
 
-def violations(value: object, schema: Schema, *, whole: str = _WHOLE) -> tuple[str, ...]:
+def find_violations(value: object, schema: Schema, *, whole: str = _WHOLE) -> tuple[str, ...]:
     """Sentences that say what is wrong with the arguments, or with another value that is called ``whole``; empty when
     it can be used. Raises ``UnusableSchema``.
     """
     _require_usable(schema)
-    from hermes_worker.agent.tools.json_schema import errors_of
+    from hermes_worker.agent.tools.json_schema import iterate_errors
 
-    with bounded():
-        errors = sorted(islice(errors_of(value, schema), _ERRORS_MAX), key=lambda error: error.validator != "required")
-        told = islice(_sentences(errors, whole), _SENTENCES_MAX + 1)
+    with limit_judging():
+        errors = sorted(
+            islice(iterate_errors(value, schema), _ERRORS_MAX), key=lambda error: error.validator != "required"
+        )
+        told = islice(_describe_errors(errors, whole), _SENTENCES_MAX + 1)
         found = [sentence[:_SENTENCE_CHARS_MAX] for sentence in told]
     if len(found) > _SENTENCES_MAX:
         return (*found[:_SENTENCES_MAX], "and more")
@@ -79,46 +81,46 @@ class _Coercion:
     def __init__(self, root: Schema) -> None:
         self._root = root
 
-    def members(self, value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    def coerce_members(self, value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
         properties = schema.get("properties", {})
         required = schema.get("required", ())
         coerced: dict[str, Any] = {}
         for name, member in value.items():
-            wanted = self._resolved(properties.get(name, True))
+            wanted = self._resolve_reference(properties.get(name, True))
             if name not in properties:
                 coerced[name] = member
             elif member is not None or name in required or _is_nullable(wanted):
-                coerced[name] = self._value(member, wanted)
+                coerced[name] = self._coerce_value(member, wanted)
         return coerced
 
-    def _value(self, value: Any, schema: Schema) -> Any:
-        spend()
+    def _coerce_value(self, value: Any, schema: Schema) -> Any:
+        spend_step()
         if value == "null" and _is_nullable(schema):
             return None
         for alternative in self._alternatives(schema):
             kind = alternative.get("type")
             if _is_kind(value, kind):
-                return self._inside(value, alternative)
-            converted = _COERCIONS.get(kind, _cannot)(value)
+                return self._coerce_inside(value, alternative)
+            converted = _COERCIONS.get(kind, _leave_unchanged)(value)
             if converted is not _UNCHANGED:
-                return self._inside(converted, alternative)
+                return self._coerce_inside(converted, alternative)
         return value
 
-    def _inside(self, value: Any, schema: Schema) -> Any:
+    def _coerce_inside(self, value: Any, schema: Schema) -> Any:
         if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-            items = self._resolved(schema["items"])
-            return [self._value(item, items) for item in value]
+            items = self._resolve_reference(schema["items"])
+            return [self._coerce_value(item, items) for item in value]
         if isinstance(value, dict) and "properties" in schema:
-            return self.members(value, schema)
+            return self.coerce_members(value, schema)
         return value
 
     def _alternatives(self, schema: Schema) -> Iterator[Schema]:
         """The types a value may have, each as a schema of one type, in the order to try them."""
-        spend()
+        spend_step()
         options = schema.get("anyOf") or schema.get("oneOf")
         if options:
             for option in options:
-                yield from self._alternatives(self._resolved(option))
+                yield from self._alternatives(self._resolve_reference(option))
             return
         kinds = schema.get("type")
         if isinstance(kinds, str) or kinds is None:
@@ -126,7 +128,7 @@ class _Coercion:
             return
         yield from ({**schema, "type": kind} for kind in kinds if kind != "null")
 
-    def _resolved(self, schema: Any) -> Schema:
+    def _resolve_reference(self, schema: Any) -> Schema:
         """The schema that ``schema`` refers to; one that allows anything for what cannot be followed."""
         for _ in range(_REFERENCES_MAX):
             if not isinstance(schema, Mapping):
@@ -134,10 +136,10 @@ class _Coercion:
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema
-            schema = self._target(reference)
+            schema = self._find_target(reference)
         return {}
 
-    def _target(self, reference: str) -> Any:
+    def _find_target(self, reference: str) -> Any:
         if not reference.startswith("#/"):
             return self._root if reference == "#" else None
         found: Any = self._root
@@ -168,12 +170,12 @@ def _to_boolean(value: Any) -> Any:
 
 
 def _to_object(value: Any) -> Any:
-    return _parsed(value, dict)
+    return _parse_as(value, dict)
 
 
 def _to_array(value: Any) -> Any:
     """JSON text of a list, or the one element that was meant."""
-    parsed = _parsed(value, list)
+    parsed = _parse_as(value, list)
     if parsed is not _UNCHANGED:
         return parsed
     return _UNCHANGED if value is None else [value]
@@ -181,17 +183,17 @@ def _to_array(value: Any) -> Any:
 
 def _to_string(value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return arguments_text(value) if is_number else _UNCHANGED
+    return dump_arguments(value) if is_number else _UNCHANGED
 
 
-def _cannot(value: Any) -> Any:
+def _leave_unchanged(value: Any) -> Any:
     return _UNCHANGED
 
 
-def _parsed(value: Any, kind: type) -> Any:
+def _parse_as(value: Any, kind: type) -> Any:
     if not isinstance(value, str):
         return _UNCHANGED
-    text = plain_json(value)
+    text = to_plain_json(value)
     parsed = _UNCHANGED if text is None else json.loads(text)
     return parsed if isinstance(parsed, kind) else _UNCHANGED
 
@@ -209,28 +211,28 @@ _COERCIONS: Final[Mapping[object, Callable[[Any], Any]]] = {
 # --- sentences ---
 
 
-def _sentences(errors: Iterable[ValidationError], whole: str) -> Iterator[str]:
+def _describe_errors(errors: Iterable[ValidationError], whole: str) -> Iterator[str]:
     for error in errors:
-        yield from _told(error, list(error.absolute_path), whole)
+        yield from _describe_error(error, list(error.absolute_path), whole)
 
 
-def _told(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
+def _describe_error(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
     """Sentences about one error. ``path`` leads to the value from the arguments, while an error inside of an
     alternative knows a part of it only.
     """
-    *outer, name = _places(path) or [""]
+    *outer, name = _format_places(path) or [""]
     within = "".join(f"in {place!r}: " for place in outer)
     if error.validator == "required":
         inside = f"in {name!r}: " if name else ""
-        yield f"{within}{inside}{_missing(error)}"
+        yield f"{within}{inside}{_describe_missing(error)}"
     elif error.validator in ("anyOf", "oneOf") and error.context:
-        yield from _told_of_alternatives(error, path, whole)
+        yield from _describe_alternatives(error, path, whole)
     else:
         what = repr(name) if name else whole
-        yield f"{within}{what} {_wrong(error)}"
+        yield f"{within}{what} {_describe_wrong(error)}"
 
 
-def _places(path: Sequence[str | int]) -> list[str]:
+def _format_places(path: Sequence[str | int]) -> list[str]:
     """The path in words: ``["items", 1, "id"]`` is ``items[1]`` and in it ``id``."""
     places: list[str] = []
     for step in path:
@@ -241,7 +243,7 @@ def _places(path: Sequence[str | int]) -> list[str]:
     return places
 
 
-def _missing(error: ValidationError) -> str:
+def _describe_missing(error: ValidationError) -> str:
     given: Any = error.instance
     schema: Any = error.schema
     unknown = sorted(given.keys() - schema.get("properties", {}).keys())
@@ -249,7 +251,7 @@ def _missing(error: ValidationError) -> str:
     return f"{error.message!r} is required{instead}"
 
 
-def _told_of_alternatives(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
+def _describe_alternatives(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
     """Sentences by the first alternative that has the value's type; where none has, the sentence says which types are
     allowed.
     """
@@ -261,20 +263,20 @@ def _told_of_alternatives(error: ValidationError, path: list[str | int], whole: 
     fitting = next((found for number, found in alternatives.items() if number not in strangers), None)
     if fitting is not None:
         for inner in fitting:
-            yield from _told(inner, [*path, *inner.relative_path], whole)
+            yield from _describe_error(inner, [*path, *inner.relative_path], whole)
         return
-    *outer, name = _places(path) or [""]
+    *outer, name = _format_places(path) or [""]
     within = "".join(f"in {place!r}: " for place in outer)
-    kinds = dict.fromkeys(kind for inner in types for kind in _kinds(inner.validator_value))
+    kinds = dict.fromkeys(kind for inner in types for kind in _allowed_kinds(inner.validator_value))
     what = repr(name) if name else whole
     yield f"{within}{what} must be of type {' or '.join(kinds)}, not {_kind_of(error.instance)}"
 
 
-def _wrong(error: ValidationError) -> str:
+def _describe_wrong(error: ValidationError) -> str:
     wanted: Any = error.validator_value
     match error.validator:
         case "type":
-            kinds = [kind for kind in _kinds(wanted) if kind != "null"] or ["null"]
+            kinds = [kind for kind in _allowed_kinds(wanted) if kind != "null"] or ["null"]
             return f"must be of type {' or '.join(kinds)}, not {_kind_of(error.instance)}"
         case "enum":
             return f"must be one of {', '.join(map(repr, wanted))}"
@@ -308,7 +310,7 @@ def _wrong(error: ValidationError) -> str:
 _MEMBERS: Final = {"Length": "characters", "Items": "elements", "Properties": "members"}
 
 
-def _kinds(wanted: object) -> list[str]:
+def _allowed_kinds(wanted: object) -> list[str]:
     return [wanted] if isinstance(wanted, str) else [str(kind) for kind in wanted] if isinstance(wanted, list) else []
 
 

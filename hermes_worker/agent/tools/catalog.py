@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hermes_worker import installed
-from hermes_worker.agent.sourced import frozen_specs, spec_of
+from hermes_worker.agent.source_tools import frozen_specs, parse_definition
 from hermes_worker.core.client_tools import CLIENT_SOURCE
-from hermes_worker.core.deferred import BRIDGE_SOURCE, deferred_functions
+from hermes_worker.core.deferred_tools import BRIDGE_SOURCE, list_deferred_functions
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import (
@@ -26,7 +26,7 @@ from hermes_worker.extension import (
     ToolDeclaration,
     ToolSourceDeclaration,
     ToolSpec,
-    load,
+    load_reference,
 )
 from hermes_worker.features.mcp_servers.rules import is_row_source
 
@@ -44,7 +44,7 @@ class UnknownTool(HermesError):
     """No tool of this name is installed."""
 
 
-class Catalog:
+class ToolCatalog:
     """Tools by name. Every answer is computed once and then looked up; thread-safe.
 
     Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. A tool
@@ -66,7 +66,7 @@ class Catalog:
         for tool in tools:
             if tool.spec.name in self._declared:
                 raise ConfigurationError(f"two tools are named {tool.spec.name!r}")
-            self._declared[tool.spec.name] = tool if isinstance(tool, ToolDeclaration) else _at_hand(tool)
+            self._declared[tool.spec.name] = tool if isinstance(tool, ToolDeclaration) else _declare_tool(tool)
         self._own: dict[str, frozenset[str]] = {}
         for name, tool in self._declared.items():
             self._own[tool.spec.toolset] = self._own.get(tool.spec.toolset, frozenset()) | {name}
@@ -75,13 +75,13 @@ class Catalog:
         self._bundles = dict(bundles)
         self._services = services
         self._values = values
-        self._definitions = {name: _definition(tool) for name, tool in self._declared.items()}
+        self._definitions = {name: _render_definition(tool) for name, tool in self._declared.items()}
         self._resolved: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
         self._built: dict[str, Tool] = {}
         self._building = threading.Lock()
         self._sources = sources
         self._built_sources: dict[str, ToolSource] = {}
-        self._sessions: dict[str, Catalog] = {}
+        self._sessions: dict[str, ToolCatalog] = {}
 
     @property
     def names(self) -> frozenset[str]:
@@ -101,15 +101,17 @@ class Catalog:
 
     def spec(self, name: str) -> ToolSpec:
         """Raises ``UnknownTool``."""
-        return self._declaration(name).spec
+        return self._find_declaration(name).spec
 
     def get(self, name: str) -> Tool:
         """The tool itself, loaded and built the first time. Raises ``UnknownTool``, and ``ConfigurationError`` for one
         that cannot be built here."""
-        declared = self._declaration(name)
+        declared = self._find_declaration(name)
         with self._building:
             if name not in self._built:
-                self._built[name] = _built(declared, {**self._services, "values": self._values.get(name, _NOTHING)})
+                self._built[name] = _build_tool(
+                    declared, {**self._services, "values": self._values.get(name, _NOTHING)}
+                )
             return self._built[name]
 
     def source(self, name: str) -> ToolSource:
@@ -125,22 +127,22 @@ class Catalog:
                 self._built_sources[name] = make()
             return self._built_sources[name]
 
-    def for_session(self, tools: str) -> Catalog:
+    def for_session(self, tools: str) -> ToolCatalog:
         """The catalogue as a session with these stored definitions sees it: tools of tool sources are as they were when
         stored, whatever is offered or installed by now. Raises as ``sources.spec_of``.
         """
         found = self._sessions.get(tools)
         if found is None:
             frozen = {spec.name: (source, spec) for source, spec in frozen_specs(tools)}
-            found = SessionCatalog(self, frozen, deferred_functions(tools)) if frozen else self
+            found = SessionCatalog(self, frozen, list_deferred_functions(tools)) if frozen else self
             if len(self._sessions) >= _SESSIONS_MAX:
                 self._sessions.clear()
             self._sessions[tools] = found
         return found
 
-    def may_wait(self, names: Iterable[str]) -> frozenset[str]:
+    def deferrable_names(self, names: Iterable[str]) -> frozenset[str]:
         """Those of ``names`` that need not be shown to a model: tools that the product did not bring itself."""
-        return frozenset(name for name in names if not _is_of_product(self._declaration(name)))
+        return frozenset(name for name in names if not _is_of_product(self._find_declaration(name)))
 
     def load_all(self) -> None:
         """Build every tool, so that one that cannot be built is known before it is called. Raises
@@ -169,10 +171,10 @@ class Catalog:
         """
         wanted = sorted(set(names))
         for name in wanted:
-            self._declaration(name)
+            self._find_declaration(name)
         return tuple(self._definitions[name] for name in wanted)
 
-    def _declaration(self, name: str) -> ToolDeclaration:
+    def _find_declaration(self, name: str) -> ToolDeclaration:
         try:
             return self._declared[name]
         except KeyError:
@@ -205,12 +207,12 @@ class Catalog:
                 waiting.extend(self._bundles.get(toolset, ()))
 
 
-class SessionCatalog(Catalog):
+class SessionCatalog(ToolCatalog):
     """A catalogue with the tools of sources that a session has."""
 
     def __init__(
         self,
-        base: Catalog,
+        base: ToolCatalog,
         frozen: Mapping[str, tuple[str, ToolSpec]],
         deferred: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -234,48 +236,48 @@ class SessionCatalog(Catalog):
     def get(self, name: str) -> Tool:
         if name not in self._frozen:
             return self._base.get(name)
-        from hermes_worker.agent.tools.of_clients import ToolOfClient
+        from hermes_worker.agent.tools.client_tools import ClientToolRunner
         from hermes_worker.agent.tools.sources import SourcedTool
         from hermes_worker.agent.tools.tool_search import BridgeTool
 
         source, spec = self._frozen[name]
         if source == CLIENT_SOURCE:
-            return ToolOfClient(spec)
+            return ClientToolRunner(spec)
         if source == BRIDGE_SOURCE:
             return BridgeTool(spec, self._deferred)
         return SourcedTool(spec, self._base.source(source))
 
 
 @lru_cache(maxsize=4)
-def _declared_by(found: Installed) -> Catalog:
+def _catalog_of_declared(found: Installed) -> ToolCatalog:
     return catalog_of(found)
 
 
-def declared_catalog() -> Catalog:
+def declared_catalog() -> ToolCatalog:
     """The catalogue of the tools that are in force in this process, for code that describes tools and runs none."""
-    return _declared_by(installed.current())
+    return _catalog_of_declared(installed.get_installed())
 
 
 def has_tool_sources() -> bool:
     """Whether any extension that is in force brings a tool source."""
-    return bool(installed.current().tool_sources)
+    return bool(installed.get_installed().tool_sources)
 
 
-def catalog_with(definitions: Sequence[str]) -> Catalog:
+def catalog_with(definitions: Sequence[str]) -> ToolCatalog:
     """The catalogue in force with the tools of sources, by the definitions that workers stored. A tool whose name is
     taken by now, or whose source is not in force here, is left out.
     """
-    return _declared_with(installed.current(), tuple(definitions)) if definitions else declared_catalog()
+    return _catalog_of_sourced(installed.get_installed(), tuple(definitions)) if definitions else declared_catalog()
 
 
 @lru_cache(maxsize=64)
-def _declared_with(found: Installed, definitions: tuple[str, ...]) -> Catalog:
+def _catalog_of_sourced(found: Installed, definitions: tuple[str, ...]) -> ToolCatalog:
     sourced: dict[str, SourcedDeclaration] = {}
     for definition in definitions:
-        source, spec = spec_of(json.loads(definition))
+        source, spec = parse_definition(json.loads(definition))
         is_known = source in found.tool_sources or is_row_source(source)
         if is_known and spec.name not in found.tools and spec.name not in sourced:
-            sourced[spec.name] = SourcedDeclaration(spec=spec, implementation=_runs_elsewhere, definition=definition)
+            sourced[spec.name] = SourcedDeclaration(spec=spec, implementation=_refuse_to_load, definition=definition)
     rows = sorted({one.spec.toolset for one in sourced.values() if is_row_source(one.spec.toolset)})
     if rows:
         joined = {name: (*found.bundles.get(name, ()), *rows) for name in USUAL_BUNDLES}
@@ -283,7 +285,7 @@ def _declared_with(found: Installed, definitions: tuple[str, ...]) -> Catalog:
     return catalog_of(found, *sourced.values())
 
 
-def _runs_elsewhere() -> Tool:
+def _refuse_to_load() -> Tool:
     raise ConfigurationError("a tool of a source is only known here, and runs in workers")
 
 
@@ -295,32 +297,34 @@ class SourcedDeclaration(ToolDeclaration):
     """The definition that a session stores."""
 
 
-def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
+def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> ToolCatalog:
     """The catalogue of the tools that are in force in this process, and ``more``."""
-    return catalog_of(installed.current(), *more, services=services)
+    return catalog_of(installed.get_installed(), *more, services=services)
 
 
-def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
+def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> ToolCatalog:
     """The catalogue of the tools of ``found``, and ``more``."""
-    values = {tool.name: found.values[one.name] for one in found.having("tools") for tool in one.tools}
+    values = {tool.name: found.values[one.name] for one in found.list_bringing("tools") for tool in one.tools}
     sources = {
-        source.name: partial(_source, source, found.values[one.name], services)
-        for one in found.having("tool_sources")
+        source.name: partial(_make_source, source, found.values[one.name], services)
+        for one in found.list_bringing("tool_sources")
         for source in one.tool_sources
     }
-    return Catalog(
+    return ToolCatalog(
         (*found.tools.values(), *more), bundles=found.bundles, services=services, values=values, sources=sources
     )
 
 
-def _source(
+def _make_source(
     declared: ToolSourceDeclaration, values: Mapping[str, SettingValue], services: Mapping[str, Any]
 ) -> ToolSource:
     if lacking := [name for name in declared.needs if name not in services]:
         raise ConfigurationError(
             f"the tool source {declared.name!r} needs {', '.join(lacking)}, which this process has not"
         )
-    source: ToolSource = load(declared.implementation)(values, **{name: services[name] for name in declared.needs})
+    source: ToolSource = load_reference(declared.implementation)(
+        values, **{name: services[name] for name in declared.needs}
+    )
     return source
 
 
@@ -328,15 +332,15 @@ def _is_of_product(tool: ToolDeclaration) -> bool:
     return isinstance(tool.implementation, str) and tool.implementation.startswith("hermes_worker.")
 
 
-def _at_hand(tool: Tool) -> ToolDeclaration:
+def _declare_tool(tool: Tool) -> ToolDeclaration:
     return ToolDeclaration(spec=tool.spec, implementation=lambda: tool)
 
 
-def _built(declared: ToolDeclaration, services: Mapping[str, Any]) -> Tool:
+def _build_tool(declared: ToolDeclaration, services: Mapping[str, Any]) -> Tool:
     services = {**services, "spec": declared.spec}
     if lacking := [name for name in declared.needs if name not in services]:
         raise ConfigurationError(f"the tool {declared.name!r} needs {', '.join(lacking)}, which this process has not")
-    tool = cast("Tool", load(declared.implementation)(**{name: services[name] for name in declared.needs}))
+    tool = cast("Tool", load_reference(declared.implementation)(**{name: services[name] for name in declared.needs}))
     if tool.spec != declared.spec:
         raise ConfigurationError(
             f"the tool {declared.name!r} is declared otherwise than {declared.implementation!r} is"
@@ -344,7 +348,7 @@ def _built(declared: ToolDeclaration, services: Mapping[str, Any]) -> Tool:
     return tool
 
 
-def _definition(tool: ToolDeclaration) -> str:
+def _render_definition(tool: ToolDeclaration) -> str:
     if isinstance(tool, SourcedDeclaration):
         return tool.definition
     spec = tool.spec

@@ -21,14 +21,14 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import Cancellation, InnerTools, ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import ENV_KEY, EXECUTE_CODE, SCRIPT_CHARS_MAX, SCRIPT_S_MAX
-from hermes_worker.agent.tools.files import session_folder
+from hermes_worker.agent.tools.files import find_session_folder
 from hermes_worker.agent.tools.results import error_result, json_result
-from hermes_worker.agent.tools.screen import without_ansi
-from hermes_worker.agent.tools.script_channel import answered, receive_message, send_message
-from hermes_worker.agent.tools.shell_variables import secrets_of, session_env
+from hermes_worker.agent.tools.screen import strip_ansi
+from hermes_worker.agent.tools.script_channel import answer_channel, receive_message, send_message
+from hermes_worker.agent.tools.shell_variables import find_secrets, read_session_env
 from hermes_worker.core.inner_calls import INNER_CALLS_MAX
-from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, Converses, Ending
-from hermes_worker.workspaces.output import HeadTail
+from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, ConversingWorkspace, Ending
+from hermes_worker.workspaces.output import OutputBuffer
 
 _OUTPUT_BYTES_MAX: Final = 50_000
 _ERROR_BYTES_MAX: Final = 10_000
@@ -53,7 +53,7 @@ class ExecuteCodeTool:
             return error_result(f"the script has more than {SCRIPT_CHARS_MAX} characters; put data into files")
         if "\0" in code:
             return error_result("the script contains a NUL character")
-        if context.inner is None or not isinstance(workspace, Converses):
+        if context.inner is None or not isinstance(workspace, ConversingWorkspace):
             return error_result(
                 "scripts that call tools run in workspaces of the worker's own machine only; write the program to a "
                 "file, run it with terminal, and call the tools yourself"
@@ -61,31 +61,31 @@ class ExecuteCodeTool:
         workspace.require_free_space()
         began = time.monotonic()
         over = threading.Event()
-        until = Until(context.cancelled, over, began + SCRIPT_S_MAX)
+        until = CancelledOrOver(context.cancelled, over, began + SCRIPT_S_MAX)
         inner = replace(context, cancelled=until, progress=lambda text: None, inner=None, processes=None)
-        session = ScriptTalk(code, context.inner, inner, context)
-        with answered(session.serve, over.set) as channel:
+        session = ScriptSession(code, context.inner, inner, context)
+        with answer_channel(session.serve, over.set) as channel:
             result = workspace.converse(
-                _command(),
+                _script_command(),
                 channel=channel,
-                cwd=session_folder(context),
-                env=session_env(context.session.get(ENV_KEY)),
+                cwd=find_session_folder(context),
+                env=read_session_env(context.session.get(ENV_KEY)),
                 timeout_s=SCRIPT_S_MAX,
                 output_bytes_max=_OUTPUT_BYTES_MAX,
                 should_stop=lambda: context.cancelled.is_set() or session.is_lost,
                 origin=context.origin,
             )
-        return _result(result, session, context, time.monotonic() - began)
+        return _build_result(result, session, context, time.monotonic() - began)
 
 
-def _leave_waiting(channel: socket.socket) -> None:
+def _hold_until_ended(channel: socket.socket) -> None:
     """Wait until the script, which is about to be ended, has ended: with an answer it would go on to its next line."""
     while channel.recv(65_536):
         pass
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class CancelledOrOver:
     """Set when the call is cancelled, its script has ended or its time is over."""
 
     cancelled: Cancellation
@@ -105,7 +105,7 @@ class Until:
         return self.is_set()
 
 
-class ScriptTalk:
+class ScriptSession:
     """Serves the calls of one script. ``serve`` runs in a thread of its own until the channel is shut."""
 
     def __init__(self, code: str, tools: InnerTools, context: ToolContext, outer: ToolContext) -> None:
@@ -127,33 +127,38 @@ class ScriptTalk:
         ``RecursionError`` for bytes that are no message.
         """
         tools = {name: list(parameters) for name, parameters in self._tools.parameters.items()}
-        _send(channel, {"code": self._code, "tools": tools})
+        _send_document(channel, {"code": self._code, "tools": tools})
         refused = 0
         while refused < _REFUSED_MAX:
             asked = json.loads(receive_message(channel, _MESSAGE_BYTES_MAX))
             if self._context.cancelled.is_set():
-                _leave_waiting(channel)
+                _hold_until_ended(channel)
                 return
             if self.calls >= INNER_CALLS_MAX:
                 refused += 1
-                _send(channel, {"result": _said(f"a script may call {INNER_CALLS_MAX} tools; this call was not made")})
+                _send_document(
+                    channel,
+                    {"result": _format_error(f"a script may call {INNER_CALLS_MAX} tools; this call was not made")},
+                )
                 continue
             self.calls += 1
             text = self._answer(asked)
             if self.is_lost or self._context.cancelled.is_set():
-                _leave_waiting(channel)
+                _hold_until_ended(channel)
                 return
             if len(text) > _MESSAGE_BYTES_MAX:
-                text = _said("the result is too long for a script")
-            _send(channel, {"result": text})
+                text = _format_error("the result is too long for a script")
+            _send_document(channel, {"result": text})
 
     def _answer(self, asked: Any) -> str:
         name = asked.get("tool") if isinstance(asked, dict) else None
         arguments = asked.get("arguments") if isinstance(asked, dict) else None
         if not isinstance(name, str) or not isinstance(arguments, dict):
-            return _said("this is no call")
+            return _format_error("this is no call")
         if name not in self._tools.parameters:
-            return _said(f"a script cannot call {name[:100]!r}; it can call {', '.join(self._tools.parameters)}")
+            return _format_error(
+                f"a script cannot call {name[:100]!r}; it can call {', '.join(self._tools.parameters)}"
+            )
         self._outer.progress(f"{name} ({self.calls} of {INNER_CALLS_MAX})")
         documents = {**self._context.session, **self.updates}
         context = replace(
@@ -168,27 +173,27 @@ class ScriptTalk:
         return result.text
 
 
-def _send(channel: socket.socket, document: Mapping[str, Any]) -> None:
+def _send_document(channel: socket.socket, document: Mapping[str, Any]) -> None:
     send_message(channel, json.dumps(document).encode())
 
 
-def _said(error: str) -> str:
+def _format_error(error: str) -> str:
     return json.dumps({"error": error})
 
 
 @cache
-def _command() -> str:
+def _script_command() -> str:
     """The command that the sandbox runs: the same for every script, which comes over the channel."""
-    program = files("hermes_worker.agent.tools").joinpath("script_side.py").read_text("utf-8")
+    program = files("hermes_worker.agent.tools").joinpath("script_program.py").read_text("utf-8")
     variables = "PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1"
     return f"command -v python3 >/dev/null || exit {_NO_PYTHON}; {variables} python3 -u -c {shlex.quote(program)}"
 
 
-def _result(result: CommandResult, session: ScriptTalk, context: ToolContext, duration_s: float) -> ToolResult:
-    known = secrets_of(context.session.get(ENV_KEY))
+def _build_result(result: CommandResult, session: ScriptSession, context: ToolContext, duration_s: float) -> ToolResult:
+    known = find_secrets(context.session.get(ENV_KEY))
     output, errors = (
-        context.redactor.without(without_ansi(data.decode("utf-8", "replace")), known)
-        for data in (result.output, _shortened(result.errors))
+        context.redactor.remove_secrets(strip_ansi(data.decode("utf-8", "replace")), known)
+        for data in (result.output, _shorten_errors(result.errors))
     )
     document: dict[str, object] = {
         "status": "success",
@@ -221,7 +226,7 @@ def _result(result: CommandResult, session: ScriptTalk, context: ToolContext, du
     )
 
 
-def _shortened(errors: bytes) -> bytes:
-    kept = HeadTail(_ERROR_BYTES_MAX)
+def _shorten_errors(errors: bytes) -> bytes:
+    kept = OutputBuffer(_ERROR_BYTES_MAX)
     kept.append(errors)
     return kept.render()

@@ -59,13 +59,13 @@ _GENERAL_MEANINGS: Final = {
 }
 
 
-def refusal_to_run(command: str) -> str | None:
+def find_refusal(command: str) -> str | None:
     """Why a command should not be started in the foreground, and what to do instead; ``None`` when it may run."""
     if not command.strip():
         return "the command is empty"
     if len(command) > _CHARS_MAX:
         return None
-    plain = _without_quotes(command)
+    plain = _strip_quotes(command)
     if _INFORMATION.search(plain):
         return None
     if _DETACHED.search(plain):
@@ -87,18 +87,18 @@ def refusal_to_run(command: str) -> str | None:
     return None
 
 
-def exit_code_meaning(command: str, exit_code: int) -> str | None:
+def explain_exit_code(command: str, exit_code: int) -> str | None:
     """The meaning of a non-zero exit code that is more than "failed"; ``None`` where it has no other."""
     if len(command) > _CHARS_MAX:
         return _GENERAL_MEANINGS.get(exit_code)
-    words = re.split(r"\|\||&&|[|;&\n]", _without_quotes(command).strip())[-1].split()
+    words = re.split(r"\|\||&&|[|;&\n]", _strip_quotes(command).strip())[-1].split()
     while words and re.fullmatch(r"\w+=\S*", words[0]):
         words.pop(0)
     program = words[0].rpartition("/")[2] if words else ""
     return _MEANINGS.get(program, {}).get(exit_code) or _GENERAL_MEANINGS.get(exit_code)
 
 
-def _without_quotes(command: str) -> str:
+def _strip_quotes(command: str) -> str:
     """The command without the inside of quotes, here-documents and comments."""
     without_documents = _HEREDOC.sub(lambda found: f"<< {found[3]}\n", command)
     return _COMMENT.sub("", _QUOTED.sub("''", without_documents)).strip()

@@ -15,7 +15,9 @@ from hermes_worker.core.messages import canonical_json
 class JobManager(Protocol):
     """Keeps the jobs. ``scheduler.agent_jobs``."""
 
-    def act(self, action: str, arguments: Mapping[str, Any], *, session_id: str, tenant: str) -> Mapping[str, Any]:
+    def run_action(
+        self, action: str, arguments: Mapping[str, Any], *, session_id: str, tenant: str
+    ) -> Mapping[str, Any]:
         """Do one of the tool's actions with a tenant's jobs; returns what the model is told. Raises ``HermesError``,
         whose message may be shown to it."""
         ...
@@ -36,7 +38,7 @@ class CronjobTool:
             # A job must not be the way to another directory.
             wanted["workdir"] = str(context.workspace.resolve(wanted["workdir"]))
         try:
-            told = self._jobs.act(action, wanted, session_id=context.session_id, tenant=context.origin.tenant)
+            told = self._jobs.run_action(action, wanted, session_id=context.session_id, tenant=context.origin.tenant)
         except HermesError as error:
             return error_result(str(error))
         return ToolResult(text=canonical_json({"success": True, **told}))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import DELEGATE_TASK
 from hermes_worker.agent.tools.results import error_result
-from hermes_worker.core.delegation import InvalidDelegation, tasks_of
+from hermes_worker.core.delegation import InvalidDelegation, parse_tasks
 
 
 class DelegateTool:
@@ -18,7 +18,7 @@ class DelegateTool:
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            tasks = tasks_of(arguments)
+            tasks = parse_tasks(arguments)
             return ToolResult(text="", delegated=tasks, is_background=bool(arguments.get("background")))
         except InvalidDelegation as error:
             return error_result(str(error))

@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hermes_worker.agent.tools.arguments import coerce, violations
+from hermes_worker.agent.tools.arguments import coerce, find_violations
 from hermes_worker.agent.tools.base import ConsultingTool, Tool, ToolContext, ToolResult
-from hermes_worker.agent.tools.env_secrets import workspace_secrets
-from hermes_worker.agent.tools.hints import with_hints
-from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
-from hermes_worker.agent.tools.judging_time import UnusableSchema
-from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limited
-from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consulted
+from hermes_worker.agent.tools.env_secrets import find_workspace_secrets
+from hermes_worker.agent.tools.hints import add_hints
+from hermes_worker.agent.tools.interruptible import ToolInterrupted, run_interruptibly
+from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limit_result
+from hermes_worker.agent.tools.schema_time_limit import UnusableSchema
+from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.tool_schemas import UnfitDefinition, fitted_schema
+from hermes_worker.core.tool_schemas import UnfitDefinition, fit_schema
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import holds_marker, prints_configuration
-from hermes_worker.safety.untrusted import marked
+from hermes_worker.safety.untrusted import wrap_untrusted
 from hermes_worker.workspaces.base import HostLost, WorkspaceError
 
 _QUICKLY_READ_CHARS = 20_000
@@ -44,7 +44,7 @@ def run_tool(
     *,
     limits: ResultLimits | None = None,
     gate: Gate | None = None,
-    consulted: Consulted | None = None,
+    consulted: AnsweredConsultation | None = None,
     revise: Revise | None = None,
 ) -> ToolResult:
     """Run one call and return its result; what goes wrong is an error result and never an exception.
@@ -54,18 +54,18 @@ def run_tool(
     result's size is within ``limits``, and secrets are hidden in it: whatever becomes of a result, a row, an event, a
     file or a prompt, is made from what this returns.
     """
-    arguments = _arguments(tool, arguments_json)
+    arguments = _read_arguments(tool, arguments_json)
     if isinstance(arguments, ToolResult):
-        return _without_secrets(arguments, context)
-    refused = _refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
-    outcome = refused or _outcome(tool, arguments, context, consulted)
+        return _redact_result(arguments, context)
+    refused = _find_refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
+    outcome = refused or _call_tool(tool, arguments, context, consulted)
     if outcome.question is not None or outcome.consultation is not None or outcome.task is not None:
         return outcome
-    clean = _without_files_secrets(tool, outcome, context)
-    clean = _without_secrets(clean, context, is_configuration=_reads_configuration(tool, arguments))
+    clean = _redact_file_secrets(tool, outcome, context)
+    clean = _redact_result(clean, context, is_configuration=_reads_configuration(tool, arguments))
     if revise is not None and refused is None and not outcome.delegated and not context.cancelled.is_set():
-        clean = _without_secrets(revise(clean), context)
-    shown = limited(
+        clean = _redact_result(revise(clean), context)
+    shown = limit_result(
         clean,
         chars_max=tool.spec.result_chars_max,
         workspace=context.workspace,
@@ -74,9 +74,9 @@ def run_tool(
     # Last, so that the closing line is never cut off; and never around words of ours.
     if refused is not None:
         return shown
-    final = _marked(tool, shown) if tool.spec.is_untrusted or shown.is_untrusted else shown
+    final = _wrap_untrusted(tool, shown) if tool.spec.is_untrusted or shown.is_untrusted else shown
     is_over = not final.delegated and not context.cancelled.is_set()
-    return with_hints(tool, arguments, context, final) if context.finds_hints and is_over else final
+    return add_hints(tool, arguments, context, final) if context.finds_hints and is_over else final
 
 
 _TASK_OF_SCRIPT = (
@@ -97,38 +97,38 @@ def run_inner(
     is neither shortened nor put into the wrapper of untrusted text. A call that would have to wait for a person does
     not run; where a model would be asked, the result is what it is without an answer.
     """
-    arguments = _arguments(tool, arguments_json)
+    arguments = _read_arguments(tool, arguments_json)
     if isinstance(arguments, ToolResult):
-        return _without_secrets(arguments, context)
-    outcome = _refusal(tool, arguments, context) or gate(tool, arguments)
+        return _redact_result(arguments, context)
+    outcome = _find_refusal(tool, arguments, context) or gate(tool, arguments)
     if outcome is None:
-        outcome = _outcome(tool, arguments, context, None)
+        outcome = _call_tool(tool, arguments, context, None)
         if outcome.consultation is not None and isinstance(tool, ConsultingTool):
             asked = outcome.consultation
             unanswered = [AuxiliaryAnswer(failure=NOT_ASKED) for _ in asked.questions]
             outcome = tool.finish(asked.material, unanswered)
         if outcome.task is not None:
             outcome = replace(error_result(_TASK_OF_SCRIPT.format(tool=tool.spec.name)), is_unknown=True)
-        clean = _without_files_secrets(tool, outcome, context)
-        clean = _without_secrets(clean, context, is_configuration=_reads_configuration(tool, arguments))
+        clean = _redact_file_secrets(tool, outcome, context)
+        clean = _redact_result(clean, context, is_configuration=_reads_configuration(tool, arguments))
         if revise is not None and not context.cancelled.is_set():
-            clean = _without_secrets(revise(clean), context)
+            clean = _redact_result(revise(clean), context)
         return clean
     if outcome.question is not None or outcome.consultation is not None:
         return error_result(f"{tool.spec.name} was not run: it needs somebody's permission; call it without a script")
-    return _without_secrets(outcome, context)
+    return _redact_result(outcome, context)
 
 
-def _marked(tool: Tool, result: ToolResult) -> ToolResult:
+def _wrap_untrusted(tool: Tool, result: ToolResult) -> ToolResult:
     """Put text of strangers into its wrapper. This happens once: what is stored of a call is what this returns."""
-    found = marked(result.text, tool.spec.name)
+    found = wrap_untrusted(result.text, tool.spec.name)
     if found.threats:
         count("untrusted.suspicious")
         log.warning("untrusted.suspicious", tool=tool.spec.name, threats=list(found.threats))
     return replace(result, text=found.text)
 
 
-def _checked(tool: Tool, result: ToolResult) -> ToolResult:
+def _check_consultation(tool: Tool, result: ToolResult) -> ToolResult:
     """Return ``result``, or an error where it leaves a consultation that cannot be kept."""
     if result.consultation is None:
         return result
@@ -139,7 +139,7 @@ def _checked(tool: Tool, result: ToolResult) -> ToolResult:
     return result
 
 
-def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult | None:
+def _find_refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult | None:
     if context.cancelled.is_set():
         return error_result(f"{tool.spec.name} was cancelled before it started; nothing was done")
     if tool.spec.refuses_markers and context.redactor.is_on and holds_marker(canonical_json(arguments)):
@@ -147,24 +147,24 @@ def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> 
     return None
 
 
-def _without_files_secrets(tool: Tool, result: ToolResult, context: ToolContext) -> ToolResult:
+def _redact_file_secrets(tool: Tool, result: ToolResult, context: ToolContext) -> ToolResult:
     """The result without the values in the workspace's environment files, however the tool came by them."""
     if not context.redactor.is_on:
         return result
-    known = workspace_secrets(tool.spec.toolset, context.workspace)
-    text = context.redactor.without(result.text, known) if known else result.text
+    known = find_workspace_secrets(tool.spec.toolset, context.workspace)
+    text = context.redactor.remove_secrets(result.text, known) if known else result.text
     return result if text == result.text else replace(result, text=text)
 
 
-def _without_secrets(result: ToolResult, context: ToolContext, *, is_configuration: bool = False) -> ToolResult:
+def _redact_result(result: ToolResult, context: ToolContext, *, is_configuration: bool = False) -> ToolResult:
     def hide() -> str:
-        return context.redactor.result(result.text, is_configuration=is_configuration)
+        return context.redactor.redact_result(result.text, is_configuration=is_configuration)
 
     if len(result.text) <= _QUICKLY_READ_CHARS:
         text = hide()
     else:
         try:
-            text = interruptible(hide, context.cancelled)
+            text = run_interruptibly(hide, context.cancelled)
         except ToolInterrupted:
             # A text that was not searched for secrets is not shown.
             return replace(
@@ -179,7 +179,7 @@ def _reads_configuration(tool: Tool, arguments: Mapping[str, Any]) -> bool:
     return any(prints_configuration(text) for text in said if isinstance(text, str))
 
 
-def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
+def _read_arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
     """The call's arguments, or the error result that says what is wrong with them."""
     assessment = assess_arguments(arguments_json)
     if assessment.outcome is not ArgumentsOutcome.OK:
@@ -192,7 +192,7 @@ def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
     if not isinstance(value, dict):
         return error_result(f"the arguments of {tool.spec.name} must be one JSON object")
     try:
-        arguments, problems = _judged(value, tool.spec.parameters)
+        arguments, problems = _judge_arguments(value, tool.spec.parameters)
     except UnusableSchema as error:
         log.warning("tool_call.unchecked", tool=tool.spec.name, reason=str(error))
         return error_result(f"{tool.spec.name} was not run: its arguments cannot be checked, for its schema {error}")
@@ -201,29 +201,31 @@ def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
     return arguments
 
 
-def _judged(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+def _judge_arguments(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
     """The arguments and what is wrong with them, by the schema or, where that is none, by the mended one that the model
     was sent. Raises ``UnusableSchema``.
     """
     try:
-        return (arguments := coerce(value, schema)), violations(arguments, schema)
+        return (arguments := coerce(value, schema)), find_violations(arguments, schema)
     except UnusableSchema:
         try:
-            mended = fitted_schema(schema, renames=False)
+            mended = fit_schema(schema, renames=False)
         except UnfitDefinition:
             mended = schema
-        return (arguments := coerce(value, mended)), violations(arguments, mended)
+        return (arguments := coerce(value, mended)), find_violations(arguments, mended)
 
 
-def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consulted: Consulted | None) -> ToolResult:
+def _call_tool(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext, consulted: AnsweredConsultation | None
+) -> ToolResult:
     try:
         if consulted is None:
-            return _checked(tool, tool.run(arguments, context))
+            return _check_consultation(tool, tool.run(arguments, context))
         if not isinstance(tool, ConsultingTool):
             return error_result(f"{tool.spec.name} cannot go on: this worker's version of it asks no model")
-        return _checked(tool, tool.finish(consulted.material, consulted.answers))
+        return _check_consultation(tool, tool.finish(consulted.material, consulted.answers))
     except HostLost as error:
-        return _without_outcome(tool, arguments, error)
+        return _result_of_lost_host(tool, arguments, error)
     except (WorkspaceError, ToolInterrupted) as error:
         return error_result(str(error))
     except Exception as error:
@@ -233,7 +235,7 @@ def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consul
         return exception_result(error)
 
 
-def _without_outcome(tool: Tool, arguments: Mapping[str, Any], error: HostLost) -> ToolResult:
+def _result_of_lost_host(tool: Tool, arguments: Mapping[str, Any], error: HostLost) -> ToolResult:
     """A tool that may run again is called again by a model that wants to know; any other has an unknown outcome."""
     log.warning("tool_call.host_lost", tool=tool.spec.name, reason=str(error))
     if tool.spec.replay_of(arguments) is not Replay.ONCE:

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.script_channel import answered, receive_message, send_message
-from hermes_worker.core.media_kinds import START_BYTES, type_of_start
-from hermes_worker.workspaces.base import Converses, Ending
+from hermes_worker.agent.tools.script_channel import answer_channel, receive_message, send_message
+from hermes_worker.core.media_kinds import START_BYTES, guess_type_of_content
+from hermes_worker.workspaces.base import ConversingWorkspace, Ending
 
 DOCUMENT_S_MAX: Final = 60.0
 _MEMORY_BYTES_MAX: Final = 1024**3
@@ -32,7 +32,7 @@ LIBRARIES: Final[Mapping[str, str]] = MappingProxyType(
 HOW_TO_INSTALL: Final = "pip install 'hermes-worker[documents]'"
 
 
-class Unextracted(Exception):
+class ExtractionFailed(Exception):
     """The document's text could not be had; the message is the end of a sentence that begins with its path."""
 
 
@@ -47,13 +47,13 @@ class DocumentText:
     """How many pages, sheets or slides it has."""
 
 
-def document_kind(path: str, data: bytes) -> str | None:
+def find_document_kind(path: str, data: bytes) -> str | None:
     """``pdf``, ``docx``, ``xlsx`` or ``pptx``; ``None`` for anything else. By content, and of archives by name as
     well."""
     if b"%PDF-" in data[:1024]:
         return "pdf"
     suffix = PurePosixPath(path).suffix.lower()[1:]
-    return suffix if suffix in LIBRARIES and type_of_start(data[:START_BYTES]) == "application/zip" else None
+    return suffix if suffix in LIBRARIES and guess_type_of_content(data[:START_BYTES]) == "application/zip" else None
 
 
 def missing_libraries() -> tuple[str, ...]:
@@ -61,11 +61,11 @@ def missing_libraries() -> tuple[str, ...]:
     return tuple(kind for kind, module in LIBRARIES.items() if find_spec(module) is None)
 
 
-def document_text(kind: str, data: bytes, context: ToolContext) -> DocumentText:
-    """Extract the text of a document in the sandbox. Raises ``Unextracted``, ``WorkspaceError``."""
+def extract_text(kind: str, data: bytes, context: ToolContext) -> DocumentText:
+    """Extract the text of a document in the sandbox. Raises ``ExtractionFailed``, ``WorkspaceError``."""
     workspace = context.workspace
-    if not isinstance(workspace, Converses):
-        raise Unextracted(
+    if not isinstance(workspace, ConversingWorkspace):
+        raise ExtractionFailed(
             "is a document, which is read in workspaces of the worker's own machine only; use terminal there "
             "(pdftotext, unzip -p)"
         )
@@ -84,9 +84,9 @@ def document_text(kind: str, data: bytes, context: ToolContext) -> DocumentText:
         if isinstance(said, dict):
             heard.append(said)
 
-    with answered(talk) as channel:
+    with answer_channel(talk) as channel:
         result = workspace.converse(
-            _command(),
+            _document_command(),
             channel=channel,
             cwd=None,
             env={},
@@ -96,29 +96,29 @@ def document_text(kind: str, data: bytes, context: ToolContext) -> DocumentText:
             origin=context.origin,
         )
     if result.ending is Ending.TIMED_OUT:
-        raise Unextracted(f"is a {kind} document that takes more than {DOCUMENT_S_MAX:.0f} s to read")
+        raise ExtractionFailed(f"is a {kind} document that takes more than {DOCUMENT_S_MAX:.0f} s to read")
     if result.ending is Ending.CANCELLED:
-        raise Unextracted("was not read: the call was interrupted")
-    return _understood(kind, heard[0] if heard else {})
+        raise ExtractionFailed("was not read: the call was interrupted")
+    return _parse_answer(kind, heard[0] if heard else {})
 
 
-def _understood(kind: str, said: Mapping[str, Any]) -> DocumentText:
+def _parse_answer(kind: str, said: Mapping[str, Any]) -> DocumentText:
     """Read the answer of the sandbox, which is trusted as little as the document."""
     if isinstance(missing := said.get("missing"), str):
-        raise Unextracted(
+        raise ExtractionFailed(
             f"is a {kind} document, and {missing[:40]!r}, which reads such, is not installed on this worker "
             f"({HOW_TO_INSTALL}); use terminal (pdftotext, unzip -p) if it is there"
         )
     if isinstance(refused := said.get("refused"), str):
-        raise Unextracted(refused[:200])
+        raise ExtractionFailed(refused[:200])
     text = said.get("text")
     if not isinstance(text, str):
-        raise Unextracted(f"is a {kind} document whose reading took too much, or broke off")
+        raise ExtractionFailed(f"is a {kind} document whose reading took too much, or broke off")
     facts = {name: said[name] for name in ("pages", "sheets", "slides") if isinstance(said.get(name), int)}
     return DocumentText(kind=kind, text=text[:_TEXT_CHARS_MAX], is_whole=said.get("is_whole") is True, facts=facts)
 
 
 @cache
-def _command() -> str:
-    program = files("hermes_worker.agent.tools").joinpath("document_side.py").read_text("utf-8")
+def _document_command() -> str:
+    program = files("hermes_worker.agent.tools").joinpath("document_program.py").read_text("utf-8")
     return f"exec {shlex.quote(sys.executable)} -I -c {shlex.quote(program)} 2>/dev/null"

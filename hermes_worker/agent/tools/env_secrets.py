@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from hermes_worker.safety.redaction import is_secret_name
-from hermes_worker.workspaces.base import HoldsEnvironmentFiles, Workspace
+from hermes_worker.workspaces.base import EnvironmentFilesHolder, Workspace
 
 _LINE: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*$")
 _CHARS_MIN: Final = 8
@@ -29,25 +29,25 @@ _TOOLSETS: Final = frozenset({"browser", "code_execution", "file", "terminal"})
 """The toolsets whose tools can show the content of files of the workspace."""
 
 
-def workspace_secrets(toolset: str, workspace: Workspace) -> tuple[str, ...]:
+def find_workspace_secrets(toolset: str, workspace: Workspace) -> tuple[str, ...]:
     """The values to hide in a result of a tool of ``toolset``; empty where its tools see no files."""
-    if toolset not in _TOOLSETS or not isinstance(workspace, HoldsEnvironmentFiles):
+    if toolset not in _TOOLSETS or not isinstance(workspace, EnvironmentFilesHolder):
         return ()
     # The longest first: one may hold another.
-    return tuple(sorted(set(_spellings(secrets_in(workspace.env_texts()))), key=len, reverse=True))
+    return tuple(sorted(set(_spell_values(find_secrets(workspace.read_env_texts()))), key=len, reverse=True))
 
 
-def secrets_in(texts: Iterable[str]) -> Iterator[str]:
+def find_secrets(texts: Iterable[str]) -> Iterator[str]:
     """The values of environment files that are secrets, by their name or by their look."""
     for text in texts:
         for line in text.splitlines():
             if found := _LINE.match(line):
-                value = _unquoted(found[2])
+                value = _unquote(found[2])
                 if _is_secret(found[1], value):
                     yield value
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
         return value[1:-1]
     return re.sub(r"\s+#.*$", "", value)
@@ -61,7 +61,7 @@ def _is_secret(name: str, value: str) -> bool:
     return len(value) >= _RANDOM_CHARS_MIN and _RANDOM.fullmatch(value) is not None and "/" not in value
 
 
-def _spellings(values: Iterable[str]) -> Iterator[str]:
+def _spell_values(values: Iterable[str]) -> Iterator[str]:
     """Each value unchanged, and as JSON writes it."""
     for value in values:
         yield value

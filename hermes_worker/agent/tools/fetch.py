@@ -14,7 +14,7 @@ class FetchFailed(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchedPage:
     """The content of an address."""
 
     url: str
@@ -35,8 +35,8 @@ class Fetched:
             return self.content.decode("utf-8", "replace")
 
 
-class Fetching(Protocol):
-    """``hermes_worker.agent.fetching.Fetcher``."""
+class AddressFetching(Protocol):
+    """``hermes_worker.agent.fetching.AddressFetcher``."""
 
-    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> Fetched:
+    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> FetchedPage:
         """Raises ``FetchFailed``."""

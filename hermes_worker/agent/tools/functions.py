@@ -25,13 +25,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from hermes_worker.agent.tools.base import Cancellation, ToolContext, ToolResult
-from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.interruptible import run_interruptibly
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import SettingValue, ToolDeclaration, ToolSpec
-from hermes_worker.setting_groups import filled, is_group
+from hermes_worker.setting_groups import fill_group, is_group
 
 __all__ = ["Deadline", "FunctionTool", "Key", "Progress", "Stop", "ToolFailed", "Values", "tool"]
 
@@ -107,13 +107,13 @@ def tool(
         raise TypeError(f"replay is {replay!r}: choose pure, keyed or once") from None
 
     def declared(function: Callable[..., Any]) -> DeclaredFunction:
-        signature = _read(function)
+        signature = _read_signature(function)
         if chosen is Replay.KEYED and not {Key, ToolContext} & set(signature.given.values()):
             raise TypeError(f"{function.__name__}: a keyed tool takes its key, as a parameter of the type Key")
         spec = ToolSpec(
             name=name or function.__name__,
             description=inspect.cleandoc(function.__doc__ or ""),
-            parameters=_schema_of(signature.arguments),
+            parameters=_build_schema(signature.arguments),
             toolset=toolset,
             replay=chosen,
             is_untrusted=is_untrusted,
@@ -132,7 +132,7 @@ def tool(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class FunctionSignature:
     """The parameters of a function: arguments of the model, and values that the worker gives."""
 
     arguments: type[BaseModel]
@@ -143,7 +143,7 @@ class Signature:
 _GIVEN = (Stop, Progress, Deadline, Key, Values, ToolContext)
 
 
-def _read(function: Callable[..., Any]) -> Signature:
+def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
     """Raises ``TypeError`` that names what is missing."""
     name = function.__name__
     if not (function.__doc__ or "").strip():
@@ -161,12 +161,12 @@ def _read(function: Callable[..., Any]) -> Signature:
             given[parameter.name] = kind
         else:
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (_described(kind), default)
+            fields[parameter.name] = (_add_description(kind), default)
     config = ConfigDict(arbitrary_types_allowed=False, extra="ignore")
-    return Signature(arguments=create_model(name, __config__=config, **fields), given=given)
+    return FunctionSignature(arguments=create_model(name, __config__=config, **fields), given=given)
 
 
-def _described(kind: Any) -> Any:
+def _add_description(kind: Any) -> Any:
     """The type with its description: ``Annotated[int, "what it is"]`` describes an argument, as
     ``Field(description=...)`` does.
     """
@@ -178,27 +178,34 @@ def _described(kind: Any) -> Any:
     return described
 
 
-def _schema_of(arguments: type[BaseModel]) -> Mapping[str, Any]:
+def _build_schema(arguments: type[BaseModel]) -> Mapping[str, Any]:
     schema = arguments.model_json_schema()
     schema.pop("description", None)
-    untitled: Any = _untitled(schema)
+    untitled: Any = _drop_titles(schema)
     return {"type": "object", "properties": {}, "required": [], **untitled}
 
 
-def _untitled(schema: Any) -> Any:
+def _drop_titles(schema: Any) -> Any:
     """A schema without the titles that pydantic makes of names: they cost tokens and say nothing. An argument may be
     called ``title``; its schema is no string.
     """
     if isinstance(schema, dict):
-        return {key: _untitled(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
-    return [_untitled(one) for one in schema] if isinstance(schema, list) else schema
+        return {
+            key: _drop_titles(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)
+        }
+    return [_drop_titles(one) for one in schema] if isinstance(schema, list) else schema
 
 
 class FunctionTool:
     """A function, as a ``Tool``."""
 
     def __init__(
-        self, function: Callable[..., Any], signature: Signature, *, spec: ToolSpec, values: Mapping[str, SettingValue]
+        self,
+        function: Callable[..., Any],
+        signature: FunctionSignature,
+        *,
+        spec: ToolSpec,
+        values: Mapping[str, SettingValue],
     ) -> None:
         self.spec = spec
         self._function = function
@@ -212,36 +219,38 @@ class FunctionTool:
         try:
             parsed = self._signature.arguments.model_validate(dict(arguments))
         except ValidationError as error:
-            return error_result(f"{self.spec.name} was not run: {_problems(error)}")
-        given = {name: self._given(kind, context) for name, kind in self._signature.given.items()}
+            return error_result(f"{self.spec.name} was not run: {_format_problems(error)}")
+        given = {name: self._value_to_give(kind, context) for name, kind in self._signature.given.items()}
         wanted = {name: getattr(parsed, name) for name in type(parsed).model_fields}
-        work = partial(self._call, {**wanted, **given}, context.cancelled)
+        work = partial(self._call_function, {**wanted, **given}, context.cancelled)
         try:
             # A call with an effect is waited for: otherwise it would be unknown whether it had it.
-            return _result(interruptible(work, context.cancelled) if self.spec.replay is Replay.PURE else work())
+            return _build_result(
+                run_interruptibly(work, context.cancelled) if self.spec.replay is Replay.PURE else work()
+            )
         except ToolFailed as error:
             return error_result(str(error))
 
-    def _call(self, arguments: Mapping[str, Any], cancelled: Cancellation) -> Any:
+    def _call_function(self, arguments: Mapping[str, Any], cancelled: Cancellation) -> Any:
         if inspect.iscoroutinefunction(self._function):
-            return asyncio.run(_stoppable(self._function(**arguments), cancelled))
+            return asyncio.run(_await_or_cancel(self._function(**arguments), cancelled))
         return self._function(**arguments)
 
-    def _given(self, kind: Any, context: ToolContext) -> Any:
+    def _value_to_give(self, kind: Any, context: ToolContext) -> Any:
         if kind is Stop:
             return context.cancelled
         if kind is Progress:
-            return lambda text: context.progress(context.redactor.text(str(text)))
+            return lambda text: context.progress(context.redactor.redact_text(str(text)))
         if kind is Deadline:
             return Deadline(time.monotonic() + self.spec.timeout_s)
         if kind is Key:
             return context.idempotency_key
         if is_group(kind):
-            return filled(kind, self._values)
+            return fill_group(kind, self._values)
         return Values(self._values) if kind is Values else context
 
 
-async def _stoppable(work: Any, cancelled: Cancellation) -> Any:
+async def _await_or_cancel(work: Any, cancelled: Cancellation) -> Any:
     """Run a coroutine and return its result; a stop cancels it, and then ``ToolFailed`` is raised."""
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -254,7 +263,7 @@ async def _stoppable(work: Any, cancelled: Cancellation) -> Any:
     return task.result()
 
 
-def _result(value: Any) -> ToolResult:
+def _build_result(value: Any) -> ToolResult:
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, str):
@@ -262,6 +271,6 @@ def _result(value: Any) -> ToolResult:
     return ToolResult(text=canonical_json(to_jsonable_python(value)))
 
 
-def _problems(error: ValidationError) -> str:
+def _format_problems(error: ValidationError) -> str:
     found = error.errors(include_url=False, include_context=False, include_input=False)[:_PROBLEMS_MAX]
     return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in found)

@@ -60,7 +60,7 @@ _COMPARED_PAIRS_MAX: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced:
+class ReplacedText:
     """The text after the replacement."""
 
     text: str
@@ -76,37 +76,37 @@ class EditRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _FoundSpans:
     """The spans of characters at which a strategy found the text, in order and without overlap."""
 
     spans: Sequence[tuple[int, int]]
     are_whole_lines: bool = False
 
 
-_Strategy = Callable[[str, str], _Found]
+_Strategy = Callable[[str, str], _FoundSpans]
 
 
-def replace_text(text: str, old: str, new: str, *, replace_all: bool = False) -> Replaced | EditRefused:
+def replace_text(text: str, old: str, new: str, *, replace_all: bool = False) -> ReplacedText | EditRefused:
     """``text`` with ``old`` replaced by ``new``. ``old`` must be found once, unless ``replace_all``."""
     if not old.strip():
         return EditRefused(message="old_string is empty or only white space; give text that is in the file")
     if old == new:
         return EditRefused(message="old_string and new_string are the same; there is nothing to change")
-    return _replaced(text, old, new, strategies=_TEXT_STRATEGIES, replace_all=replace_all)
+    return _replace_by_strategies(text, old, new, strategies=_TEXT_STRATEGIES, replace_all=replace_all)
 
 
-def replace_lines(text: str, old: Sequence[str], new: Sequence[str]) -> Replaced | EditRefused:
+def replace_lines(text: str, old: Sequence[str], new: Sequence[str]) -> ReplacedText | EditRefused:
     """``text`` with the lines ``old``, which must be found once, replaced by the lines ``new``."""
     whole = text if text.endswith("\n") or not text else text + "\n"
-    outcome = _replaced(
+    outcome = _replace_by_strategies(
         whole,
         "".join(f"{line}\n" for line in old),
         "".join(f"{line}\n" for line in new),
         strategies=_LINE_STRATEGIES,
         replace_all=False,
     )
-    if isinstance(outcome, Replaced) and whole != text:
-        return Replaced(text=outcome.text.removesuffix("\n"), count=1, strategy=outcome.strategy)
+    if isinstance(outcome, ReplacedText) and whole != text:
+        return ReplacedText(text=outcome.text.removesuffix("\n"), count=1, strategy=outcome.strategy)
     return outcome
 
 
@@ -117,63 +117,63 @@ def is_already_there(text: str, old: str, new: str) -> bool:
     return len(new.strip()) >= 8 and new in text and old not in text
 
 
-def _replaced(
+def _replace_by_strategies(
     text: str, old: str, new: str, *, strategies: Sequence[tuple[str, _Strategy]], replace_all: bool
-) -> Replaced | EditRefused:
+) -> ReplacedText | EditRefused:
     for name, find in strategies:
         found = find(text, old)
         if not found.spans:
             continue
         if len(found.spans) > 1 and (not replace_all or name in _BY_RESEMBLANCE):
-            return EditRefused(message=_ambiguous(text, found.spans, name))
-        drift = _escape_drift(text, old, new, found.spans) if name != "exact" else None
+            return EditRefused(message=_explain_ambiguity(text, found.spans, name))
+        drift = _explain_escape_drift(text, old, new, found.spans) if name != "exact" else None
         if drift:
             return EditRefused(message=drift)
-        return Replaced(text=_with_spans_replaced(text, old, new, found, name), count=len(found.spans), strategy=name)
-    return EditRefused(message=_not_found(text, old))
+        return ReplacedText(text=_replace_spans(text, old, new, found, name), count=len(found.spans), strategy=name)
+    return EditRefused(message=_explain_not_found(text, old))
 
 
-def _with_spans_replaced(text: str, old: str, new: str, found: _Found, strategy: str) -> str:
+def _replace_spans(text: str, old: str, new: str, found: _FoundSpans, strategy: str) -> str:
     pieces: list[str] = []
     position = 0
     for start, end in found.spans:
         region = text[start:end]
-        meant = _with_real_marks(region, old, new)
-        pieces += [text[position:start], _fitted(meant, old, region, strategy, found.are_whole_lines)]
+        meant = _restore_marks(region, old, new)
+        pieces += [text[position:start], _fit_to_region(meant, old, region, strategy, found.are_whole_lines)]
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
 
 
-def _fitted(new: str, old: str, region: str, strategy: str, are_whole_lines: bool) -> str:
+def _fit_to_region(new: str, old: str, region: str, strategy: str, are_whole_lines: bool) -> str:
     """``new`` in the form of the region it replaces, as far as ``old`` differed from that region in form only."""
     if strategy == "exact":
         return new
     if strategy == "escape_normalized":
-        return _unescaped(new)
+        return _unescape(new)
     if strategy == "whitespace_normalized":
-        return _without_margins_of(old, new)
+        return _strip_common_margins(old, new)
     if strategy == "unicode_normalized":
-        new = _with_typography_of(region, new)
-    return _reindented(new, old, region) if are_whole_lines else new
+        new = _copy_typography(region, new)
+    return _reindent(new, old, region) if are_whole_lines else new
 
 
-def _with_real_marks(region: str, old: str, new: str) -> str:
+def _restore_marks(region: str, old: str, new: str) -> str:
     r"""``new`` with the region's tabs and line ends where it only has them written out (``\t``, ``\n``): its arguments
     were escaped twice. An escape in quotes, or one that ``old`` or the region writes out too, is meant literally.
     """
     meant = new
     if "\t" in region and "\t" not in new and "\\t" not in region + old:
-        meant = _without_written("t", meant)
+        meant = _convert_written("t", meant)
     if "\n" in region.strip("\n") and "\n" not in new.strip("\n") and "\\n" not in region + old:
-        lines = _without_written("n", meant).split("\n")
+        lines = _convert_written("n", meant).split("\n")
         ours = {line.strip() for line in region.split("\n")} - {""}
         if len(lines) > 1 and (meant != new or any(line.strip() in ours for line in lines)):
             meant = "\n".join(lines)
     return meant
 
 
-def _without_written(mark: str, text: str) -> str:
+def _convert_written(mark: str, text: str) -> str:
     """``text`` with a tab (``t``) or a line end (``n``) wherever it is written out outside of quotes."""
     return _WRITTEN.sub(lambda found: _ESCAPES[found[0]] if found["mark"] == mark else found[0], text)
 
@@ -181,105 +181,105 @@ def _without_written(mark: str, text: str) -> str:
 # --- the strategies ---
 
 
-def _exact(text: str, old: str) -> _Found:
-    return _Found(spans=list(_occurrences(text, old)))
+def _find_exact(text: str, old: str) -> _FoundSpans:
+    return _FoundSpans(spans=list(_find_occurrences(text, old)))
 
 
-def _exact_lines(text: str, old: str) -> _Found:
-    return _same_lines(text, old, lambda line: line)
+def _find_exact_lines(text: str, old: str) -> _FoundSpans:
+    return _find_same_lines(text, old, lambda line: line)
 
 
-def _line_trimmed(text: str, old: str) -> _Found:
-    return _same_lines(text, old, str.strip)
+def _find_line_trimmed(text: str, old: str) -> _FoundSpans:
+    return _find_same_lines(text, old, str.strip)
 
 
-def _whitespace_normalized(text: str, old: str) -> _Found:
+def _find_whitespace_normalized(text: str, old: str) -> _FoundSpans:
     """Find the same words with other amounts of white space between them; line ends stay line ends."""
     wanted = "\n".join(" ".join(line.split()) for line in old.strip().split("\n"))
-    normal = _single_spaced(text)
+    normal = _single_space(text)
     spans: list[tuple[int, int]] = []
-    for start, end in _occurrences(normal.text, wanted):
-        spans.append((normal.place_of(start), normal.place_of(end - 1) + 1))
-    return _Found(spans=spans)
+    for start, end in _find_occurrences(normal.text, wanted):
+        spans.append((normal.original_index(start), normal.original_index(end - 1) + 1))
+    return _FoundSpans(spans=spans)
 
 
-def _escape_normalized(text: str, old: str) -> _Found:
+def _find_escape_normalized(text: str, old: str) -> _FoundSpans:
     r"""Find the text where ``\n`` and ``\t`` are written out as two characters, which happens when arguments are
     escaped twice.
     """
-    plain = _unescaped(old)
-    return _Found(spans=list(_occurrences(text, plain)) if plain != old else ())
+    plain = _unescape(old)
+    return _FoundSpans(spans=list(_find_occurrences(text, plain)) if plain != old else ())
 
 
-def _unicode_normalized(text: str, old: str) -> _Found:
+def _find_unicode_normalized(text: str, old: str) -> _FoundSpans:
     """Find the text with typographic quotes, dashes and spaces where the model wrote plain ones, or the other way
     round; and with letters whose accents are characters of their own.
     """
-    starts, plain = _plain_starts(text), _plain(text)
+    starts, plain = _plain_starts(text), _to_plain(text)
     spans: list[tuple[int, int]] = []
-    for start, end in _occurrences(plain, _plain(old)):
+    for start, end in _find_occurrences(plain, _to_plain(old)):
         if end < len(plain) and combining(plain[end]):
             continue  # its last letter has an accent there
         first, last = bisect_left(starts, start), bisect_left(starts, end)
         # Half of a character, like one hyphen of an em dash, is not what was meant.
         if starts[first] == start and starts[last] == end:
             spans.append((first, last))
-    return _Found(spans=spans)
+    return _FoundSpans(spans=spans)
 
 
-def _unicode_lines(text: str, old: str) -> _Found:
-    return _same_lines(text, old, lambda line: _plain(line).strip())
+def _find_unicode_lines(text: str, old: str) -> _FoundSpans:
+    return _find_same_lines(text, old, lambda line: _to_plain(line).strip())
 
 
-def _block_anchor(text: str, old: str) -> _Found:
+def _find_block_anchor(text: str, old: str) -> _FoundSpans:
     """Find the same first and last line, and between them lines that resemble those of ``old``."""
     wanted = [line.strip() for line in _lines(old)]
     if len(wanted) < 3:
-        return _Found(spans=())
-    compared = _Compared()
-    return _resembling(
+        return _FoundSpans(spans=())
+    compared = _LineComparer()
+    return _find_resembling(
         text, old, lambda window: _has_same_ends(window, wanted) and _has_similar_middle(window, wanted, compared)
     )
 
 
-def _context_aware(text: str, old: str) -> _Found:
+def _find_context_aware(text: str, old: str) -> _FoundSpans:
     """Find a block of as many lines, at least half of them the same and each of the others similar."""
     wanted = [line.strip() for line in _lines(old)]
     if len(wanted) < 2:
-        return _Found(spans=())
-    compared = _Compared()
-    return _resembling(text, old, lambda window: _has_similar_lines(window, wanted, compared))
+        return _FoundSpans(spans=())
+    compared = _LineComparer()
+    return _find_resembling(text, old, lambda window: _has_similar_lines(window, wanted, compared))
 
 
 _TEXT_STRATEGIES: Final[Sequence[tuple[str, _Strategy]]] = (
-    ("exact", _exact),
-    ("line_trimmed", _line_trimmed),
-    ("whitespace_normalized", _whitespace_normalized),
-    ("escape_normalized", _escape_normalized),
-    ("unicode_normalized", _unicode_normalized),
-    ("block_anchor", _block_anchor),
-    ("context_aware", _context_aware),
+    ("exact", _find_exact),
+    ("line_trimmed", _find_line_trimmed),
+    ("whitespace_normalized", _find_whitespace_normalized),
+    ("escape_normalized", _find_escape_normalized),
+    ("unicode_normalized", _find_unicode_normalized),
+    ("block_anchor", _find_block_anchor),
+    ("context_aware", _find_context_aware),
 )
 """Two of the original's nine are missing because they can find nothing that ``line_trimmed`` does not find before
 them: ``indentation_flexible`` and ``trimmed_boundary``."""
 _LINE_STRATEGIES: Final[Sequence[tuple[str, _Strategy]]] = (
-    ("exact", _exact_lines),
-    ("line_trimmed", _line_trimmed),
-    ("unicode_normalized", _unicode_lines),
-    ("block_anchor", _block_anchor),
-    ("context_aware", _context_aware),
+    ("exact", _find_exact_lines),
+    ("line_trimmed", _find_line_trimmed),
+    ("unicode_normalized", _find_unicode_lines),
+    ("block_anchor", _find_block_anchor),
+    ("context_aware", _find_context_aware),
 )
 _BY_RESEMBLANCE: Final = frozenset({"block_anchor", "context_aware"})
 
 
-def _occurrences(text: str, wanted: str) -> Iterator[tuple[int, int]]:
+def _find_occurrences(text: str, wanted: str) -> Iterator[tuple[int, int]]:
     start = text.find(wanted)
     while start >= 0:
         yield start, start + len(wanted)
         start = text.find(wanted, start + len(wanted))
 
 
-def _same_lines(text: str, old: str, form: Callable[[str], str]) -> _Found:
+def _find_same_lines(text: str, old: str, form: Callable[[str], str]) -> _FoundSpans:
     """Find windows of ``text`` whose lines have the same form as those of ``old``, one after the other."""
     wanted = [form(line) for line in _lines(old)]
     lines = text.split("\n")
@@ -293,24 +293,24 @@ def _same_lines(text: str, old: str, form: Callable[[str], str]) -> _Found:
         index = bisect_left(form_starts, place)
         spans.append(_span(text, starts, lines, index, len(wanted), takes_line_end=old.endswith("\n")))
         place = whole.find(block, place + len(block) - 1)
-    return _Found(spans=spans, are_whole_lines=True)
+    return _FoundSpans(spans=spans, are_whole_lines=True)
 
 
-def _resembling(text: str, old: str, accepts: Callable[[Sequence[str]], bool]) -> _Found:
+def _find_resembling(text: str, old: str, accepts: Callable[[Sequence[str]], bool]) -> _FoundSpans:
     """Find runs of as many lines as ``old`` has that ``accepts`` takes; it is given them without white space around."""
     length = len(_lines(old))
     lines = text.split("\n")
     stripped = [line.strip() for line in lines]
     starts = _line_starts(lines)
     if length > _COMPARED_LINES_MAX:
-        return _Found(spans=())
+        return _FoundSpans(spans=())
     try:
         found = [index for index in range(len(lines) - length + 1) if accepts(stripped[index : index + length])]
     except _TooMuchToCompare:
         # Whether there is exactly one such block would stay unknown.
-        return _Found(spans=())
+        return _FoundSpans(spans=())
     spans = [_span(text, starts, lines, index, length, takes_line_end=old.endswith("\n")) for index in found]
-    return _Found(spans=spans, are_whole_lines=True)
+    return _FoundSpans(spans=spans, are_whole_lines=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,13 +321,13 @@ class _SingleSpaced:
     starts: Sequence[int]
     origins: Sequence[int]
 
-    def place_of(self, index: int) -> int:
+    def original_index(self, index: int) -> int:
         """The index in the original of the character at ``index``, which is not one of the spaces between words."""
         piece = bisect_right(self.starts, index) - 1
         return self.origins[piece] + index - self.starts[piece]
 
 
-def _single_spaced(text: str) -> _SingleSpaced:
+def _single_space(text: str) -> _SingleSpaced:
     pieces: list[str] = []
     starts: list[int] = []
     origins: list[int] = []
@@ -365,12 +365,12 @@ def _has_same_ends(window: Sequence[str], wanted: Sequence[str]) -> bool:
     return window[0] == wanted[0] and window[-1] == wanted[-1]
 
 
-def _has_similar_middle(window: Sequence[str], wanted: Sequence[str], compared: _Compared) -> bool:
+def _has_similar_middle(window: Sequence[str], wanted: Sequence[str], compared: _LineComparer) -> bool:
     ratios = [compared.ratio(*pair) for pair in zip(window[1:-1], wanted[1:-1], strict=True)]
     return sum(ratios) >= _ANCHOR_MIDDLE_RATIO_MIN * len(ratios)
 
 
-def _has_similar_lines(window: Sequence[str], wanted: Sequence[str], compared: _Compared) -> bool:
+def _has_similar_lines(window: Sequence[str], wanted: Sequence[str], compared: _LineComparer) -> bool:
     # Counting equal lines first is what keeps this affordable on long files.
     if sum(map(eq, window, wanted)) < _CONTEXT_EQUAL_SHARE_MIN * len(wanted):
         return False
@@ -382,7 +382,7 @@ class _TooMuchToCompare(Exception):
     """A search reached ``_COMPARED_PAIRS_MAX``."""
 
 
-class _Compared:
+class _LineComparer:
     """The similarities of lines, cached for one search."""
 
     def __init__(self) -> None:
@@ -405,15 +405,15 @@ class _Compared:
 # --- what is written instead ---
 
 
-def _plain(text: str) -> str:
+def _to_plain(text: str) -> str:
     return text if text.isascii() else text.translate(_TO_PLAIN)
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return re.sub(r"\\[ntr\\]", lambda match: _ESCAPES[match.group()], text)
 
 
-def _reindented(new: str, old: str, region: str) -> str:
+def _reindent(new: str, old: str, region: str) -> str:
     """``new`` moved as far to the right as the region is from ``old``."""
     written, actual = _indentation(old), _indentation(region)
     if written == actual:
@@ -431,7 +431,7 @@ def _indentation(text: str) -> str:
     return ""
 
 
-def _without_margins_of(old: str, new: str) -> str:
+def _strip_common_margins(old: str, new: str) -> str:
     """``new`` without the white space at its ends that ``old`` has there too: it was not part of what was found."""
     before = old[: len(old) - len(old.lstrip())]
     after = old[len(old.rstrip()) :]
@@ -443,7 +443,7 @@ def _plain_starts(text: str) -> list[int]:
     return [0, *accumulate(len(_TO_PLAIN[ord(char)]) for char in text)]
 
 
-def _with_typography_of(region: str, new: str) -> str:
+def _copy_typography(region: str, new: str) -> str:
     """``new`` with the region's own characters in every line that is the same, or much the same, in plain
     characters.
     """
@@ -451,22 +451,22 @@ def _with_typography_of(region: str, new: str) -> str:
     if len(actual) * len(written) > _COMPARED_PAIRS_MAX:
         return new
     plain = [normalize("NFD", line) for line in written]
-    pairs = SequenceMatcher(None, [_plain(line) for line in actual], plain, autojunk=False)
+    pairs = SequenceMatcher(None, [_to_plain(line) for line in actual], plain, autojunk=False)
     lines: list[str] = []
     for tag, first, last, new_first, new_last in pairs.get_opcodes():
         if tag == "equal":
             lines += actual[first:last]
         elif tag == "replace" and last - first == new_last - new_first:
-            lines += map(_line_with_typography_of, actual[first:last], written[new_first:new_last])
+            lines += map(_copy_line_typography, actual[first:last], written[new_first:new_last])
         else:
-            lines += [_in_form_of(region, line, line) for line in written[new_first:new_last]]
+            lines += [_copy_accent_form(region, line, line) for line in written[new_first:new_last]]
     return "\n".join(lines)
 
 
-def _line_with_typography_of(actual: str, written: str) -> str:
+def _copy_line_typography(actual: str, written: str) -> str:
     if max(len(actual), len(written)) > _COMPARED_CHARS_MAX:
-        return _in_form_of(actual, written, written)
-    plain, starts, wanted = _plain(actual), _plain_starts(actual), normalize("NFD", written)
+        return _copy_accent_form(actual, written, written)
+    plain, starts, wanted = _to_plain(actual), _plain_starts(actual), normalize("NFD", written)
     pieces: list[str] = []
     for tag, first, last, new_first, new_last in SequenceMatcher(None, plain, wanted, autojunk=False).get_opcodes():
         if tag != "equal":
@@ -478,10 +478,10 @@ def _line_with_typography_of(actual: str, written: str) -> str:
             pieces += [plain[first : starts[begin]], actual[begin:end], plain[starts[end] : last]]
         else:
             pieces.append(plain[first:last])
-    return _in_form_of(actual, "".join(pieces), written)
+    return _copy_accent_form(actual, "".join(pieces), written)
 
 
-def _in_form_of(sample: str, text: str, written: str) -> str:
+def _copy_accent_form(sample: str, text: str, written: str) -> str:
     """``text`` with its accents composed or decomposed as in ``sample``, or else as in ``written``."""
     forms = [
         form
@@ -499,7 +499,7 @@ def _has_one_form(text: str) -> bool:
 # --- what is said when nothing is replaced ---
 
 
-def _escape_drift(text: str, old: str, new: str, spans: Sequence[tuple[int, int]]) -> str | None:
+def _explain_escape_drift(text: str, old: str, new: str, spans: Sequence[tuple[int, int]]) -> str | None:
     """Quotes with a backslash in both strings but not in the file: the arguments were escaped once too often."""
     regions = "".join(text[start:end] for start, end in spans)
     for escaped in ("\\'", '\\"'):
@@ -511,7 +511,7 @@ def _escape_drift(text: str, old: str, new: str, spans: Sequence[tuple[int, int]
     return None
 
 
-def _ambiguous(text: str, spans: Sequence[tuple[int, int]], strategy: str) -> str:
+def _explain_ambiguity(text: str, spans: Sequence[tuple[int, int]], strategy: str) -> str:
     rows = []
     for start, _ in spans[:_LOCATIONS_MAX]:
         number = text.count("\n", 0, start) + 1
@@ -525,7 +525,7 @@ def _ambiguous(text: str, spans: Sequence[tuple[int, int]], strategy: str) -> st
     return f"the text to replace was found {len(spans)} times; {advice}:\n" + "\n".join(rows)
 
 
-def _not_found(text: str, old: str) -> str:
+def _explain_not_found(text: str, old: str) -> str:
     message = "the text to replace was not found; read the file again and copy it exactly"
     lines = text.split("\n")[:_HINT_FILE_LINES_MAX]
     wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:_HINT_CHARS_MAX]

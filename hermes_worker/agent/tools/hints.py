@@ -18,10 +18,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
-from hermes_worker.agent.tools.files import session_folder
+from hermes_worker.agent.tools.files import find_session_folder
 from hermes_worker.features.checkpoints.rules import is_ignored_folder
 from hermes_worker.observe import count, log
-from hermes_worker.safety.untrusted import marked
+from hermes_worker.safety.untrusted import wrap_untrusted
 from hermes_worker.workspaces.base import KnownFiles, WorkspaceError
 
 HINTS_KEY: Final = "hint:"
@@ -42,20 +42,20 @@ _ARGUMENTS: Final = ("path", "file_path", "workdir")
 _ELSEWHERE: Final = ("-", "http://", "https://", "git@")
 
 
-def with_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, result: ToolResult) -> ToolResult:
+def add_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, result: ToolResult) -> ToolResult:
     """``result``, and behind it the hints of folders that the call was the first to touch. Raises nothing."""
     if result.is_error or isinstance(context.workspace, KnownFiles):
         return result
     said = sum(1 for key in context.session if key.startswith(HINTS_KEY))
     texts: list[str] = []
     updates: dict[str, object] = {}
-    for folder in _folders(tool, arguments, context):
+    for folder in _touched_folders(tool, arguments, context):
         if len(texts) >= _OF_A_CALL_MAX or said + len(texts) >= _OF_A_SESSION_MAX:
             break
-        key = _key(folder)
+        key = _hint_key(folder)
         if key in context.session or key in updates:
             continue
-        found = _said_in(folder, context)
+        found = _read_hint(folder, context)
         if found is not None:
             texts.append(found)
             updates[key] = True
@@ -67,22 +67,22 @@ def with_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, r
     )
 
 
-def told(folder: str) -> Mapping[str, object]:
+def mark_hint_shown(folder: str) -> Mapping[str, object]:
     """The session document for a folder whose file already stands in the prompt."""
-    return {_key(folder): True}
+    return {_hint_key(folder): True}
 
 
-def _key(folder: str) -> str:
+def _hint_key(folder: str) -> str:
     return f"{HINTS_KEY}{hashlib.sha256(folder.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"
 
 
-def _folders(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Iterator[str]:
+def _touched_folders(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Iterator[str]:
     """The folders that a call touches and those above them, the highest of each path first, within the workspace."""
     workspace = context.workspace
     root = PurePosixPath(workspace.root)
     seen: set[PurePosixPath] = set()
-    cwd = session_folder(context)
-    for path in islice(_paths(tool, arguments), _PATHS_MAX):
+    cwd = find_session_folder(context)
+    for path in islice(_touched_paths(tool, arguments), _PATHS_MAX):
         with suppress(WorkspaceError):
             touched = workspace.resolve(path, cwd=cwd)
             try:
@@ -98,7 +98,7 @@ def _folders(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> 
                 yield str(folder)
 
 
-def _paths(tool: Tool, arguments: Mapping[str, Any]) -> Iterator[str]:
+def _touched_paths(tool: Tool, arguments: Mapping[str, Any]) -> Iterator[str]:
     """Paths as the model wrote them. A command touches the folder it runs in and the words in it that look like a
     path.
     """
@@ -123,7 +123,7 @@ def _paths(tool: Tool, arguments: Mapping[str, Any]) -> Iterator[str]:
             yield word
 
 
-def _said_in(folder: str, context: ToolContext) -> str | None:
+def _read_hint(folder: str, context: ToolContext) -> str | None:
     workspace = context.workspace
     with suppress(WorkspaceError):
         names = set(workspace.entries(folder))
@@ -132,13 +132,13 @@ def _said_in(folder: str, context: ToolContext) -> str | None:
             if not workspace.may_read(path):
                 continue  # a link, or protected
             text = workspace.read_bytes(path, limit=4 * _CHARS_MAX + 1).decode("utf-8", "replace")
-            text = context.redactor.result(text.removeprefix("\ufeff").strip(), is_configuration=False)
+            text = context.redactor.redact_result(text.removeprefix("\ufeff").strip(), is_configuration=False)
             if not text:
                 continue
             shown = PurePosixPath(path).relative_to(workspace.root).as_posix()
             if len(text) > _CHARS_MAX:
                 text = f"{text[:_CHARS_MAX]}\n... [cut; read_file {shown} has the rest]"
-            found = marked(text, shown)
+            found = wrap_untrusted(text, shown)
             if found.threats:
                 count("untrusted.suspicious")
                 log.warning("untrusted.suspicious", tool="hints", threats=list(found.threats))

@@ -17,7 +17,7 @@ class ToolInterrupted(Exception):
     """The call was cancelled while it computed; nothing was done."""
 
 
-def interruptible(work: Callable[[], _T], cancelled: Cancellation) -> _T:
+def run_interruptibly(work: Callable[[], _T], cancelled: Cancellation) -> _T:
     """Return what ``work`` returns, or raise what it raises. Raises ``ToolInterrupted`` within moments of a stop.
 
     The work then goes on for nothing until it ends by itself, so it must have no effect and a bounded input. It runs on

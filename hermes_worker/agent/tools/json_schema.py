@@ -31,7 +31,14 @@ from jsonschema.validators import extend
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from hermes_worker.agent.tools.judging_time import SCHEMA_DEEP_MAX, Schema, UnusableSchema, bounded, enter, left_s
+from hermes_worker.agent.tools.schema_time_limit import (
+    SCHEMA_DEEP_MAX,
+    Schema,
+    UnusableSchema,
+    enter_nested,
+    limit_judging,
+    time_left_s,
+)
 from hermes_worker.core.messages import canonical_json
 
 CHARS_MAX = 256_000
@@ -69,7 +76,7 @@ def require_usable(schema: Schema) -> None:
     if digest not in _judged:
         if len(_judged) >= _JUDGED_MAX:
             _judged.clear()  # rare, and cheaper than keeping an order
-        _judged[digest] = _why_unusable(schema, text)
+        _judged[digest] = _reason_unusable(schema, text)
     why = _judged[digest]
     if why is not None:
         raise UnusableSchema(why)
@@ -77,11 +84,11 @@ def require_usable(schema: Schema) -> None:
         return
     if len(_usable) >= _KEPT_MAX:
         _usable.clear()
-    _usable[id(schema)] = _Usable(schema, _validator(_dialect(schema), schema))
+    _usable[id(schema)] = _UsableSchema(schema, _validator(_choose_dialect(schema), schema))
 
 
 @dataclass(frozen=True, slots=True)
-class _Usable:
+class _UsableSchema:
     """A schema that was found usable. It is kept, so that no other object gets its identity; it is never changed."""
 
     schema: Schema
@@ -95,16 +102,16 @@ _judged: dict[bytes, str | None] = {}
 """The verdicts on schemas that were seen, by digest; two threads may reach the same verdict."""
 _KEPT_MAX = 256
 _KEPT_CHARS_MAX = 32_000
-_usable: dict[int, _Usable] = {}
+_usable: dict[int, _UsableSchema] = {}
 """The usable schemas that were seen, by identity: the schema of a tool is asked for at each of its calls."""
 
 
-def _why_unusable(schema: Schema, text: str) -> str | None:
+def _reason_unusable(schema: Schema, text: str) -> str | None:
     if '"unevaluated' in text and any(f'"{keyword}":' in text for keyword in _NOT_BESIDE_UNEVALUATED):
         return "has 'unevaluated...' beside patterns or references, which cannot be checked in bounded time"
-    dialect = _dialect(schema)
+    dialect = _choose_dialect(schema)
     try:
-        with bounded():
+        with limit_judging():
             error = next(_validator(dialect, dialect.META_SCHEMA).iter_errors(schema), None)
     except UnusableSchema as unusable:
         return str(unusable)
@@ -128,13 +135,13 @@ def _is_deeper_than(depth_max: int, value: Any) -> bool:
     return True
 
 
-def errors_of(value: Any, schema: Schema) -> Iterator[ValidationError]:
+def iterate_errors(value: Any, schema: Schema) -> Iterator[ValidationError]:
     """Yield what is wrong with ``value``, as it is found; ``schema`` is usable. To be iterated inside of ``bounded``.
 
     Raises ``UnusableSchema``.
     """
     try:
-        yield from _validator_of(schema).iter_errors(value)
+        yield from _find_validator(schema).iter_errors(value)
     except Unresolvable as error:
         raise UnusableSchema(f"refers to {error.ref[:200]!r}, which is not part of it; nothing is fetched") from None
     except (UnknownType, UndefinedTypeCheck) as error:
@@ -144,15 +151,15 @@ def errors_of(value: Any, schema: Schema) -> Iterator[ValidationError]:
         raise UnusableSchema(f"cannot be read ({type(error).__name__})") from error
 
 
-def _validator_of(schema: Schema) -> Validator:
+def _find_validator(schema: Schema) -> Validator:
     seen = _usable.get(id(schema))
-    return seen.validator if seen is not None and seen.schema is schema else _validator(_dialect(schema), schema)
+    return seen.validator if seen is not None and seen.schema is schema else _validator(_choose_dialect(schema), schema)
 
 
-def _dialect(schema: Any) -> type[Validator]:
+def _choose_dialect(schema: Any) -> type[Validator]:
     named = schema.get("$schema") if isinstance(schema, Mapping) else None
     known = named.rstrip("#") if isinstance(named, str) else _USUAL_DIALECT
-    return _bounded_dialect(known if known in _DIALECTS else _USUAL_DIALECT)
+    return _build_bounded_dialect(known if known in _DIALECTS else _USUAL_DIALECT)
 
 
 def _validator(dialect: type[Validator], schema: Any) -> Validator:
@@ -160,11 +167,11 @@ def _validator(dialect: type[Validator], schema: Any) -> Validator:
 
 
 @cache
-def _bounded_dialect(name: str) -> type[Validator]:
+def _build_bounded_dialect(name: str) -> type[Validator]:
     usual = _DIALECTS[name]
     keywords = {keyword: _REPLACED.get(keyword, check) for keyword, check in usual.VALIDATORS.items()}
-    squares = {keyword: _few_members(check) for keyword, check in keywords.items() if "unevaluated" in keyword}
-    bounded_keywords = {keyword: _within_budget(check) for keyword, check in {**keywords, **squares}.items()}
+    squares = {keyword: _limit_members(check) for keyword, check in keywords.items() if "unevaluated" in keyword}
+    bounded_keywords = {keyword: _check_within_budget(check) for keyword, check in {**keywords, **squares}.items()}
     dialect: Any = extend(usual, bounded_keywords)  # type: ignore[no-untyped-call]
     # Else a ``$schema`` inside of a schema would go on with the library's own keywords, which have no bounds.
     dialect.evolve = attrs.evolve
@@ -172,13 +179,13 @@ def _bounded_dialect(name: str) -> type[Validator]:
     return made
 
 
-def _within_budget(check: Keyword) -> Keyword:
+def _check_within_budget(check: Keyword) -> Keyword:
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         # OpenAPI's way to allow ``null`` beside whatever else the schema says.
         if instance is None and schema.get("nullable") is True:
             return
         # No context manager: this is entered for every keyword of every call, and one takes longer than most keywords.
-        budget = enter()
+        budget = enter_nested()
         try:
             yield from check(validator, value, instance, schema) or ()
         finally:
@@ -190,32 +197,34 @@ def _within_budget(check: Keyword) -> Keyword:
 # --- keywords that the library judges without bounds, or tells in sentences that cannot be taken apart ---
 
 
-def _required(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_required(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     """The message is the name that is missing."""
     if validator.is_type(instance, "object"):
         yield from (ValidationError(name) for name in wanted if name not in instance)
 
 
-def _pattern(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _is_found(wanted, instance):
+def _check_pattern(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not _matches_pattern(wanted, instance):
         yield ValidationError("does not match the pattern")
 
 
-def _pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if not validator.is_type(instance, "object"):
         return
     for pattern, inner in wanted.items():
         for name, value in instance.items():
-            if _is_found(pattern, name):
+            if _matches_pattern(pattern, name):
                 yield from validator.descend(value, inner, path=name, schema_path=pattern)
 
 
-def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_additional_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if not validator.is_type(instance, "object"):
         return
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     extras = [
-        name for name in instance if name not in named and not any(_is_found(pattern, name) for pattern in patterns)
+        name
+        for name in instance
+        if name not in named and not any(_matches_pattern(pattern, name) for pattern in patterns)
     ]
     if wanted is False and extras:
         yield ValidationError("unknown: " + ", ".join(map(repr, extras[:10])))
@@ -224,24 +233,24 @@ def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: A
             yield from validator.descend(instance[name], wanted, path=name)
 
 
-def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if wanted and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
+def _check_unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if wanted and isinstance(instance, list) and len(set(map(_to_hashable, instance))) < len(instance):
         yield ValidationError("has an element twice")
 
 
-def _hashable(value: Any) -> object:
+def _to_hashable(value: Any) -> object:
     """A key that is equal for values that JSON Schema calls equal: 1 is 1.0, and true is not 1."""
     match value:
         case bool():
             return ("boolean", value)
         case list():
-            return ("array", *map(_hashable, value))
+            return ("array", *map(_to_hashable, value))
         case dict():
-            return ("object", frozenset((name, _hashable(inner)) for name, inner in value.items()))
+            return ("object", frozenset((name, _to_hashable(inner)) for name, inner in value.items()))
     return value
 
 
-def _few_members(usual: Keyword) -> Keyword:
+def _limit_members(usual: Keyword) -> Keyword:
     def checked(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         if isinstance(instance, list | dict) and len(instance) > MEMBERS_MAX:
             raise UnusableSchema(f"has a keyword 'unevaluated...', which is checked up to {MEMBERS_MAX:,} members")
@@ -251,29 +260,29 @@ def _few_members(usual: Keyword) -> Keyword:
 
 
 _REPLACED: Final[Mapping[str, Keyword]] = {
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional_properties,
-    "uniqueItems": _unique_items,
-    "required": _required,
+    "pattern": _check_pattern,
+    "patternProperties": _check_pattern_properties,
+    "additionalProperties": _check_additional_properties,
+    "uniqueItems": _check_unique_items,
+    "required": _check_required,
 }
 
 
-def _is_found(pattern: str, text: str) -> bool:
+def _matches_pattern(pattern: str, text: str) -> bool:
     """Whether the pattern matches anywhere in ``text``. One that cannot be compiled counts as matching: dialects of
     regular expressions differ, and the author of the schema judges again. Raises ``UnusableSchema``.
     """
-    compiled = _compiled(pattern)
+    compiled = _compile_pattern(pattern)
     if compiled is None:
         return True
     try:
-        return compiled.search(text, timeout=left_s(), concurrent=True) is not None
+        return compiled.search(text, timeout=time_left_s(), concurrent=True) is not None
     except TimeoutError:
         raise UnusableSchema("has a pattern that takes too long") from None
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> regex.Pattern[str] | None:
+def _compile_pattern(pattern: str) -> regex.Pattern[str] | None:
     if len(pattern) > PATTERN_CHARS_MAX:
         raise UnusableSchema(f"has a pattern of {len(pattern):,} characters; at most {PATTERN_CHARS_MAX:,} are read")
     try:

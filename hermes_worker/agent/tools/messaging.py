@@ -42,7 +42,7 @@ class SendMessageTool:
             if arguments.get("action", "send") == "list":
                 return json_result(self._messages.targets(context))
             target = (arguments.get("target") or "").strip()
-            message = context.redactor.text((arguments.get("message") or "").strip())
+            message = context.redactor.redact_text((arguments.get("message") or "").strip())
             if not target or not 0 < len(message) <= MESSAGE_CHARS_MAX:
                 return error_result(f"give a target and a message of 1 to {MESSAGE_CHARS_MAX} characters")
             return json_result({"success": True, **self._messages.send(target, message, context)})

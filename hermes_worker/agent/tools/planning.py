@@ -23,18 +23,18 @@ _SEVERAL_PATHS = {"patch": "patch"}
 """The argument by which a tool that otherwise touches one path touches several (V4A patches)."""
 
 
-def lexical(path: str) -> str:
+def resolve_lexically(path: str) -> str:
     """A ``Canonical`` for planners that cannot see the workspace: links are not followed."""
     return posixpath.normpath(posixpath.join("/", path))
 
 
-def planned_call(spec: ToolSpec | None, name: str, arguments_json: str, *, canonical: Canonical) -> SegmentCall:
+def plan_call(spec: ToolSpec | None, name: str, arguments_json: str, *, canonical: Canonical) -> SegmentCall:
     """The call as data. ``spec`` is ``None`` for a tool that does not exist: such a call runs alone, and fails."""
-    arguments = _arguments(arguments_json)
+    arguments = _parse_arguments(arguments_json)
     if spec is None or arguments is None:
         return SegmentCall(name=name, is_barrier=True)
     try:
-        path = _path(spec, arguments, canonical)
+        path = _find_path(spec, arguments, canonical)
     except WorkspaceError:
         return SegmentCall(name=name, is_barrier=True)
     return SegmentCall(
@@ -45,11 +45,11 @@ def planned_call(spec: ToolSpec | None, name: str, arguments_json: str, *, canon
     )
 
 
-def replay_of(spec: ToolSpec, arguments_json: str) -> Replay:
+def find_replay_class(spec: ToolSpec, arguments_json: str) -> Replay:
     """The replay class of a call as a model wrote it."""
     if spec.replay_by is None:
         return spec.replay
-    return spec.replay_of(_arguments(arguments_json) or {})
+    return spec.replay_of(_parse_arguments(arguments_json) or {})
 
 
 def only_reads(spec: ToolSpec) -> bool:
@@ -58,7 +58,7 @@ def only_reads(spec: ToolSpec) -> bool:
     return spec.replay is Replay.PURE and looks and spec.name != DELEGATE_TOOL
 
 
-def _arguments(text: str) -> dict[str, Any] | None:
+def _parse_arguments(text: str) -> dict[str, Any] | None:
     assessment = assess_arguments(text)
     if assessment.outcome is not ArgumentsOutcome.OK:
         return None
@@ -66,7 +66,7 @@ def _arguments(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _path(spec: ToolSpec, arguments: dict[str, Any], canonical: Canonical) -> str | None:
+def _find_path(spec: ToolSpec, arguments: dict[str, Any], canonical: Canonical) -> str | None:
     if spec.path_argument is None or _SEVERAL_PATHS.get(spec.name) in arguments:
         return None
     value = coerce(arguments, spec.parameters).get(spec.path_argument)

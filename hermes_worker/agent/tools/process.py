@@ -14,10 +14,10 @@ from hermes_worker.agent.tools.background import KnownProcess, SessionProcesses
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import ENV_KEY, PROCESS, WAIT_S_MAX
 from hermes_worker.agent.tools.results import error_result, json_result
-from hermes_worker.agent.tools.screen import shown, without_ansi
-from hermes_worker.agent.tools.shell_variables import secrets_of
+from hermes_worker.agent.tools.screen import render_screen, strip_ansi
+from hermes_worker.agent.tools.shell_variables import find_secrets
 from hermes_worker.workspaces.base import PathNotFound
-from hermes_worker.workspaces.processes import INPUT_BYTES_MAX, KeepsProcesses, ProcessLook, ProcessState
+from hermes_worker.workspaces.processes import INPUT_BYTES_MAX, ProcessHost, ProcessLook, ProcessState
 
 _PREVIEW_CHARS: Final = 1_000
 _WAITED_CHARS: Final = 2_000
@@ -34,11 +34,11 @@ class ProcessTool:
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         rows, workspace = context.processes, context.workspace
-        if rows is None or not isinstance(workspace, KeepsProcesses):
+        if rows is None or not isinstance(workspace, ProcessHost):
             return error_result(NOT_HERE)
         action = arguments["action"]
         if action == "list":
-            known = [_described(row, _looked(workspace, row)) for row in rows.all()]
+            known = [_render_process(row, _look_at_process(workspace, row)) for row in rows.list_processes()]
             return json_result({"processes": known}, is_error=False)
         process_id = arguments.get("session_id")
         row = rows.find(process_id) if process_id else None
@@ -55,43 +55,43 @@ class ProcessTool:
             case "kill":
                 return self._kill(rows, workspace, row, context)
             case "close":
-                workspace.tell_process(row.process_id, b"", is_last=True)
+                workspace.write_to_process(row.process_id, b"", is_last=True)
                 return json_result({"session_id": row.process_id, "status": "closed"}, is_error=False)
         data = (arguments.get("data") or "") + ("\n" if action == "submit" else "")
         written = data.encode("utf-8", "replace")
         if len(written) > INPUT_BYTES_MAX:
             return error_result(f"at most {INPUT_BYTES_MAX} bytes can be written to a process at once")
-        workspace.tell_process(row.process_id, written)
+        workspace.write_to_process(row.process_id, written)
         return json_result(
             {"session_id": row.process_id, "status": "ok", "bytes_written": len(written)}, is_error=False
         )
 
     def _poll(
-        self, rows: SessionProcesses, workspace: KeepsProcesses, row: KnownProcess, context: ToolContext
+        self, rows: SessionProcesses, workspace: ProcessHost, row: KnownProcess, context: ToolContext
     ) -> ToolResult:
-        found = _looked(workspace, row)
-        _tell_rows(rows, row, found)
-        preview = _text(row, found, context)[-_PREVIEW_CHARS:]
-        return json_result({**_described(row, found), "output_preview": preview}, is_error=False)
+        found = _look_at_process(workspace, row)
+        _mark_reported(rows, row, found)
+        preview = _redact_output(row, found, context)[-_PREVIEW_CHARS:]
+        return json_result({**_render_process(row, found), "output_preview": preview}, is_error=False)
 
     def _log(
         self,
         rows: SessionProcesses,
-        workspace: KeepsProcesses,
+        workspace: ProcessHost,
         row: KnownProcess,
         context: ToolContext,
         arguments: Mapping[str, Any],
     ) -> ToolResult:
-        found = _looked(workspace, row)
-        _tell_rows(rows, row, found)
-        lines = _text(row, found, context).splitlines()
+        found = _look_at_process(workspace, row)
+        _mark_reported(rows, row, found)
+        lines = _redact_output(row, found, context).splitlines()
         limit = min(arguments.get("limit") or _LINES_DEFAULT, _LINES_MAX)
         first = arguments.get("offset") or 0
         if "offset" not in arguments:
             first = max(0, len(lines) - limit)
         page = lines[first : first + limit]
         document = {
-            **_described(row, found),
+            **_render_process(row, found),
             "output": "\n".join(page),
             "total_lines": len(lines),
             "showing": f"lines {first + 1} to {first + len(page)}" if page else "no lines",
@@ -103,18 +103,18 @@ class ProcessTool:
     def _wait(
         self,
         rows: SessionProcesses,
-        workspace: KeepsProcesses,
+        workspace: ProcessHost,
         row: KnownProcess,
         context: ToolContext,
         timeout: int | None,
     ) -> ToolResult:
         asked = WAIT_S_MAX if timeout is None else timeout
         deadline = time.monotonic() + min(asked, WAIT_S_MAX)
-        while (found := _looked(workspace, row)).is_running:
+        while (found := _look_at_process(workspace, row)).is_running:
             if time.monotonic() >= deadline or context.cancelled.wait(_AGAIN_S):
                 break
-        _tell_rows(rows, row, found)
-        document = {**_described(row, found), "output": _text(row, found, context)[-_WAITED_CHARS:]}
+        _mark_reported(rows, row, found)
+        document = {**_render_process(row, found), "output": _redact_output(row, found, context)[-_WAITED_CHARS:]}
         if found.is_running:
             document["status"] = "timeout"
             document["timeout_note"] = (
@@ -124,20 +124,20 @@ class ProcessTool:
         return json_result(document, is_error=False)
 
     def _kill(
-        self, rows: SessionProcesses, workspace: KeepsProcesses, row: KnownProcess, context: ToolContext
+        self, rows: SessionProcesses, workspace: ProcessHost, row: KnownProcess, context: ToolContext
     ) -> ToolResult:
-        if not _looked(workspace, row).is_running:
+        if not _look_at_process(workspace, row).is_running:
             return json_result({"session_id": row.process_id, "status": "already_exited"}, is_error=False)
         workspace.end_process(row.process_id)
         deadline = time.monotonic() + WAIT_S_MAX
-        while (found := _looked(workspace, row)).is_running:
+        while (found := _look_at_process(workspace, row)).is_running:
             if time.monotonic() >= deadline or context.cancelled.wait(_AGAIN_S):
                 return json_result({"session_id": row.process_id, "status": "ending"}, is_error=False)
-        rows.was_told(row.process_id, found.state.value, found.exit_code)
-        return json_result({**_described(row, found), "status": "killed"}, is_error=False)
+        rows.mark_reported(row.process_id, found.state.value, found.exit_code)
+        return json_result({**_render_process(row, found), "status": "killed"}, is_error=False)
 
 
-def _looked(workspace: KeepsProcesses, row: KnownProcess) -> ProcessLook:
+def _look_at_process(workspace: ProcessHost, row: KnownProcess) -> ProcessLook:
     """The state of a process where it runs; for one that was tidied away there, the state in its row."""
     try:
         return workspace.look_at_process(row.process_id)
@@ -147,12 +147,12 @@ def _looked(workspace: KeepsProcesses, row: KnownProcess) -> ProcessLook:
         return ProcessLook(state=ProcessState(row.state), exit_code=row.exit_code, note="its output is not kept longer")
 
 
-def _tell_rows(rows: SessionProcesses, row: KnownProcess, found: ProcessLook) -> None:
+def _mark_reported(rows: SessionProcesses, row: KnownProcess, found: ProcessLook) -> None:
     if not found.is_running:
-        rows.was_told(row.process_id, found.state.value, found.exit_code)
+        rows.mark_reported(row.process_id, found.state.value, found.exit_code)
 
 
-def _described(row: KnownProcess, found: ProcessLook) -> dict[str, Any]:
+def _render_process(row: KnownProcess, found: ProcessLook) -> dict[str, Any]:
     until = row.now if row.ended_at is None else row.ended_at
     document: dict[str, Any] = {
         "session_id": row.process_id,
@@ -167,7 +167,7 @@ def _described(row: KnownProcess, found: ProcessLook) -> dict[str, Any]:
     return document
 
 
-def _text(row: KnownProcess, found: ProcessLook, context: ToolContext) -> str:
+def _redact_output(row: KnownProcess, found: ProcessLook, context: ToolContext) -> str:
     text = found.output.decode("utf-8", "replace")
-    plain = shown(text) if row.has_terminal else without_ansi(text)
-    return context.redactor.without(plain, secrets_of(context.session.get(ENV_KEY)))
+    plain = render_screen(text) if row.has_terminal else strip_ansi(text)
+    return context.redactor.remove_secrets(plain, find_secrets(context.session.get(ENV_KEY)))

@@ -46,7 +46,7 @@ class ResultLimits:
     paged_chars: int | None = None
     """One result of a tool that pages by itself; ``None`` leaves it alone."""
 
-    def shared_by(self, calls: int) -> ResultLimits:
+    def for_calls(self, calls: int) -> ResultLimits:
         """The limits of each of a reply's ``calls``. Each may have its part of what all may have together, so no call
         has to know the size of the others; a tool that pages is held to that as well.
         """
@@ -80,10 +80,10 @@ def exception_result(error: Exception) -> ToolResult:
     """The result of a call whose tool raised what it should not have. An error of a database is told in the words of
     its server: SQLAlchemy's own text quotes the statement and its values, which are not the model's."""
     words = getattr(error, "orig", None) or error
-    return error_result(sanitised_error(f"{type(error).__name__}: {words}"))
+    return error_result(sanitise_error(f"{type(error).__name__}: {words}"))
 
 
-def sanitised_error(text: str) -> str:
+def sanitise_error(text: str) -> str:
     """``text`` without what a model could take for a change of speaker, marked as a tool's error and short."""
     for pattern in (_ROLE_TAGS, _CDATA, _FENCES):
         text = pattern.sub("", text)
@@ -95,7 +95,7 @@ def sanitised_error(text: str) -> str:
 
 def result_name(text: str) -> str:
     """The path of the file that holds ``text``, the full text of a result: equal texts are one file."""
-    return f"{RESULTS_FOLDER}/{_digest(text)}.txt"
+    return f"{RESULTS_FOLDER}/{_hash_text(text)}.txt"
 
 
 def result_key(path: str) -> str | None:
@@ -104,7 +104,9 @@ def result_key(path: str) -> str | None:
     return f"{RESULT_KEY_PREFIX}{found[1]}" if found else None
 
 
-def limited(result: ToolResult, *, chars_max: int | None, workspace: Workspace, limits: ResultLimits) -> ToolResult:
+def limit_result(
+    result: ToolResult, *, chars_max: int | None, workspace: Workspace, limits: ResultLimits
+) -> ToolResult:
     """``result`` as it may enter a prompt. ``chars_max`` is the tool's own limit, ``None`` for tools that page.
 
     A longer text goes to a file of the workspace and, unless it is very long, to a document of the session, so that
@@ -113,26 +115,26 @@ def limited(result: ToolResult, *, chars_max: int | None, workspace: Workspace, 
     allowed = limits.paged_chars if chars_max is None else min(chars_max, limits.result_chars)
     if allowed is None or len(result.text) <= allowed:
         return result
-    text, readable = result.text, _readable(result.text)
+    text, readable = result.text, _make_readable(result.text)
     path = result_name(readable)
     try:
         # Ignored by git from the start, so that no agent commits its own results.
         workspace.write_bytes(f"{RESULTS_FOLDER}/.gitignore", b"*\n")
         workspace.write_bytes(path, readable.encode("utf-8", "replace"))
     except WorkspaceError as error:
-        return replace(result, text=_shortened(text, allowed, str(error)))
+        return replace(result, text=_drop_middle(text, allowed, str(error)))
     block = (
         f"<persisted-output>\nThe result has {len(text)} characters, too many to show here. The whole of it is in "
         f"{path}; read it in pieces with read_file (offset, limit) or look for something in it with search_files.\n\n"
-        f"It begins:\n{_preview(text, limits.preview_chars)}\n...\n</persisted-output>"
+        f"It begins:\n{_render_preview(text, limits.preview_chars)}\n...\n</persisted-output>"
     )
     if len(readable) > _KEPT_CHARS_MAX:
         return replace(result, text=block)
-    kept = {f"{RESULT_KEY_PREFIX}{_digest(readable)}": readable}
+    kept = {f"{RESULT_KEY_PREFIX}{_hash_text(readable)}": readable}
     return replace(result, text=block, session_updates={**result.session_updates, **kept})
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -141,7 +143,7 @@ def is_persisted(text: str) -> bool:
     return text.startswith("<persisted-output>")
 
 
-def _readable(text: str) -> str:
+def _make_readable(text: str) -> str:
     """JSON over several lines: read_file pages by lines, and a result is a single one."""
     try:
         return json.dumps(json.loads(text), ensure_ascii=False, indent=1)
@@ -149,13 +151,13 @@ def _readable(text: str) -> str:
         return text
 
 
-def _preview(text: str, chars_max: int) -> str:
+def _render_preview(text: str, chars_max: int) -> str:
     start = text[:chars_max]
     whole_lines = start.rpartition("\n")[0]
     return whole_lines if len(whole_lines) > chars_max // 2 else start
 
 
-def _shortened(text: str, chars_max: int, reason: str) -> str:
+def _drop_middle(text: str, chars_max: int, reason: str) -> str:
     head, tail = int(chars_max * 0.4), int(chars_max * 0.6)
     omitted = len(text) - head - tail
     notice = f"\n\n... [{omitted} characters omitted; the whole result could not be kept: {reason}] ...\n\n"

@@ -12,20 +12,20 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1
 _CONTROLS: Final = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
-def without_ansi(text: str) -> str:
+def strip_ansi(text: str) -> str:
     """``text`` without colours, cursor movements and titles."""
     return _ANSI.sub("", text)
 
 
-def shown(text: str) -> str:
+def render_screen(text: str) -> str:
     """The text that a terminal shows in the end: lines that were written over (progress bars) as they were last,
     deleted characters left out.
     """
-    lines = without_ansi(text).replace("\r\n", "\n").split("\n")
-    return _CONTROLS.sub("", "\n".join(_line(line) for line in lines))
+    lines = strip_ansi(text).replace("\r\n", "\n").split("\n")
+    return _CONTROLS.sub("", "\n".join(_render_line(line) for line in lines))
 
 
-def _line(line: str) -> str:
+def _render_line(line: str) -> str:
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
     if "\b" not in line:

@@ -21,14 +21,14 @@ def send_message(channel: socket.socket, data: bytes) -> None:
 
 def receive_message(channel: socket.socket, bytes_max: int) -> bytes:
     """Raises ``OSError`` at the end of the channel, ``ValueError`` for a message that is too long."""
-    (size,) = struct.unpack(">I", _exactly(channel, 4))
+    (size,) = struct.unpack(">I", _receive_exactly(channel, 4))
     if size > bytes_max:
         raise ValueError("the message is too long")
-    return _exactly(channel, size)
+    return _receive_exactly(channel, size)
 
 
 @contextmanager
-def answered(talk: Callable[[socket.socket], None], over: Callable[[], None] = lambda: None) -> Iterator[int]:
+def answer_channel(talk: Callable[[socket.socket], None], over: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Yield the descriptor for a command, while ``talk`` speaks over the other end in a thread of its own. What the
     channel raises ends ``talk`` quietly. When the command has ended, ``over`` is called and the channel shut.
     """
@@ -52,7 +52,7 @@ def answered(talk: Callable[[socket.socket], None], over: Callable[[], None] = l
             speaker.join(_ENDED_S)
 
 
-def _exactly(channel: socket.socket, size: int) -> bytes:
+def _receive_exactly(channel: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         piece = channel.recv(min(size - len(data), 65_536))

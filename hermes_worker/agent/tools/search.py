@@ -19,8 +19,8 @@ from typing import Any, Final
 from hermes_worker.agent.tools import treesearch
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import HITS_DEFAULT, SEARCH_FILES, SearchOutput
-from hermes_worker.agent.tools.files import located, place_of, session_folder, shown_from
-from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.files import find_session_folder, format_path_from, locate_path, render_place
+from hermes_worker.agent.tools.interruptible import run_interruptibly
 from hermes_worker.agent.tools.results import error_result, json_result
 from hermes_worker.workspaces.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
 
@@ -58,7 +58,7 @@ _ODD_RULES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Query:
+class _FileQuery:
     """A search, with the path canonical. ``pattern`` is ``None`` when files are to be listed."""
 
     path: str
@@ -69,7 +69,7 @@ class _Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _OutputLine:
     """One line of output."""
 
     path: str
@@ -84,10 +84,10 @@ class SearchFilesTool:
     spec: Final = SEARCH_FILES
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        path = located(context, arguments.get("path") or ".")
+        path = locate_path(context, arguments.get("path") or ".")
         _require_searchable(context.workspace, path)
         is_by_name = arguments.get("target") == "files"
-        query = _Query(
+        query = _FileQuery(
             path=path,
             pattern=None if is_by_name else arguments["pattern"],
             output=SearchOutput.FILES
@@ -100,10 +100,10 @@ class SearchFilesTool:
             offset=arguments.get("offset", 0), limit=min(arguments.get("limit", HITS_DEFAULT), _LIMIT_MAX)
         )
         try:
-            output = _searched(query, context)
-            wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
-            found = interruptible(lambda: _answer(output, query.output, wanted, page), context.cancelled)
-            return json_result({**found, **place_of(context)})
+            output = _run_search(query, context)
+            wanted = _ResultFilter(context, query, name_glob=arguments["pattern"] if is_by_name else None)
+            found = run_interruptibly(lambda: _render_answer(output, query.output, wanted, page), context.cancelled)
+            return json_result({**found, **render_place(context)})
         except _SearchFailed as failure:
             return error_result(str(failure))
 
@@ -125,7 +125,7 @@ def _require_searchable(workspace: Workspace, path: str) -> None:
 # --- running it ---
 
 
-def _searched(query: _Query, context: ToolContext) -> bytes:
+def _run_search(query: _FileQuery, context: ToolContext) -> bytes:
     """Run the search and return the output of ripgrep, or of ``treesearch`` when ripgrep is missing or does not know
     the pattern's syntax (look-ahead, back-references). Raises ``_SearchFailed``.
     """
@@ -133,7 +133,7 @@ def _searched(query: _Query, context: ToolContext) -> bytes:
     is_partial = done.exit_code == _RIPGREP_ERROR and done.output
     if done.exit_code in _RIPGREP_FINISHED or is_partial:
         return done.output
-    done = _execute(_own_command(query), context)
+    done = _execute(_treesearch_command(query), context)
     if done.exit_code == _OWN_BAD_PATTERN:
         raise _SearchFailed(done.output.decode("utf-8", "replace")[:500])
     if done.exit_code not in _OWN_FINISHED:
@@ -141,7 +141,7 @@ def _searched(query: _Query, context: ToolContext) -> bytes:
     return done.output
 
 
-def _own_command(query: _Query) -> str:
+def _treesearch_command(query: _FileQuery) -> str:
     document = {
         "path": query.path,
         "pattern": query.pattern,
@@ -150,7 +150,7 @@ def _own_command(query: _Query) -> str:
         "glob": _name_glob(query),
         "hits_max": _HITS_PER_FILE_MAX,
     }
-    program = shlex.join(["-I", "-S", "-c", _script(), json.dumps(document)])
+    program = shlex.join(["-I", "-S", "-c", _treesearch_script(), json.dumps(document)])
     interpreters = " ".join(map(shlex.quote, (sys.executable, "python3", "python")))
     return (
         f'for python in {interpreters}; do command -v "$python" >/dev/null 2>&1 && break; done; '
@@ -159,11 +159,11 @@ def _own_command(query: _Query) -> str:
 
 
 @cache
-def _script() -> str:
+def _treesearch_script() -> str:
     return Path(treesearch.__file__).read_text(encoding="utf-8")
 
 
-def _ripgrep_command(query: _Query) -> str:
+def _ripgrep_command(query: _FileQuery) -> str:
     options: list[str] = []
     if query.pattern is None:
         options += ["--files"]
@@ -176,20 +176,20 @@ def _ripgrep_command(query: _Query) -> str:
             # A type and not --glob, which would take back in what .gitignore excludes.
             options += ["--type-add", f"wanted:{glob}", "--type", "wanted"]
         options += ["--regexp", query.pattern]
-    arguments = f"{shlex.join([*options, '--'])} {_path_word(query.path)}"
+    arguments = f"{shlex.join([*options, '--'])} {_quote_path(query.path)}"
     return (
         f"command -v rg >/dev/null 2>&1 || exit {_NOT_FOUND}; "
-        f'[ -z "$(find {_path_word(query.path)} -mindepth 1 {_ODD_RULES} 2>/dev/null)" ] || exit {_NOT_FOUND}; '
+        f'[ -z "$(find {_quote_path(query.path)} -mindepth 1 {_ODD_RULES} 2>/dev/null)" ] || exit {_NOT_FOUND}; '
         f"{_RIPGREP} {arguments} 2>/dev/null"
     )
 
 
-def _path_word(path: str) -> str:
+def _quote_path(path: str) -> str:
     """A path as a word of bash. A command is text, so bytes of a name that are none are written as escapes."""
     return _RAW_BYTE.sub(lambda found: f"'$'\\x{ord(found[0]) & 0xFF:02x}''", shlex.quote(path))
 
 
-def _name_glob(query: _Query) -> str | None:
+def _name_glob(query: _FileQuery) -> str | None:
     """The glob if it is about names only; one about whole paths is applied to the answer."""
     return query.glob if query.glob and "/" not in query.glob and not query.glob.startswith("!") else None
 
@@ -221,40 +221,40 @@ class _ResultPage:
     offset: int
     limit: int
 
-    def of(self, found: Sequence[Any]) -> Sequence[Any]:
+    def slice_page(self, found: Sequence[Any]) -> Sequence[Any]:
         return found[self.offset : self.offset + self.limit]
 
 
-class _Wanted:
+class _ResultFilter:
     """Decides which files may be in the answer, and under which name. Every file and every folder is judged once:
     following each of 100,000 names from the root down took longer than the search.
     """
 
-    def __init__(self, context: ToolContext, query: _Query, *, name_glob: str | None) -> None:
+    def __init__(self, context: ToolContext, query: _FileQuery, *, name_glob: str | None) -> None:
         self._workspace = context.workspace
         self._cancelled = context.cancelled
-        self._shown_from = str(context.workspace.resolve(session_folder(context) or "."))
+        self._shown_from = str(context.workspace.resolve(find_session_folder(context) or "."))
         self._top = query.path
         self._globs = [glob for glob in (query.glob, name_glob) if glob]
         self._names: dict[bytes, str | None] = {}
         self._folders: dict[str, bool] = {query.path.rstrip("/"): True}
         """Whether each folder may be read. The one that is searched was resolved."""
 
-    def name(self, raw: bytes) -> str | None:
+    def find_name(self, raw: bytes) -> str | None:
         """The path to show; ``None`` for a file that is not asked for, or that may not be read. Raises
         ``_SearchFailed`` once the call is cancelled."""
         if self._cancelled.is_set():
             raise _SearchFailed(_INTERRUPTED)
         if raw not in self._names:
-            self._names[raw] = self._judged(raw)
+            self._names[raw] = self._judge_path(raw)
         return self._names[raw]
 
-    def _judged(self, raw: bytes) -> str | None:
+    def _judge_path(self, raw: bytes) -> str | None:
         path = raw.decode("utf-8", "surrogateescape")
         below = path.removeprefix(self._top).lstrip("/") or PurePosixPath(path).name
-        if not all(_fits(below, glob) for glob in self._globs):
+        if not all(_matches_glob(below, glob) for glob in self._globs):
             return None
-        return shown_from(self._shown_from, path) if path == self._top or self._may_read(path) else None
+        return format_path_from(self._shown_from, path) if path == self._top or self._may_read(path) else None
 
     def _may_read(self, path: str) -> bool:
         return self._may_enter(path.rpartition("/")[0]) and self._workspace.may_read(path)
@@ -270,31 +270,33 @@ class _Wanted:
         return verdict
 
 
-def _fits(path: str, glob: str) -> bool:
+def _matches_glob(path: str, glob: str) -> bool:
     if glob.startswith("!"):
         return not treesearch.matches_glob(path, glob[1:])
     return treesearch.matches_glob(path, glob)
 
 
-def _answer(output: bytes, form: SearchOutput, wanted: _Wanted, page: _ResultPage) -> dict[str, object]:
+def _render_answer(output: bytes, form: SearchOutput, wanted: _ResultFilter, page: _ResultPage) -> dict[str, object]:
     is_cut = len(output) >= _OUTPUT_BYTES_MAX
     match form:
         case SearchOutput.CONTENT:
-            lines = _lines(output, wanted)
+            lines = _parse_lines(output, wanted)
             matches = [line for line in lines if line.is_match]
-            return _paged("matches", _with_context(page.of(matches), lines), len(matches), page, is_cut=is_cut)
+            return _render_page(
+                "matches", _add_context(page.slice_page(matches), lines), len(matches), page, is_cut=is_cut
+            )
         case SearchOutput.FILES:
             # What stands behind the last name, if anything does, was cut in the middle.
             *records, _ = output.split(b"\0")
-            names = sorted((name for raw in records if raw and (name := wanted.name(raw))), key=_path_order)
-            return _paged("files", page.of(names), len(names), page, is_cut=is_cut)
+            names = sorted((name for raw in records if raw and (name := wanted.find_name(raw))), key=_path_order)
+            return _render_page("files", page.slice_page(names), len(names), page, is_cut=is_cut)
         case SearchOutput.COUNT:
-            counts = _counts(output, wanted)
-            document = _paged("counts", dict(page.of(counts)), len(counts), page, is_cut=is_cut)
+            counts = _parse_counts(output, wanted)
+            document = _render_page("counts", dict(page.slice_page(counts)), len(counts), page, is_cut=is_cut)
             return {**document, "matches_total": sum(count for _, count in counts)}
 
 
-def _paged(key: str, found: object, total: int, page: _ResultPage, *, is_cut: bool) -> dict[str, object]:
+def _render_page(key: str, found: object, total: int, page: _ResultPage, *, is_cut: bool) -> dict[str, object]:
     end = page.offset + page.limit
     document: dict[str, object] = {key: found, "total_count": total, "truncated": is_cut or end < total}
     if end < total:
@@ -304,28 +306,30 @@ def _paged(key: str, found: object, total: int, page: _ResultPage, *, is_cut: bo
     return document
 
 
-def _lines(output: bytes, wanted: _Wanted) -> list[_Line]:
+def _parse_lines(output: bytes, wanted: _ResultFilter) -> list[_OutputLine]:
     lines = []
     for record in _RECORD.finditer(output):
-        path = wanted.name(record[1])
+        path = wanted.find_name(record[1])
         if path is not None:
             text = record[4].removesuffix(b"\r").decode("utf-8", "replace")
-            lines.append(_Line(path=path, number=int(record[2]), text=_cut(text), is_match=record[3] == b":"))
+            lines.append(_OutputLine(path=path, number=int(record[2]), text=_cut(text), is_match=record[3] == b":"))
     orders = {path: _path_order(path) for path in {line.path for line in lines}}
     return sorted(lines, key=lambda line: (orders[line.path], line.number))
 
 
-def _counts(output: bytes, wanted: _Wanted) -> list[tuple[str, int]]:
+def _parse_counts(output: bytes, wanted: _ResultFilter) -> list[tuple[str, int]]:
     counts = [
-        (name, int(record[2])) for record in _COUNT.finditer(output) if (name := wanted.name(record[1])) is not None
+        (name, int(record[2]))
+        for record in _COUNT.finditer(output)
+        if (name := wanted.find_name(record[1])) is not None
     ]
     return sorted(counts, key=lambda entry: _path_order(entry[0]))
 
 
-def _with_context(matches: Sequence[_Line], lines: Sequence[_Line]) -> list[dict[str, object]]:
+def _add_context(matches: Sequence[_OutputLine], lines: Sequence[_OutputLine]) -> list[dict[str, object]]:
     """The matches of a page, with the lines around them in between."""
     near = {(line.path, line.number) for line in matches}
-    around = _neighbours(matches, lines)
+    around = _find_neighbours(matches, lines)
     return [
         {"path": line.path, "line": line.number, "content": line.text} | ({} if line.is_match else {"context": True})
         for line in lines
@@ -333,7 +337,7 @@ def _with_context(matches: Sequence[_Line], lines: Sequence[_Line]) -> list[dict
     ]
 
 
-def _neighbours(matches: Sequence[_Line], lines: Sequence[_Line]) -> set[tuple[str, int]]:
+def _find_neighbours(matches: Sequence[_OutputLine], lines: Sequence[_OutputLine]) -> set[tuple[str, int]]:
     """The lines of context that are connected to a match of the page without a gap."""
     context = {(line.path, line.number) for line in lines if not line.is_match}
     found: set[tuple[str, int]] = set()

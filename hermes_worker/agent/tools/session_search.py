@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import SESSION_SEARCH, SESSIONS_DEFAULT, SESSIONS_MAX, WINDOW_DEFAULT, WINDOW_MAX
-from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.interruptible import run_interruptibly
 from hermes_worker.agent.tools.results import json_result
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Role
@@ -56,13 +56,13 @@ class SessionSearchTool:
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            look = self._shape(arguments)
-            found = interruptible(lambda: look(context), context.cancelled)
+            look = self._choose_action(arguments)
+            found = run_interruptibly(lambda: look(context), context.cancelled)
         except SessionSearchRefused as refused:
             return json_result({"success": False, "error": str(refused)}, is_error=True)
         return json_result({"success": True, **found})
 
-    def _shape(self, arguments: Mapping[str, Any]) -> Callable[[ToolContext], Mapping[str, object]]:
+    def _choose_action(self, arguments: Mapping[str, Any]) -> Callable[[ToolContext], Mapping[str, object]]:
         session_id = str(arguments.get("session_id") or "").strip()
         around = arguments.get("around_message_id")
         limit = min(max(int(arguments.get("limit") or SESSIONS_DEFAULT), 1), SESSIONS_MAX)
@@ -75,12 +75,12 @@ class SessionSearchTool:
             raise SessionSearchRefused("around_message_id needs the session_id of its conversation.")
         if not (text := str(arguments.get("query") or "").strip()):
             return lambda context: self._sessions.browse(limit, context)
-        roles = _roles(arguments.get("role_filter") or _USUAL_ROLES)
+        roles = _parse_roles(arguments.get("role_filter") or _USUAL_ROLES)
         query = SessionQuery(text=text, limit=limit, sort=arguments.get("sort"), roles=roles)
         return lambda context: self._sessions.discover(query, context)
 
 
-def _roles(given: str | Sequence[str]) -> tuple[Role, ...]:
+def _parse_roles(given: str | Sequence[str]) -> tuple[Role, ...]:
     """Raises ``SessionSearchRefused``."""
     words = given.split(",") if isinstance(given, str) else given
     names = [str(word).strip().lower() for word in words if str(word).strip()]

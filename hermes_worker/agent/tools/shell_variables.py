@@ -13,7 +13,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIDE_MAX: Final = 1_000
 
 
-def session_env(document: object) -> dict[str, str]:
+def read_session_env(document: object) -> dict[str, str]:
     """The session's variables, without anything a shell could not have exported."""
     if not isinstance(document, Mapping):
         return {}
@@ -24,22 +24,24 @@ def session_env(document: object) -> dict[str, str]:
     }
 
 
-def secrets_of(variables: object) -> frozenset[str]:
+def find_secrets(variables: object) -> frozenset[str]:
     """The secrets among a shell's variables: ``echo $TOKEN`` prints one without its name."""
-    return frozenset(value for name, value in session_env(variables).items() if is_secret_name(name))
+    return frozenset(value for name, value in read_session_env(variables).items() if is_secret_name(name))
 
 
-def without_secrets(variables: object) -> dict[str, str]:
+def drop_secrets(variables: object) -> dict[str, str]:
     """The shell's variables without secrets."""
-    return {name: value for name, value in session_env(variables).items() if not is_secret_name(name)}
+    return {name: value for name, value in read_session_env(variables).items() if not is_secret_name(name)}
 
 
 def terminal_size(variables: object) -> TerminalSize:
     """The size of a terminal in this session: what its shell exported as ``LINES`` and ``COLUMNS``, or the usual."""
-    env, usual = session_env(variables), TerminalSize()
-    return TerminalSize(rows=_side(env.get("LINES"), usual.rows), columns=_side(env.get("COLUMNS"), usual.columns))
+    env, usual = read_session_env(variables), TerminalSize()
+    return TerminalSize(
+        rows=_parse_side(env.get("LINES"), usual.rows), columns=_parse_side(env.get("COLUMNS"), usual.columns)
+    )
 
 
-def _side(text: str | None, usual: int) -> int:
+def _parse_side(text: str | None, usual: int) -> int:
     value = int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 5 else usual
     return value if 1 <= value <= _SIDE_MAX else usual

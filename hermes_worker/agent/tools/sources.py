@@ -1,8 +1,8 @@
 """Tools that only a worker can learn of, such as those of an MCP server.
 
 A worker for tools lists a source and stores the definitions as rows (``store.tool_sources``). The code that starts a
-session reads the rows and imports nothing. A call is dispatched by what the session stored (``agent.sourced``), to the
-source.
+session reads the rows and imports nothing. A call is dispatched by what the session stored (``agent.source_tools``), to
+the source.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from hermes_worker.agent.tools.builtin import (
     PROCESS_S_MAX,
     TERMINAL,
 )
-from hermes_worker.agent.tools.commandline import exit_code_meaning, refusal_to_run
-from hermes_worker.agent.tools.files import session_folder
+from hermes_worker.agent.tools.commandline import explain_exit_code, find_refusal
+from hermes_worker.agent.tools.files import find_session_folder
 from hermes_worker.agent.tools.process import NOT_HERE
 from hermes_worker.agent.tools.results import error_result, json_result
-from hermes_worker.agent.tools.screen import shown, without_ansi
-from hermes_worker.agent.tools.shell_variables import secrets_of, session_env, terminal_size
+from hermes_worker.agent.tools.screen import render_screen, strip_ansi
+from hermes_worker.agent.tools.shell_variables import find_secrets, read_session_env, terminal_size
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.processes import PATTERN_CHARS_MAX, PATTERNS_MAX
 from hermes_worker.workspaces.base import (
@@ -35,7 +35,7 @@ from hermes_worker.workspaces.base import (
     WorkspaceAway,
     WorkspaceError,
 )
-from hermes_worker.workspaces.processes import KeepsProcesses, ProcessOrder
+from hermes_worker.workspaces.processes import ProcessHost, ProcessOrder
 from hermes_worker.workspaces.sandbox.network import Network
 
 _OUTPUT_BYTES_MAX: Final = 50_000
@@ -51,18 +51,18 @@ class TerminalTool:
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         if arguments.get("background"):
-            return _in_background(arguments, context)
-        refusal = _unsupported(arguments) or refusal_to_run(arguments["command"])
+            return _start_in_background(arguments, context)
+        refusal = _find_unsupported(arguments) or find_refusal(arguments["command"])
         if refusal:
             return error_result(refusal)
         terminal = terminal_size(context.session.get(ENV_KEY)) if arguments.get("pty") else None
         timeout_s = arguments.get("timeout", context.policies.command_s)
         context.workspace.require_free_space()
-        started_in = _folder(arguments.get("workdir"), context)
+        started_in = _find_folder(arguments.get("workdir"), context)
         result = context.workspace.execute(
             arguments["command"],
             cwd=started_in,
-            env=session_env(context.session.get(ENV_KEY)),
+            env=read_session_env(context.session.get(ENV_KEY)),
             timeout_s=timeout_s,
             output_bytes_max=_OUTPUT_BYTES_MAX,
             should_stop=context.cancelled.is_set,
@@ -70,7 +70,7 @@ class TerminalTool:
             terminal=terminal,
         )
         notes: list[str] = []
-        updates = _updates(result, context, notes)
+        updates = _build_updates(result, context, notes)
         if result.left_running:
             notes.append("processes were still running in the background; they were ended with the command")
         if result.excess is not None:
@@ -79,14 +79,14 @@ class TerminalTool:
             notes.append(f"the network proxy refused {'; '.join(result.refused)}")
         elif result.network == Network.NONE and result.exit_code != 0:
             notes.append("commands have no network here")
-        known = secrets_of(context.session.get(ENV_KEY)) | secrets_of(result.exported)
+        known = find_secrets(context.session.get(ENV_KEY)) | find_secrets(result.exported)
         written = result.output.decode("utf-8", "replace")
-        output = context.redactor.without(written if terminal is None else shown(written), known)
+        output = context.redactor.remove_secrets(written if terminal is None else render_screen(written), known)
         clean = replace(result, output=output.encode("utf-8", "replace"))
-        return _result(arguments["command"], clean, timeout_s, updates, notes)
+        return _build_result(arguments["command"], clean, timeout_s, updates, notes)
 
 
-def _unsupported(arguments: Mapping[str, Any]) -> str | None:
+def _find_unsupported(arguments: Mapping[str, Any]) -> str | None:
     """The reason why the call asks for something that this tool does not do, and what to do instead; ``None`` when it
     does.
     """
@@ -101,10 +101,10 @@ def _unsupported(arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+def _start_in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
     """Start a process that outlives the call. Its row is written first, so that no process runs without one."""
     rows, workspace, command = context.processes, context.workspace, arguments["command"]
-    if rows is None or not isinstance(workspace, KeepsProcesses):
+    if rows is None or not isinstance(workspace, ProcessHost):
         return error_result(NOT_HERE)
     if not command.strip():
         return error_result("the command is empty")
@@ -118,13 +118,13 @@ def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolRe
     lifetime_s = float(min(arguments.get("timeout", PROCESS_S_MAX), PROCESS_S_MAX))
     order = ProcessOrder(
         command=command,
-        cwd=_folder(arguments.get("workdir"), context),
-        env=session_env(variables),
+        cwd=_find_folder(arguments.get("workdir"), context),
+        env=read_session_env(variables),
         origin=context.origin,
         lifetime_s=lifetime_s,
         terminal=terminal_size(variables) if arguments.get("pty") else None,
     )
-    redacted = context.redactor.result(context.redactor.without(command, secrets_of(variables)))
+    redacted = context.redactor.redact_result(context.redactor.remove_secrets(command, find_secrets(variables)))
     try:
         process_id = rows.begin(
             redacted[:_COMMAND_CHARS_KEPT],
@@ -140,9 +140,9 @@ def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolRe
     except HostLost:
         raise  # it may run: the next look at the row finds out
     except WorkspaceError as error:
-        rows.not_started(process_id)
+        rows.mark_not_started(process_id)
         return error_result(str(error))
-    rows.started(process_id)
+    rows.mark_started(process_id)
     document: dict[str, object] = {
         "output": "Background process started",
         "session_id": process_id,
@@ -158,9 +158,9 @@ def _in_background(arguments: Mapping[str, Any], context: ToolContext) -> ToolRe
     return json_result(document, is_error=False)
 
 
-def _folder(workdir: str | None, context: ToolContext) -> str | None:
+def _find_folder(workdir: str | None, context: ToolContext) -> str | None:
     """The folder to start in: the requested one, which must be there, or the session's, which may be gone by now."""
-    current = session_folder(context)
+    current = find_session_folder(context)
     if workdir:
         return str(context.workspace.resolve(workdir, cwd=current))
     if current is None:
@@ -174,14 +174,14 @@ def _folder(workdir: str | None, context: ToolContext) -> str | None:
     return current
 
 
-def _updates(result: CommandResult, context: ToolContext, notes: list[str]) -> dict[str, Any]:
+def _build_updates(result: CommandResult, context: ToolContext, notes: list[str]) -> dict[str, Any]:
     """The session documents of the shell, where they changed; what could not be read stays as it was."""
     updates: dict[str, Any] = {}
     folder = _relative_folder(result.cwd, context.workspace)
     if folder is not None:
         updates[CWD_KEY] = None if folder == "." else folder
     elif result.cwd is not None:
-        kept = session_folder(context) or "the workspace"
+        kept = find_session_folder(context) or "the workspace"
         notes.append(f"{result.cwd} is outside the workspace; the next command starts in {kept} again")
     if result.exported is not None:
         if sum(len(name) + len(value) for name, value in result.exported.items()) <= _ENV_CHARS_MAX:
@@ -205,15 +205,15 @@ def _relative_folder(cwd: str | None, workspace: Workspace) -> str | None:
     return str(folder.relative_to(workspace.root))
 
 
-def _result(
+def _build_result(
     command: str, result: CommandResult, timeout_s: int, updates: Mapping[str, Any], notes: list[str]
 ) -> ToolResult:
     document: dict[str, object] = {
-        "output": without_ansi(result.output.decode("utf-8", "replace")),
+        "output": strip_ansi(result.output.decode("utf-8", "replace")),
         "exit_code": result.exit_code,
-        "error": _ended_because(result.ending, timeout_s),
+        "error": _explain_ending(result.ending, timeout_s),
     }
-    meaning = exit_code_meaning(command, result.exit_code) if result.ending is Ending.EXITED else None
+    meaning = explain_exit_code(command, result.exit_code) if result.ending is Ending.EXITED else None
     if meaning:
         document["exit_code_meaning"] = meaning
     if notes:
@@ -228,7 +228,7 @@ def _result(
     )
 
 
-def _ended_because(ending: Ending, timeout_s: int) -> str | None:
+def _explain_ending(ending: Ending, timeout_s: int) -> str | None:
     match ending:
         case Ending.TIMED_OUT:
             return (

@@ -37,7 +37,7 @@ class TextFile:
     @classmethod
     def decode(cls, data: bytes) -> TextFile:
         """Raises ``NotText``."""
-        bom, encoding = _mark_and_encoding(data)
+        bom, encoding = _detect_encoding(data)
         if encoding is None or (encoding == UTF8 and is_binary(data)):
             raise NotText("it is a binary file")
         try:
@@ -56,19 +56,19 @@ class TextFile:
         text = self.text.replace("\n", "\r\n") if self.has_crlf else self.text
         bom = next((mark for mark, encoding in _BOMS.items() if encoding == self.encoding), b"")
         try:
-            data = to_utf8(text) if self.encoding == UTF8 else text.encode(self.encoding)
+            data = encode_utf8(text) if self.encoding == UTF8 else text.encode(self.encoding)
         except UnicodeEncodeError as error:
             character = text[error.start : error.end][:1]
             raise NotText(f"{character!r} cannot be written in {self.encoding.upper()}, its encoding") from error
         return (bom if self.has_bom else b"") + data
 
-    def with_text(self, text: str) -> TextFile:
+    def replace_text(self, text: str) -> TextFile:
         """The same file with another text; line ends of a CRLF file may come either way."""
         return replace(self, text=text.replace("\r\n", "\n") if self.has_crlf else text)
 
-    def with_content(self, content: str) -> TextFile:
+    def replace_content(self, content: str) -> TextFile:
         """The same file with a whole new content, which may begin with the mark that the file has already."""
-        return self.with_text(content.removeprefix("\ufeff") if self.has_bom else content)
+        return self.replace_text(content.removeprefix("\ufeff") if self.has_bom else content)
 
 
 def is_binary(data: bytes) -> bool:
@@ -79,24 +79,24 @@ def is_binary(data: bytes) -> bool:
     return sum(byte in _CONTROL for byte in probe) > _CONTROL_SHARE_MAX * len(probe)
 
 
-def as_utf8(data: bytes) -> tuple[bytes, str]:
+def convert_to_utf8(data: bytes) -> tuple[bytes, str]:
     """The text in UTF-8, whatever its encoding, and the name of that encoding. Bytes that are no text come back
     unchanged.
     """
-    bom, encoding = _mark_and_encoding(data)
+    bom, encoding = _detect_encoding(data)
     if encoding in (None, UTF8):
         return data, UTF8
     return data[len(bom) :].decode(encoding, "replace").encode(), encoding
 
 
-def _mark_and_encoding(data: bytes) -> tuple[bytes, str | None]:
+def _detect_encoding(data: bytes) -> tuple[bytes, str | None]:
     """The byte order mark, and the encoding; ``None`` for what is no text."""
     for mark, encoding in _BOMS.items():
         if data.startswith(mark):
             return mark, encoding if encoding == UTF8 or len(data) % 2 == 0 else None
     if b"\0" in data[:_PROBE_BYTES]:
-        return b"", _unmarked_utf16(data)
-    return b"", UTF8 if _is_utf8(data) or is_binary(data) else _old_encoding(data)
+        return b"", _detect_unmarked_utf16(data)
+    return b"", UTF8 if _is_utf8(data) or is_binary(data) else _detect_old_encoding(data)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -112,7 +112,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _unmarked_utf16(data: bytes) -> str | None:
+def _detect_unmarked_utf16(data: bytes) -> str | None:
     probe = data[:_PROBE_BYTES]
     zeros = [probe[first::2].count(0) / max(1, len(probe[first::2])) for first in (0, 1)]
     for encoding, ours, other in (("utf-16-le", zeros[1], zeros[0]), ("utf-16-be", zeros[0], zeros[1])):
@@ -121,10 +121,10 @@ def _unmarked_utf16(data: bytes) -> str | None:
     return None
 
 
-def _old_encoding(data: bytes) -> str:
+def _detect_old_encoding(data: bytes) -> str:
     """GBK or Latin-1, as Windows has it where its letters are used. GBK reads much of Latin-1 as Chinese, but as
     characters that are hardly ever written."""
-    pairs = list(_pairs(data))
+    pairs = list(_iterate_pairs(data))
     common = sum(trail >= 0xA1 and (0xB0 <= lead <= 0xD7 or 0xA1 <= lead <= 0xA9) for lead, trail in pairs)
     candidates: tuple[str, ...] = ("gbk", "gb18030") if pairs and common >= _COMMON_SHARE_MIN * len(pairs) else ()
     for encoding in (*candidates, "cp1252"):
@@ -136,7 +136,7 @@ def _old_encoding(data: bytes) -> str:
     return "latin-1"
 
 
-def _pairs(data: bytes) -> Iterator[tuple[int, int]]:
+def _iterate_pairs(data: bytes) -> Iterator[tuple[int, int]]:
     """The bytes that GBK would read as one character."""
     place = 0
     probe = data[: 64 * _PROBE_BYTES]
@@ -148,7 +148,7 @@ def _pairs(data: bytes) -> Iterator[tuple[int, int]]:
             place += 2
 
 
-def to_utf8(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """Encode a text. Lone surrogates, which models sometimes write as halves of an emoji, become U+FFFD."""
     try:
         return text.encode("utf-8")

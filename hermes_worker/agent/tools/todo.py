@@ -16,7 +16,7 @@ _CUT: Final = "… [truncated]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Item:
+class _TodoItem:
     id: str
     content: str
     status: TodoStatus
@@ -31,53 +31,53 @@ class TodoTool:
     spec: Final = TODO_LIST
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        current = _stored(context.session.get(TODO_KEY))
+        current = _read_stored(context.session.get(TODO_KEY))
         wanted: Sequence[Mapping[str, Any]] | None = arguments.get("todos")
         if wanted is None:
-            return ToolResult(text=_summary(current))
-        items = _merged(current, wanted) if arguments.get("merge") else _merged((), wanted)
+            return ToolResult(text=_render_summary(current))
+        items = _merge_changes(current, wanted) if arguments.get("merge") else _merge_changes((), wanted)
         kept = items[:_ITEMS_MAX]
         document = [item.as_document() for item in kept]
         return ToolResult(
-            text=_summary(kept, dropped=len(items) - len(kept)), session_updates={TODO_KEY: document or None}
+            text=_render_summary(kept, dropped=len(items) - len(kept)), session_updates={TODO_KEY: document or None}
         )
 
 
-def _stored(document: object) -> tuple[_Item, ...]:
+def _read_stored(document: object) -> tuple[_TodoItem, ...]:
     """The items of the session document, which may come from a client's history and is therefore not trusted."""
     if not isinstance(document, list):
         return ()
-    return _merged((), [entry for entry in document if isinstance(entry, dict)])[:_ITEMS_MAX]
+    return _merge_changes((), [entry for entry in document if isinstance(entry, dict)])[:_ITEMS_MAX]
 
 
-def _merged(current: Iterable[_Item], changes: Sequence[Mapping[str, Any]]) -> tuple[_Item, ...]:
+def _merge_changes(current: Iterable[_TodoItem], changes: Sequence[Mapping[str, Any]]) -> tuple[_TodoItem, ...]:
     """``current`` with the changes applied by id: later ones win, new items go to the end, fields that are not given
     stay as they are."""
     items = {item.id: item for item in current}
     for position, change in enumerate(changes, start=1):
         item_id = str(change.get("id") or "").strip() or f"item-{position}"
         before = items.get(item_id)
-        items[item_id] = _Item(
+        items[item_id] = _TodoItem(
             id=item_id,
-            content=_content(change.get("content")) or (before.content if before else "(no description)"),
-            status=_status(change.get("status")) or (before.status if before else TodoStatus.PENDING),
+            content=_parse_content(change.get("content")) or (before.content if before else "(no description)"),
+            status=_parse_status(change.get("status")) or (before.status if before else TodoStatus.PENDING),
         )
     return tuple(items.values())
 
 
-def _content(value: object) -> str:
+def _parse_content(value: object) -> str:
     text = str(value or "").strip()
     return text if len(text) <= _CONTENT_CHARS_MAX else text[: _CONTENT_CHARS_MAX - len(_CUT)] + _CUT
 
 
-def _status(value: object) -> TodoStatus | None:
+def _parse_status(value: object) -> TodoStatus | None:
     try:
         return TodoStatus(str(value))
     except ValueError:
         return None
 
 
-def _summary(items: Sequence[_Item], *, dropped: int = 0) -> str:
+def _render_summary(items: Sequence[_TodoItem], *, dropped: int = 0) -> str:
     counts = {status.value: sum(item.status is status for item in items) for status in TodoStatus}
     document: dict[str, object] = {
         "todos": [item.as_document() for item in items],

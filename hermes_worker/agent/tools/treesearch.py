@@ -31,7 +31,7 @@ _ALTERNATIVES_MAX = 64
 def matches_glob(path: str, pattern: str) -> bool:
     """Whether a relative path matches: a pattern without ``/`` is about the file's name, any other about the whole
     path. ``**`` stands for any number of folders and ``{a,b}`` for one or the other."""
-    return any(_matches_plain_glob(path, plain) for plain in _alternatives(pattern))
+    return any(_matches_plain_glob(path, plain) for plain in _expand_braces(pattern))
 
 
 def _matches_plain_glob(path: str, pattern: str) -> bool:
@@ -53,7 +53,7 @@ def _matches_parts(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     return reached[-1]
 
 
-def _alternatives(pattern: str) -> list[str]:
+def _expand_braces(pattern: str) -> list[str]:
     pieces = re.split(r"\{([^{}]*,[^{}]*)\}", pattern)
     # Every other piece is the inside of a pair of braces.
     choices = [piece.split(",") if index % 2 else [piece] for index, piece in enumerate(pieces)]
@@ -85,7 +85,7 @@ class IgnoreRules:
         parts = pattern.lstrip("/").split("/")
         return is_exception, is_for_folders, parts if is_anchored else ["**", *parts]
 
-    def verdict(self, path: str, is_folder: bool) -> bool | None:
+    def decide_ignored(self, path: str, is_folder: bool) -> bool | None:
         """Whether the path is ignored; ``None`` when no rule matches it. The last rule that matches decides."""
         parts = path.split("/")
         for is_exception, is_for_folders, patterns in reversed(self._rules):
@@ -98,17 +98,17 @@ _Rules = list[tuple[str, IgnoreRules]]
 """Folders and what their ``.gitignore`` says, the nearest last."""
 
 
-def files_below(top: str) -> Iterator[str]:
+def list_files(top: str) -> Iterator[str]:
     """The files of a tree that a search looks at; ``top`` itself when it is a file."""
     if not os.path.isdir(top):
         yield top
         return
-    yield from _walk(top)
+    yield from _walk_tree(top)
 
 
-def _walk(top: str) -> Iterator[str]:
+def _walk_tree(top: str) -> Iterator[str]:
     # A stack and no recursion: a tree may be deeper than the interpreter's stack.
-    waiting = [_files_and_folders(top, "", [])]
+    waiting = [_list_entries(top, "", [])]
     while waiting:
         found = next(waiting[-1], None)
         if found is None:
@@ -116,12 +116,12 @@ def _walk(top: str) -> Iterator[str]:
             continue
         path, is_folder, rules = found
         if is_folder:
-            waiting.append(_files_and_folders(top, path, rules))
+            waiting.append(_list_entries(top, path, rules))
         else:
             yield os.path.join(top, path)
 
 
-def _files_and_folders(top: str, folder: str, rules: _Rules) -> Iterator[tuple[str, bool, _Rules]]:
+def _list_entries(top: str, folder: str, rules: _Rules) -> Iterator[tuple[str, bool, _Rules]]:
     """The entries of a folder that are searched: path, whether it is a folder, and the rules for what it holds."""
     here = os.path.join(top, folder) if folder else top
     try:
@@ -129,7 +129,7 @@ def _files_and_folders(top: str, folder: str, rules: _Rules) -> Iterator[tuple[s
             entries = sorted(found, key=lambda entry: entry.name)
     except OSError:
         return
-    rules = rules + _rules_of(here, folder)
+    rules = rules + _read_rules(here, folder)
     for entry in entries:
         if entry.name.startswith("."):
             continue
@@ -143,16 +143,16 @@ def _files_and_folders(top: str, folder: str, rules: _Rules) -> Iterator[tuple[s
             yield path, is_folder, rules
 
 
-def _rules_of(here: str, folder: str) -> _Rules:
+def _read_rules(here: str, folder: str) -> _Rules:
     try:
-        text = _plain(os.path.join(here, ".gitignore"), _RULES_BYTES_MAX + 1).decode("utf-8", "replace")
+        text = _read_plain_file(os.path.join(here, ".gitignore"), _RULES_BYTES_MAX + 1).decode("utf-8", "replace")
     except OSError:
         return []
     # One that is far too long has no rules: half of one might name files that an exception behind it takes back in.
     return [(folder, IgnoreRules(text))] if len(text) <= _RULES_BYTES_MAX else []
 
 
-def _plain(path: str, bytes_max: int) -> bytes:
+def _read_plain_file(path: str, bytes_max: int) -> bytes:
     """The beginning of a regular file. Raises ``OSError`` for anything else (a FIFO, a device, a link).
 
     Like ``hermes_worker.system.plainfiles``, which cannot be imported where this runs.
@@ -167,16 +167,16 @@ def _plain(path: str, bytes_max: int) -> bytes:
 def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
     """The nearest ``.gitignore`` that says anything about the path decides."""
     for folder, own in reversed(rules):
-        verdict = own.verdict(path[len(folder) + 1 :] if folder else path, is_folder)
+        verdict = own.decide_ignored(path[len(folder) + 1 :] if folder else path, is_folder)
         if verdict is not None:
             return verdict
     return False
 
 
-def _matching_lines(path: str, pattern: re.Pattern[str]) -> tuple[list[str], list[int]]:
+def _find_matching_lines(path: str, pattern: re.Pattern[str]) -> tuple[list[str], list[int]]:
     """The file's lines and the indexes of those that match; nothing for a binary or unreadable file."""
     try:
-        data = _plain(path, _FILE_BYTES_MAX)
+        data = _read_plain_file(path, _FILE_BYTES_MAX)
     except OSError:
         return [], []
     if b"\0" in data[:_PROBE_BYTES]:
@@ -197,10 +197,10 @@ def _print_content(path: str, lines: Sequence[str], hits: Sequence[int], context
 def _search(query: dict[str, object]) -> None:
     output = str(query["output"])
     pattern = re.compile(str(query["pattern"]))
-    for path in files_below(str(query["path"])):
+    for path in list_files(str(query["path"])):
         if query["glob"] and not matches_glob(os.path.basename(path), str(query["glob"])):
             continue
-        lines, hits = _matching_lines(path, pattern)
+        lines, hits = _find_matching_lines(path, pattern)
         if not hits:
             continue
         if output == "count":
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str]) -> int:
     query = json.loads(arguments[0])
     try:
         if query["pattern"] is None:
-            for path in files_below(query["path"]):
+            for path in list_files(query["path"]):
                 sys.stdout.write(f"{path}\0")
         else:
             _search(query)

@@ -12,12 +12,12 @@ from typing import Any, Final
 from hermes_worker.agent.images import SmallImage, small_data_url, small_image
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import VISION_ANALYZE
-from hermes_worker.agent.tools.fetch import FetchFailed, Fetching
-from hermes_worker.agent.tools.files import located
-from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.fetch import AddressFetching, FetchFailed
+from hermes_worker.agent.tools.files import locate_path
+from hermes_worker.agent.tools.interruptible import run_interruptibly
 from hermes_worker.agent.tools.results import error_result, json_result
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
-from hermes_worker.core.messages import user_body
+from hermes_worker.core.messages import build_user_body
 
 SIDE_PX_MAX: Final = 2_000
 """Models scale larger images down themselves; Anthropic asks for no more where several are sent."""
@@ -32,14 +32,14 @@ _ASK = (
 class VisionTool:
     """Fetches through ``fetching``."""
 
-    def __init__(self, fetching: Fetching) -> None:
+    def __init__(self, fetching: AddressFetching) -> None:
         self._fetching = fetching
 
     spec: Final = VISION_ANALYZE
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            image = self._data_url(arguments["image_url"].strip(), context)
+            image = self._build_data_url(arguments["image_url"].strip(), context)
         except FetchFailed as error:
             return error_result(f"the image could not be fetched: {error}")
         if image is None:
@@ -48,7 +48,7 @@ class VisionTool:
             {"type": "text", "text": _ASK.format(question=arguments["question"][:_QUESTION_CHARS_MAX])},
             {"type": "image_url", "image_url": {"url": image}},
         ]
-        question = AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body(asked),))
+        question = AuxiliaryQuestion(task=AuxTask.VISION, messages=(build_user_body(asked),))
         return ToolResult(text="", consultation=Consultation(questions=(question,)))
 
     def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
@@ -60,17 +60,17 @@ class VisionTool:
             )
         return json_result({"success": True, "analysis": answer.text})
 
-    def _data_url(self, place: str, context: ToolContext) -> str | None:
+    def _build_data_url(self, place: str, context: ToolContext) -> str | None:
         """The image as data, small enough for any model; ``None`` when it is none. Raises ``FetchFailed``, and
         ``WorkspaceError`` for a path."""
         if place.lower().startswith("data:"):
-            return interruptible(lambda: small_data_url(place, SIDE_PX_MAX), context.cancelled)
-        content = self._content(place, context)
-        small: SmallImage | None = interruptible(lambda: small_image(content, SIDE_PX_MAX), context.cancelled)
+            return run_interruptibly(lambda: small_data_url(place, SIDE_PX_MAX), context.cancelled)
+        content = self._load_content(place, context)
+        small: SmallImage | None = run_interruptibly(lambda: small_image(content, SIDE_PX_MAX), context.cancelled)
         return small.data_url if small is not None else None
 
-    def _content(self, place: str, context: ToolContext) -> bytes:
+    def _load_content(self, place: str, context: ToolContext) -> bytes:
         if not place.lower().startswith(("http://", "https://")):
-            path = located(context, place.removeprefix("file://"))
+            path = locate_path(context, place.removeprefix("file://"))
             return context.workspace.read_bytes(path, limit=_BYTES_MAX)
         return self._fetching.fetch(place, context.cancelled, bytes_max=_BYTES_MAX).content

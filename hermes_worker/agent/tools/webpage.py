@@ -33,24 +33,24 @@ _BLOCKS = frozenset(
 _HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
 
 
-def markdown_of(html: str, base_url: str) -> tuple[str, str]:
+def convert_to_markdown(html: str, base_url: str) -> tuple[str, str]:
     """The title and the text of a page. Links are made whole by ``base_url``; nothing but http and https is a link."""
     reader = _HtmlReader(base_url)
-    reader.feed(_well_ended(html[:PAGE_CHARS_MAX]))
+    reader.feed(_strip_unended_tags(html[:PAGE_CHARS_MAX]))
     reader.close()
-    return " ".join("".join(reader.title).split()), _tidied("".join(reader.text))
+    return " ".join("".join(reader.title).split()), _tidy_text("".join(reader.text))
 
 
-def _well_ended(html: str) -> str:
+def _strip_unended_tags(html: str) -> str:
     """The page without comments and declarations, and without a tag that never ends: the parser of some Python releases
     reads each of many such tags to the end of the page (CVE-2025-6069).
     """
-    plain = re.sub(r"<[!?][^>]*>?", "", _without_comments(html))
+    plain = re.sub(r"<[!?][^>]*>?", "", _strip_comments(html))
     end = plain.rfind(">") + 1
     return plain[:end] + plain[end:].partition("<")[0]
 
 
-def _without_comments(html: str) -> str:
+def _strip_comments(html: str) -> str:
     kept: list[str] = []
     position = 0
     while (start := html.find("<!--", position)) >= 0:
@@ -145,7 +145,7 @@ class _HtmlReader(HTMLParser):
         return re.sub(r"[\s()<>]", "", target) if is_link and href and not href.startswith("#") else ""
 
 
-def _tidied(text: str) -> str:
+def _tidy_text(text: str) -> str:
     """The text with several blank lines as one, and without indentation outside of code."""
     lines: list[str] = []
     is_code = False

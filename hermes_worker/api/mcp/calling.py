@@ -11,19 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import require_scope
-from hermes_worker.api.bodies import fitted
+from hermes_worker.api.bodies import validate_body
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.mcp.definitions import NAMES, RUN_ARGUMENTS, WAIT_S_MAX
 from hermes_worker.api.mcp.envelope import INVALID_PARAMS, MISSING_CAPABILITY, TASKS, RpcRequest
-from hermes_worker.api.mcp.runs_as_tasks import in_words, result, task, told, wait_id_of
-from hermes_worker.api.routes.runs import submission_of
+from hermes_worker.api.mcp.runs_as_tasks import describe_in_words, describe_run, result, task, wait_id_of
+from hermes_worker.api.routes.runs import build_submission
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.principals import KeyScope, Principal
-from hermes_worker.safety.approvals import Choice, choice_of
+from hermes_worker.safety.approvals import ApprovalChoice, parse_choice
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services import answering
+from hermes_worker.services import answers as answering
 from hermes_worker.services.submission import InvalidSubmission, accept, announce
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.rows import Hint
@@ -97,13 +97,13 @@ class RpcCaller:
                 case "run_agent":
                     return await self._run_agent(asked, arguments)
                 case "get_run":
-                    return await self._get_run(fitted(arguments, _LookArguments))
+                    return await self._get_run(validate_body(arguments, _LookArguments))
                 case "answer":
-                    return await self._answer(fitted(arguments, _AnswerArguments))
+                    return await self._answer(validate_body(arguments, _AnswerArguments))
                 case "steer":
-                    return await self._steer(fitted(arguments, _SteerArguments))
+                    return await self._steer(validate_body(arguments, _SteerArguments))
                 case _:
-                    return await self._stop(fitted(arguments, _RunArguments))
+                    return await self._stop(validate_body(arguments, _RunArguments))
         except _REFUSALS as refused:
             return result(_reason(refused, arguments), is_error=True)
 
@@ -116,16 +116,16 @@ class RpcCaller:
         if not isinstance(task_id, str):
             raise asked.refusal(INVALID_PARAMS, "'taskId' must be a text.")
         try:
-            run_id = await self._own(task_id)
+            run_id = await self._require_own(task_id)
             match asked.method:
                 case "tasks/get":
-                    view, waits = await self._seen(run_id)
+                    view, waits = await self._load_run(run_id)
                     return task(view, waits, takes_questions=asked.takes_questions) | {"resultType": "complete"}
                 case "tasks/update":
                     await self._take_responses(asked, run_id)
                 case _:
                     require_scope(self.principal, KeyScope.RUNS_WRITE)
-                    await stop(self.context, run_id, by=self.principal.known_as)
+                    await stop(self.context, run_id, by=self.principal.display_name)
         except _REFUSALS as refused:
             raise asked.refusal(INVALID_PARAMS, _reason(refused, {"run_id": task_id})) from None
         return {"resultType": "complete"}
@@ -136,16 +136,16 @@ class RpcCaller:
         require_scope(self.principal, KeyScope.RUNS_WRITE)
         if unknown := sorted(arguments.keys() - RUN_ARGUMENTS):
             raise invalid(unknown[0][:80], f"Unknown parameter: {unknown[0][:80]!r}.", "unknown_parameter")
-        body = fitted(dict(arguments), schema.CreateRun)
+        body = validate_body(dict(arguments), schema.CreateRun)
         key = asked.meta.get(_KEY_META)
         if key is not None and not (isinstance(key, str) and _KEY.fullmatch(key)):
             raise invalid(_KEY_META, f"Invalid {_KEY_META!r}: it must be 1 to 256 printable characters.")
-        submission = submission_of(body, self.principal, key)
-        created = await self.context.store(accept, self.context.client, submission)
+        submission = build_submission(body, self.principal, key)
+        created = await self.context.call_store(accept, self.context.client, submission)
         if not created.was_replayed:
             self.context.spawn(self.context.tell_broker(announce, self.context.client, created))
         if asked.takes_tasks:
-            view, waits = await self._seen(created.run_id)
+            view, waits = await self._load_run(created.run_id)
             # A task that is over when it is made is found so by the first look at it.
             seed = task(view, waits, takes_questions=False)
             seed.pop("result", None)
@@ -155,14 +155,14 @@ class RpcCaller:
         return result(said, document)
 
     async def _get_run(self, look: _LookArguments) -> dict[str, Any]:
-        run_id = await self._own(look.run_id)
+        run_id = await self._require_own(look.run_id)
         if look.wait_s:
-            await self.context.waiting.until_ended(self.context, [run_id], is_any=True, timeout_s=look.wait_s)
-        view, waits = await self._seen(run_id)
-        return result(in_words(view, waits), told(view, waits))
+            await self.context.waiting.wait_until_ended(self.context, [run_id], is_any=True, timeout_s=look.wait_s)
+        view, waits = await self._load_run(run_id)
+        return result(describe_in_words(view, waits), describe_run(view, waits))
 
     async def _answer(self, given: _AnswerArguments) -> dict[str, Any]:
-        run_id = await self._own(given.run_id)
+        run_id = await self._require_own(given.run_id)
         if (given.text is None) is (given.choice is None):
             raise invalid("text", "Give either 'text', for a question, or 'choice', for an approval.")
         if given.wait_id is None:
@@ -175,42 +175,42 @@ class RpcCaller:
 
     async def _steer(self, words: _SteerArguments) -> dict[str, Any]:
         require_scope(self.principal, KeyScope.RUNS_WRITE)
-        run_id = await self._own(words.run_id)
+        run_id = await self._require_own(words.run_id)
         if not words.text.strip():
             raise invalid("text", "Invalid 'text': it is empty.")
         control = Control(self.context.client.database)
-        await self.context.store(control.steer, run_id, words.text, by=self.principal.known_as)
+        await self.context.call_store(control.steer, run_id, words.text, by=self.principal.display_name)
         self._tell(run_id, ())
         return result("The agent reads it with its next tool result.", {"run_id": run_id})
 
     async def _stop(self, which: _RunArguments) -> dict[str, Any]:
         require_scope(self.principal, KeyScope.RUNS_WRITE)
-        run_id = await self._own(which.run_id)
-        stopped = await stop(self.context, run_id, by=self.principal.known_as)
+        run_id = await self._require_own(which.run_id)
+        stopped = await stop(self.context, run_id, by=self.principal.display_name)
         document = {"run_id": run_id, "status": stopped.status.value}
         return result(f"The run is {stopped.status.value.replace('_', ' ')}.", document)
 
     # --- what they share ---------------------------------------------------------------------------------------------
 
-    async def _own(self, run_id: str) -> str:
+    async def _require_own(self, run_id: str) -> str:
         """Raise ``RunNotFound`` for an unknown run, and for a run of another tenant."""
         if not run_id.isprintable():
             raise RunNotFound(run_id)
-        return await self.context.store(self.context.tenants.require_run, self.principal.tenant, run_id)
+        return await self.context.call_store(self.context.tenants.require_run, self.principal.tenant, run_id)
 
-    async def _seen(self, run_id: str) -> tuple[RunView, Sequence[WaitView]]:
+    async def _load_run(self, run_id: str) -> tuple[RunView, Sequence[WaitView]]:
         client = self.context.client
-        view = await self.context.store(client.views.run, run_id)
+        view = await self.context.call_store(client.views.load_run, run_id)
         if view.status.is_terminal:
             return view, ()
-        return view, await self.context.store(client.waits.open, run_id=run_id)
+        return view, await self.context.call_store(client.waits.list_open, run_id=run_id)
 
     async def _take_responses(self, asked: RpcRequest, run_id: str) -> None:
         """Give each answer to its question if the question is open; the specification has the others ignored."""
         given = asked.params.get("inputResponses")
         if not isinstance(given, dict) or len(given) > _RESPONSES_MAX:
             raise invalid("inputResponses", f"'inputResponses' must be an object of up to {_RESPONSES_MAX} answers.")
-        _, waits = await self._seen(run_id)
+        _, waits = await self._load_run(run_id)
         asks = {wait.wait_id: wait for wait in waits}
         for key, response in given.items():
             wait = asks.get(wait_id_of(key) or 0)
@@ -228,17 +228,17 @@ class RpcCaller:
 
     async def _reply(self, run_id: str, text: str, wait_id: int) -> None:
         require_scope(self.principal, KeyScope.RUNS_WRITE)
-        waits, by = self.context.client.waits, self.principal.known_as
-        self._tell(run_id, await self.context.store(answering.reply, waits, run_id, text, by=by, wait_id=wait_id))
+        waits, by = self.context.client.waits, self.principal.display_name
+        self._tell(run_id, await self.context.call_store(answering.reply, waits, run_id, text, by=by, wait_id=wait_id))
 
     async def _approve(self, run_id: str, word: str, reason: str | None, wait_id: int) -> None:
         require_scope(self.principal, KeyScope.APPROVE)
         try:
-            choice: Choice = choice_of(word)
+            choice: ApprovalChoice = parse_choice(word)
         except ValueError:
             raise invalid("choice", "Invalid 'choice': it must be one of once, session, always, deny.") from None
-        waits, by = self.context.client.waits, self.principal.known_as
-        hints = await self.context.store(
+        waits, by = self.context.client.waits, self.principal.display_name
+        hints = await self.context.call_store(
             answering.approve, waits, run_id, choice, by=by, reason=reason, wait_id=wait_id
         )
         self._tell(run_id, hints)

@@ -98,7 +98,7 @@ NAMES: Final = frozenset(str(tool["name"]) for tool in _TOOLS)
 RUN_ARGUMENTS: Final = frozenset(_TOOLS[0]["inputSchema"]["properties"])
 
 
-def discovered() -> dict[str, Any]:
+def build_discovery() -> dict[str, Any]:
     """Build the result of ``server/discover``."""
     return {
         "resultType": "complete",
@@ -111,7 +111,7 @@ def discovered() -> dict[str, Any]:
     }
 
 
-def initialized(version: str) -> dict[str, Any]:
+def build_initialization(version: str) -> dict[str, Any]:
     """Build the result of ``initialize`` for a revision."""
     return {
         "protocolVersion": version,
@@ -121,6 +121,6 @@ def initialized(version: str) -> dict[str, Any]:
     }
 
 
-def listed() -> dict[str, Any]:
+def build_tool_list() -> dict[str, Any]:
     """Build the result of ``tools/list``: all tools on one page, the same for every key."""
     return {"resultType": "complete", "tools": list(_TOOLS), "ttlMs": _TTL_MS, "cacheScope": "public"}

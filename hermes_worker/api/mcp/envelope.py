@@ -90,12 +90,12 @@ class RpcRequest:
     def refusal(self, code: int, message: str, data: Any = None) -> RpcRefusal:
         return RpcRefusal(code, message, asked=self, data=data)
 
-    def answered(self, result: Mapping[str, Any]) -> dict[str, Any]:
+    def build_response(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Build the response message with this result."""
         return {"jsonrpc": "2.0", "id": self.request_id, "result": result}
 
 
-def request_of(headers: Headers, body: bytes) -> RpcRequest:
+def parse_request(headers: Headers, body: bytes) -> RpcRequest:
     """Parse a request. Raises ``RpcRefusal``."""
     document = _document(body)
     request_id = document.get("id")
@@ -163,7 +163,7 @@ def _check_stateless(asked: RpcRequest, headers: Headers) -> None:
     if headers.get("mcp-method") != asked.method:
         raise asked.refusal(WRONG_HEADER, "The header Mcp-Method and the body name different methods.")
     named = asked.params.get(_NAMED_BY.get(asked.method, ""))
-    if named is not None and _decoded(headers.get("mcp-name")) != named:
+    if named is not None and _decode_header(headers.get("mcp-name")) != named:
         raise asked.refusal(WRONG_HEADER, "The header Mcp-Name and the body name different things.")
     _check_version(asked, version)
 
@@ -174,7 +174,7 @@ def _check_version(asked: RpcRequest, version: str | None) -> None:
         raise asked.refusal(UNSUPPORTED_VERSION, "This version of the protocol is not spoken here.", told)
 
 
-def _decoded(value: str | None) -> str | None:
+def _decode_header(value: str | None) -> str | None:
     """Decode a header's value that may be written ``=?base64?...?=``; ``None`` where the encoding is broken."""
     if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
         return value

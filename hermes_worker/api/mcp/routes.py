@@ -14,11 +14,11 @@ from hermes_worker.api.auth import READS, Caller, is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.mcp.calling import RpcCaller
-from hermes_worker.api.mcp.definitions import discovered, initialized, listed
-from hermes_worker.api.mcp.envelope import UNKNOWN_METHOD, RpcRefusal, RpcRequest, request_of, version_for
+from hermes_worker.api.mcp.definitions import build_discovery, build_initialization, build_tool_list
+from hermes_worker.api.mcp.envelope import UNKNOWN_METHOD, RpcRefusal, RpcRequest, parse_request, version_for
 from hermes_worker.core.principals import Principal
 
-router = APIRouter(tags=["mcp"], responses=schema.errors(503))
+router = APIRouter(tags=["mcp"], responses=schema.declare_errors(503))
 _MESSAGE = {"type": "object", "required": ["jsonrpc"], "properties": {"jsonrpc": {"const": "2.0"}}}
 _DESCRIBED: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
@@ -42,10 +42,10 @@ async def speak_mcp(context: Context, caller: Caller, request: Request) -> Respo
     """The Model Context Protocol: run_agent, get_run, answer, steer and stop as tools (docs/mcp.md)."""
     _require_known_host(context, request.headers)
     try:
-        asked = request_of(request.headers, await _body(request))
+        asked = parse_request(request.headers, await _body(request))
         if asked.request_id is None:
             return Response(status_code=202)
-        return JSONResponse(asked.answered(await _result(context, caller, asked)))
+        return JSONResponse(asked.build_response(await _result(context, caller, asked)))
     except RpcRefusal as refused:
         return JSONResponse(refused.document, status_code=refused.status)
 
@@ -61,13 +61,13 @@ async def _result(context: ApiContext, caller: Principal, asked: RpcRequest) -> 
     answering = RpcCaller(context=context, principal=caller)
     match asked.method, asked.is_stateless:
         case "tools/list", _:
-            return listed()
+            return build_tool_list()
         case "tools/call", _:
             return await answering.call(asked)
         case "server/discover", True:
-            return discovered()
+            return build_discovery()
         case "initialize", False:
-            return initialized(version_for(asked.params.get("protocolVersion")))
+            return build_initialization(version_for(asked.params.get("protocolVersion")))
         case "ping", False:
             return {}
         case (("tasks/get" | "tasks/update" | "tasks/cancel"), True):

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hermes_worker.core.answer_binding import question_code
+from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.client_tools import IS_CLIENTS
+from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.core.unseen import show_marks
 from hermes_worker.safety.approvals import CHOICE_WORDS
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.views import RunView
@@ -22,11 +22,11 @@ POLL_MS: Final = 2_000
 _KEY_BEGINS = "wait-"
 
 
-def told(view: RunView, waits: Sequence[WaitView]) -> dict[str, Any]:
+def describe_run(view: RunView, waits: Sequence[WaitView]) -> dict[str, Any]:
     """Describe a run and its open questions as JSON."""
     found: dict[str, Any] = {
         "run_id": view.run_id,
-        "session_id": view.session.known_to("api"),
+        "session_id": view.session.choose_reference("api"),
         "status": view.status.value,
         "iteration": view.iteration,
         "output": view.output,
@@ -39,7 +39,7 @@ def told(view: RunView, waits: Sequence[WaitView]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None} | ({"asks": asked} if asked else {})
 
 
-def in_words(view: RunView, waits: Sequence[WaitView]) -> str:
+def describe_in_words(view: RunView, waits: Sequence[WaitView]) -> str:
     """Describe a run and its open questions in sentences, for a model."""
     if view.status.is_terminal:
         return _end_of(view)
@@ -47,7 +47,7 @@ def in_words(view: RunView, waits: Sequence[WaitView]) -> str:
     for wait in waits:
         if _is_for_people(wait):
             by = "choice" if wait.kind is WaitKind.APPROVAL else "text"
-            code = question_code(wait.wait_id)
+            code = format_question_code(wait.wait_id)
             lines.append(f"It asks (wait_id {wait.wait_id}, code {code}, answer with {by!r}): {_words_of(wait)}")
     return "\n".join(lines)
 
@@ -65,12 +65,12 @@ def task(view: RunView, waits: Sequence[WaitView], *, takes_questions: bool) -> 
     if view.status is RunStatus.CANCELLED:
         return found | {"status": "cancelled", "statusMessage": _end_of(view)[:500]}
     if view.status.is_terminal:
-        return found | {"status": "completed", "result": result(_end_of(view), told(view, ()), view.is_failed)}
+        return found | {"status": "completed", "result": result(_end_of(view), describe_run(view, ()), view.is_failed)}
     asked = [wait for wait in waits if _is_for_people(wait)]
     if asked and takes_questions:
         requests = {f"{_KEY_BEGINS}{wait.wait_id}": _elicitation(wait) for wait in asked}
         return found | {"status": "input_required", "inputRequests": requests}
-    return found | {"statusMessage": in_words(view, waits)[:2_000]}
+    return found | {"statusMessage": describe_in_words(view, waits)[:2_000]}
 
 
 def result(text: str, document: Mapping[str, Any] | None = None, is_error: bool = False) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _is_for_people(wait: WaitView) -> bool:
 def _question(wait: WaitView) -> dict[str, Any]:
     return {
         "id": wait.wait_id,
-        "code": question_code(wait.wait_id),
+        "code": format_question_code(wait.wait_id),
         "kind": wait.kind.value,
         "tool": wait.tool,
         "question": _words_of(wait),
@@ -107,9 +107,9 @@ def _question(wait: WaitView) -> dict[str, Any]:
 
 def _words_of(wait: WaitView) -> str:
     if wait.kind is WaitKind.INPUT:
-        return show_marks(str(wait.request.get("question") or ""))
+        return show_invisible(str(wait.request.get("question") or ""))
     why = wait.request.get("description") or "it needs an approval"
-    return show_marks(redact(f"May {wait.tool} do this ({why}): {wait.request.get('command') or ''}"))
+    return show_invisible(redact(f"May {wait.tool} do this ({why}): {wait.request.get('command') or ''}"))
 
 
 def _elicitation(wait: WaitView) -> dict[str, Any]:

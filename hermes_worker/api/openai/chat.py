@@ -14,40 +14,40 @@ from pydantic import WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import WRITES, Caller
-from hermes_worker.api.bodies import fitted, read_object
+from hermes_worker.api.bodies import read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.following import follow, stream_start, watched
 from hermes_worker.api.messages import Conversation
 from hermes_worker.api.openai import chat_schema
 from hermes_worker.api.openai.chat_messages import conversation_of, results_in, rows_of
 from hermes_worker.api.openai.client_tools import (
     BroughtResult,
     chat_calls,
-    other_tools,
     take_results,
     tell_taken,
+    tools_differ,
     tools_of,
 )
-from hermes_worker.api.openai.continuing import accept_conversation
-from hermes_worker.api.openai.models import served_as
-from hermes_worker.api.openai.outcome import RunOutcome, chat_usage, handed_over, outcome_of
-from hermes_worker.api.openai.structured import chat_schema_of
+from hermes_worker.api.openai.models import choose_model
+from hermes_worker.api.openai.outcome import RunOutcome, build_handover_outcome, build_outcome, chat_usage
+from hermes_worker.api.openai.session_matching import accept_conversation
+from hermes_worker.api.openai.structured import read_chat_schema
 from hermes_worker.api.openai.waiting import (
     AnswerStream,
     AnswerTeller,
     ClientLeft,
-    ended,
-    going_away,
-    has_room,
+    load_ended_run,
+    require_reader_room,
+    server_stops,
     wait_for_end,
 )
+from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.stopping import stop_abandoned
 from hermes_worker.core.client_tools import HandedReply, HandoverWatch
 from hermes_worker.core.messages import Usage, canonical_json
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run_events import RunEventName, StoredEvent
-from hermes_worker.services.client_tools import client_tool_names, has_other_tools
+from hermes_worker.services.client_tools import has_other_tools, list_client_tool_names
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS, Submission, accept, announce
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.runs.views import RunView
@@ -57,7 +57,7 @@ from hermes_worker.stream.followers import Feed
 from hermes_worker.stream.live import LiveEntry
 from hermes_worker.stream.readers import TooManyReaders
 
-router = APIRouter(prefix="/v1/chat/completions", tags=["openai"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/chat/completions", tags=["openai"], responses=schema.declare_errors(503))
 
 DONE = b"data: [DONE]\n\n"
 _BETWEEN_REPLIES = "\n\n"
@@ -86,7 +86,7 @@ class _ParsedChat:
 
 async def _parsed_chat(request: Request) -> _ParsedChat:
     document = await read_object(request)
-    body = fitted(document, chat_schema.ChatRequest)
+    body = validate_body(document, chat_schema.ChatRequest)
     kept = {name: value for name, value in document.items() if name != "stream"}
     return _ParsedChat(body, canonical_json({"chat.completions": kept}))
 
@@ -122,7 +122,7 @@ class _AskedChat:
     "",
     response_model=None,
     openapi_extra=chat_schema.BODY,
-    responses=chat_schema.ANSWERS | schema.errors(408, 409, 429),
+    responses=chat_schema.ANSWERS | schema.declare_errors(408, 409, 429),
     dependencies=[WRITES],
 )
 async def create_chat_completion(
@@ -140,18 +140,18 @@ async def create_chat_completion(
     chat_schema.require_possible(body)
     for name, given in (("X-Hermes-Session-Id", x_hermes_session_id), ("X-Hermes-Session-Key", x_hermes_session_key)):
         chat_schema.require_session_name(name, given)
-    has_room(context)
+    require_reader_room(context)
     rows = rows_of(body.messages)
-    leaver = _leaver(caller, idempotency_key)
+    leaver = _name_leaver(caller, idempotency_key)
     if brought := results_in(rows):
-        asked = await _going_on(context, caller, body, brought, leaver)
+        asked = await _continue_run(context, caller, body, brought, leaver)
     else:
         said = conversation_of(rows)
         submission = _submission(context, caller, body, said, x_hermes_session_key)
         submission = replace(
             submission, session_id=x_hermes_session_id, idempotency_key=idempotency_key, request=parsed.digest
         )
-        created = await context.store(_accept, context, submission, said)
+        created = await context.call_store(_accept, context, submission, said)
         if not created.was_replayed:
             context.spawn(context.tell_broker(announce, context.client, created))
         asked = _AskedChat(body, created.run_id, _headers(created, x_hermes_session_key), leaver)
@@ -165,10 +165,10 @@ def _submission(
         input=said.input,
         history=said.history,
         instructions="\n".join(text for text in said.instructions if text.strip()) or None,
-        model=served_as(context, body.model),
+        model=choose_model(context, body.model),
         principal=caller,
         metadata=_metadata(body, session_key),
-        output_schema=chat_schema_of(body.response_format),
+        output_schema=read_chat_schema(body.response_format),
         client_tools=tools_of(body.tools, body.tool_choice, nested=True),
     )
 
@@ -179,11 +179,11 @@ def _accept(context: ApiContext, submission: Submission, said: Conversation) -> 
         return accept_conversation(context, submission, said)
     tools = submission.client_tools
     if tools and has_other_tools(context.client, submission.principal, submission.session_id, tools):
-        raise other_tools("tools")
+        raise tools_differ("tools")
     return accept(context.client, submission)
 
 
-async def _going_on(
+async def _continue_run(
     context: ApiContext,
     caller: Principal,
     body: chat_schema.ChatRequest,
@@ -191,7 +191,7 @@ async def _going_on(
     leaver: str | None,
 ) -> _AskedChat:
     """Continue a run with the results of the client's tools that a request brings."""
-    taken = await context.store(take_results, context, caller, brought)
+    taken = await context.call_store(take_results, context, caller, brought)
     if taken.hints:
         context.spawn(context.tell_broker(tell_taken, context, taken))
     headers = {"X-Hermes-Session-Id": taken.session_id, "X-Hermes-Run-Id": taken.run_id}
@@ -211,8 +211,8 @@ def _headers(created: Created, session_key: str | None) -> dict[str, str]:
     return headers
 
 
-def _leaver(caller: Principal, idempotency_key: str | None) -> str | None:
-    return caller.known_as if idempotency_key is None else None
+def _name_leaver(caller: Principal, idempotency_key: str | None) -> str | None:
+    return caller.display_name if idempotency_key is None else None
 
 
 # --- the whole answer ------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ async def _whole(context: ApiContext, request: Request, asked: _AskedChat) -> Re
 
 
 def _outcome(view: RunView, handover: HandoverWatch) -> RunOutcome:
-    return handed_over(handover.text) if handover.is_handed_over else outcome_of(view)
+    return build_handover_outcome(handover.text) if handover.is_handed_over else build_outcome(view)
 
 
 def _usage(view: RunView, outcome: RunOutcome) -> Mapping[str, Any] | None:
@@ -246,7 +246,7 @@ def _usage(view: RunView, outcome: RunOutcome) -> Mapping[str, Any] | None:
 
 def _calls(asked: _AskedChat, handover: HandoverWatch) -> list[dict[str, Any]]:
     """The calls that the client is to do."""
-    return chat_calls(asked.run_id, handover.iteration, handover.handed) if handover.is_handed_over else []
+    return chat_calls(asked.run_id, handover.iteration, handover.handed_calls) if handover.is_handed_over else []
 
 
 def incomplete(outcome: RunOutcome) -> dict[str, Any]:
@@ -306,14 +306,14 @@ class ChatTeller(sse.MergedView):
         told: list[str | ToolNote] = []
         for row in rows:
             if not self.is_over:
-                told += self._told(self.merge.rows([row], usage))
-                self.handover.take(row)
+                told += self._translate(self.merge.rows([row], usage))
+                self.handover.add_event(row)
         return told
 
     def live(self, entry: LiveEntry, at: float) -> Sequence[str | ToolNote]:
-        return () if self.is_over else [*self._told(self.merge.live(entry, at))]
+        return () if self.is_over else [*self._translate(self.merge.live(entry, at))]
 
-    def _told(self, events: Iterable[sse.WireEvent]) -> Iterator[str | ToolNote]:
+    def _translate(self, events: Iterable[sse.WireEvent]) -> Iterator[str | ToolNote]:
         for event in events:
             match event.name:
                 case name if name == MESSAGE_DELTA and not self._tells_texts:
@@ -345,10 +345,10 @@ def _progress_fields(event: sse.WireEvent) -> dict[str, Any]:
 
 async def _stream(context: ApiContext, asked: _AskedChat) -> Response:
     run_id = asked.run_id
-    view = await context.store(context.client.views.run, run_id)
-    start = await context.store(stream_start, context.client.views, run_id)
-    is_plain = chat_schema_of(asked.body.response_format) is None
-    of_client = await context.store(client_tool_names, context.client, run_id)
+    view = await context.call_store(context.client.views.load_run, run_id)
+    start = await context.call_store(read_stream_start, context.client.views, run_id)
+    is_plain = read_chat_schema(asked.body.response_format) is None
+    of_client = await context.call_store(list_client_tool_names, context.client, run_id)
     told = sse.Cursor(seq=asked.start.event_seq, iteration=asked.start.iteration) if asked.start else sse.Cursor()
     teller = ChatTeller(sse.Merge(told, start), tells_texts=is_plain, of_client=of_client)
     return AnswerStream(
@@ -366,13 +366,13 @@ async def _frames(
 ) -> AsyncIterator[bytes]:
     chunks = _ChatChunks(asked, created)
     yield chunks.delta({"role": "assistant", "content": ""})
-    async with watched(context, asked.run_id, teller):
+    async with announce_reader(context, asked.run_id, teller):
         async for told in follow(context, asked.run_id, teller, feed):
-            yield b"".join(chunks.told(one) for one in told) if told else sse.KEEPALIVE
+            yield b"".join(chunks.write(one) for one in told) if told else sse.KEEPALIVE
     if not teller.is_over:
-        yield chunks.frame(going_away().document)
+        yield chunks.frame(server_stops().document)
         return
-    view = await ended(context, asked.run_id)
+    view = await load_ended_run(context, asked.run_id)
     outcome = _outcome(view, teller.handover)
     if outcome.text and not teller.has_said:
         yield chunks.delta({"content": outcome.text})
@@ -395,7 +395,7 @@ class _ChatChunks:
             "model": asked.model,
         }
 
-    def told(self, one: str | ToolNote) -> bytes:
+    def write(self, one: str | ToolNote) -> bytes:
         if isinstance(one, str):
             return self.delta({"content": one})
         # A client that ignores the names of events takes it for a chunk in which nothing is said.

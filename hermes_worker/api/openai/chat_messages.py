@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.messages import ITEMS_MAX, Content, Conversation, bounded, content_of
+from hermes_worker.api.messages import ITEMS_MAX, Content, Conversation, content_of, require_text_length
 from hermes_worker.api.openai.client_tools import BroughtResult
 
 _INSTRUCTING = frozenset({"system", "developer"})
@@ -115,7 +115,7 @@ def _call(given: object, where: str) -> dict[str, Any]:
         "type": "function",
         "function": {
             "name": _text(function.get("name"), f"{where}.function.name"),
-            "arguments": bounded(_text(function.get("arguments"), f"{where}.function.arguments"), where),
+            "arguments": require_text_length(_text(function.get("arguments"), f"{where}.function.arguments"), where),
         },
     }
 
@@ -129,7 +129,7 @@ def _text(given: object, where: str) -> str:
 # --- is it the same conversation? ------------------------------------------------------------------------------------
 
 
-def is_told_by(history: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> bool:
+def is_same_conversation(history: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a client that sends this history means the conversation of these stored rows. Of an answer it may know
     only the last text, or all that was said on the way to it."""
     given, stored = _turns(history), _turns(rows)

@@ -18,21 +18,21 @@ SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
-def _said(value: object) -> object:
+def _read_flag(value: object) -> object:
     """Read a flag as Hermes Agent does, from a boolean or from one of its words."""
     if isinstance(value, str) and value.lower() in (*_YES, *_NO):
         return value.lower() in _YES
     return value
 
 
-FLAG = BeforeValidator(_said)
+FLAG = BeforeValidator(_read_flag)
 FLAG_SCHEMA = {"anyOf": [{"type": "boolean"}, {"enum": [*_YES, *_NO]}]}
 
 
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
-def _listed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _list_schema(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": parts}}
 
 
@@ -62,7 +62,7 @@ _CALL = {
     "required": ["id", "function"],
 }
 _CALLS = {"type": "array", "maxItems": ITEMS_MAX, "items": _CALL}
-_TEXTS = [TEXT, _listed([TEXT_PART])]
+_TEXTS = [TEXT, _list_schema([TEXT_PART])]
 _MESSAGES = {
     "type": "array",
     "minItems": 1,
@@ -71,9 +71,9 @@ _MESSAGES = {
     "join the system prompt.",
     "items": {
         "anyOf": [
-            _message(["user"], [TEXT, _listed([TEXT_PART, IMAGE_PART])]),
+            _message(["user"], [TEXT, _list_schema([TEXT_PART, IMAGE_PART])]),
             _message(["system", "developer"], _TEXTS),
-            _message(["assistant"], [TEXT, _listed([TEXT_PART, _REFUSAL])]),
+            _message(["assistant"], [TEXT, _list_schema([TEXT_PART, _REFUSAL])]),
             _message(["assistant"], [{"type": "null"}], tool_calls={**_CALLS, "minItems": 1}),
             _message(["tool"], _TEXTS, tool_call_id={"type": "string"}),
         ]

@@ -77,7 +77,7 @@ def _tool(given: object, where: str, *, nested: bool) -> ClientTool:
     return ClientTool(name=name, description=description, parameters=parameters)
 
 
-def other_tools(param: str) -> ApiError:
+def tools_differ(param: str) -> ApiError:
     """Make the error for a named session whose client tools are others."""
     message = (
         "The session has other tools of its client, and the tools of a session never change. "
@@ -136,12 +136,12 @@ def take_results(context: ApiContext, caller: Principal, brought: Sequence[Broug
     hints: Sequence[Hint] = ()
     while due := _still_due(calls, run_id, iteration, named):
         try:
-            hints = calls.bring(run_id, due, by=caller.known_as)
+            hints = calls.settle_calls(run_id, due, by=caller.display_name)
         except (NothingAsked, NotWaiting):
             continue  # another request was faster; what it brought is looked at now
-    done = calls.handovers(run_id).done
+    done = calls.load_handovers(run_id).done
     part = next(number for number, one in enumerate(done, start=1) if one.iteration == iteration)
-    session = context.client.views.run(run_id).session
+    session = context.client.views.load_run(run_id).session
     return TakenResults(
         run_id=run_id, session_id=session.name or session.id, part=part, start=done[part - 1], hints=hints
     )
@@ -175,7 +175,7 @@ def _still_due(
 ) -> dict[int, str]:
     """Match results with the waits that they answer; empty where all are answered with the same already. Raises
     ``ApiError``."""
-    asked = {call.position: call for call in calls.handovers(run_id).calls if call.iteration == iteration}
+    asked = {call.position: call for call in calls.load_handovers(run_id).calls if call.iteration == iteration}
     for name, result in named.items():
         if name.position not in asked:
             refuse_unknown(result)
@@ -189,7 +189,7 @@ def _still_due(
     if missing := [call for call in open_ones if call.position not in brought]:
         _refuse_part(run_id, missing)
     settled = [call for call in asked.values() if call.outcome == "answered" and call.position in brought]
-    stored = calls.results(run_id, settled)
+    stored = calls.load_results(run_id, settled)
     for call in settled:
         if stored.get(call.wait_id) != brought[call.position].text:
             _refuse_other(brought[call.position])

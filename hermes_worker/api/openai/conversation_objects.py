@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.openai.response_objects import PartName, call_item, input_part
+from hermes_worker.api.openai.response_objects import PartName, build_call_item, build_input_part
 from hermes_worker.api.openai.response_schema import ADDED_ITEMS, INPUT_ITEMS, is_conversation_id
 from hermes_worker.api.schema import Answers
 from hermes_worker.core.messages import Role
@@ -24,7 +24,7 @@ from hermes_worker.store.kept_conversations import ItemRow, KeptConversation
 _ITEM_ID = re.compile(r"(?:msg|mcp|fc|fco)_(?P<session>[0-9a-f]{32})s(?P<seq>[0-9a-f]{5,8})")
 
 
-def session_of(conversation: str) -> str:
+def read_session_name(conversation: str) -> str:
     """Read a session's name from a conversation's id, or from a name that a client gave."""
     return f"run_{conversation.removeprefix('conv_')}" if is_conversation_id(conversation) else conversation
 
@@ -136,7 +136,7 @@ class SessionTools:
         return name in self.client or (not row.is_of_run and name not in self.agent)
 
 
-def seq_of(item: str, session_id: str) -> int | None:
+def read_seq(item: str, session_id: str) -> int | None:
     """Read the row number from an item's id; ``None`` for the id of no item of this session."""
     match = _ITEM_ID.fullmatch(item)
     if match is None or match["session"] != session_id.removeprefix("run_"):
@@ -145,7 +145,7 @@ def seq_of(item: str, session_id: str) -> int | None:
     return seq if seq < 2**31 else None
 
 
-def items_of(
+def list_items(
     session_id: str, rows: Sequence[ItemRow], lead: ItemRow | None, tools: SessionTools
 ) -> list[dict[str, Any]]:
     """List the items of ``rows``, which follow each other. ``lead`` is the reply before them. A call stands where its
@@ -180,7 +180,7 @@ def _message_item(session_id: str, row: ItemRow, content: Any) -> dict[str, Any]
         "type": "message",
         "status": "completed",
         "role": row.role.value,
-        "content": [input_part(kind, part) for part in parts],
+        "content": [build_input_part(kind, part) for part in parts],
     }
 
 
@@ -188,7 +188,7 @@ def _call_items(session_id: str, row: ItemRow, call: Mapping[str, Any], tools: S
     body, function = json.loads(row.body), call.get("function") or {}
     name = str(function.get("name") or "")
     if not tools.is_of_client(name, row):
-        item = call_item(PartName(run_id=session_id, part=0), row.seq, call, body)
+        item = build_call_item(PartName(run_id=session_id, part=0), row.seq, call, body)
         return [item | {"id": _item_id("mcp", session_id, row.seq)}]
     of_both = {"status": "completed", "call_id": str(body.get("tool_call_id"))}
     asked = {"name": name, "arguments": str(function.get("arguments") or "")}

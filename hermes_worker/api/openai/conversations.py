@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import fitted, read_object
+from hermes_worker.api.bodies import read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.openai import response_schema
@@ -26,54 +26,60 @@ from hermes_worker.api.openai.conversation_objects import (
     SessionTools,
     conversation_not_found,
     conversation_object,
-    items_of,
-    seq_of,
-    session_of,
+    list_items,
+    read_seq,
+    read_session_name,
 )
-from hermes_worker.api.openai.response_input import item_rows
+from hermes_worker.api.openai.response_input import parse_items
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.messages import Role
 from hermes_worker.core.principals import Principal
-from hermes_worker.services.client_tools import session_tool_names
-from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
-from hermes_worker.store.kept_conversations import ItemIsTold, ItemRow, KeptConversation, KeptConversations, document_of
+from hermes_worker.services.client_tools import list_session_tool_names
+from hermes_worker.services.submission import InvalidSubmission, Submission, prepare_run
+from hermes_worker.store.kept_conversations import (
+    ItemInUse,
+    ItemRow,
+    KeptConversation,
+    KeptConversations,
+    build_document,
+)
 from hermes_worker.store.runs.runs import NewRun, SessionNotFound
 from hermes_worker.store.sessions import Sessions
 
-router = APIRouter(prefix="/v1/conversations", tags=["openai"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/conversations", tags=["openai"], responses=schema.declare_errors(503))
 
 _PassedOver = Query(description="Passed over.")
 _INSTRUCTING = frozenset({"system", "developer"})
 
 
-def _described(kind: type[NewConversation | ConversationChange | NewItems], *, is_required: bool) -> dict[str, Any]:
+def _declare_body(kind: type[NewConversation | ConversationChange | NewItems], *, is_required: bool) -> dict[str, Any]:
     content = {"application/json": {"schema": kind.model_json_schema()}}
     return {"requestBody": {"required": is_required, "content": content}}
 
 
 async def _new(request: Request) -> NewConversation:
-    return fitted(await read_object(request, without_body={}), NewConversation)
+    return validate_body(await read_object(request, without_body={}), NewConversation)
 
 
-def _own(context: ApiContext, caller: Principal, conversation: str) -> KeptConversation:
+def _require_own(context: ApiContext, caller: Principal, conversation: str) -> KeptConversation:
     try:
         if not re.fullmatch(SESSION, conversation):
             raise SessionNotFound(conversation)
-        return KeptConversations(context.client.database, caller.tenant).get(session_of(conversation))
+        return KeptConversations(context.client.database, caller.tenant).get(read_session_name(conversation))
     except SessionNotFound:
         raise conversation_not_found(conversation) from None
 
 
-async def _own_conversation(context: Context, caller: Caller, conversation_id: str) -> KeptConversation:
-    return await context.store(_own, context, caller, conversation_id)
+async def _find_own_conversation(context: Context, caller: Caller, conversation_id: str) -> KeptConversation:
+    return await context.call_store(_require_own, context, caller, conversation_id)
 
 
-_OwnConversation = Annotated[KeptConversation, Depends(_own_conversation)]
+_OwnConversation = Annotated[KeptConversation, Depends(_find_own_conversation)]
 
 
 async def _change(request: Request, kept: _OwnConversation) -> ConversationChange:
     del kept  # another tenant's is answered with 404 before the body is read
-    return fitted(await read_object(request), ConversationChange)
+    return validate_body(await read_object(request), ConversationChange)
 
 
 # --- conversations ---------------------------------------------------------------------------------------------------
@@ -82,16 +88,16 @@ async def _change(request: Request, kept: _OwnConversation) -> ConversationChang
 @router.post(
     "",
     response_model=ConversationObject,
-    openapi_extra=_described(NewConversation, is_required=False),
-    responses=schema.errors(408),
+    openapi_extra=_declare_body(NewConversation, is_required=False),
+    responses=schema.declare_errors(408),
     dependencies=[WRITES],
 )
 async def create_conversation(
     context: Context, caller: Caller, body: Annotated[NewConversation, Depends(_new)]
 ) -> ConversationObject:
     """Begin a conversation, with what was said before. Responses go on with it as their ``conversation``."""
-    rows = [] if body.items is None else item_rows(body.items, "items")
-    kept = await context.store(_open, context, caller, rows, body.metadata or {})
+    rows = [] if body.items is None else parse_items(body.items, "items")
+    kept = await context.call_store(_open, context, caller, rows, body.metadata or {})
     return conversation_object(kept)
 
 
@@ -102,7 +108,7 @@ def _open(
     client = context.client
     new = _first_turn(context, caller, rows)
     sessions = Sessions(client.database, caller.tenant)
-    view = sessions.open(new, title=None, model=None, kept=document_of(metadata))
+    view = sessions.open(new, title=None, model=None, kept=build_document(metadata))
     return KeptConversations(client.database, caller.tenant).get(view.label.id)
 
 
@@ -118,13 +124,15 @@ def _first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any
         source="api",
     )
     try:
-        return prepared(client, first)
+        return prepare_run(client, first)
     except InvalidSubmission as error:
         param = "items" if error.field in ("history", "instructions") else error.field
         raise invalid(param, f"Invalid {param!r}: {error}.") from None
 
 
-@router.get("/{conversation_id}", response_model=ConversationObject, responses=schema.errors(404), dependencies=[READS])
+@router.get(
+    "/{conversation_id}", response_model=ConversationObject, responses=schema.declare_errors(404), dependencies=[READS]
+)
 async def get_conversation(kept: _OwnConversation) -> ConversationObject:
     """A conversation. Every session is one, however it began."""
     return conversation_object(kept)
@@ -133,8 +141,8 @@ async def get_conversation(kept: _OwnConversation) -> ConversationObject:
 @router.post(
     "/{conversation_id}",
     response_model=ConversationObject,
-    openapi_extra=_described(ConversationChange, is_required=True),
-    responses=schema.errors(404, 408),
+    openapi_extra=_declare_body(ConversationChange, is_required=True),
+    responses=schema.declare_errors(404, 408),
     dependencies=[WRITES],
 )
 async def change_conversation(
@@ -143,25 +151,28 @@ async def change_conversation(
     """Keep other metadata with a conversation."""
     conversations = KeptConversations(context.client.database, caller.tenant)
     try:
-        changed = await context.store(conversations.describe, kept.session_id, body.metadata or {})
+        changed = await context.call_store(conversations.describe, kept.session_id, body.metadata or {})
     except SessionNotFound:
         raise conversation_not_found(conversation_object(kept).id) from None
     return conversation_object(changed)
 
 
 @router.delete(
-    "/{conversation_id}", response_model=ConversationDeleted, responses=schema.errors(404), dependencies=[WRITES]
+    "/{conversation_id}",
+    response_model=ConversationDeleted,
+    responses=schema.declare_errors(404),
+    dependencies=[WRITES],
 )
 async def delete_conversation(context: Context, caller: Caller, kept: _OwnConversation) -> ConversationDeleted:
     """Forget that this session is a conversation; what is at work in it is stopped. Its responses stay, and the rows go
     when retention lets them."""
     conversations = KeptConversations(context.client.database, caller.tenant)
     try:
-        open_runs = await context.store(conversations.delete, kept.session_id)
+        open_runs = await context.call_store(conversations.delete, kept.session_id)
     except SessionNotFound:
         raise conversation_not_found(conversation_object(kept).id) from None
     for run_id in open_runs:
-        await stop(context, run_id, by=caller.known_as)
+        await stop(context, run_id, by=caller.display_name)
     return ConversationDeleted(id=conversation_object(kept).id)
 
 
@@ -171,7 +182,7 @@ async def delete_conversation(context: Context, caller: Caller, kept: _OwnConver
 @router.get(
     "/{conversation_id}/items",
     response_model=None,
-    responses=response_schema.ITEMS | schema.errors(404),
+    responses=response_schema.ITEMS | schema.declare_errors(404),
     dependencies=[READS],
 )
 async def list_conversation_items(
@@ -184,25 +195,25 @@ async def list_conversation_items(
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """The items of a conversation, which are what was said and done in it; a call is listed when it has its result."""
-    found = await context.store(_page, context, caller.tenant, kept, after, order == "asc", limit + 1)
-    return _listed(found[:limit], has_more=len(found) > limit)
+    found = await context.call_store(_page, context, caller.tenant, kept, after, order == "asc", limit + 1)
+    return _answer_list(found[:limit], has_more=len(found) > limit)
 
 
-def _listed(items: Sequence[dict[str, Any]], *, has_more: bool) -> Response:
+def _answer_list(items: Sequence[dict[str, Any]], *, has_more: bool) -> Response:
     ids = {"first_id": items[0]["id"] if items else None, "last_id": items[-1]["id"] if items else None}
     return JSONResponse({"object": "list", "data": items, **ids, "has_more": has_more})
 
 
 async def _items(request: Request, kept: _OwnConversation) -> NewItems:
     del kept  # as above
-    return fitted(await read_object(request), NewItems)
+    return validate_body(await read_object(request), NewItems)
 
 
 @router.post(
     "/{conversation_id}/items",
     response_model=None,
-    openapi_extra=_described(NewItems, is_required=True),
-    responses=response_schema.ITEMS | schema.errors(404, 408, 409),
+    openapi_extra=_declare_body(NewItems, is_required=True),
+    responses=response_schema.ITEMS | schema.declare_errors(404, 408, 409),
     dependencies=[WRITES],
 )
 async def create_conversation_items(
@@ -213,11 +224,11 @@ async def create_conversation_items(
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """Add items at the end of a conversation, while no run is active in it. Answers with the items that were stored."""
-    return _listed(await context.store(_append, context, caller, kept, body.items), has_more=False)
+    return _answer_list(await context.call_store(_append, context, caller, kept, body.items), has_more=False)
 
 
 def _append(context: ApiContext, caller: Principal, kept: KeptConversation, given: object) -> list[dict[str, Any]]:
-    rows = item_rows(given, "items")
+    rows = parse_items(given, "items")
     if any(row["role"] in _INSTRUCTING for row in rows):
         raise invalid("items", "Invalid 'items': the prompt of a conversation that there is stays as it is.")
     brought = _first_turn(context, caller, rows).spec.history
@@ -230,14 +241,14 @@ def _append(context: ApiContext, caller: Principal, kept: KeptConversation, give
         added = KeptConversations(context.client.database, caller.tenant).append(kept.session_id, brought)
     except SessionNotFound:
         raise conversation_not_found(conversation_object(kept).id) from None
-    agent, client = session_tool_names(context.client, caller.tenant, kept.session_id)
-    return items_of(kept.session_id, added, None, SessionTools(agent=agent, client=client))
+    agent, client = list_session_tool_names(context.client, caller.tenant, kept.session_id)
+    return list_items(kept.session_id, added, None, SessionTools(agent=agent, client=client))
 
 
 @router.get(
     "/{conversation_id}/items/{item_id}",
     response_model=None,
-    responses=ITEM | schema.errors(404),
+    responses=ITEM | schema.declare_errors(404),
     dependencies=[READS],
 )
 async def get_conversation_item(
@@ -248,7 +259,7 @@ async def get_conversation_item(
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """One item of a conversation."""
-    item = await context.store(_item, context, caller.tenant, kept, item_id)
+    item = await context.call_store(_item, context, caller.tenant, kept, item_id)
     if item is None:
         raise _item_not_found(item_id)
     return JSONResponse(item)
@@ -261,26 +272,26 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 @router.delete(
     "/{conversation_id}/items/{item_id}",
     response_model=ConversationObject,
-    responses=schema.errors(404, 409),
+    responses=schema.declare_errors(404, 409),
     dependencies=[WRITES],
 )
 async def delete_conversation_item(
     context: Context, caller: Caller, kept: _OwnConversation, item_id: str
 ) -> ConversationObject:
     """Delete the last item, if a client added it and no model has seen it yet."""
-    await context.store(_take_back, context, caller.tenant, kept, item_id)
+    await context.call_store(_take_back, context, caller.tenant, kept, item_id)
     return conversation_object(kept)
 
 
 def _take_back(context: ApiContext, tenant: str, kept: KeptConversation, item_id: str) -> None:
-    seq = seq_of(item_id, kept.session_id)
+    seq = read_seq(item_id, kept.session_id)
     if seq is None or _item(context, tenant, kept, item_id) is None:
         raise _item_not_found(item_id)
     try:
-        KeptConversations(context.client.database, tenant).take_back(kept.session_id, seq)
+        KeptConversations(context.client.database, tenant).delete_item(kept.session_id, seq)
     except SessionNotFound:
         raise conversation_not_found(conversation_object(kept).id) from None
-    except ItemIsTold:
+    except ItemInUse:
         message = (
             "Only the last item can be deleted, and only a message that was brought and not sent to a model yet: what "
             "was said stays as it was said. Begin another conversation with the items that are to count."
@@ -298,12 +309,12 @@ class _ItemReader:
     def __init__(self, context: ApiContext, tenant: str, kept: KeptConversation) -> None:
         self._conversations = KeptConversations(context.client.database, tenant)
         self._kept = kept
-        agent, client = session_tool_names(context.client, tenant, kept.session_id)
+        agent, client = list_session_tool_names(context.client, tenant, kept.session_id)
         self._tools = SessionTools(agent=agent, client=client)
 
     def item(self, item_id: str) -> dict[str, Any] | None:
         """Load an item; ``None`` where there is none of this id."""
-        seq = seq_of(item_id, self._kept.session_id)
+        seq = read_seq(item_id, self._kept.session_id)
         rows = [] if seq is None else self._rows(seq, is_ascending=True, limit=1)
         found = [item for item in self._items(rows, is_ascending=True) if item["id"] == item_id]
         return found[0] if found else None
@@ -311,7 +322,7 @@ class _ItemReader:
     def page(self, after: str | None, *, is_ascending: bool, wanted: int) -> list[dict[str, Any]]:
         """Load up to two items more than ``wanted`` behind ``after``; ``None`` begins at an end. Raises
         ``ApiError``."""
-        start = None if after is None else seq_of(after, self._kept.session_id)
+        start = None if after is None else read_seq(after, self._kept.session_id)
         if after is not None and self.item(after) is None:
             raise _item_not_found(after, "after")
         found: list[dict[str, Any]] = []
@@ -325,15 +336,17 @@ class _ItemReader:
         return found[behind : behind + wanted]
 
     def _rows(self, start: int | None, *, is_ascending: bool, limit: int) -> list[ItemRow]:
-        return self._conversations.rows(self._kept.session_pk, start=start, is_ascending=is_ascending, limit=limit)
+        return self._conversations.list_items(
+            self._kept.session_pk, start=start, is_ascending=is_ascending, limit=limit
+        )
 
     def _items(self, rows: Sequence[ItemRow], *, is_ascending: bool) -> list[dict[str, Any]]:
         """List the items of rows that follow each other, in the order in which the rows are given."""
         ordered = rows if is_ascending else rows[::-1]
         lead = None
         if ordered and ordered[0].role is Role.TOOL:
-            lead = self._conversations.reply_before(self._kept.session_pk, ordered[0].seq)
-        items = items_of(self._kept.session_id, ordered, lead, self._tools)
+            lead = self._conversations.find_reply_before(self._kept.session_pk, ordered[0].seq)
+        items = list_items(self._kept.session_id, ordered, lead, self._tools)
         return items if is_ascending else items[::-1]
 
 

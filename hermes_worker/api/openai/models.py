@@ -33,13 +33,13 @@ class ModelList(BaseModel):
     data: list[ModelObject]
 
 
-def served_as(context: ApiContext, asked_for: str | None) -> str | None:
+def choose_model(context: ApiContext, asked_for: str | None) -> str | None:
     """Choose the model of a submission by the name that a client sent; ``None`` for the configured one. A name that is
     not offered here is echoed and changes nothing: quick-starts of other vendors name their own models."""
-    return asked_for if asked_for in offered(context) else None
+    return asked_for if asked_for in list_model_names(context) else None
 
 
-def offered(context: ApiContext) -> list[str]:
+def list_model_names(context: ApiContext) -> list[str]:
     """List the names under which a client may ask for a model."""
     try:
         configured, _ = resolve_model(context.client.settings.model, None)
@@ -49,7 +49,7 @@ def offered(context: ApiContext) -> list[str]:
 
 
 def _object(context: ApiContext, name: str) -> ModelObject:
-    root = next(reversed(offered(context)))
+    root = next(reversed(list_model_names(context)))
     parent = root if name != root else None
     return ModelObject(id=name, created=context.began_at, root=root, parent=parent)
 
@@ -57,12 +57,12 @@ def _object(context: ApiContext, name: str) -> ModelObject:
 @router.get("", response_model=ModelList, dependencies=[READS])
 async def list_models(context: Context) -> ModelList:
     """The models that a request may name as ``model``. Any other name means the configured one, too."""
-    return ModelList(data=[_object(context, name) for name in offered(context)])
+    return ModelList(data=[_object(context, name) for name in list_model_names(context)])
 
 
-@router.get("/{model}", response_model=ModelObject, responses=schema.errors(404), dependencies=[READS])
+@router.get("/{model}", response_model=ModelObject, responses=schema.declare_errors(404), dependencies=[READS])
 async def get_model(context: Context, model: Annotated[str, Path(max_length=256)]) -> ModelObject:
     """A model, by its name."""
-    if model not in offered(context):
+    if model not in list_model_names(context):
         raise ApiError(404, f"The model {model[:80]!r} does not exist.", code="model_not_found", param="model")
     return _object(context, model)

@@ -60,7 +60,7 @@ class RunOutcome:
         return said
 
 
-def outcome_of(view: RunView) -> RunOutcome:
+def build_outcome(view: RunView) -> RunOutcome:
     """Build the outcome of a run that has ended."""
     text = view.output or ""
     is_whole = view.is_completed and view.exit_reason not in _CUT
@@ -77,7 +77,7 @@ def outcome_of(view: RunView) -> RunOutcome:
     )
 
 
-def handed_over(text: str) -> RunOutcome:
+def build_handover_outcome(text: str) -> RunOutcome:
     """Build the outcome of a part of a run that ends with calls of its client's tools, beside which the model said
     ``text``."""
     return RunOutcome(

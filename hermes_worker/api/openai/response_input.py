@@ -6,30 +6,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.messages import ITEMS_MAX, Conversation, bounded
+from hermes_worker.api.messages import ITEMS_MAX, Conversation, require_text_length
 from hermes_worker.api.openai.chat_messages import conversation_of, rows_of
 
 _OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference", "compaction"})
 """Items that a server made and that tell an agent nothing new: it has its own memory of them."""
 
 
-def input_rows(given: object, history: object) -> list[dict[str, Any]]:
+def parse_input(given: object, history: object) -> list[dict[str, Any]]:
     """Parse messages from the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
     earlier = _messages(history, "conversation_history") if history is not None else []
     if isinstance(given, str):
         if not given.strip():
             raise invalid("input", "Invalid 'input': the message is empty.", "empty_message")
-        return rows_of([*earlier, {"role": "user", "content": bounded(given, "input")}], "input")
+        return rows_of([*earlier, {"role": "user", "content": require_text_length(given, "input")}], "input")
     return rows_of([*earlier, *_messages(given, "input")], "input")
 
 
-def item_rows(given: object, where: str) -> list[dict[str, Any]]:
+def parse_items(given: object, where: str) -> list[dict[str, Any]]:
     """Parse messages from a list of items, which may be empty. Raises ``ApiError``."""
     messages = _messages(given, where)
     return rows_of(messages, where) if messages else []
 
 
-def spoken(rows: Sequence[Mapping[str, Any]]) -> Conversation:
+def parse_conversation_rows(rows: Sequence[Mapping[str, Any]]) -> Conversation:
     """Parse a conversation that ends with the user's message. Raises ``ApiError``."""
     return conversation_of(rows, "input")
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.api.openai.outcome import RunOutcome, handed_over, outcome_of
+from hermes_worker.api.openai.outcome import RunOutcome, build_handover_outcome, build_outcome
 from hermes_worker.core.client_tools import ClientCall, ClientCallId, ClientTool, HandedCall
 from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.client_tools import brought_tools
+from hermes_worker.services.client_tools import find_client_tools
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS
 from hermes_worker.store.runs.responses import TurnRecord
 from hermes_worker.store.runs.views import RunView
@@ -28,38 +28,38 @@ _WORKING = {RunStatus.QUEUED: "queued", RunStatus.STOPPING: "cancelled"}
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def response_id(run_id: str, part: int = 0) -> str:
+def make_response_id(run_id: str, part: int = 0) -> str:
     """Make the id of a part of a run (``core.client_tools``)."""
     return f"resp_{run_id.removeprefix('run_')}{f'p{part}' if part else ''}"
 
 
-def response_object(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = False) -> dict[str, Any]:
+def build_response(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = False) -> dict[str, Any]:
     """Build the whole object of a part, as far as the run has come. ``is_handed_over``: the reader has seen the part
     end with calls for the client, whatever happened since."""
     view, echo = turn.view, turn.spec.echo
     outcome = _part_outcome(turn, part, is_handed_over=is_handed_over)
     return {
-        "id": response_id(view.run_id, part),
+        "id": make_response_id(view.run_id, part),
         "object": "response",
         "created_at": int(view.created_at),
         "completed_at": int(view.finished_at) if view.finished_at and not _is_calls(outcome) else None,
-        "status": status_of(view, outcome),
+        "status": name_status(view, outcome),
         "background": bool(echo.get("background")),
         "error": _error(view, outcome),
         "incomplete_details": _incomplete(outcome),
         "instructions": turn.spec.instructions,
         "max_output_tokens": None,
         "model": echo.get("model") or DEFAULT_MODEL_ALIAS,
-        "output": output_items(turn, part),
+        "output": list_output_items(turn, part),
         "parallel_tool_calls": True,
-        "previous_response_id": response_id(view.run_id, part - 1) if part else echo.get("previous_response_id"),
+        "previous_response_id": make_response_id(view.run_id, part - 1) if part else echo.get("previous_response_id"),
         "conversation": _conversation(view, echo),
         "reasoning": {"effort": None, "summary": None},
         "store": bool(echo.get("store", True)),
         "temperature": None,
         "text": {"format": _format(turn.spec.output_schema)},
         "tool_choice": "auto",
-        "tools": [_tool(tool) for tool in brought_tools(turn.tools)],
+        "tools": [_tool(tool) for tool in find_client_tools(turn.tools)],
         "top_p": None,
         "truncation": "disabled",
         "usage": _usage(view.usage) if outcome and not _is_calls(outcome) else None,
@@ -78,8 +78,8 @@ def _part_outcome(turn: TurnRecord, part: int, *, is_handed_over: bool) -> RunOu
     """Build the outcome of a part; ``None`` while it is at work."""
     is_waiting = turn.handovers.is_waiting and turn.view.status is RunStatus.WAITING_FOR_INPUT
     if is_handed_over or part < turn.handovers.newest or is_waiting:
-        return handed_over("")
-    return outcome_of(turn.view) if turn.view.status.is_terminal else None
+        return build_handover_outcome("")
+    return build_outcome(turn.view) if turn.view.status.is_terminal else None
 
 
 def _is_calls(outcome: RunOutcome | None) -> bool:
@@ -92,7 +92,7 @@ def _format(schema: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"type": "json_schema", "name": "answer", "schema": dict(schema), "strict": True}
 
 
-def status_of(view: RunView, outcome: RunOutcome | None) -> str:
+def name_status(view: RunView, outcome: RunOutcome | None) -> str:
     """Name the status of a part in OpenAI's words."""
     if outcome is None:
         return _WORKING.get(view.status, "in_progress")
@@ -104,7 +104,7 @@ def status_of(view: RunView, outcome: RunOutcome | None) -> str:
 
 
 def _error(view: RunView, outcome: RunOutcome | None) -> dict[str, str] | None:
-    if outcome is None or status_of(view, outcome) != "failed":
+    if outcome is None or name_status(view, outcome) != "failed":
         return None
     return {"code": "server_error", "message": outcome.error or "The run ended without an answer."}
 
@@ -135,23 +135,23 @@ def _usage(usage: Usage) -> dict[str, Any]:
 # --- items -----------------------------------------------------------------------------------------------------------
 
 
-def output_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
+def list_output_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
     """List what the agent said and did in a part, in order, and what it left to its client."""
     of = PartName(run_id=turn.view.run_id, part=part)
     results = {row.seq: json.loads(row.body) for row in turn.said if row.role is Role.TOOL}
     items: list[dict[str, Any]] = []
     for row in turn.said:
-        if row.role is not Role.ASSISTANT or turn.handovers.part_of(row.seq) != part:
+        if row.role is not Role.ASSISTANT or turn.handovers.find_part(row.seq) != part:
             continue
         body = json.loads(row.body)
         if text := text_of(body):
-            items.append(message_item(of, len(items), text))
+            items.append(build_message_item(of, len(items), text))
         for place, call in enumerate(body.get("tool_calls") or (), start=row.seq + 1):
-            of_client = turn.handovers.at(place)
+            of_client = turn.handovers.find_call(place)
             if of_client is None:
-                items.append(call_item(of, len(items), call, results.get(place)))
+                items.append(build_call_item(of, len(items), call, results.get(place)))
             else:
-                items.append(function_item(of, len(items), _handed_call(of_client, call), of_client.iteration))
+                items.append(build_function_item(of, len(items), _handed_call(of_client, call), of_client.iteration))
     return items
 
 
@@ -178,7 +178,7 @@ def text_of(body: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def message_item(of: PartName, index: int, text: str | None) -> dict[str, Any]:
+def build_message_item(of: PartName, index: int, text: str | None) -> dict[str, Any]:
     """Build the message at a place of the output; ``text`` is ``None`` for a message that is being written."""
     part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
@@ -190,7 +190,7 @@ def message_item(of: PartName, index: int, text: str | None) -> dict[str, Any]:
     }
 
 
-def function_item(
+def build_function_item(
     of: PartName, index: int, call: HandedCall, iteration: int, *, is_told: bool = True
 ) -> dict[str, Any]:
     """Build the item for a call that the client does, at a place of the output. Without ``is_told`` its arguments are
@@ -205,7 +205,9 @@ def function_item(
     }
 
 
-def call_item(of: PartName, index: int, call: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
+def build_call_item(
+    of: PartName, index: int, call: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Build the item for a call of the agent's tool, at a place of the output. ``result`` is ``None`` for a call that
     has not ended."""
     function = call.get("function") or {}
@@ -215,20 +217,20 @@ def call_item(of: PartName, index: int, call: Mapping[str, Any], result: Mapping
         "status": "calling" if result is None else "completed",
         "server_label": "hermes",
         "name": str(function.get("name") or ""),
-        "arguments": _shown(str(function.get("arguments") or "")),
-        "output": None if result is None else _shown(str(result.get("content") or "")),
+        "arguments": _redact_and_cut(str(function.get("arguments") or "")),
+        "output": None if result is None else _redact_and_cut(str(result.get("content") or "")),
         "error": None,
         "approval_request_id": None,
     }
 
 
-def _shown(text: str) -> str:
+def _redact_and_cut(text: str) -> str:
     return redact(text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}...")
 
 
-def input_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
+def build_input_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
     """List the items that the request brought."""
-    if (before := turn.handovers.before(part)) is not None:
+    if (before := turn.handovers.find_reply_before(part)) is not None:
         return _brought_items(turn, before.iteration)
     said = [*turn.spec.history, {"role": "user", "content": turn.spec.input}]
     return [_input_item(turn.view.run_id, number, row) for number, row in enumerate(said)]
@@ -259,11 +261,11 @@ def _input_item(run_id: str, number: int, row: Mapping[str, Any]) -> dict[str, A
         "type": "message",
         "status": "completed",
         "role": "user" if row.get("role") == "tool" else row.get("role"),
-        "content": [input_part(kind, part) for part in parts],
+        "content": [build_input_part(kind, part) for part in parts],
     }
 
 
-def input_part(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
+def build_input_part(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
     """Write a part of a stored message in OpenAI's form; ``kind`` is the type of its texts."""
     if part.get("type") == "image_url":
         image = part["image_url"]

@@ -20,7 +20,7 @@ _RESPONSE_ID = re.compile(r"resp_(?P<run>[0-9a-f]{32})(?:p(?P<part>[1-9][0-9]{0,
 _CONVERSATION_ID = re.compile(r"conv_[0-9a-f]{32}")
 
 
-def run_and_part(response: str) -> tuple[str, int] | None:
+def read_response_id(response: str) -> tuple[str, int] | None:
     """Read a run's id and the part's number from a response's id; ``None`` for a text that is none."""
     match = _RESPONSE_ID.fullmatch(response)
     return None if match is None else (f"run_{match['run']}", int(match["part"] or 0))

@@ -26,7 +26,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.api.openai.response_objects import PartName, call_item, function_item, message_item
+from hermes_worker.api.openai.response_objects import PartName, build_call_item, build_function_item, build_message_item
 from hermes_worker.core.client_tools import IS_CLIENTS, HandedReply, HandoverWatch
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
@@ -104,21 +104,21 @@ class ResponseTeller(sse.MergedView):
     def live(self, entry: LiveEntry, at: float) -> Sequence[ResponseEvent]:
         if entry.kind != "text" or self.is_over:
             return ()  # events about tools come from rows
-        return [event for told in self.merge.live(entry, at) for event in self._told(told)]
+        return [event for told in self.merge.live(entry, at) for event in self._translate(told)]
 
     def _row(self, row: StoredEvent, usage: Usage) -> Iterator[ResponseEvent]:
         for told in self.merge.rows([row], usage):
-            yield from self._told(told)
-        self.handover.take(row)
+            yield from self._translate(told)
+        self.handover.add_event(row)
         match row.name:
             case RunEventName.MESSAGE_COMPLETED:
                 yield from self._complete(row)
             case RunEventName.REPLY_DISCARDED if self._text is not None:
                 self._text.is_void = True
             case RunEventName.TOOL_COMPLETED:
-                yield from self._called(row)
+                yield from self._end_call(row)
             case RunEventName.INPUT_REQUESTED if row.data.get(IS_CLIENTS):
-                yield from self._left(row)
+                yield from self._hand_call(row)
             case name if name in TERMINAL_EVENTS:
                 yield from self._end()
         if self.handover.is_handed_over:
@@ -126,7 +126,7 @@ class ResponseTeller(sse.MergedView):
 
     # --- texts ---
 
-    def _told(self, event: sse.WireEvent) -> Iterator[ResponseEvent]:
+    def _translate(self, event: sse.WireEvent) -> Iterator[ResponseEvent]:
         if event.name != MESSAGE_DELTA:
             return
         text = self._text
@@ -138,7 +138,7 @@ class ResponseTeller(sse.MergedView):
     def _open(self) -> Generator[ResponseEvent, None, _OpenText]:
         index = self._items
         self._items += 1
-        item = message_item(self._of, index, None)
+        item = build_message_item(self._of, index, None)
         yield from self._event("response.output_item.added", {"output_index": index, "item": item})
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         yield from self._event("response.content_part.added", {**self._place(index), "part": part})
@@ -170,7 +170,7 @@ class ResponseTeller(sse.MergedView):
 
     def _close(self, text: _OpenText, whole: str) -> Iterator[ResponseEvent]:
         self._text = None
-        item = message_item(self._of, text.index, whole)
+        item = build_message_item(self._of, text.index, whole)
         place = self._place(text.index)
         yield from self._event("response.output_text.done", {**place, "text": whole, "logprobs": []})
         yield from self._event("response.content_part.done", {**place, "part": item["content"][0]})
@@ -178,7 +178,7 @@ class ResponseTeller(sse.MergedView):
 
     # --- calls, and the end ---
 
-    def _called(self, row: StoredEvent) -> Iterator[ResponseEvent]:
+    def _end_call(self, row: StoredEvent) -> Iterator[ResponseEvent]:
         index = self._calls.pop((row.data.get("iteration", 0), row.data.get("position", 0)), None)
         if index is not None:
             yield from self._event("response.output_item.done", {"output_index": index}, item_index=index)
@@ -186,16 +186,16 @@ class ResponseTeller(sse.MergedView):
     def _call_item(self, index: int, position: int, call: Mapping[str, Any]) -> dict[str, Any]:
         told = self.handover.call(position)
         if told.name not in self._of_client:
-            return call_item(self._of, index, call, None)
-        return function_item(self._of, index, told, self.handover.iteration, is_told=False)
+            return build_call_item(self._of, index, call, None)
+        return build_function_item(self._of, index, told, self.handover.iteration, is_told=False)
 
-    def _left(self, row: StoredEvent) -> Iterator[ResponseEvent]:
+    def _hand_call(self, row: StoredEvent) -> Iterator[ResponseEvent]:
         """Make the events for a call that is left to the client; its arguments are sent in one piece."""
         index = self._calls.pop((row.data["iteration"], row.data["position"]), None)
         if index is None:
             return
         call = self.handover.call(row.data["position"])
-        item = function_item(self._of, index, call, self.handover.iteration)
+        item = build_function_item(self._of, index, call, self.handover.iteration)
         place = {"item_id": item["id"], "output_index": index}
         yield from self._event("response.function_call_arguments.delta", {**place, "delta": call.arguments})
         told = {**place, "name": call.name, "arguments": call.arguments}
@@ -208,7 +208,7 @@ class ResponseTeller(sse.MergedView):
         yield from self._event(LAST, {}, wants_response=True, is_handover=is_handover)
 
     def _place(self, index: int) -> dict[str, Any]:
-        return {"item_id": message_item(self._of, index, None)["id"], "output_index": index, "content_index": 0}
+        return {"item_id": build_message_item(self._of, index, None)["id"], "output_index": index, "content_index": 0}
 
     def _event(self, kind: str, fields: Mapping[str, Any], **wants: Any) -> Iterator[ResponseEvent]:
         self._number += 1

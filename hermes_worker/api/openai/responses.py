@@ -13,40 +13,47 @@ from fastapi.responses import JSONResponse, Response
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import fitted, read_object
+from hermes_worker.api.bodies import read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.following import follow, stream_start, watched
 from hermes_worker.api.openai import response_schema
 from hermes_worker.api.openai.chat import IdempotencyKey
 from hermes_worker.api.openai.chat_messages import results_in
 from hermes_worker.api.openai.client_tools import (
     BroughtResult,
     TakenResults,
-    other_tools,
     refuse_unknown,
     take_results,
     tell_taken,
+    tools_differ,
     tools_of,
 )
-from hermes_worker.api.openai.conversation_objects import conversation_not_found, session_of
-from hermes_worker.api.openai.models import served_as
-from hermes_worker.api.openai.response_input import input_rows, spoken
+from hermes_worker.api.openai.conversation_objects import conversation_not_found, read_session_name
+from hermes_worker.api.openai.models import choose_model
+from hermes_worker.api.openai.response_input import parse_conversation_rows, parse_input
 from hermes_worker.api.openai.response_objects import (
     PartName,
-    input_items,
-    output_items,
-    response_id,
-    response_object,
+    build_input_items,
+    build_response,
+    list_output_items,
+    make_response_id,
 )
 from hermes_worker.api.openai.response_stream import LAST, ResponseEvent, ResponseTeller
-from hermes_worker.api.openai.structured import response_schema_of
-from hermes_worker.api.openai.waiting import AnswerStream, AnswerTeller, ClientLeft, ended, has_room, wait_for_end
+from hermes_worker.api.openai.structured import read_response_schema
+from hermes_worker.api.openai.waiting import (
+    AnswerStream,
+    AnswerTeller,
+    ClientLeft,
+    load_ended_run,
+    require_reader_room,
+    wait_for_end,
+)
+from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.stopping import stop, stop_abandoned
 from hermes_worker.core.client_tools import HandedReply
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import Principal
-from hermes_worker.services.client_tools import client_tool_names, has_other_tools
+from hermes_worker.services.client_tools import has_other_tools, list_client_tool_names
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.kept_conversations import KeptConversations
 from hermes_worker.store.runs.responses import BROUGHT_TOOLS, Responses, TurnRecord
@@ -55,7 +62,7 @@ from hermes_worker.stream import sse
 from hermes_worker.stream.followers import Feed
 from hermes_worker.stream.readers import TooManyReaders
 
-router = APIRouter(prefix="/v1/responses", tags=["openai"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/responses", tags=["openai"], responses=schema.declare_errors(503))
 
 
 # --- the request -----------------------------------------------------------------------------------------------------
@@ -74,7 +81,7 @@ class _ParsedResponse:
 
 async def _parsed_response(request: Request) -> _ParsedResponse:
     document = await read_object(request)
-    body = fitted(document, response_schema.ResponseRequest)
+    body = validate_body(document, response_schema.ResponseRequest)
     response_schema.require_possible(body)
     kept = {name: value for name, value in document.items() if name != "stream"}
     return _ParsedResponse(body, canonical_json({"responses": kept}))
@@ -96,7 +103,7 @@ class _AskedPart:
     "",
     response_model=None,
     openapi_extra=response_schema.BODY,
-    responses=response_schema.ANSWERS | schema.errors(404, 408, 409, 429),
+    responses=response_schema.ANSWERS | schema.declare_errors(404, 408, 409, 429),
     dependencies=[WRITES],
 )
 async def create_response(
@@ -110,16 +117,16 @@ async def create_response(
     ``background`` answers at once."""
     body = parsed.body
     if not body.background:
-        has_room(context)
-    rows = input_rows(body.input, body.conversation_history)
-    leaver = caller.known_as if idempotency_key is None and not body.is_stored else None
+        require_reader_room(context)
+    rows = parse_input(body.input, body.conversation_history)
+    leaver = caller.display_name if idempotency_key is None and not body.is_stored else None
     if brought := results_in(rows, "input"):
-        asked = await _going_on(context, caller, body, brought, leaver)
+        asked = await _continue_run(context, caller, body, brought, leaver)
     else:
         submission = replace(
             _submission(context, caller, body, rows), idempotency_key=idempotency_key, request=parsed.digest
         )
-        created = await context.store(_accept, context, submission, body)
+        created = await context.call_store(_accept, context, submission, body)
         if not created.was_replayed:
             context.spawn(context.tell_broker(announce, context.client, created))
         asked = _AskedPart(of=PartName(run_id=created.run_id, part=0), headers=_headers(created), stops_for=leaver)
@@ -140,12 +147,12 @@ async def _whole(context: ApiContext, request: Request, asked: _AskedPart, *, is
             if isinstance(error, ClientLeft):
                 return Response(status_code=499)  # the client has left
             raise
-    turn = await context.store(Responses(context.client.database).turn, run_id)
-    document = response_object(turn, asked.of.part, is_handed_over=teller.handover.is_handed_over)
+    turn = await context.call_store(Responses(context.client.database).load_turn, run_id)
+    document = build_response(turn, asked.of.part, is_handed_over=teller.handover.is_handed_over)
     return JSONResponse(document, headers=dict(asked.headers))
 
 
-async def _going_on(
+async def _continue_run(
     context: ApiContext,
     caller: Principal,
     body: response_schema.ResponseRequest,
@@ -153,7 +160,7 @@ async def _going_on(
     leaver: str | None,
 ) -> _AskedPart:
     """Continue a run with the results of the client's tools that a request brings."""
-    taken = await context.store(_take, context, caller, body, brought)
+    taken = await context.call_store(_take, context, caller, body, brought)
     if taken.hints:
         context.spawn(context.tell_broker(tell_taken, context, taken))
     headers = {"X-Hermes-Session-Id": taken.session_id, "X-Hermes-Run-Id": taken.run_id}
@@ -165,7 +172,7 @@ def _take(
     context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, brought: Sequence[BroughtResult]
 ) -> TakenResults:
     if body.previous_response_id is not None:
-        earlier = _kept(context, caller.tenant, body.previous_response_id)
+        earlier = _load_response(context, caller.tenant, body.previous_response_id)
         if earlier.of.run_id.removeprefix("run_") not in brought[-1].call_id:
             refuse_unknown(brought[-1])
     return take_results(context, caller, brought)
@@ -174,18 +181,18 @@ def _take(
 def _submission(
     context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, rows: Sequence[Mapping[str, Any]]
 ) -> Submission:
-    said = spoken(rows)
+    said = parse_conversation_rows(rows)
     brought = tools_of(body.tools, body.tool_choice, nested=False)
     instructions = [text for text in (body.instructions or "", *said.instructions) if text.strip()]
     return Submission(
         input=said.input,
         history=said.history,
         instructions="\n\n".join(instructions) or None,
-        session_id=None if body.conversation_id is None else session_of(body.conversation_id),
-        model=served_as(context, body.model),
+        session_id=None if body.conversation_id is None else read_session_name(body.conversation_id),
+        model=choose_model(context, body.model),
         principal=caller,
         metadata=body.metadata or {},
-        output_schema=response_schema_of(body.text),
+        output_schema=read_response_schema(body.text),
         echo={
             "dialect": "responses",
             "model": body.model,
@@ -208,10 +215,10 @@ def _accept(context: ApiContext, submission: Submission, body: response_schema.R
         if named and KeptConversations(context.client.database, submission.principal.tenant).is_deleted(named):
             raise conversation_not_found(str(body.conversation_id))
         if named and tools and has_other_tools(context.client, submission.principal, named, tools):
-            raise other_tools("tools")
+            raise tools_differ("tools")
         return accept(context.client, submission)
     try:
-        earlier = _kept(context, submission.principal.tenant, body.previous_response_id)
+        earlier = _load_response(context, submission.principal.tenant, body.previous_response_id)
     except ApiError:
         message = f"Previous response with id {body.previous_response_id[:80]!r} not found."
         raise ApiError(404, message, code="previous_response_not_found", param="previous_response_id") from None
@@ -227,7 +234,7 @@ def _accept(context: ApiContext, submission: Submission, body: response_schema.R
             return accept(context.client, replace(submission, session_id=view.session.id, after=view.run_id))
         except SessionMoved:
             pass
-    history = [json.loads(row.body) for row in context.client.views.transcript(view.run_id)]
+    history = [json.loads(row.body) for row in context.client.views.load_transcript(view.run_id)]
     instructions = submission.instructions or spec.instructions
     return accept(context.client, replace(submission, history=history, instructions=instructions))
 
@@ -241,46 +248,46 @@ def _headers(created: Created) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _KeptResponse:
+class _StoredResponse:
     """A response that exists: a part of a run, and the rows of the run."""
 
     of: PartName
     turn: TurnRecord
 
 
-def _kept(context: ApiContext, tenant: str, response: str) -> _KeptResponse:
+def _load_response(context: ApiContext, tenant: str, response: str) -> _StoredResponse:
     """Load a response. One that is unknown, another tenant's, not stored or deleted raises the same ``ApiError``."""
     responses = Responses(context.client.database)
-    named = response_schema.run_and_part(response)
+    named = response_schema.read_response_id(response)
     if named is None:
         raise _not_found(response)
     run_id, part = named
     try:
         context.tenants.require_run(tenant, run_id)
-        turn = responses.turn(run_id)
+        turn = responses.load_turn(run_id)
     except RunNotFound:
         raise _not_found(response) from None
     is_there = part <= turn.handovers.newest and turn.spec.echo.get("store", True)
     if not is_there or responses.is_deleted(run_id):
         raise _not_found(response)
-    return _KeptResponse(of=PartName(run_id=run_id, part=part), turn=turn)
+    return _StoredResponse(of=PartName(run_id=run_id, part=part), turn=turn)
 
 
 def _not_found(response: str) -> ApiError:
     return ApiError(404, f"Response with id {response[:80]!r} not found.", code="response_not_found")
 
 
-async def _own_response(context: Context, caller: Caller, response_id: str) -> _KeptResponse:
-    return await context.store(_kept, context, caller.tenant, response_id)
+async def _own_response(context: Context, caller: Caller, response_id: str) -> _StoredResponse:
+    return await context.call_store(_load_response, context, caller.tenant, response_id)
 
 
-_OwnResponse = Annotated[_KeptResponse, Depends(_own_response)]
+_OwnResponse = Annotated[_StoredResponse, Depends(_own_response)]
 
 
 @router.get(
     "/{response_id}",
     response_model=None,
-    responses=response_schema.ANSWERS | schema.errors(404, 429),
+    responses=response_schema.ANSWERS | schema.declare_errors(404, 429),
     dependencies=[READS],
 )
 async def get_response(
@@ -293,42 +300,45 @@ async def get_response(
 ) -> Response:
     """A response, as far as it has come; every run is one. With ``stream``, everything that happened and happens."""
     if stream:
-        before = kept.turn.handovers.before(kept.of.part)
+        before = kept.turn.handovers.find_reply_before(kept.of.part)
         seen = -1 if starting_after is None else starting_after
         return await _stream(context, _AskedPart(of=kept.of, before=before), seen=seen)
-    return JSONResponse(response_object(kept.turn, kept.of.part))
+    return JSONResponse(build_response(kept.turn, kept.of.part))
 
 
 @router.delete(
-    "/{response_id}", response_model=response_schema.Deleted, responses=schema.errors(404), dependencies=[WRITES]
+    "/{response_id}",
+    response_model=response_schema.Deleted,
+    responses=schema.declare_errors(404),
+    dependencies=[WRITES],
 )
 async def delete_response(context: Context, caller: Caller, kept: _OwnResponse) -> response_schema.Deleted:
     """Forget that this run is a response; what is at work for it is stopped. The run goes when retention lets it."""
     run_id = kept.of.run_id
-    await context.store(Responses(context.client.database).delete, run_id)
+    await context.call_store(Responses(context.client.database).delete, run_id)
     if not kept.turn.view.status.is_terminal:
-        await stop(context, run_id, by=caller.known_as)
-    return response_schema.Deleted(id=response_id(run_id, kept.of.part))
+        await stop(context, run_id, by=caller.display_name)
+    return response_schema.Deleted(id=make_response_id(run_id, kept.of.part))
 
 
 @router.post(
     "/{response_id}/cancel",
     response_model=None,
-    responses=response_schema.OBJECT | schema.errors(404),
+    responses=response_schema.OBJECT | schema.declare_errors(404),
     dependencies=[WRITES],
 )
 async def cancel_response(context: Context, caller: Caller, kept: _OwnResponse) -> Response:
     """Stop what is at work for a response. Idempotent; one that has ended stays as it ended."""
     if not kept.turn.view.status.is_terminal:
-        await stop(context, kept.of.run_id, by=caller.known_as)
-    after = await context.store(Responses(context.client.database).turn, kept.of.run_id)
-    return JSONResponse(response_object(after, kept.of.part))
+        await stop(context, kept.of.run_id, by=caller.display_name)
+    after = await context.call_store(Responses(context.client.database).load_turn, kept.of.run_id)
+    return JSONResponse(build_response(after, kept.of.part))
 
 
 @router.get(
     "/{response_id}/input_items",
     response_model=None,
-    responses=response_schema.ITEMS | schema.errors(404),
+    responses=response_schema.ITEMS | schema.declare_errors(404),
     dependencies=[READS],
 )
 async def list_input_items(
@@ -339,7 +349,7 @@ async def list_input_items(
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """The items that the request of a response brought."""
-    items = input_items(kept.turn, kept.of.part)
+    items = build_input_items(kept.turn, kept.of.part)
     if order == "desc":
         items.reverse()
     names = [item["id"] for item in items]
@@ -354,8 +364,8 @@ async def list_input_items(
 
 async def _stream(context: ApiContext, asked: _AskedPart, *, seen: int = -1) -> Response:
     run_id = asked.of.run_id
-    start = await context.store(stream_start, context.client.views, run_id)
-    of_client = await context.store(client_tool_names, context.client, run_id)
+    start = await context.call_store(read_stream_start, context.client.views, run_id)
+    of_client = await context.call_store(list_client_tool_names, context.client, run_id)
     teller = ResponseTeller(asked.of, start, before=asked.before, of_client=of_client, seen=seen)
     return AnswerStream(
         context,
@@ -368,7 +378,7 @@ async def _stream(context: ApiContext, asked: _AskedPart, *, seen: int = -1) -> 
 
 
 async def _frames(context: ApiContext, of: PartName, teller: ResponseTeller, feed: Feed) -> AsyncIterator[bytes]:
-    async with watched(context, of.run_id, teller):
+    async with announce_reader(context, of.run_id, teller):
         for event in teller.begin():
             yield await _frame(context, of, event)
         async for told in follow(context, of.run_id, teller, feed):
@@ -380,12 +390,12 @@ async def _frames(context: ApiContext, of: PartName, teller: ResponseTeller, fee
 async def _frame(context: ApiContext, of: PartName, event: ResponseEvent) -> bytes:
     fields, kind = dict(event.fields), event.kind
     if event.wants_response or event.item_index is not None:
-        await ended(context, of.run_id)  # waits for a database that is away
-        turn = await context.store(Responses(context.client.database).turn, of.run_id)
+        await load_ended_run(context, of.run_id)  # waits for a database that is away
+        turn = await context.call_store(Responses(context.client.database).load_turn, of.run_id)
         if event.item_index is not None:
-            fields["item"] = output_items(turn, of.part)[event.item_index]
+            fields["item"] = list_output_items(turn, of.part)[event.item_index]
         else:
-            fields["response"] = response_object(turn, of.part, is_handed_over=event.is_handover)
+            fields["response"] = build_response(turn, of.part, is_handed_over=event.is_handover)
     if kind == LAST:
         kind = _last_kind(fields["response"]["status"])
     elif event.wants_response:

@@ -41,13 +41,13 @@ RESPONSE_FORMAT: Final = {
 }
 
 
-def chat_schema_of(given: object) -> Mapping[str, Any] | None:
+def read_chat_schema(given: object) -> Mapping[str, Any] | None:
     """Read the schema from ``response_format``; ``None`` for a text. Raises ``ApiError``."""
     inner = given.get("json_schema") if isinstance(given, dict) else None
     return _schema_of(given, inner, "response_format", "response_format.json_schema")
 
 
-def response_schema_of(text: object) -> Mapping[str, Any] | None:
+def read_response_schema(text: object) -> Mapping[str, Any] | None:
     """Read the schema from ``text.format``; ``None`` for a text. Raises ``ApiError``."""
     given = text.get("format") if isinstance(text, dict) else None
     return _schema_of(given, given, "text.format", "text.format")

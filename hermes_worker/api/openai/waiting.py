@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.following import follow, watched
 from hermes_worker.api.routes.events import EventStream
+from hermes_worker.api.run_reader import announce_reader, follow
 from hermes_worker.api.stopping import stop_abandoned
 from hermes_worker.core.client_tools import HandoverWatch
 from hermes_worker.core.errors import UnavailableError
@@ -55,7 +55,7 @@ class AnswerTeller(EndTeller):
         for row in rows:
             if not self.is_over:
                 super().rows([row], usage)
-                self.handover.take(row)
+                self.handover.add_event(row)
                 self.is_over = self.is_over or self.handover.is_handed_over
         return ()
 
@@ -81,31 +81,31 @@ async def wait_for_end(context: ApiContext, request: Request, run_id: str, telle
             waiting.cancel()
             leaving.cancel()
     if not teller.is_over:
-        raise going_away()
-    return await ended(context, run_id)
+        raise server_stops()
+    return await load_ended_run(context, run_id)
 
 
 async def _end(context: ApiContext, run_id: str, teller: EndTeller, feed: Feed) -> None:
-    async with watched(context, run_id, teller):
+    async with announce_reader(context, run_id, teller):
         async for _ in follow(context, run_id, teller, feed):
             pass
 
 
-async def ended(context: ApiContext, run_id: str) -> RunView:
+async def load_ended_run(context: ApiContext, run_id: str) -> RunView:
     """Load a run whose last event was read, trying again while the database is away for a moment. Raises
     ``UnavailableError``."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + _ASK_FOR_S
     while True:
         try:
-            return await context.store(context.client.views.run, run_id)
+            return await context.call_store(context.client.views.load_run, run_id)
         except UnavailableError:
             if loop.time() >= give_up_at:
                 raise
         await asyncio.sleep(_ASK_AGAIN_S)
 
 
-def going_away() -> ApiError:
+def server_stops() -> ApiError:
     """Make the error for a server that stops before the run has ended."""
     message = "The server is going away before the run has ended. Send the request again."
     return ApiError(503, message, code="gateway_draining", headers={"Retry-After": "1"})
@@ -142,7 +142,7 @@ class AnswerStream(EventStream):
                 self._context.spawn(stop_abandoned(self._context, self._followed, by=self._stops_for))
 
 
-def has_room(context: ApiContext) -> None:
+def require_reader_room(context: ApiContext) -> None:
     """Raise ``TooManyReaders`` before a run is made for a client that wants to follow it."""
     if context.followers.count >= context.policy.readers_max:
         raise TooManyReaders(ReadersOf.SERVER)

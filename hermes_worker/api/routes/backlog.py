@@ -9,13 +9,13 @@ from hermes_worker.api.auth import FOR_SCALERS
 from hermes_worker.api.context import Context
 from hermes_worker.store.backlog import read_backlog
 
-router = APIRouter(prefix="/v1/backlog", tags=["health"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/backlog", tags=["health"], responses=schema.declare_errors(503))
 
 
 @router.get("", response_model=schema.BacklogObject, dependencies=[FOR_SCALERS])
 async def show_backlog(context: Context) -> schema.BacklogObject:
     """The steps that wait and the steps at work in the whole installation, as in the view ``hermes_backlog``."""
-    found = await context.store(read_backlog, context.client.database)
+    found = await context.call_store(read_backlog, context.client.database)
     return schema.BacklogObject(
         queues={
             each.queue: schema.QueueBacklogObject(

@@ -12,7 +12,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS
-from hermes_worker.services.toolsets import toolsets_for
+from hermes_worker.services.toolsets import list_tenant_toolsets
 
 router = APIRouter(prefix="/v1", tags=["capabilities"])
 
@@ -150,10 +150,10 @@ async def show_capabilities(context: Context, request: Request) -> CapabilitiesO
     )
 
 
-@router.get("/toolsets", response_model=ToolsetList, responses=schema.errors(503), dependencies=[READS])
+@router.get("/toolsets", response_model=ToolsetList, responses=schema.declare_errors(503), dependencies=[READS])
 async def list_toolsets(context: Context, caller: Caller) -> ToolsetList:
     """The toolsets that a run can name."""
-    found = await context.store(toolsets_for, context.client, caller.tenant)
+    found = await context.call_store(list_tenant_toolsets, context.client, caller.tenant)
     return ToolsetList(
         data=[
             ToolsetObject(
@@ -169,10 +169,10 @@ async def list_toolsets(context: Context, caller: Caller) -> ToolsetList:
     )
 
 
-@router.get("/skills", response_model=SkillList, responses=schema.errors(503), dependencies=[READS])
+@router.get("/skills", response_model=SkillList, responses=schema.declare_errors(503), dependencies=[READS])
 async def list_skills(context: Context, caller: Caller) -> SkillList:
     """The skills and bundles that a run can be given by name, as they are now."""
-    found = await context.store(context.client.skills.usable, caller.tenant)
+    found = await context.call_store(context.client.skills.list_usable, caller.tenant)
     return SkillList(
         data=[
             SkillObject(name=each.name, description=each.facts.description, category=each.category or None)

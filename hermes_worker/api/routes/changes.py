@@ -18,13 +18,13 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.owners import for_all_or_own
+from hermes_worker.api.owners import choose_tenant_or_all
 from hermes_worker.api.routes.events import HEADERS
 from hermes_worker.core.list_kinds import ListKind, Marks
 from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.stream import sse
-from hermes_worker.stream.changes import ID_FORM, ChangedLists, marks_of
-from hermes_worker.stream.events import LISTS_CHANGED, item_schema
+from hermes_worker.stream.changes import ID_FORM, ChangedLists, parse_marks
+from hermes_worker.stream.events import LISTS_CHANGED, build_item_schema
 
 router = APIRouter(prefix="/v1/changes", tags=["runs"])
 
@@ -33,14 +33,14 @@ _AGAIN = b"retry: 500\n\n"
 _ChangesId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{ID_FORM}"})]
 _STREAMED: schema.Answers = {
     200: {
-        "content": {"text/event-stream": {"itemSchema": item_schema(LISTS_CHANGED, ID_FORM)}},
+        "content": {"text/event-stream": {"itemSchema": build_item_schema(LISTS_CHANGED, ID_FORM)}},
         "description": "Which lists differ from what the id says, and then which change.",
     },
-    **schema.errors(429, 503),
+    **schema.declare_errors(429, 503),
 }
 
 
-def _told(
+def _read_last_event(
     after: Annotated[_ChangesId | None, Query(description="Id of the last event seen.")] = None,
     last_event_id: Annotated[_ChangesId | None, Header()] = None,
 ) -> Marks:
@@ -49,7 +49,7 @@ def _told(
     told: Marks = {}
     for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
         try:
-            told = marks_of(text) if text else told
+            told = parse_marks(text) if text else told
         except ValueError:
             raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.") from None
     return told
@@ -73,7 +73,7 @@ class ChangeStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The reader takes its place before the answer begins, so that it can still be told that there is none.
-        with self._changes.reader(self._tenant):
+        with self._changes.count_reader(self._tenant):
             await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
@@ -86,7 +86,7 @@ class ChangeStream(StreamingResponse):
 async def watch_changes(
     context: Context,
     caller: Caller,
-    told: Annotated[Marks, Depends(_told)],
+    told: Annotated[Marks, Depends(_read_last_event)],
     all_tenants: Annotated[bool, Query(description="Those of all tenants; for operators.")] = False,
 ) -> ChangeStream:
     """Which of the caller's lists changed: runs, approvals, sessions, deliveries, and jobs, fleet, audit and gateway
@@ -94,19 +94,19 @@ async def watch_changes(
     them without it. Then an event comes when a list changes, at most once a second, and twice for approvals. Its id
     says how all lists stood, so a reader that comes back with it, to whichever server, gets what changed
     meanwhile. The server ends a stream after five minutes."""
-    tenant = for_all_or_own(caller, all_tenants=all_tenants)
-    await context.store(context.client.database.now)  # 503 while the database is away, instead of a silent stream
-    return ChangeStream(context, tenant, _frames(context, tenant, _readable(caller), told))
+    tenant = choose_tenant_or_all(caller, all_tenants=all_tenants)
+    await context.call_store(context.client.database.now)  # 503 while the database is away, instead of a silent stream
+    return ChangeStream(context, tenant, _frames(context, tenant, _list_readable_kinds(caller), told))
 
 
-def _readable(caller: Principal) -> Collection[ListKind]:
+def _list_readable_kinds(caller: Principal) -> Collection[ListKind]:
     """List the kinds of lists that a key may read."""
     kinds = {ListKind.RUNS, ListKind.APPROVALS, ListKind.SESSIONS, ListKind.DELIVERIES}
-    if caller.may(KeyScope.JOBS):
+    if caller.has_scope(KeyScope.JOBS):
         kinds.add(ListKind.JOBS)
-    if caller.may(KeyScope.OPS_READ) and caller.is_of_operators:
+    if caller.has_scope(KeyScope.OPS_READ) and caller.is_of_operators:
         kinds.add(ListKind.FLEET)
-    if caller.may(KeyScope.ADMIN):
+    if caller.has_scope(KeyScope.ADMIN):
         kinds.add(ListKind.AUDIT)
         if caller.is_of_operators:
             kinds.add(ListKind.GATEWAY)
@@ -117,7 +117,7 @@ async def _frames(
     context: ApiContext, tenant: str | None, kinds: Collection[ListKind], told: Marks
 ) -> AsyncIterator[bytes]:
     yield _AGAIN
-    news = context.changes.news(tenant, kinds, told, silent_s=context.policy.keepalive_s)
+    news = context.changes.follow_changes(tenant, kinds, told, silent_s=context.policy.keepalive_s)
     async with aclosing(news):  # type: ignore[type-var]
         async for changed in news:
             yield sse.KEEPALIVE if changed is None else _frame(changed)

@@ -15,7 +15,9 @@ from hermes_worker.api.owners import OwnRun
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.stream.live import Live
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute, responses=schema.errors(404, 409, 410, 503))
+router = APIRouter(
+    prefix="/v1/runs", tags=["runs"], route_class=JsonRoute, responses=schema.declare_errors(404, 409, 410, 503)
+)
 
 
 class Steer(BaseModel):
@@ -37,7 +39,7 @@ class Controlled(BaseModel):
 async def pause_run(context: Context, run_id: OwnRun, caller: Caller) -> Controlled:
     """Begin nothing new in a run and in all that it caused; what is in flight ends as it would. Idempotent."""
     try:
-        status = await context.store(Control(context.client.database).pause, run_id, by=caller.known_as)
+        status = await context.call_store(Control(context.client.database).pause, run_id, by=caller.display_name)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     return Controlled(run_id=run_id, status=status.value)
@@ -47,7 +49,9 @@ async def pause_run(context: Context, run_id: OwnRun, caller: Caller) -> Control
 async def resume_run(context: Context, run_id: OwnRun, caller: Caller, later: BackgroundTasks) -> Controlled:
     """Let a paused run, and all that it caused, go on where they were. Idempotent."""
     try:
-        status, hints = await context.store(Control(context.client.database).resume, run_id, by=caller.known_as)
+        status, hints = await context.call_store(
+            Control(context.client.database).resume, run_id, by=caller.display_name
+        )
     except NotAtWork as error:
         raise _not_at_work(error) from None
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
@@ -57,7 +61,7 @@ async def resume_run(context: Context, run_id: OwnRun, caller: Caller, later: Ba
 @router.post(
     "/{run_id}/steer",
     response_model=Controlled,
-    responses=schema.errors(408),
+    responses=schema.declare_errors(408),
     dependencies=[WRITES],
 )
 async def steer_run(
@@ -67,7 +71,7 @@ async def steer_run(
     if not body.text.strip():
         raise invalid("text", "Invalid 'text': it is empty.")
     try:
-        await context.store(Control(context.client.database).steer, run_id, body.text, by=caller.known_as)
+        await context.call_store(Control(context.client.database).steer, run_id, body.text, by=caller.display_name)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     later.add_task(context.tell_broker, Live(context.client.redis).nudge, run_id)

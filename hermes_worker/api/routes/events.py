@@ -16,10 +16,10 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.following import follow, stream_start, watched
 from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.stream import sse
-from hermes_worker.stream.events import ANY_RUN_EVENT, item_schema
+from hermes_worker.stream.events import ANY_RUN_EVENT, build_item_schema
 from hermes_worker.stream.followers import Feed
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -30,12 +30,12 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{sse.CURSOR_FORM}"})]
 
 
-def streamed(name: str, id_form: str) -> schema.Answers:
+def declare_stream(name: str, id_form: str) -> schema.Answers:
     """Describe the answers of a route that streams events; ``name`` names the schema of one event in the document."""
-    described = {"content": {"text/event-stream": {"itemSchema": item_schema(name, id_form)}}}
+    described = {"content": {"text/event-stream": {"itemSchema": build_item_schema(name, id_form)}}}
     return {
         200: {**described, "description": "What happened, and then what happens."},
-        **schema.errors(404, 410, 429, 503),
+        **schema.declare_errors(404, 410, 429, 503),
     }
 
 
@@ -72,7 +72,7 @@ class EventStream(StreamingResponse):
 @router.get(
     "/{run_id}/events",
     response_class=EventStream,
-    responses=streamed(ANY_RUN_EVENT, sse.CURSOR_FORM),
+    responses=declare_stream(ANY_RUN_EVENT, sse.CURSOR_FORM),
     dependencies=[READS],
 )
 async def run_events(
@@ -83,7 +83,7 @@ async def run_events(
 ) -> EventStream:
     """Everything that happened to a run and, as it happens, everything that will."""
     told = _cursor(last_event_id, after)
-    start = await context.store(stream_start, context.client.views, run_id)
+    start = await context.call_store(read_stream_start, context.client.views, run_id)
     return EventStream(context, run_id, partial(_frames, context, run_id, sse.Merge(told, start)))
 
 
@@ -100,7 +100,7 @@ def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
 
 
 async def _frames(context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed) -> AsyncIterator[bytes]:
-    async with watched(context, run_id, merge):
+    async with announce_reader(context, run_id, merge):
         async for told in follow(context, run_id, merge, feed):
-            yield b"".join(sse.frame(run_id, event) for event in told) if told else sse.KEEPALIVE
+            yield b"".join(sse.format_frame(run_id, event) for event in told) if told else sse.KEEPALIVE
     yield sse.CLOSED if merge.is_over else sse.GOING_AWAY

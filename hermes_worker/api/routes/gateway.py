@@ -22,7 +22,7 @@ router = APIRouter(
     tags=["gateway"],
     route_class=JsonRoute,
     dependencies=[FOR_OPERATORS],
-    responses=schema.errors(503),
+    responses=schema.declare_errors(503),
 )
 _Account = Annotated[str, Query(min_length=1, max_length=100, pattern=NO_NUL)]
 _Person = Annotated[str, Query(min_length=1, max_length=200, pattern=NO_NUL)]
@@ -108,12 +108,12 @@ class RemovedCodes(BaseModel):
 async def list_gateway_accounts(context: Context) -> GatewayAccountList:
     """The accounts that gateways listen to: by which gateway, what was wrong with the last poll, who was let in, and
     who asks to be."""
-    return await context.store(_accounts, GatewayRows(context.client.database))
+    return await context.call_store(_accounts, GatewayRows(context.client.database))
 
 
 def _accounts(rows: GatewayRows) -> GatewayAccountList:
-    now = rows.now()
-    known = rows.known()
+    now = rows.read_clock()
+    known = rows.list_people()
     found = [
         GatewayAccountObject(
             account=each.account,
@@ -134,28 +134,28 @@ def _accounts(rows: GatewayRows) -> GatewayAccountList:
                 if one.account == each.account and one.role is None
             ],
         )
-        for each in rows.accounts()
+        for each in rows.list_accounts()
     ]
     return GatewayAccountList(data=found)
 
 
-@router.post("/pairings", response_model=PairedPerson, responses=schema.errors(408, 409))
+@router.post("/pairings", response_model=PairedPerson, responses=schema.declare_errors(408, 409))
 async def pair_person(context: Context, body: PairPerson) -> PairedPerson:
     """Let in the person who was given this code. After five wrong codes every code of the account is refused for an
     hour."""
     rows = GatewayRows(context.client.database)
     try:
-        person = await context.store(rows.pair, body.account, body.code, body.role)
+        person = await context.call_store(rows.pair, body.account, body.code, body.role)
     except PairingRefused as error:
         raise ApiError(409, f"{error}.", code="pairing_refused", param="code") from None
     return PairedPerson(account=body.account, person=person, role=body.role)
 
 
-@router.delete("/people", status_code=204, responses=schema.errors(404))
+@router.delete("/people", status_code=204, responses=schema.declare_errors(404))
 async def remove_chat_person(context: Context, account: _Account, person: _Person) -> None:
     """Remove a person who was let in, or refuse one who asks: their code is no longer valid, and they get another one
     no sooner than before."""
-    if not await context.store(_turned_away, GatewayRows(context.client.database), account, person):
+    if not await context.call_store(_revoke_or_deny, GatewayRows(context.client.database), account, person):
         message = f"Nobody called {person[:80]!r} was let in on {account[:80]!r}, and nobody so called asks to be."
         raise ApiError(404, message, code="person_not_found", param="person")
 
@@ -163,10 +163,10 @@ async def remove_chat_person(context: Context, account: _Account, person: _Perso
 @router.delete("/codes", response_model=RemovedCodes)
 async def remove_gateway_codes(context: Context, account: _Account) -> RemovedCodes:
     """Remove all unused codes of an account. A person who had one may ask again at once."""
-    gone = await context.store(GatewayRows(context.client.database).forget_askers, account)
+    gone = await context.call_store(GatewayRows(context.client.database).delete_codes, account)
     return RemovedCodes(account=account, removed=gone)
 
 
-def _turned_away(rows: GatewayRows, account: str, person: str) -> bool:
-    is_in = any(each.person == person and each.role is not None for each in rows.known(account))
+def _revoke_or_deny(rows: GatewayRows, account: str, person: str) -> bool:
+    is_in = any(each.person == person and each.role is not None for each in rows.list_people(account))
     return rows.revoke(account, person) if is_in else rows.deny(account, person)

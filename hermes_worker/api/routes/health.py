@@ -19,13 +19,13 @@ from fastapi import APIRouter, Response
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.broker.queue import STANDING_QUEUES, broker_failed, explain_outage, require_writable
+from hermes_worker.broker.queue import STANDING_QUEUES, explain_outage, log_broker_failure, require_writable
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import broker_outage
 from hermes_worker.services.submission import InvalidSubmission, resolve_model
 from hermes_worker.settings import Settings
 from hermes_worker.store import writability
-from hermes_worker.store.revisions import newest, revision
+from hermes_worker.store.revisions import find_newest, load_revision
 from hermes_worker.wiring import Client
 
 router = APIRouter(tags=["health"])
@@ -119,9 +119,9 @@ def _broker_trouble(client: Client) -> str | None:
     try:
         require_writable(client.redis)
     except (redis.RedisError, OSError) as error:
-        broker_failed("look whether it takes messages", error)
+        log_broker_failure("look whether it takes messages", error)
         return explain_outage(error)
-    broker_outage.worked()
+    broker_outage.note_success()
     return None
 
 
@@ -134,7 +134,7 @@ def _broker_trouble(client: Client) -> str | None:
 async def health_detailed(context: Context, response: Response) -> dict[str, Any]:
     """Whether runs can be accepted and worked on, check by check. Status 503 when they cannot be accepted."""
     checks = await _all_checks(context)
-    verdict = _worst([check.verdict for check in checks.values()])
+    verdict = _find_worst([check.verdict for check in checks.values()])
     if verdict is Readiness.UNAVAILABLE:
         response.status_code = 503
     documents = {name: check.document for name, check in checks.items()}
@@ -164,7 +164,7 @@ async def _all_checks(context: ApiContext) -> dict[str, Check]:
     return dict(zip(names, found, strict=True))
 
 
-def _worst(verdicts: Sequence[Readiness]) -> Readiness:
+def _find_worst(verdicts: Sequence[Readiness]) -> Readiness:
     return max(verdicts, key=list(Readiness).index)
 
 
@@ -182,15 +182,15 @@ async def _within_patience(check: Awaitable[Check], otherwise: Readiness) -> Che
 
 def _state_db(client: Client) -> Check:
     began = time.monotonic()
-    found = revision(client.database)
+    found = load_revision(client.database)
     facts = {
         "backend": "sqlite" if client.database.is_sqlite else "postgresql",
         "schema_revision": found,
         "latency_ms": round((time.monotonic() - began) * 1000, 1),
     }
-    if found == newest():
+    if found == find_newest():
         return Check(Readiness.OK, facts)
-    return Check(Readiness.UNAVAILABLE, {**facts, "error": f"this version needs schema revision {newest()}"})
+    return Check(Readiness.UNAVAILABLE, {**facts, "error": f"this version needs schema revision {find_newest()}"})
 
 
 def _broker(client: Client) -> Check:
@@ -201,7 +201,7 @@ def _broker(client: Client) -> Check:
 
 
 def _workers(client: Client) -> Check:
-    alive = client.workers.alive()
+    alive = client.workers.list_alive()
     shown = [{name: worker[name] for name in ("name", "queues", "started_at")} for worker in alive]
     served = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
     unserved = [name.value for name in STANDING_QUEUES if name.value not in served]
@@ -212,7 +212,7 @@ def _workers(client: Client) -> Check:
 
 
 def _runs(client: Client) -> Check:
-    return Check(Readiness.OK, {"by_status": client.views.open_counts()})
+    return Check(Readiness.OK, {"by_status": client.views.count_open()})
 
 
 def _disk(settings: Settings) -> Check:

@@ -18,10 +18,10 @@ from hermes_worker.core.principals import KeyScope
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
-from scheduler.schedule import slots_from
+from scheduler.schedule import iterate_slots
 
 router = APIRouter(
-    prefix="/v1/job-sheets", tags=["jobs"], dependencies=[needs(KeyScope.JOBS)], responses=schema.errors(503)
+    prefix="/v1/job-sheets", tags=["jobs"], dependencies=[needs(KeyScope.JOBS)], responses=schema.declare_errors(503)
 )
 
 
@@ -64,17 +64,17 @@ class FullJobSheet(JobSheet):
 @router.get("", response_model=JobSheetList)
 async def list_job_sheets(context: Context, caller: Caller) -> JobSheetList:
     """All jobs, with all that their rows say."""
-    found = await context.store(Jobs(context.client.database, caller.tenant).all)
+    found = await context.call_store(Jobs(context.client.database, caller.tenant).list_jobs)
     return JobSheetList(data=[JobSheet(**_facts(row)) for row in found])
 
 
-@router.get("/{job_id}", response_model=FullJobSheet, responses=schema.errors(404))
+@router.get("/{job_id}", response_model=FullJobSheet, responses=schema.declare_errors(404))
 async def get_job_sheet(
     context: Context, caller: Caller, job_id: str, slots: Annotated[int, Query(ge=0, le=100), schema.WHOLE] = 0
 ) -> FullJobSheet:
     """One job, with the reason why its last delivery failed, and its next slots."""
     try:
-        return await context.store(_sheet, Jobs(context.client.database, caller.tenant), job_id, slots)
+        return await context.call_store(_sheet, Jobs(context.client.database, caller.tenant), job_id, slots)
     except JobNotFound:
         raise ApiError(404, "Job not found.", code="job_not_found") from None
 
@@ -84,10 +84,10 @@ def _sheet(jobs: Jobs, job_id: str, slots: int) -> FullJobSheet:
     row = jobs.get(job_id)
     if row.job_id != job_id:
         raise JobNotFound(f"there is no job {job_id!r}")
-    now = jobs.now()
-    schedule = work.JobSpec.from_json(row.definition).schedule_at(now)
-    coming = [slot.timestamp() for slot in islice(slots_from(schedule, datetime.fromtimestamp(now, UTC)), slots)]
-    return FullJobSheet(**_facts(row), last_delivery_error=jobs.delivery_error(row.pk), slots=coming)
+    now = jobs.read_clock()
+    schedule = work.JobSpec.from_json(row.definition).parse_schedule_at(now)
+    coming = [slot.timestamp() for slot in islice(iterate_slots(schedule, datetime.fromtimestamp(now, UTC)), slots)]
+    return FullJobSheet(**_facts(row), last_delivery_error=jobs.find_delivery_error(row.pk), slots=coming)
 
 
 def _facts(row: JobRow) -> dict[str, Any]:

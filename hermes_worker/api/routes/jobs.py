@@ -26,7 +26,7 @@ from hermes_worker.api.job_schema import (
     OneJob,
     OneJobInFull,
 )
-from hermes_worker.api.schema import EITHER_ERROR, FlatError, answers, errors
+from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_answer, declare_errors
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import USER_HEADER, KeyScope, Principal
 from hermes_worker.store.jobs.job_rows import JobRow
@@ -37,9 +37,9 @@ router = APIRouter(
     dependencies=[needs(KeyScope.JOBS)],
     prefix="/api/jobs",
     tags=["jobs"],
-    responses={**errors(400, shape=EITHER_ERROR), **errors(503, shape=FlatError)},
+    responses={**declare_errors(400, shape=EITHER_ERROR), **declare_errors(503, shape=FlatError)},
 )
-_OF_ONE_JOB = errors(404, shape=FlatError)
+_OF_ONE_JOB = declare_errors(404, shape=FlatError)
 _JOB_ID = re.compile(r"[0-9a-f]{12}")
 _HISTORY_MAX = 500
 
@@ -53,10 +53,10 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message}, status_code=status)
 
 
-async def _answered(context: Context, caller: Principal, call: Callable[[Jobs], Any]) -> JSONResponse:
+async def _answer(context: Context, caller: Principal, call: Callable[[Jobs], Any]) -> JSONResponse:
     jobs = Jobs(context.client.database, caller.tenant)
     try:
-        return JSONResponse(await context.store(call, jobs))
+        return JSONResponse(await context.call_store(call, jobs))
     except JobNotFound:
         return _error(404, "Job not found")
     except UnavailableError:
@@ -84,20 +84,20 @@ async def _body(request: Request) -> JobBody | JSONResponse:
 async def _on_job(context: Context, caller: Principal, job_id: str, call: Callable[[Jobs], Any]) -> JSONResponse:
     if not _JOB_ID.fullmatch(job_id):
         return _error(400, "Invalid job ID format")
-    return await _answered(context, caller, call)
+    return await _answer(context, caller, call)
 
 
-@router.get("", responses=answers(JobList))
+@router.get("", responses=declare_answer(JobList))
 async def list_jobs(context: Context, caller: Caller, include_disabled: bool = False) -> JSONResponse:
     """Every job that is scheduled, or every job."""
 
     def found(jobs: Jobs) -> Any:
-        return {"jobs": [_with_latest(jobs, row) for row in jobs.all(include_disabled=include_disabled)]}
+        return {"jobs": [_with_latest(jobs, row) for row in jobs.list_jobs(include_disabled=include_disabled)]}
 
-    return await _answered(context, caller, found)
+    return await _answer(context, caller, found)
 
 
-@router.post("", openapi_extra=NEW_JOB, responses=answers(NewJob) | errors(408))
+@router.post("", openapi_extra=NEW_JOB, responses=declare_answer(NewJob) | declare_errors(408))
 async def create_job(context: Context, caller: Caller, request: Request) -> JSONResponse:
     """Keep a job."""
     body = await _body(request)
@@ -107,17 +107,17 @@ async def create_job(context: Context, caller: Caller, request: Request) -> JSON
         return _error(403, _NOT_THEIRS)
     if not body.name or not body.name.strip() or not body.schedule:
         return _error(400, "Name and schedule are required")
-    asked, seen = body.as_request, _seen(request)
+    asked, seen = body.as_request, _describe_caller(request)
 
     def create(jobs: Jobs) -> Any:
-        made = {"job": job_object(work.create(jobs, asked, seen, source=caller.source))}
-        notice = work.scheduler_notice(jobs)
+        made = {"job": build_job_object(work.create(jobs, asked, seen, source=caller.source))}
+        notice = work.find_scheduler_notice(jobs)
         return made if notice is None else {"job": made["job"] | {"notice": notice}}
 
-    return await _answered(context, caller, create)
+    return await _answer(context, caller, create)
 
 
-def _seen(request: Request) -> dict[str, str]:
+def _describe_caller(request: Request) -> dict[str, str]:
     """Describe the caller that creates a job, as Hermes Agent notes it. Nothing is sent to this origin."""
     headers = (("forwarded_for", "x-forwarded-for"), ("real_ip", "x-real-ip"), ("user_agent", "user-agent"))
     peer = request.client.host if request.client else ""
@@ -126,13 +126,15 @@ def _seen(request: Request) -> dict[str, str]:
     return {"platform": "api_server", "chat_id": "api", **kept}
 
 
-@router.get("/{job_id}", responses=answers(OneJobInFull) | _OF_ONE_JOB)
+@router.get("/{job_id}", responses=declare_answer(OneJobInFull) | _OF_ONE_JOB)
 async def get_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """One job."""
     return await _on_job(context, caller, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
 
 
-@router.patch("/{job_id}", openapi_extra=CHANGED_JOB, responses=answers(OneJob) | _OF_ONE_JOB | errors(408))
+@router.patch(
+    "/{job_id}", openapi_extra=CHANGED_JOB, responses=declare_answer(OneJob) | _OF_ONE_JOB | declare_errors(408)
+)
 async def edit_job(context: Context, caller: Caller, job_id: _Id, request: Request) -> JSONResponse:
     """Change what the body names."""
     body = await _body(request)
@@ -148,12 +150,12 @@ async def edit_job(context: Context, caller: Caller, job_id: _Id, request: Reque
         row = work.edit(jobs, job_id, asked, source=caller.source)
         if enabled is not None:
             row = work.resume(jobs, job_id) if enabled else work.pause(jobs, job_id)
-        return {"job": job_object(row)}
+        return {"job": build_job_object(row)}
 
     return await _on_job(context, caller, job_id, change)
 
 
-@router.delete("/{job_id}", responses=answers(JobRemoved) | _OF_ONE_JOB)
+@router.delete("/{job_id}", responses=declare_answer(JobRemoved) | _OF_ONE_JOB)
 async def remove_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Forget a job; its history is kept."""
 
@@ -164,25 +166,27 @@ async def remove_job(context: Context, caller: Caller, job_id: _Id) -> JSONRespo
     return await _on_job(context, caller, job_id, remove)
 
 
-@router.post("/{job_id}/pause", responses=answers(OneJob) | _OF_ONE_JOB)
+@router.post("/{job_id}/pause", responses=declare_answer(OneJob) | _OF_ONE_JOB)
 async def pause_job(context: Context, caller: Caller, job_id: _Id, reason: _Reason = None) -> JSONResponse:
     """Nothing comes due until the job is resumed."""
-    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id, reason))})
+    return await _on_job(
+        context, caller, job_id, lambda jobs: {"job": build_job_object(work.pause(jobs, job_id, reason))}
+    )
 
 
-@router.post("/{job_id}/resume", responses=answers(OneJob) | _OF_ONE_JOB)
+@router.post("/{job_id}/resume", responses=declare_answer(OneJob) | _OF_ONE_JOB)
 async def resume_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Go on with the next slot."""
-    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.resume(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: {"job": build_job_object(work.resume(jobs, job_id))})
 
 
-@router.post("/{job_id}/run", responses=answers(OneJob) | _OF_ONE_JOB)
+@router.post("/{job_id}/run", responses=declare_answer(OneJob) | _OF_ONE_JOB)
 async def run_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Due at the next tick."""
-    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.run_now(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: {"job": build_job_object(work.run_now(jobs, job_id))})
 
 
-@router.get("/{job_id}/history", responses=answers(JobHistory) | _OF_ONE_JOB)
+@router.get("/{job_id}/history", responses=declare_answer(JobHistory) | _OF_ONE_JOB)
 async def job_history(
     context: Context, caller: Caller, job_id: _Id, limit: _Limit = 50, before: float | None = None
 ) -> JSONResponse:
@@ -192,20 +196,22 @@ async def job_history(
 
     def found(jobs: Jobs) -> Any:
         pk = jobs.get(job_id).pk
-        return {"firings": [work.firing_object(view) for view in jobs.history(pk, limit=limit, before=before)]}
+        return {
+            "firings": [work.build_firing_object(view) for view in jobs.list_firings(pk, limit=limit, before=before)]
+        }
 
     return await _on_job(context, caller, job_id, found)
 
 
 def _with_latest(jobs: Jobs, row: JobRow) -> dict[str, Any]:
-    latest = jobs.history(row.pk, limit=1)
+    latest = jobs.list_firings(row.pk, limit=1)
     return {
-        **job_object(row),
-        "last_delivery_error": jobs.delivery_error(row.pk),
-        "latest_execution": work.firing_object(latest[0]) if latest else None,
+        **build_job_object(row),
+        "last_delivery_error": jobs.find_delivery_error(row.pk),
+        "latest_execution": work.build_firing_object(latest[0]) if latest else None,
     }
 
 
-def job_object(row: JobRow) -> dict[str, Any]:
+def build_job_object(row: JobRow) -> dict[str, Any]:
     """Write a job under Hermes Agent's names."""
-    return work.job_document(row)
+    return work.build_job_document(row)

@@ -13,13 +13,13 @@ from hermes_worker.api.auth import READS
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
-from hermes_worker.api.routes.runs import run_object
+from hermes_worker.api.routes.runs import build_run_object
 from hermes_worker.core.run import CallStatus
-from hermes_worker.services.shown import call_line, call_texts
-from hermes_worker.store.runs.ledger import CallEntry, CallInFull, CallNotFound, Ledger
-from hermes_worker.store.runs.tree_shapes import TREE_RUNS_MAX, TreeNode, read_tree
+from hermes_worker.services.presenters import build_call_line, build_call_texts
+from hermes_worker.store.runs.call_ledger import CallEntry, CallInFull, CallNotFound, Ledger
+from hermes_worker.store.runs.tree_shapes import TREE_RUNS_MAX, TreeNode, load_tree
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.declare_errors(503))
 _CALL_FORM = r"^[0-9]{1,6}\.[0-9]{1,4}$"
 
 
@@ -97,36 +97,38 @@ _Call = Annotated[str, Path(pattern=_CALL_FORM, description="Iteration and posit
 _After = Annotated[str | None, Query(pattern=_CALL_FORM, description="List calls behind this one.")]
 
 
-@router.get("/{run_id}/calls", response_model=CallList, responses=schema.errors(404, 410), dependencies=[READS])
+@router.get("/{run_id}/calls", response_model=CallList, responses=schema.declare_errors(404, 410), dependencies=[READS])
 async def list_calls(
     context: Context, run_id: OwnRun, after: _After = None, limit: Annotated[int, Query(ge=1, le=500)] = 100
 ) -> CallList:
     """The tool calls of a run: what may be repeated, how often each was begun, and who holds it."""
     ledger = Ledger(context.client.database)
-    found = await context.store(ledger.page, run_id, after=_place(after) if after else None, limit=limit + 1)
+    found = await context.call_store(ledger.list_calls, run_id, after=_place(after) if after else None, limit=limit + 1)
     return CallList(data=[_entry_object(entry) for entry in found[:limit]], has_more=len(found) > limit)
 
 
 @router.get(
     "/{run_id}/calls/{call}",
     response_model=CallDetailObject,
-    responses=schema.errors(404, 410),
+    responses=schema.declare_errors(404, 410),
     dependencies=[READS],
 )
 async def get_call(context: Context, run_id: OwnRun, call: _Call) -> CallDetailObject:
     """One tool call with its arguments and its result."""
     ledger = Ledger(context.client.database)
     try:
-        found = await context.store(ledger.call, run_id, *_place(call))
+        found = await context.call_store(ledger.load_call, run_id, *_place(call))
     except CallNotFound:
         raise ApiError(404, f"Call not found: {call}", code="call_not_found", param="call") from None
     return _detail_object(found)
 
 
-@router.get("/{run_id}/tree", response_model=TreeObject, responses=schema.errors(404, 410), dependencies=[READS])
+@router.get(
+    "/{run_id}/tree", response_model=TreeObject, responses=schema.declare_errors(404, 410), dependencies=[READS]
+)
 async def get_tree(context: Context, run_id: OwnRun) -> TreeObject:
     """The runs of the tree that ``run_id`` is in: what it delegated, and the turns that background answers began."""
-    shape = await context.store(read_tree, context.client.database, run_id, limit=TREE_RUNS_MAX)
+    shape = await context.call_store(load_tree, context.client.database, run_id, limit=TREE_RUNS_MAX)
     return TreeObject(
         root_run_id=shape.nodes[0].run.run_id,
         total=shape.total,
@@ -140,7 +142,7 @@ def _place(call: str) -> tuple[int, int]:
 
 
 def _entry_fields(entry: CallEntry) -> dict[str, object]:
-    return {**asdict(call_line(entry)), "iteration": entry.iteration, "position": entry.position}
+    return {**asdict(build_call_line(entry)), "iteration": entry.iteration, "position": entry.position}
 
 
 def _entry_object(entry: CallEntry) -> LedgerEntryObject:
@@ -148,12 +150,12 @@ def _entry_object(entry: CallEntry) -> LedgerEntryObject:
 
 
 def _detail_object(found: CallInFull) -> CallDetailObject:
-    return CallDetailObject.model_validate({**_entry_fields(found.entry), **asdict(call_texts(found))})
+    return CallDetailObject.model_validate({**_entry_fields(found.entry), **asdict(build_call_texts(found))})
 
 
 def _tree_run(node: TreeNode) -> TreeRunObject:
     return TreeRunObject(
-        run=run_object(node.run),
+        run=build_run_object(node.run),
         parent_run_id=node.parent_run_id,
         depth=node.depth,
         child_index=node.child_index,

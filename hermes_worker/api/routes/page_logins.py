@@ -14,10 +14,10 @@ from hermes_worker.api.auth import READS, Caller, bearer_of
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.page import COOKIE, LOGIN_PATH, login_of
+from hermes_worker.api.page import COOKIE, LOGIN_PATH, read_login
 from hermes_worker.core.principals import KeyScope
 
-router = APIRouter(prefix=LOGIN_PATH, tags=["page"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix=LOGIN_PATH, tags=["page"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
 _Path = Annotated[str, Field(max_length=500, pattern=r"^/([A-Za-z0-9._~-]+/)*$")]
 
@@ -46,7 +46,7 @@ class PageLoginObject(BaseModel):
     """When the login is over, in epoch seconds; ``null`` for a caller that sent a key."""
 
 
-@router.put("", response_model=PageLoginObject, responses=schema.errors(408, 409), dependencies=[READS])
+@router.put("", response_model=PageLoginObject, responses=schema.declare_errors(408, 409), dependencies=[READS])
 async def open_page_login(
     context: Context, caller: Caller, request: Request, response: Response, body: LogIn
 ) -> PageLoginObject:
@@ -54,7 +54,7 @@ async def open_page_login(
     key = bearer_of(request.headers)
     if key is None:
         raise ApiError(409, "This browser is let in already. Send a key to let it in as somebody else.", code="let_in")
-    made = await context.store(context.page_logins.open, key, caller)
+    made = await context.call_store(context.page_logins.open, key, caller)
     response.set_cookie(
         COOKIE,
         made.token,
@@ -75,8 +75,8 @@ def _is_https(request: Request) -> bool:
 @router.get("", response_model=PageLoginObject, dependencies=[READS])
 async def get_page_login(context: Context, caller: Caller, request: Request) -> PageLoginObject:
     """The caller, and what the key allows."""
-    token = login_of(request.headers) if bearer_of(request.headers) is None else None
-    return _object(caller, await context.store(context.page_logins.expires_at, token) if token else None)
+    token = read_login(request.headers) if bearer_of(request.headers) is None else None
+    return _object(caller, await context.call_store(context.page_logins.find_expiry, token) if token else None)
 
 
 @router.delete("", status_code=204, dependencies=[READS])
@@ -88,18 +88,18 @@ async def close_page_login(
     path: Annotated[_Path, Query(description="As it was given when the login was opened.")] = "/",
 ) -> None:
     """End the login of the browser that sends this. Idempotent."""
-    token = login_of(request.headers)
+    token = read_login(request.headers)
     if token is not None:
-        await context.store(context.page_logins.close, token, caller)
+        await context.call_store(context.page_logins.close, token, caller)
         request.app.state.holders.forget(token)
     response.delete_cookie(COOKIE, path=path, httponly=True, samesite="strict")
 
 
 def _object(caller: Caller, expires_at: float | None) -> PageLoginObject:
-    scopes = [scope for scope in KeyScope if caller.may(scope)]
+    scopes = [scope for scope in KeyScope if caller.has_scope(scope)]
     return PageLoginObject(
         tenant=caller.tenant,
-        name=caller.known_as,
+        name=caller.display_name,
         scopes=scopes,
         is_operator=caller.is_of_operators,
         expires_at=expires_at,

@@ -12,9 +12,9 @@ from hermes_worker.api.auth import READS
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
-from hermes_worker.services.model_prompts import ReplyNotFound, prompt_of
+from hermes_worker.services.model_prompts import ReplyNotFound, load_prompt
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.declare_errors(503))
 _REPLY_MAX = 1_000_000
 
 
@@ -35,7 +35,9 @@ class PromptObject(BaseModel):
     """Chat-completions messages, in order, the system prompt left out."""
 
 
-@router.get("/{run_id}/prompt", response_model=PromptObject, responses=schema.errors(404, 410), dependencies=[READS])
+@router.get(
+    "/{run_id}/prompt", response_model=PromptObject, responses=schema.declare_errors(404, 410), dependencies=[READS]
+)
 async def get_prompt(
     context: Context,
     run_id: OwnRun,
@@ -47,7 +49,7 @@ async def get_prompt(
     """The prompt of one of the run's model calls: the system prompt, the tools and the messages, long conversations as
     they were compacted. By default that of the newest reply, or of the call that is due."""
     try:
-        found = await context.store(prompt_of, context.client.database, run_id, reply)
+        found = await context.call_store(load_prompt, context.client.database, run_id, reply)
     except ReplyNotFound:
         raise ApiError(404, f"Reply not found: {reply}", code="reply_not_found", param="reply") from None
     return PromptObject(

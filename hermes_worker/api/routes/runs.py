@@ -11,18 +11,18 @@ from pydantic import WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import fitted, read_object
+from hermes_worker.api.bodies import read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.cursors import below_of, cursor_of
+from hermes_worker.api.cursors import make_cursor, read_cursor
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.api.messages import conversation
-from hermes_worker.api.owners import OwnRun, tenant_to_list
+from hermes_worker.api.messages import parse_conversation
+from hermes_worker.api.owners import OwnRun, choose_listed_tenant
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.principals import USER_HEADER, Principal
-from hermes_worker.core.urgency import Priority
+from hermes_worker.core.priority import Priority
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.results import TurnResult, turn_result
+from hermes_worker.services.results import TurnResult, build_turn_result
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.access.principals import TenantDisabled
 from hermes_worker.store.runs.explanations import Explanations
@@ -31,7 +31,7 @@ from hermes_worker.store.runs.runs import Created, Multitask, RunNotFound
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.wiring import Client
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.declare_errors(503))
 
 _ATTENTION_MAX = 100
 _Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": schema.KEY_FORM})]
@@ -41,7 +41,7 @@ _Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": schema.KEY_FO
 
 
 async def _create_run(request: Request) -> schema.CreateRun:
-    return fitted(await read_object(request), schema.CreateRun)
+    return validate_body(await read_object(request), schema.CreateRun)
 
 
 def require_enabled(context: ApiContext, caller: Principal) -> None:
@@ -52,7 +52,7 @@ def require_enabled(context: ApiContext, caller: Principal) -> None:
         raise ApiError(403, f"Refused: {error}.", code="tenant_disabled") from None
 
 
-def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
+def build_submission(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
     """Build the submission that the body of a request asks for. Raises ``ApiError``."""
     if body.previous_response_id is not None:
         message = "'previous_response_id' is not supported here yet; continue a conversation with 'session_id'."
@@ -60,7 +60,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
     if body.workspace is not None and not caller.operates:
         message = f"Only the person at the machine names a directory of it: with {USER_HEADER!r}."
         raise ApiError(403, message, code="not_the_installations_key", param="workspace")
-    said = conversation(body.input, body.conversation_history)
+    said = parse_conversation(body.input, body.conversation_history)
     instructions = [text for text in (*said.instructions, body.instructions or "") if text.strip()]
     return Submission(
         input=said.input,
@@ -84,7 +84,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
         skills=body.skills or (),
         artifacts=body.artifacts,
         tags=body.tags or (),
-        priority=Priority.of(body.priority) if body.priority else None,
+        priority=Priority.from_word(body.priority) if body.priority else None,
         not_before=body.not_before,
         delay_s=body.delay_s,
         deadline=body.deadline,
@@ -113,7 +113,7 @@ _BODY_SCHEMA = {
     response_model=schema.StartedRun,
     response_model_exclude_none=True,
     openapi_extra=_BODY_SCHEMA,
-    responses=schema.errors(408, 409, 429),
+    responses=schema.declare_errors(408, 409, 429),
     dependencies=[WRITES],
 )
 async def create_run(
@@ -125,20 +125,20 @@ async def create_run(
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> schema.StartedRun:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
-    submission = context.on_stack(submission_of(body, caller, idempotency_key))
+    submission = context.adapt_to_stack(build_submission(body, caller, idempotency_key))
     if caller.operates:
-        await context.store(require_enabled, context, caller)
-    created = await context.store(accept, context.client, submission)
+        await context.call_store(require_enabled, context, caller)
+    created = await context.call_store(accept, context.client, submission)
     if created.was_replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:
         # After the answer: it does not depend on the broker, which may be slow or away.
         later.add_task(context.tell_broker, announce, context.client, created)
     response.headers["X-Hermes-Session-Id"] = created.session_id
-    return started(created)
+    return build_started_run(created)
 
 
-def started(created: Created) -> schema.StartedRun:
+def build_started_run(created: Created) -> schema.StartedRun:
     """Build the answer for an accepted run."""
     if created.was_steered:
         return schema.StartedRun(run_id=created.run_id, status="steered")
@@ -154,30 +154,30 @@ def started(created: Created) -> schema.StartedRun:
     "",
     response_model=schema.RunList,
     response_model_exclude_none=True,
-    responses=schema.errors(404),
+    responses=schema.declare_errors(404),
     dependencies=[READS],
 )
 async def list_runs(
     context: Context, caller: Caller, wanted: Annotated[schema.ListRunsInShort, Query()]
 ) -> schema.RunList:
     """Runs, newest first."""
-    meant = run_filter(wanted, await tenant_to_list(context, caller, wanted.tenant), caller.source)
-    below = below_of(context.proofs, meant, wanted.cursor) if wanted.cursor else None
+    meant = build_run_filter(wanted, await choose_listed_tenant(context, caller, wanted.tenant), caller.source)
+    below = read_cursor(context.proofs, meant, wanted.cursor) if wanted.cursor else None
     if below is not None and wanted.before is not None:
         raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
     listing = Listing(context.client.database)
     try:
-        page = await context.store(listing.page, meant, limit=wanted.limit, below=below, before=wanted.before)
+        page = await context.call_store(listing.list_page, meant, limit=wanted.limit, below=below, before=wanted.before)
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
     return schema.RunList(
-        data=[_shortened(run_object(view, source=caller.source), wanted.output_chars) for view in page.views],
+        data=[_shorten(build_run_object(view, source=caller.source), wanted.output_chars) for view in page.views],
         has_more=page.below is not None,
-        next_cursor=None if page.below is None else cursor_of(context.proofs, meant, page.below),
+        next_cursor=None if page.below is None else make_cursor(context.proofs, meant, page.below),
     )
 
 
-def _shortened(run: schema.RunObject, chars_max: int | None) -> schema.RunObject:
+def _shorten(run: schema.RunObject, chars_max: int | None) -> schema.RunObject:
     """Cut a run's texts to ``chars_max``, after secrets were redacted, so that no part of one is left."""
     if chars_max is not None:
         run.output = run.output and run.output[:chars_max]
@@ -185,7 +185,7 @@ def _shortened(run: schema.RunObject, chars_max: int | None) -> schema.RunObject
     return run
 
 
-def run_filter(wanted: schema.ListRuns, tenant: str, source: str) -> RunFilter:
+def build_run_filter(wanted: schema.ListRuns, tenant: str, source: str) -> RunFilter:
     """Build the filter from the parameters of a list of a tenant's runs."""
     return RunFilter(
         tenant=tenant,
@@ -209,35 +209,35 @@ def run_filter(wanted: schema.ListRuns, tenant: str, source: str) -> RunFilter:
     "/{run_id}",
     response_model=schema.RunObject,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 410),
+    responses=schema.declare_errors(404, 410),
     dependencies=[READS],
 )
 async def get_run(context: Context, caller: Caller, run_id: OwnRun) -> schema.RunObject:
     """A run and what became of its tool calls."""
-    return await context.store(_inspect, context.client, run_id, caller.source)
+    return await context.call_store(_inspect, context.client, run_id, caller.source)
 
 
 @router.get(
     "/{run_id}/result",
     response_model=None,
-    responses=schema.answers(TurnResult) | schema.errors(404, 410),
+    responses=schema.declare_answer(TurnResult) | schema.declare_errors(404, 410),
     dependencies=[READS],
 )
 async def get_result(context: Context, caller: Caller, run_id: OwnRun) -> TurnResult:
     """The result of a run so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
-    return await context.store(turn_result, context.client.views, run_id, caller.source)
+    return await context.call_store(build_turn_result, context.client.views, run_id, caller.source)
 
 
 @router.get(
     "/{run_id}/explain",
     response_model=schema.ExplanationObject,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 410),
+    responses=schema.declare_errors(404, 410),
     dependencies=[READS],
 )
 async def explain_run(context: Context, run_id: OwnRun) -> schema.ExplanationObject:
     """Why a run is where it is: one sentence, and the facts behind it."""
-    found = await context.store(Explanations(context.client.database).of, run_id)
+    found = await context.call_store(Explanations(context.client.database).explain_run, run_id)
     return schema.ExplanationObject(
         run_id=run_id,
         because=found.because,
@@ -254,24 +254,24 @@ async def explain_run(context: Context, run_id: OwnRun) -> schema.ExplanationObj
 
 def _inspect(client: Client, run_id: str, source: str) -> schema.RunObject:
     views = client.views
-    view = views.run(run_id)
-    by_status = views.call_counts(run_id)
-    troubled = views.calls(run_id, limit=_ATTENTION_MAX, only_troubled=True)
+    view = views.load_run(run_id)
+    by_status = views.count_calls(run_id)
+    troubled = views.list_calls(run_id, limit=_ATTENTION_MAX, only_troubled=True)
     calls = schema.CallSummary(
         total=sum(by_status.values()),
         by_status=by_status,
-        attention=[schema.call_object(call) for call in troubled],
+        attention=[schema.build_call_object(call) for call in troubled],
     )
-    inspected = run_object(view, calls, source=source)
+    inspected = build_run_object(view, calls, source=source)
     if not view.status.is_terminal:
-        inspected.standing = schema.standing_object(client.standings.of(run_id))
-    notes = Listing(client.database).notes(run_id)
+        inspected.standing = schema.build_standing_object(client.standings.find_standing(run_id))
+    notes = Listing(client.database).load_notes(run_id)
     inspected.tags, inspected.metadata = list(notes.tags) or None, dict(notes.metadata) or None
     inspected.retry_of = notes.retry_of
     inspected.began_with = schema.BeganWithObject.model_validate(
         {name: value or None for name, value in asdict(notes.began_with).items()}
     )
-    inspected.budget = schema.budget_object(client.trees.budget(run_id))
+    inspected.budget = schema.build_budget_object(client.trees.load_budget(run_id))
     return inspected
 
 
@@ -282,7 +282,9 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
 }
 
 
-def run_object(view: RunView, calls: schema.CallSummary | None = None, *, source: str = "api") -> schema.RunObject:
+def build_run_object(
+    view: RunView, calls: schema.CallSummary | None = None, *, source: str = "api"
+) -> schema.RunObject:
     """Build a run as lists show it, with its session as a caller from ``source`` names it; with ``calls``, as it is
     shown alone."""
     has_ended = view.status.is_terminal
@@ -291,7 +293,7 @@ def run_object(view: RunView, calls: schema.CallSummary | None = None, *, source
         status=view.status,
         created_at=view.created_at,
         updated_at=view.updated_at,
-        session_id=view.session.known_to(source),
+        session_id=view.session.choose_reference(source),
         title=view.title,
         tags=list(view.tags) or None,
         priority=_PRIORITY[view.priority],
@@ -300,7 +302,7 @@ def run_object(view: RunView, calls: schema.CallSummary | None = None, *, source
         model=view.model,
         last_event=view.last_event,
         output=view.output,
-        usage=schema.usage_object(view),
+        usage=schema.build_usage_object(view),
         error=redact(view.error) if view.error else None,
         exit_reason=view.exit_text,
         completed=view.is_completed if has_ended else None,
@@ -327,11 +329,11 @@ def run_object(view: RunView, calls: schema.CallSummary | None = None, *, source
     "/{run_id}/stop",
     response_model=schema.Stopping,
     response_model_exclude_defaults=True,
-    responses=schema.errors(404, 410),
+    responses=schema.declare_errors(404, 410),
     dependencies=[WRITES],
 )
 async def stop_run(context: Context, run_id: OwnRun, caller: Caller) -> schema.Stopping:
     """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
     that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""
-    stopped = await stop(context, run_id, by=caller.known_as)
-    return schema.Stopping(run_id=run_id, status=stopped.status.value, caused=list(stopped.caused))
+    stopped = await stop(context, run_id, by=caller.display_name)
+    return schema.Stopping(run_id=run_id, status=stopped.status.value, caused=list(stopped.caused_run_ids))

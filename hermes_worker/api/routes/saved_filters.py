@@ -15,7 +15,9 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.core.principals import Principal
 from hermes_worker.store.access.saved_filters import FilterNotFound, FiltersFull, SavedFilters
 
-router = APIRouter(prefix="/v1/page/filters", tags=["page"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(
+    prefix="/v1/page/filters", tags=["page"], route_class=JsonRoute, responses=schema.declare_errors(503)
+)
 
 _NAME_FORM = r"^[^\x00-\x1f\x7f]{1,60}$"
 _QUERY_FORM = r"^[!-~]{0,2000}$"
@@ -54,7 +56,7 @@ class SavedFilterList(BaseModel):
 @router.get("", response_model=SavedFilterList, dependencies=[READS])
 async def list_saved_filters(context: Context, caller: Caller) -> SavedFilterList:
     """The filters that the caller saved. They belong to the holder, whichever of the holder's keys was sent."""
-    return await context.store(_read, SavedFilters(context.client.database), caller)
+    return await context.call_store(_read, SavedFilters(context.client.database), caller)
 
 
 def _read(filters: SavedFilters, caller: Principal) -> SavedFilterList:
@@ -62,23 +64,23 @@ def _read(filters: SavedFilters, caller: Principal) -> SavedFilterList:
     return SavedFilterList(data=[SavedFilterObject.model_validate(each, from_attributes=True) for each in found])
 
 
-@router.put("", response_model=SavedFilterList, responses=schema.errors(408, 409), dependencies=[READS])
+@router.put("", response_model=SavedFilterList, responses=schema.declare_errors(408, 409), dependencies=[READS])
 async def save_filter(context: Context, caller: Caller, body: SaveFilter) -> SavedFilterList:
     """Save a filter under a name, in place of what was saved under it. Up to a hundred. Idempotent."""
     filters = SavedFilters(context.client.database)
     try:
-        await context.store(filters.save, caller, body.name, body.query)
+        await context.call_store(filters.save, caller, body.name, body.query)
     except FiltersFull as error:
         raise ApiError(409, f"{error}.", code="filters_full", param="name") from None
-    return await context.store(_read, filters, caller)
+    return await context.call_store(_read, filters, caller)
 
 
-@router.delete("", status_code=204, responses=schema.errors(404), dependencies=[READS])
+@router.delete("", status_code=204, responses=schema.declare_errors(404), dependencies=[READS])
 async def remove_saved_filter(
     context: Context, caller: Caller, name: Annotated[str, Query(max_length=60, pattern=_NAME_FORM)]
 ) -> None:
     """Remove a filter of the caller."""
     try:
-        await context.store(SavedFilters(context.client.database).remove, caller, name)
+        await context.call_store(SavedFilters(context.client.database).remove, caller, name)
     except FilterNotFound as error:
         raise ApiError(404, f"{error}.", code="filter_not_found", param="name") from None

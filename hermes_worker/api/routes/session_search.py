@@ -15,17 +15,17 @@ from hermes_worker.api.wire.session_objects import (
     FoundMessages,
     SearchMessages,
     SessionFamily,
-    found_object,
-    session_object,
+    build_found_object,
+    build_session_object,
 )
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search.finding import MessageSearch, Search, SearchOrder
 from hermes_worker.store.sessions import Sessions
 
-router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.errors(503))
+router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.declare_errors(503))
 
 
-@router.get("/search", response_model=FoundMessages, responses=schema.errors(404), dependencies=[READS])
+@router.get("/search", response_model=FoundMessages, responses=schema.declare_errors(404), dependencies=[READS])
 async def search_sessions(
     context: Context, caller: Caller, wanted: Annotated[SearchMessages, Query()]
 ) -> FoundMessages:
@@ -39,16 +39,20 @@ async def search_sessions(
         has_children=wanted.include_children,
     )
     try:
-        result = await context.store(Search(context.client.database, caller.tenant, caller.source).find, asked)
+        result = await context.call_store(Search(context.client.database, caller.tenant, caller.source).find, asked)
     except SessionNotFound:
         message = f"Invalid 'session_id': there is no session {wanted.session_id!r}."
         raise ApiError(404, message, code="session_not_found", param="session_id") from None
-    data = [found_object(each, caller.source) for each in result.found]
+    data = [build_found_object(each, caller.source) for each in result.found]
     return FoundMessages(query=wanted.q, data=data, is_complete=result.is_complete)
 
 
-@router.get("/{session_id}/lineage", response_model=SessionFamily, responses=schema.errors(404), dependencies=[READS])
+@router.get(
+    "/{session_id}/lineage", response_model=SessionFamily, responses=schema.declare_errors(404), dependencies=[READS]
+)
 async def session_lineage(context: Context, caller: Caller, session_id: OwnSession) -> SessionFamily:
     """The session, what it was forked from, and every fork of those, oldest first; ``parent_session_id`` joins them."""
-    views = await context.store(Sessions(context.client.database, caller.tenant, caller.source).family, session_id)
-    return SessionFamily(session_id=session_id, data=[session_object(view, caller.source) for view in views])
+    views = await context.call_store(
+        Sessions(context.client.database, caller.tenant, caller.source).list_family, session_id
+    )
+    return SessionFamily(session_id=session_id, data=[build_session_object(view, caller.source) for view in views])

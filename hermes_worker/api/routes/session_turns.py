@@ -16,12 +16,12 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import WRITES, Caller
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.api.following import follow, stream_start, watched
-from hermes_worker.api.messages import conversation
-from hermes_worker.api.openai.waiting import ClientLeft, going_away, has_room, wait_for_end
+from hermes_worker.api.messages import parse_conversation
+from hermes_worker.api.openai.waiting import ClientLeft, require_reader_room, server_stops, wait_for_end
 from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.routes.events import EventStream
-from hermes_worker.api.routes.sessions import described, read_body
+from hermes_worker.api.routes.sessions import declare_body, read_body
+from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.schema import KEY_FORM
 from hermes_worker.api.wire.session_objects import (
     AssistantMessage,
@@ -32,29 +32,32 @@ from hermes_worker.api.wire.session_objects import (
 )
 from hermes_worker.api.wire.turn_stream import (
     TURN_CURSOR_FORM,
-    ToldTurn,
     TurnCursor,
     TurnEnd,
+    TurnFacts,
     TurnTeller,
-    item_schema,
+    build_item_schema,
 )
 from hermes_worker.core.principals import Principal
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.compressing import compress_session
+from hermes_worker.services.compression import compress_session
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.runs.runs import Created
-from hermes_worker.store.sessions import Sessions, SessionView, turn_messages
+from hermes_worker.store.sessions import Sessions, SessionView, list_turn_messages
 from hermes_worker.stream import sse
 from hermes_worker.stream.followers import Feed
-from hermes_worker.stream.sse import wire_usage
+from hermes_worker.stream.sse import build_usage
 from hermes_worker.wiring import Client
 
-router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.errors(404, 408, 409, 429, 503))
+router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.declare_errors(404, 408, 409, 429, 503))
 _Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": KEY_FORM})]
 _EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{TURN_CURSOR_FORM}"})]
 _WHERE = "input[0].content"
 _TOLD: schema.Answers = {
-    200: {"content": {"text/event-stream": {"itemSchema": item_schema()}}, "description": "The turn, as it is taken."}
+    200: {
+        "content": {"text/event-stream": {"itemSchema": build_item_schema()}},
+        "description": "The turn, as it is taken.",
+    }
 }
 
 
@@ -68,8 +71,8 @@ _Body = Annotated[ChatTurn, Depends(_turn)]
 @router.post(
     "/{session_id}/chat",
     response_model=ChatCompletion,
-    openapi_extra=described(ChatTurn, is_required=True),
-    responses=schema.errors(502),
+    openapi_extra=declare_body(ChatTurn, is_required=True),
+    responses=schema.declare_errors(502),
     dependencies=[WRITES],
 )
 async def chat(
@@ -82,23 +85,23 @@ async def chat(
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> ChatCompletion:
     """Say something in a session, and wait for the answer. A turn that is stopped answers with what there is."""
-    session, created = await _begun(context, caller, session_id, body, idempotency_key)
-    _tell_who(response, session.label.known_to(caller.source), created)
+    session, created = await _begin_turn(context, caller, session_id, body, idempotency_key)
+    _tell_who(response, session.label.choose_reference(caller.source), created)
     if not created.was_replayed:
         # Not after the answer: this one waits for what the announcement starts.
         await context.tell_broker(announce, context.client, created)
     try:
         view = await wait_for_end(context, request, created.run_id)
     except ClientLeft:
-        raise going_away() from None  # the client has left
+        raise server_stops() from None  # the client has left
     if view.is_failed:
         message = redact(view.error) if view.error else f"The run ended without an answer: {view.exit_text}."
         raise ApiError(502, message, code="agent_incomplete", headers={"X-Hermes-Run-Id": created.run_id})
     return ChatCompletion(
-        session_id=session.label.known_to(caller.source),
+        session_id=session.label.choose_reference(caller.source),
         run_id=created.run_id,
         message=AssistantMessage(content=view.output or ""),
-        usage=wire_usage(view.usage),
+        usage=build_usage(view.usage),
         completed=view.is_completed,
         partial=view.is_partial,
         interrupted=view.is_interrupted,
@@ -108,7 +111,7 @@ async def chat(
 @router.post(
     "/{session_id}/chat/stream",
     response_class=EventStream,
-    openapi_extra=described(ChatTurn, is_required=True),
+    openapi_extra=declare_body(ChatTurn, is_required=True),
     responses=_TOLD,
     dependencies=[WRITES],
 )
@@ -123,23 +126,23 @@ async def chat_stream(
     """Say something in a session, and follow the turn. To go on after a broken connection, send the same again with
     the same ``Idempotency-Key``, and the ``id`` of the last event as ``Last-Event-ID``."""
     told = _cursor(last_event_id, idempotency_key)
-    session, created = await _begun(context, caller, session_id, body, idempotency_key)
+    session, created = await _begin_turn(context, caller, session_id, body, idempotency_key)
     if not created.was_replayed:
         await context.tell_broker(announce, context.client, created)
-    start = await context.store(stream_start, context.client.views, created.run_id)
-    view = await context.store(context.client.views.run, created.run_id)
-    turn = ToldTurn(
-        session_id=session.label.known_to(caller.source),
+    start = await context.call_store(read_stream_start, context.client.views, created.run_id)
+    view = await context.call_store(context.client.views.load_run, created.run_id)
+    turn = TurnFacts(
+        session_id=session.label.choose_reference(caller.source),
         run_id=created.run_id,
-        user_content=_said(body),
+        user_content=_parse_message(body),
         began_at=view.created_at,
     )
     stream = EventStream(context, created.run_id, partial(_frames, context, turn, TurnTeller(turn, told, start)))
-    _tell_who(stream, session.label.known_to(caller.source), created)
+    _tell_who(stream, session.label.choose_reference(caller.source), created)
     return stream
 
 
-async def _asked(request: Request) -> CompressSession:
+async def _read_compression(request: Request) -> CompressSession:
     return await read_body(request, CompressSession)
 
 
@@ -147,30 +150,30 @@ async def _asked(request: Request) -> CompressSession:
     "/{session_id}/compress",
     status_code=202,
     response_model=CompressionAccepted,
-    openapi_extra=described(CompressSession),
+    openapi_extra=declare_body(CompressSession),
     dependencies=[WRITES],
 )
 async def compress(
     context: Context,
     caller: Caller,
     session_id: OwnSession,
-    body: Annotated[CompressSession, Depends(_asked)],
+    body: Annotated[CompressSession, Depends(_read_compression)],
     response: Response,
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> CompressionAccepted:
     """Summarise the older part of a session now, whatever its length. The transcript stays as it is: from the next
     turn on a model is shown the summary in place of those messages. It begins when the session is free."""
-    session, created = await context.store(
+    session, created = await context.call_store(
         partial(compress_session, source=caller.source, key=idempotency_key),
         context.client,
         session_id,
         body.focus,
         caller,
     )
-    _tell_who(response, session.label.known_to(caller.source), created)
+    _tell_who(response, session.label.choose_reference(caller.source), created)
     if not created.was_replayed:
         await context.tell_broker(announce, context.client, created)
-    return CompressionAccepted(run_id=created.run_id, session_id=session.label.known_to(caller.source))
+    return CompressionAccepted(run_id=created.run_id, session_id=session.label.choose_reference(caller.source))
 
 
 def _cursor(last_event_id: str | None, key: str | None) -> TurnCursor:
@@ -192,16 +195,16 @@ def _tell_who(response: Response, session_id: str, created: Created) -> None:
         response.headers["Idempotent-Replayed"] = "true"
 
 
-async def _begun(
+async def _begin_turn(
     context: ApiContext, caller: Principal, session_id: str, body: ChatTurn, key: str | None
 ) -> tuple[SessionView, Created]:
     """Accept a run in the session, and load the session. Raises ``ApiError``, ``TooManyReaders``, and as ``accept``."""
-    has_room(context)
-    said = _instructed(_said(body), body.system_message or body.instructions or "")
-    return await context.store(_accept, context.client, caller, session_id, said, key)
+    require_reader_room(context)
+    said = _prepend_instructions(_parse_message(body), body.system_message or body.instructions or "")
+    return await context.call_store(_accept, context.client, caller, session_id, said, key)
 
 
-def _said(body: ChatTurn) -> str | Sequence[Mapping[str, Any]]:
+def _parse_message(body: ChatTurn) -> str | Sequence[Mapping[str, Any]]:
     if "message" in body.model_fields_set and "input" in body.model_fields_set:
         raise invalid("input", "Name either 'message' or 'input'.")
     if "system_message" in body.model_fields_set and "instructions" in body.model_fields_set:
@@ -210,7 +213,7 @@ def _said(body: ChatTurn) -> str | Sequence[Mapping[str, Any]]:
     if given is None:
         raise invalid("message", "Missing required parameter: 'message'.", "missing_message")
     try:
-        return conversation([{"role": "user", "content": given}], None).input
+        return parse_conversation([{"role": "user", "content": given}], None).input
     except ApiError as error:
         code = "missing_message" if error.code == "empty_message" else error.code
         raise ApiError(
@@ -218,7 +221,9 @@ def _said(body: ChatTurn) -> str | Sequence[Mapping[str, Any]]:
         ) from None
 
 
-def _instructed(said: str | Sequence[Mapping[str, Any]], instructions: str) -> str | Sequence[Mapping[str, Any]]:
+def _prepend_instructions(
+    said: str | Sequence[Mapping[str, Any]], instructions: str
+) -> str | Sequence[Mapping[str, Any]]:
     """Put instructions in front of the user's message: the prompt of a session never changes (I7), so what holds for
     one turn is said in the turn."""
     if not instructions.strip():
@@ -234,7 +239,7 @@ def _accept(
     session = Sessions(client.database, caller.tenant, caller.source).get(session_id)
     submission = Submission(
         input=said,
-        session_id=session.label.known_to(caller.source),
+        session_id=session.label.choose_reference(caller.source),
         model=session.asks_model,
         principal=caller,
         source=caller.source,
@@ -243,21 +248,21 @@ def _accept(
     return session, accept(client, submission)
 
 
-async def _frames(context: ApiContext, turn: ToldTurn, teller: TurnTeller, feed: Feed) -> AsyncIterator[bytes]:
+async def _frames(context: ApiContext, turn: TurnFacts, teller: TurnTeller, feed: Feed) -> AsyncIterator[bytes]:
     if opening := teller.opening():
         yield b"".join(opening)
-    async with watched(context, turn.run_id, teller):
+    async with announce_reader(context, turn.run_id, teller):
         async for told in follow(context, turn.run_id, teller, feed):
             yield b"".join(told) if told else sse.KEEPALIVE
     if not teller.is_over:
         yield sse.GOING_AWAY
         return
-    yield b"".join(teller.closing(await context.store(_end, context.client, turn.run_id)))
+    yield b"".join(teller.closing(await context.call_store(_end, context.client, turn.run_id)))
     yield sse.CLOSED
 
 
 def _end(client: Client, run_id: str) -> TurnEnd:
-    view = client.views.run(run_id)
+    view = client.views.load_run(run_id)
     error = (redact(view.error) if view.error else f"the run ended: {view.exit_text}") if view.is_failed else None
     return TurnEnd(
         at=view.finished_at or view.updated_at,
@@ -267,6 +272,6 @@ def _end(client: Client, run_id: str) -> TurnEnd:
         interrupted=view.is_interrupted,
         error=error,
         code=view.failure_kind or view.exit_reason,
-        messages=turn_messages(client.database, run_id),
-        usage=wire_usage(view.usage),
+        messages=list_turn_messages(client.database, run_id),
+        usage=build_usage(view.usage),
     )

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import BodyModel, fitted, read_object
+from hermes_worker.api.bodies import BodyModel, read_object, validate_body
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.owners import OwnSession
@@ -28,19 +28,19 @@ from hermes_worker.api.wire.session_objects import (
     PatchSession,
     SessionDeleted,
     SessionList,
-    message_object,
-    session_object,
+    build_message_object,
+    build_session_object,
 )
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.session_imports import InvalidImport
 from hermes_worker.features.retention.erasure_rows import ErasureHeld, NotYetErased, RunsAtWork
 from hermes_worker.features.retention.erasure_service import SessionOfChild, delete_session
 from hermes_worker.services.session_imports import import_session
-from hermes_worker.services.submission import InvalidSubmission, Submission, prepared
+from hermes_worker.services.submission import InvalidSubmission, Submission, prepare_run
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.sessions import (
-    Changes,
     InvalidFork,
+    SessionChanges,
     SessionExists,
     SessionPage,
     Sessions,
@@ -49,7 +49,7 @@ from hermes_worker.store.sessions import (
 )
 from hermes_worker.wiring import Client
 
-router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.errors(503))
+router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.declare_errors(503))
 _CODES = {"id": "invalid_session_id", "session_id": "invalid_session_id"}
 """Hermes Agent's error codes of two fields; an error about another field has the field's own name in its code."""
 
@@ -58,7 +58,7 @@ async def read_body(request: Request, kind: type[BodyModel]) -> BodyModel:
     """Validate the body, or an empty object where there is none. Raises ``ApiError``, with Hermes Agent's codes."""
     document = await read_object(request, without_body={})
     try:
-        return fitted(document, kind)
+        return validate_body(document, kind)
     except ApiError as refusal:
         if refusal.code == "unknown_parameter":
             raise invalid(str(refusal.param), refusal.message, "unsupported_session_field") from None
@@ -78,13 +78,13 @@ async def _fork(request: Request) -> ForkSession:
     return await read_body(request, ForkSession)
 
 
-def described(kind: type[BaseModel], *, is_required: bool = False) -> dict[str, object]:
+def declare_body(kind: type[BaseModel], *, is_required: bool = False) -> dict[str, object]:
     """Describe in the document the body of a route that reads it itself."""
     content = {"application/json": {"schema": kind.model_json_schema()}}
     return {"requestBody": {"required": is_required, "content": content}}
 
 
-def new_name() -> str:
+def make_name() -> str:
     """Make a name for a session that was given none, in Hermes Agent's form."""
     return f"api_{int(time.time())}_{secrets.token_hex(4)}"
 
@@ -94,8 +94,8 @@ async def list_sessions(context: Context, caller: Caller, wanted: Annotated[List
     """Sessions, newest first."""
     known = Sessions(context.client.database, caller.tenant, caller.source)
     if wanted.title is not None:
-        called = await context.store(known.called, wanted.title, limit=wanted.limit)
-        data = [session_object(view, caller.source) for view in called]
+        called = await context.call_store(known.find_by_title, wanted.title, limit=wanted.limit)
+        data = [build_session_object(view, caller.source) for view in called]
         return SessionList(data=data, limit=wanted.limit, offset=0, has_more=False)
     page = SessionPage(
         limit=wanted.limit + 1,
@@ -106,11 +106,11 @@ async def list_sessions(context: Context, caller: Caller, wanted: Annotated[List
         is_archived=wanted.archived,
     )
     try:
-        views = await context.store(known.page, page)
+        views = await context.call_store(known.list_page, page)
     except SessionNotFound:
         message = f"Invalid 'before': there is no session {wanted.before!r}."
         raise invalid("before", message, "session_not_found") from None
-    data = [session_object(view, caller.source) for view in views[: wanted.limit]]
+    data = [build_session_object(view, caller.source) for view in views[: wanted.limit]]
     return SessionList(data=data, limit=wanted.limit, offset=wanted.offset, has_more=len(views) > wanted.limit)
 
 
@@ -118,8 +118,8 @@ async def list_sessions(context: Context, caller: Caller, wanted: Annotated[List
     "",
     status_code=201,
     response_model=OneSession,
-    openapi_extra=described(CreateSession),
-    responses=schema.errors(408, 409),
+    openapi_extra=declare_body(CreateSession),
+    responses=schema.declare_errors(408, 409),
     dependencies=[WRITES],
 )
 async def create_session(
@@ -128,20 +128,20 @@ async def create_session(
     """Open a session without a run."""
     if body.id is not None and body.session_id is not None and body.id != body.session_id:
         raise invalid("session_id", "Invalid 'session_id': it is not 'id'; name one of them.", "invalid_session_id")
-    name = body.id or body.session_id or new_name()
+    name = body.id or body.session_id or make_name()
     try:
-        with _titles_told():
-            view = await context.store(_open, context.client, caller, name, body)
+        with _translate_title_errors():
+            view = await context.call_store(_open, context.client, caller, name, body)
     except InvalidSubmission as error:
         param = {"session_id": "id", "instructions": "system_prompt"}.get(error.field, error.field)
         raise invalid(param, f"Invalid {param!r}: {error}.", _CODES.get(param, f"invalid_{param}")) from None
     except SessionExists as error:
         raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
-    return OneSession(session=session_object(view, caller.source))
+    return OneSession(session=build_session_object(view, caller.source))
 
 
 @contextmanager
-def _titles_told() -> Iterator[None]:
+def _translate_title_errors() -> Iterator[None]:
     """Turn the error for a title that another session has into ``ApiError`` with Hermes Agent's code."""
     try:
         yield
@@ -159,7 +159,7 @@ def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> 
         principal=caller,
         source=caller.source,
     )
-    new = prepared(client, first)
+    new = prepare_run(client, first)
     return Sessions(client.database, caller.tenant, caller.source).open(new, title=body.title or None, model=body.model)
 
 
@@ -171,8 +171,8 @@ async def _import(request: Request) -> ImportSession:
     "/import",
     status_code=201,
     response_model=OneSession,
-    openapi_extra=described(ImportSession, is_required=True),
-    responses=schema.errors(408, 409),
+    openapi_extra=declare_body(ImportSession, is_required=True),
+    responses=schema.declare_errors(408, 409),
     dependencies=[WRITES],
 )
 async def take_in_session(
@@ -180,26 +180,26 @@ async def take_in_session(
 ) -> OneSession:
     """Make a session of a conversation from elsewhere. Its id is its name here; system prompts are left out."""
     try:
-        view = await context.store(import_session, context.client, caller, body.session, source=caller.source)
+        view = await context.call_store(import_session, context.client, caller, body.session, source=caller.source)
     except InvalidImport as error:
         raise invalid("session", f"Invalid 'session': {error}.", "invalid_session") from None
     except SessionExists as error:
         raise ApiError(409, f"{error}.", code="session_exists", param="session") from None
-    return OneSession(session=session_object(view, caller.source))
+    return OneSession(session=build_session_object(view, caller.source))
 
 
-@router.get("/{session_id}", response_model=OneSession, responses=schema.errors(404), dependencies=[READS])
+@router.get("/{session_id}", response_model=OneSession, responses=schema.declare_errors(404), dependencies=[READS])
 async def get_session(context: Context, caller: Caller, session_id: OwnSession) -> OneSession:
     """A session and what its runs come to."""
-    view = await context.store(Sessions(context.client.database, caller.tenant, caller.source).get, session_id)
-    return OneSession(session=session_object(view, caller.source))
+    view = await context.call_store(Sessions(context.client.database, caller.tenant, caller.source).get, session_id)
+    return OneSession(session=build_session_object(view, caller.source))
 
 
 @router.patch(
     "/{session_id}",
     response_model=OneSession,
-    openapi_extra=described(PatchSession),
-    responses=schema.errors(404, 408),
+    openapi_extra=declare_body(PatchSession),
+    responses=schema.declare_errors(404, 408),
     dependencies=[WRITES],
 )
 async def change_session(
@@ -207,24 +207,26 @@ async def change_session(
 ) -> OneSession:
     """Change its title, note that it is over, or put it away. No other session may be called so."""
     given = body.model_fields_set
-    changes = Changes(
+    changes = SessionChanges(
         title=(body.title or "") if "title" in given else None,
         end_reason=(body.end_reason or "") if "end_reason" in given else None,
         is_archived=body.archived,
     )
-    with _titles_told():
-        view = await context.store(
+    with _translate_title_errors():
+        view = await context.call_store(
             Sessions(context.client.database, caller.tenant, caller.source).change, session_id, changes
         )
-    return OneSession(session=session_object(view, caller.source))
+    return OneSession(session=build_session_object(view, caller.source))
 
 
-@router.delete("/{session_id}", response_model=SessionDeleted, responses=schema.errors(404, 409), dependencies=[WRITES])
+@router.delete(
+    "/{session_id}", response_model=SessionDeleted, responses=schema.declare_errors(404, 409), dependencies=[WRITES]
+)
 async def remove_session(context: Context, caller: Caller, session_id: OwnSession) -> SessionDeleted:
     """Delete a session with its runs and what they delegated. Their ids answer with 410 from then on."""
     try:
-        await context.store(
-            delete_session, context.client, caller.tenant, session_id, by=caller.known_as, source=caller.source
+        await context.call_store(
+            delete_session, context.client, caller.tenant, session_id, by=caller.display_name, source=caller.source
         )
     except SessionOfChild as error:
         raise ApiError(409, f"{error}.", code="session_of_child") from None
@@ -236,14 +238,16 @@ async def remove_session(context: Context, caller: Caller, session_id: OwnSessio
     return SessionDeleted(id=session_id)
 
 
-@router.get("/{session_id}/messages", response_model=MessageList, responses=schema.errors(404), dependencies=[READS])
+@router.get(
+    "/{session_id}/messages", response_model=MessageList, responses=schema.declare_errors(404), dependencies=[READS]
+)
 async def list_messages(
     context: Context, caller: Caller, session_id: OwnSession, wanted: Annotated[ListMessages, Query()]
 ) -> MessageList:
     """The transcript, oldest first."""
     sessions = Sessions(context.client.database, caller.tenant, caller.source)
-    views = await context.store(sessions.messages, session_id, after=wanted.after, limit=wanted.limit + 1)
-    data = [message_object(view, session_id) for view in views[: wanted.limit]]
+    views = await context.call_store(sessions.list_messages, session_id, after=wanted.after, limit=wanted.limit + 1)
+    data = [build_message_object(view, session_id) for view in views[: wanted.limit]]
     return MessageList(session_id=session_id, data=data, has_more=len(views) > wanted.limit)
 
 
@@ -251,8 +255,8 @@ async def list_messages(
     "/{session_id}/fork",
     status_code=201,
     response_model=OneSession,
-    openapi_extra=described(ForkSession),
-    responses=schema.errors(404, 408, 409),
+    openapi_extra=declare_body(ForkSession),
+    responses=schema.declare_errors(404, 408, 409),
     dependencies=[WRITES],
 )
 async def fork_session(
@@ -260,12 +264,12 @@ async def fork_session(
 ) -> OneSession:
     """Open a session that begins with a copy of this one's transcript."""
     fork = Sessions(context.client.database, caller.tenant, caller.source).fork
-    name = body.id or new_name()
+    name = body.id or make_name()
     try:
-        with _titles_told():
-            view = await context.store(fork, session_id, name=name, title=body.title or None, last=body.message_id)
+        with _translate_title_errors():
+            view = await context.call_store(fork, session_id, name=name, title=body.title or None, last=body.message_id)
     except SessionExists as error:
         raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
     except InvalidFork as error:
         raise invalid("message_id", f"Invalid 'message_id': {error}.") from None
-    return OneSession(session=session_object(view, caller.source))
+    return OneSession(session=build_session_object(view, caller.source))

@@ -16,14 +16,14 @@ from hermes_worker.api.formats import NO_NUL, TENANT_FORM
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel
 from hermes_worker.features.configurations.rows import Configurations
-from hermes_worker.features.configurations.service import About, effective, say_for_session
+from hermes_worker.features.configurations.service import SettingsScope, find_effective_settings, override_for_session
 from hermes_worker.safety.redaction import redact
-from hermes_worker.settings import ToldSetting
-from hermes_worker.settings.shaping import configuration_of
+from hermes_worker.settings import SettingWithSource
+from hermes_worker.settings.configuration_id import name_configuration
 from hermes_worker.store.access.principals import TenantNotFound
 from hermes_worker.wiring import Client
 
-router = APIRouter(prefix="/v1", tags=["settings"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1", tags=["settings"], route_class=JsonRoute, responses=schema.declare_errors(503))
 _Layer = Literal[
     "run", "session", "tenant", "command_line", "environment", "dotenv", "fleet", "file", "derived", "default"
 ]
@@ -103,27 +103,27 @@ class SessionSettingsObject(BaseModel):
     settings: dict[str, str]
 
 
-@router.get("/settings", dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404))
+@router.get("/settings", dependencies=[FOR_OPERATORS], responses=schema.declare_errors(400, 404))
 async def list_settings(context: Context, question: Annotated[ListSettings, Query()]) -> SettingList:
     """Every setting with its value, where that comes from, and when a change takes effect. Secrets are withheld."""
-    about = About(tenant=question.tenant, session_id=question.session_id, run_id=question.run_id)
+    about = SettingsScope(tenant=question.tenant, session_id=question.session_id, run_id=question.run_id)
     if about.is_ambiguous:
         raise invalid("run_id", "Name one of 'tenant', 'session_id' and 'run_id'.")
     try:
-        return await context.store(_listed, context.client, about, question.prefix or "")
+        return await context.call_store(_list_settings, context.client, about, question.prefix or "")
     except TenantNotFound:
         raise tenant_not_found(about.tenant) from None
 
 
-@router.get("/sessions/{session_id}/settings", dependencies=[READS], responses=schema.errors(404))
+@router.get("/sessions/{session_id}/settings", dependencies=[READS], responses=schema.declare_errors(404))
 async def show_session_settings(context: Context, caller: Caller, session_id: str) -> SessionSettingsObject:
     """The overrides of a session."""
     rows = Configurations(context.client.database)
-    said = await context.store(rows.require_of_session, caller.tenant, session_id, caller.source)
+    said = await context.call_store(rows.require_overrides, caller.tenant, session_id, caller.source)
     return SessionSettingsObject(session_id=session_id, settings=said)
 
 
-@router.put("/sessions/{session_id}/settings", dependencies=[WRITES], responses=schema.errors(400, 404))
+@router.put("/sessions/{session_id}/settings", dependencies=[WRITES], responses=schema.declare_errors(400, 404))
 async def change_session_settings(
     context: Context, caller: Caller, session_id: str, body: SessionSettingsBody
 ) -> SessionSettingsObject:
@@ -131,23 +131,23 @@ async def change_session_settings(
     the levels above it: the process, the fleet and the tenant."""
     try:
         asked = (context.client, caller.tenant, session_id, body.settings, caller.source)
-        said = await context.store(say_for_session, *asked)
+        said = await context.call_store(override_for_session, *asked)
     except ConfigurationError as error:
         raise invalid("settings", str(error)) from None
     return SessionSettingsObject(session_id=session_id, settings=said)
 
 
-def _listed(client: Client, about: About, prefix: str) -> SettingList:
-    chosen = effective(client.live_settings, client.database, about)
+def _list_settings(client: Client, about: SettingsScope, prefix: str) -> SettingList:
+    chosen = find_effective_settings(client.live_settings, client.database, about)
     return SettingList(
-        configuration=configuration_of(chosen.settings),
+        configuration=name_configuration(chosen.settings),
         layers=dict(chosen.layers),
-        problems=dict(client.live_settings.problems()),
-        data=[_object(each) for each in chosen.told() if each.key.startswith(prefix)],
+        problems=dict(client.live_settings.list_problems()),
+        data=[_object(each) for each in chosen.list_with_sources() if each.key.startswith(prefix)],
     )
 
 
-def _object(told: ToldSetting) -> SettingObject:
+def _object(told: SettingWithSource) -> SettingObject:
     which = OVERRIDABLE.get(told.key)
     return SettingObject(
         key=told.key,

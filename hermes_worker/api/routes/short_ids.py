@@ -11,11 +11,11 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.core.short_ids import ShortKind, is_whole
+from hermes_worker.core.short_ids import ShortKind, is_whole_id
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.short_ids import AmbiguousId
 
-router = APIRouter(prefix="/v1/ids", tags=["runs"], responses=schema.errors(404, 409, 503))
+router = APIRouter(prefix="/v1/ids", tags=["runs"], responses=schema.declare_errors(404, 409, 503))
 
 
 class WholeId(BaseModel):
@@ -35,9 +35,9 @@ async def whole_id(
     client = context.client
     known = client.views if kind == "run" else Deliveries(client.database)
     try:
-        found = await context.store(known.full_id, begins, tenant=caller.tenant)
+        found = await context.call_store(known.complete_id, begins, tenant=caller.tenant)
     except AmbiguousId as error:
         raise ApiError(409, f"{error}.", code="ambiguous_id", param="begins") from None
-    if not is_whole(found, kind):
+    if not is_whole_id(found, kind):
         raise ApiError(404, f"No {kind} has an id that begins with {begins!r}.", code="id_not_found", param="begins")
     return WholeId(id=found)

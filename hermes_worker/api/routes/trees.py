@@ -15,7 +15,7 @@ from hermes_worker.api.auth import READS
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnRun
-from hermes_worker.api.routes.events import EventStream, streamed
+from hermes_worker.api.routes.events import EventStream, declare_stream
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS
@@ -47,7 +47,7 @@ def _seq(
 @router.get(
     "/{run_id}/tree/events",
     response_class=EventStream,
-    responses=streamed(ANY_TREE_EVENT, _ID_FORM),
+    responses=declare_stream(ANY_TREE_EVENT, _ID_FORM),
     dependencies=[READS],
 )
 async def tree_events(
@@ -57,7 +57,7 @@ async def tree_events(
 ) -> EventStream:
     """The events of all runs of the tree that ``run_id`` is in. Their ids count from 1 without gaps, and every reader
     gets the same. The stream ends when every run of the tree has ended."""
-    page = await context.store(_read, context.client, run_id, seq)
+    page = await context.call_store(_read, context.client, run_id, seq)
     return EventStream(context, run_id, partial(_frames, context, run_id, seq, page))
 
 
@@ -68,13 +68,13 @@ def _read(client: Client, run_id: str, seq: int) -> _Page:
     """Read the next events, and whether they are the last. Raises ``RunNotFound``, ``UnavailableError``."""
     # Read before the events are: what a run's end writes is there once it has ended.
     is_over = client.trees.is_over(run_id)
-    found = client.trees.events_after(run_id, seq, limit=_PAGE)
+    found = client.trees.list_events_after(run_id, seq, limit=_PAGE)
     return [(event, _usage(client, event)) for event in found], is_over and len(found) < _PAGE
 
 
 def _usage(client: Client, event: TreeEvent) -> Usage:
     is_end = event.event.name in TERMINAL_EVENTS
-    return client.views.run(event.run_id).usage if is_end else Usage()
+    return client.views.load_run(event.run_id).usage if is_end else Usage()
 
 
 async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed: Feed) -> AsyncIterator[bytes]:
@@ -85,13 +85,13 @@ async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed:
         if found:
             yield b"".join(_frame(event, usage) for event, usage in found)
             seq, silent_since = found[-1][0].seq, loop.time()
-            feed.found_rows(feed.rows_read)
+            feed.confirm_rows(feed.rows_read)
         if is_last:
             yield sse.CLOSED
             return
         if len(found) < _PAGE:
             # The feed has news of the requested run only; rows of the others are looked for when the time is over.
-            await _announced(feed, context.policy.rows_every_without_broker_s)
+            await _wait_for_rows(feed, context.policy.rows_every_without_broker_s)
         if loop.time() >= silent_since + context.policy.keepalive_s:
             yield sse.KEEPALIVE
             silent_since = loop.time()
@@ -99,26 +99,26 @@ async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed:
     yield sse.GOING_AWAY
 
 
-async def _announced(feed: Feed, timeout_s: float) -> None:
+async def _wait_for_rows(feed: Feed, timeout_s: float) -> None:
     """Wait until there may be new rows, or the time is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + timeout_s
     while not feed.is_closing and until > loop.time():
-        news = await feed.news(until - loop.time())
+        news = await feed.wait_for_news(until - loop.time())
         if news is None or news.are_rows_due:
             return
 
 
 async def _next(context: ApiContext, run_id: str, seq: int) -> _Page:
     try:
-        return await context.store(_read, context.client, run_id, seq)
+        return await context.call_store(_read, context.client, run_id, seq)
     except UnavailableError:
         return [], False  # the stream goes on when the database is back
 
 
 def _frame(event: TreeEvent, usage: Usage) -> bytes:
     where = {"depth": event.depth, "parent_run_id": event.parent_run_id}
-    fields = {**where, **sse.row_fields(event.event, usage)}
-    return sse.frame(
+    fields = {**where, **sse.build_row_fields(event.event, usage)}
+    return sse.format_frame(
         event.run_id, sse.WireEvent(id=str(event.seq), name=event.event.name, at=event.event.at, fields=fields)
     )

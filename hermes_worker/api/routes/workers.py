@@ -11,10 +11,10 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.store.holdings import StepKind, read_workers
+from hermes_worker.store.worker_claims import StepKind, load_workers
 from hermes_worker.store.workers import WorkerNotFound
 
-router = APIRouter(prefix="/v1/workers", tags=["health"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/workers", tags=["health"], responses=schema.declare_errors(503))
 
 
 class HeldStepObject(BaseModel):
@@ -72,7 +72,7 @@ class Draining(BaseModel):
 @router.get("", response_model=WorkerList, dependencies=[FOR_SCALERS])
 async def list_workers(context: Context) -> WorkerList:
     """The worker processes of the whole installation, and what each of them holds."""
-    found = await context.store(read_workers, context.client.database)
+    found = await context.call_store(load_workers, context.client.database)
     return WorkerList(data=[WorkerObject.model_validate(view, from_attributes=True) for view in found])
 
 
@@ -80,7 +80,7 @@ async def list_workers(context: Context) -> WorkerList:
     "/{worker_id}/drain",
     status_code=202,
     response_model=Draining,
-    responses=schema.errors(404),
+    responses=schema.declare_errors(404),
     dependencies=[FOR_OPERATORS],
 )
 async def drain_worker(context: Context, worker_id: Annotated[str, Path(max_length=40)]) -> Draining:
@@ -88,7 +88,7 @@ async def drain_worker(context: Context, worker_id: Annotated[str, Path(max_leng
     learns of it with its next heartbeat; a process of a pool takes its whole pool along. The supervisor that keeps it
     running starts another. Idempotent."""
     try:
-        await context.store(context.client.workers.drain, worker_id)
+        await context.call_store(context.client.workers.drain, worker_id)
     except WorkerNotFound as error:
         raise ApiError(404, f"{error}.", code="worker_not_found", param="worker_id") from None
     return Draining(worker_id=worker_id)

@@ -13,7 +13,7 @@ from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.api.schema import IMAGE_PART, MODEL_FORM, SESSION_FORM, TEXT, TEXT_PART
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.messages import Role
-from hermes_worker.core.searching import QUERY_CHARS_MAX
+from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.session_imports import MESSAGES_MAX as IMPORTED_MESSAGES_MAX
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
@@ -29,7 +29,7 @@ NEW_NAME = rf"^(?!run_[0-9a-f]{{32}}$){SESSION_FORM[1:]}"
 """Pattern of a new name: it must not look like an id of ours."""
 
 
-def _named(name: str) -> str:
+def _require_new_name(name: str) -> str:
     if not re.fullmatch(SESSION_FORM[1:-1], name) or is_session_id(name):
         raise ValueError(
             "it must be 1 to 256 printable ASCII characters without spaces, '/', '\\' and '..', and not look like an id"
@@ -47,7 +47,7 @@ def _title(text: str) -> str:
     return _one_line(text)
 
 
-_Name = Annotated[str, AfterValidator(_named), WithJsonSchema({"type": "string", "pattern": NEW_NAME})]
+_Name = Annotated[str, AfterValidator(_require_new_name), WithJsonSchema({"type": "string", "pattern": NEW_NAME})]
 _Title = Annotated[
     str, Field(max_length=TITLE_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(_title)
 ]
@@ -374,9 +374,9 @@ class ChatCompletion(BaseModel):
     interrupted: bool
 
 
-def session_object(view: SessionView, source: str = "api") -> SessionObject:
+def build_session_object(view: SessionView, source: str = "api") -> SessionObject:
     """Build a session's object, named as a caller from ``source`` names it."""
-    known_as = view.label.known_to(source)
+    known_as = view.label.choose_reference(source)
     return SessionObject(
         id=known_as,
         source=view.source,
@@ -394,7 +394,7 @@ def session_object(view: SessionView, source: str = "api") -> SessionObject:
         reasoning_tokens=view.totals.reasoning,
         estimated_cost_usd=view.totals.nano_usd / NANO,
         api_call_count=view.totals.iterations,
-        parent_session_id=view.parent.known_to(source) if view.parent else None,
+        parent_session_id=view.parent.choose_reference(source) if view.parent else None,
         last_active=view.last_active,
         preview=view.preview,
         lineage_root_id=known_as,
@@ -404,10 +404,10 @@ def session_object(view: SessionView, source: str = "api") -> SessionObject:
     )
 
 
-def found_object(found: FoundMessage, source: str = "api") -> FoundObject:
+def build_found_object(found: FoundMessage, source: str = "api") -> FoundObject:
     """Build a found message's object; its session is named as a caller from ``source`` names it."""
     return FoundObject(
-        session_id=found.session.known_to(source),
+        session_id=found.session.choose_reference(source),
         message_id=found.seq,
         role=found.role.value,
         timestamp=found.at,
@@ -419,7 +419,7 @@ def found_object(found: FoundMessage, source: str = "api") -> FoundObject:
     )
 
 
-def message_object(view: MessageView, session_id: str) -> MessageObject:
+def build_message_object(view: MessageView, session_id: str) -> MessageObject:
     row = json.loads(view.body)
     reasoning = row.get("reasoning") if isinstance(row.get("reasoning"), str) else None
     return MessageObject(

@@ -63,7 +63,7 @@ class TurnCursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldTurn:
+class TurnFacts:
     """The fields that every event of a turn has."""
 
     session_id: str
@@ -97,7 +97,7 @@ class TurnEnd:
 class TurnTeller(sse.MergedView):
     """One reader's view of a turn, as frames. ``closing`` makes the last ones: they need rows."""
 
-    def __init__(self, turn: ToldTurn, told: TurnCursor, start: sse.StreamStart) -> None:
+    def __init__(self, turn: TurnFacts, told: TurnCursor, start: sse.StreamStart) -> None:
         super().__init__(sse.Merge(told.run, start))
         self._turn = turn
         self._told = told
@@ -139,7 +139,7 @@ class TurnTeller(sse.MergedView):
             if event.is_last:
                 self._last = event
                 continue
-            name, fields = _translated(self._turn, event)
+            name, fields = _translate(self._turn, event)
             frames.append(self._frame(name, event.at, fields, run=sse.Cursor.parse(event.id)))
         return frames
 
@@ -154,7 +154,7 @@ class TurnTeller(sse.MergedView):
         return b"event: %b\nid: %b\ndata: %b\n\n" % body
 
 
-def _translated(turn: ToldTurn, event: sse.WireEvent) -> tuple[str, Mapping[str, Any]]:
+def _translate(turn: TurnFacts, event: sse.WireEvent) -> tuple[str, Mapping[str, Any]]:
     fields = event.fields
     of_message = {"message_id": turn.message_id}
     match event.name:
@@ -188,7 +188,7 @@ def _arguments(preview: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _closing(turn: ToldTurn, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:
+def _closing(turn: TurnFacts, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:
     of_message = {"message_id": turn.message_id}
     how = {"completed": end.completed, "partial": end.partial, "interrupted": end.interrupted}
     if end.error is not None:
@@ -200,7 +200,7 @@ def _closing(turn: ToldTurn, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]
     ]
 
 
-def item_schema() -> dict[str, Any]:
+def build_item_schema() -> dict[str, Any]:
     """Describe one event of the stream (OpenAPI 3.2, section 4.14.4)."""
     data = {
         "type": "object",

@@ -13,12 +13,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, hex_hmac, json_of, secret_bytes
+from hermes_worker.channels.inbound.proofs import (
+    check_fresh,
+    check_same,
+    compute_hex_hmac,
+    encode_secret,
+    make_event_key,
+    parse_json,
+)
 from hermes_worker.channels.inbound.receiving import UnreadableInbound, WebhookRequest
 from hermes_worker.channels.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
-from hermes_worker.core.json_values import id_of, text_of
-from hermes_worker.features.webhooks.rules.template import at_path
+from hermes_worker.core.json_values import read_id, read_text
+from hermes_worker.features.webhooks.rules.template import find_at_path
 
 _CHAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+=-]{0,127}")
 
@@ -37,33 +44,33 @@ class Credentials:
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read a message that the operator's program signed."""
-    secret = secret_bytes(credentials.secret, "CHAT_WEBHOOK_SECRET")
-    given, stamp = request.header(SIGNATURE_HEADER.lower()), request.header(TIMESTAMP_HEADER.lower())
+    secret = encode_secret(credentials.secret, "CHAT_WEBHOOK_SECRET")
+    given, stamp = request.require_header(SIGNATURE_HEADER.lower()), request.require_header(TIMESTAMP_HEADER.lower())
     check_fresh(stamp, at)
-    check_same(given, hex_hmac(secret, stamp.encode() + b"." + request.body))
-    return read(json_of(request.body), credentials)
+    check_same(given, compute_hex_hmac(secret, stamp.encode() + b"." + request.body))
+    return read(parse_json(request.body), credentials)
 
 
 def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
     """Read a message; without a chat it was written to us alone. Raises ``UnreadableInbound`` for one without an id or
     a sender, so that the program that brings it gets an error."""
-    number, sender = (id_of(at_path(payload, path)) for path in (credentials.id_path, credentials.sender_path))
-    chat = id_of(at_path(payload, credentials.chat_path)) or sender
+    number, sender = (read_id(find_at_path(payload, path)) for path in (credentials.id_path, credentials.sender_path))
+    chat = read_id(find_at_path(payload, credentials.chat_path)) or sender
     if not number or not sender:
         raise UnreadableInbound(f"{credentials.id_path!r} or {credentials.sender_path!r} is missing")
     if not _CHAT.fullmatch(chat):
         raise UnreadableInbound("a chat has 1 to 128 letters, digits, '_', '.', '@', '+', '=' and '-'")
     return (
         InboundMessage(
-            event_key=event_key(number),
+            event_key=make_event_key(number),
             chat=InboundChat(id=chat, kind=ChatKind.DIRECT if chat == sender else ChatKind.GROUP),
             sender=InboundSender(
                 id=sender,
-                name=text_of(at_path(payload, credentials.name_path)),
-                is_bot=at_path(payload, credentials.bot_path) is True,
+                name=read_text(find_at_path(payload, credentials.name_path)),
+                is_bot=find_at_path(payload, credentials.bot_path) is True,
             ),
             message_id=number,
-            text=text_of(at_path(payload, credentials.text_path)),
+            text=read_text(find_at_path(payload, credentials.text_path)),
             is_addressed=True,  # it was brought here on purpose
         ),
     )

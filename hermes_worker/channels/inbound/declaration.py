@@ -69,7 +69,7 @@ _OPTIONAL = ("answer", "fetch", "download", "read_file", "signing_keys", "acknow
 """Fields of ``Receiving`` that not every platform has."""
 
 
-def receiving_by(
+def declare_receiving(
     module: str,
     *,
     modes: tuple[InboundMode, ...],

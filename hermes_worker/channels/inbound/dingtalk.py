@@ -15,16 +15,16 @@ from datetime import datetime
 from typing import Any
 
 from hermes_worker.channels.inbound.proofs import (
-    base64_hmac,
     check_fresh,
     check_same,
-    event_key,
-    json_of,
-    secret_bytes,
+    compute_base64_hmac,
+    encode_secret,
+    make_event_key,
+    parse_json,
 )
 from hermes_worker.channels.inbound.receiving import Forged, WebhookRequest
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, stripped_of, text_of
+from hermes_worker.core.json_values import read_id, read_list, read_mapping, read_stripped_text, read_text
 from hermes_worker.core.media_kinds import MediaKind
 
 _MILLISECONDS = re.compile(r"[0-9]{4,15}", re.ASCII)
@@ -41,34 +41,36 @@ class Credentials:
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read a message that DingTalk signed with the app's secret."""
-    secret = secret_bytes(credentials.app_secret, "DINGTALK_APP_SECRET")
-    given, stamp = request.header("sign"), request.header("timestamp")
+    secret = encode_secret(credentials.app_secret, "DINGTALK_APP_SECRET")
+    given, stamp = request.require_header("sign"), request.require_header("timestamp")
     if not _MILLISECONDS.fullmatch(stamp):
         raise Forged("the time is no number of milliseconds")
     check_fresh(stamp[:-3], at)
-    check_same(given, base64_hmac(secret, stamp.encode() + b"\n" + secret))
-    return read(json_of(request.body), credentials)
+    check_same(given, compute_base64_hmac(secret, stamp.encode() + b"\n" + secret))
+    return read(parse_json(request.body), credentials)
 
 
 def read(message: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
     """Read a message; empty for one of another group, or of a direct chat. Total."""
-    number, conversation = id_of(message.get("msgId")), id_of(message.get("conversationId"))
+    number, conversation = read_id(message.get("msgId")), read_id(message.get("conversationId"))
     is_ours = bool(conversation) and conversation == credentials.conversation_id
-    if not number or not is_ours or id_of(message.get("conversationType")) != _GROUP:
+    if not number or not is_ours or read_id(message.get("conversationType")) != _GROUP:
         return ()
-    stamp = id_of(message.get("createAt"))
+    stamp = read_id(message.get("createAt"))
     return (
         InboundMessage(
-            event_key=event_key(number),
+            event_key=make_event_key(number),
             chat=InboundChat(
-                id=chat_of(conversation), kind=ChatKind.GROUP, name=stripped_of(message.get("conversationTitle"))
+                id=make_chat_id(conversation),
+                kind=ChatKind.GROUP,
+                name=read_stripped_text(message.get("conversationTitle")),
             ),
             sender=InboundSender(
-                id=id_of(message.get("senderStaffId")) or id_of(message.get("senderId")),
-                other_id=id_of(message.get("senderId")),
-                name=stripped_of(message.get("senderNick")),
-                is_bot=bool(id_of(message.get("senderId")))
-                and id_of(message.get("senderId")) == id_of(message.get("chatbotUserId")),
+                id=read_id(message.get("senderStaffId")) or read_id(message.get("senderId")),
+                other_id=read_id(message.get("senderId")),
+                name=read_stripped_text(message.get("senderNick")),
+                is_bot=bool(read_id(message.get("senderId")))
+                and read_id(message.get("senderId")) == read_id(message.get("chatbotUserId")),
             ),
             message_id=number,
             sent_at=int(stamp) / 1000 if _MILLISECONDS.fullmatch(stamp) else None,
@@ -80,27 +82,29 @@ def read(message: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    said = stripped_of(mapping_of(message.get("text")).get("content"))
-    return said or "".join(text_of(part.get("text")) for part in _parts(message)).strip()
+    said = read_stripped_text(read_mapping(message.get("text")).get("content"))
+    return said or "".join(read_text(part.get("text")) for part in _parts(message)).strip()
 
 
 def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """List the parts of a text with pictures in it."""
-    return [mapping_of(part) for part in list_of(mapping_of(message.get("content")).get("richText"))]
+    return [read_mapping(part) for part in read_list(read_mapping(message.get("content")).get("richText"))]
 
 
 def _files(message: Mapping[str, Any]) -> list[MediaRef]:
     """List the files that have a code to download them with."""
-    whole = {"type": message.get("msgtype"), **mapping_of(message.get("content"))}
+    whole = {"type": message.get("msgtype"), **read_mapping(message.get("content"))}
     return [
         MediaRef(
-            kind=_FILES.get(text_of(file.get("type")), MediaKind.DOCUMENT), id=code, name=text_of(file.get("fileName"))
+            kind=_FILES.get(read_text(file.get("type")), MediaKind.DOCUMENT),
+            id=code,
+            name=read_text(file.get("fileName")),
         )
         for file in (whole, *_parts(message))
-        if (code := id_of(file.get("downloadCode")))
+        if (code := read_id(file.get("downloadCode")))
     ]
 
 
-def chat_of(conversation: str) -> str:
+def make_chat_id(conversation: str) -> str:
     """Write a conversation's id as a target can name it: letters, digits, ``_`` and ``-``."""
     return re.sub(r"[^A-Za-z0-9_-]", "", conversation.replace("/", "_").replace("+", "-"))[:64]

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from email.message import Message
 from email.parser import BytesHeaderParser
 
-from hermes_worker.channels.inbound.mail_origin import header_of, headers_of, is_automatic, is_proven, sender_of
-from hermes_worker.channels.inbound.mail_structure import MailPart, decoded_text, words
-from hermes_worker.channels.inbound.mail_text import text_of_html, unquoted
-from hermes_worker.channels.platforms.email import MailThread, is_own_id, thread_token
+from hermes_worker.channels.inbound.mail_origin import find_header, is_automatic, is_proven, list_headers, read_sender
+from hermes_worker.channels.inbound.mail_structure import MailPart, decode_text, decode_words
+from hermes_worker.channels.inbound.mail_text import extract_html_text, remove_quotes
+from hermes_worker.channels.platforms.email import MailThread, is_own_id, write_thread_token
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
 
 FILES_MAX = 20
@@ -82,7 +82,7 @@ class MailFile:
         return f"{self.validity}:{self.uid}:{self.section}:{self.encoding}"
 
     @classmethod
-    def read(cls, text: str) -> MailFile | None:
+    def parse(cls, text: str) -> MailFile | None:
         found = _FILE.fullmatch(text)
         return None if found is None else cls(int(found[1]), int(found[2]), found[3], found[4])
 
@@ -98,15 +98,15 @@ class LetterHead:
     is_proven: bool
 
     @property
-    def is_heard(self) -> bool:
+    def is_taken(self) -> bool:
         return self.is_proven and not self.is_automatic
 
 
-def head_of(letter: Letter, credentials: Credentials) -> LetterHead:
+def read_head(letter: Letter, credentials: Credentials) -> LetterHead:
     mail = BytesHeaderParser().parsebytes(letter.header)
-    address, name = sender_of(mail)
+    address, name = read_sender(mail)
     ours = credentials.address.lower()
-    is_ours = address == ours or is_own_id(_id_of(mail, "message-id"), ours.rpartition("@")[2])
+    is_ours = address == ours or is_own_id(_read_id(mail, "message-id"), ours.rpartition("@")[2])
     return LetterHead(
         mail=mail,
         address=address,
@@ -119,36 +119,38 @@ def head_of(letter: Letter, credentials: Credentials) -> LetterHead:
 def read(letter: Letter, head: LetterHead, content: bytes) -> InboundMessage:
     """Read a mail. ``content`` is its ``text_part``, as it is encoded; it may be cut."""
     mail, part = head.mail, letter.text_part
-    written = _written(part, content) if part is not None and head.is_heard else ""
-    own = _id_of(mail, "message-id")
-    root = next(iter(_ids(header_of(mail, "references")) or _ids(header_of(mail, "in-reply-to"))), "") or own
-    subject = _REPLY.sub("", words(header_of(mail, "subject")))
+    written = _extract_text(part, content) if part is not None and head.is_taken else ""
+    own = _read_id(mail, "message-id")
+    root = (
+        next(iter(_read_ids(find_header(mail, "references")) or _read_ids(find_header(mail, "in-reply-to"))), "") or own
+    )
+    subject = _REPLY.sub("", decode_words(find_header(mail, "subject")))
     thread = MailThread(root=root, answers=own or root, subject=subject) if root else None
-    begins = not header_of(mail, "references") and not header_of(mail, "in-reply-to")
+    begins = not find_header(mail, "references") and not find_header(mail, "in-reply-to")
     if subject and begins and not written.startswith("/"):
         written = f"Subject: {subject}\n\n{written}"
     return InboundMessage(
         event_key=_key(letter, mail, content),
         text=written,
-        media=_files(letter) if head.is_heard else (),
+        media=_files(letter) if head.is_taken else (),
         message_id=own,
         chat=InboundChat(
             id=head.address,
             thread=hashlib.sha256(root.encode()).hexdigest()[:24] if root else "",
-            answered_as="" if thread is None else thread_token(thread),
+            answered_as="" if thread is None else write_thread_token(thread),
         ),
         sender=InboundSender(id=head.address if head.is_proven else "", name=head.name, is_bot=head.is_automatic),
         sent_at=letter.came_at,
     )
 
 
-def unreadable(letter: Letter) -> InboundMessage:
+def make_unreadable(letter: Letter) -> InboundMessage:
     """Make the message for a mail that cannot be read: it is recorded, and the mails behind it are taken."""
     key = f"mail:{hashlib.sha256(letter.header).hexdigest()}"
     return InboundMessage(event_key=key, chat=InboundChat(id=""), sender=InboundSender(id=""), sent_at=letter.came_at)
 
 
-def decoded_pieces(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+def decode_pieces(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Decode a part that comes in pieces from its transfer encoding. Total."""
     left = b""
     for piece in pieces:
@@ -158,12 +160,12 @@ def decoded_pieces(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
             ends -= ends % 4
         elif encoding == "quoted-printable" and (begun := whole.rfind(b"=", max(0, ends - 2))) >= 0:
             ends = begun  # an escape has three characters
-        yield part_bytes(whole[:ends], encoding)
+        yield decode_part(whole[:ends], encoding)
         left = whole[ends:]
-    yield part_bytes(left, encoding)
+    yield decode_part(left, encoding)
 
 
-def part_bytes(content: bytes, encoding: str) -> bytes:
+def decode_part(content: bytes, encoding: str) -> bytes:
     """Decode a part from its transfer encoding; a part that was cut, up to where that is possible. Total."""
     match encoding:
         case "base64":
@@ -179,16 +181,16 @@ def part_bytes(content: bytes, encoding: str) -> bytes:
             return content
 
 
-def _written(part: MailPart, content: bytes) -> str:
-    text = decoded_text(part_bytes(content, part.encoding), part.charset).replace("\0", "")
-    return unquoted(text_of_html(text) if part.media_type == "text/html" else text)
+def _extract_text(part: MailPart, content: bytes) -> str:
+    text = decode_text(decode_part(content, part.encoding), part.charset).replace("\0", "")
+    return remove_quotes(extract_html_text(text) if part.media_type == "text/html" else text)
 
 
 def _key(letter: Letter, mail: Message, content: bytes) -> str:
     """Make the key of a mail: the same when it comes twice, or the mailbox was made anew. A mail without an id of its
     own is known by everything that the servers on its way wrote."""
-    if own := _id_of(mail, "message-id"):
-        known = [own, *(value for name in ("from", "date", "subject") for value in headers_of(mail, name))]
+    if own := _read_id(mail, "message-id"):
+        known = [own, *(value for name in ("from", "date", "subject") for value in list_headers(mail, name))]
         told = "\0".join(known).encode("utf-8", "replace") + b"\0" + content
     else:
         told = letter.header + content
@@ -198,7 +200,7 @@ def _key(letter: Letter, mail: Message, content: bytes) -> str:
 def _files(letter: Letter) -> tuple[MediaRef, ...]:
     files = [part for part in letter.parts if part.is_file][:FILES_MAX]
     return tuple(
-        MediaRef.told(
+        MediaRef.from_platform(
             str(MailFile(letter.validity, letter.uid, part.section, part.encoding)),
             media_type=part.media_type,
             name=part.name,
@@ -214,9 +216,9 @@ def _decoded_size(part: MailPart) -> int | None:
     return part.size_bytes * 73 // 100 if part.encoding == "base64" else part.size_bytes
 
 
-def _id_of(mail: Message, name: str) -> str:
-    return next(iter(_ids(header_of(mail, name))), "")
+def _read_id(mail: Message, name: str) -> str:
+    return next(iter(_read_ids(find_header(mail, name))), "")
 
 
-def _ids(text: str) -> list[str]:
+def _read_ids(text: str) -> list[str]:
     return _ID.findall(text)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hermes_worker.channels.inbound.proofs import check_same, event_key, json_of
+from hermes_worker.channels.inbound.proofs import check_same, make_event_key, parse_json
 from hermes_worker.channels.inbound.receiving import KeysExchange, WebhookAnswer, WebhookRequest
-from hermes_worker.channels.inbound.tokens import keys_at, verified_claims
+from hermes_worker.channels.inbound.tokens import fetch_keys, verify_token
 from hermes_worker.channels.platforms.google_chat import ANSWER
 from hermes_worker.core.inbound import (
     ChatKind,
@@ -25,7 +25,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import epoch_of, id_of, list_of, mapping_of, text_of
+from hermes_worker.core.json_values import read_epoch, read_id, read_list, read_mapping, read_text
 
 CHAT = "chat@system.gserviceaccount.com"
 _GOOGLE = ("https://accounts.google.com", "accounts.google.com")
@@ -47,16 +47,16 @@ class Credentials:
 def signing_keys(credentials: Credentials) -> KeysExchange:
     of_chat = f"https://www.googleapis.com/service_accounts/v1/jwk/{CHAT}"
     of_google = "https://www.googleapis.com/oauth2/v3/certs"
-    return keys_at(credentials.keys_url or (of_chat if credentials.is_by_project else of_google))
+    return fetch_keys(credentials.keys_url or (of_chat if credentials.is_by_project else of_google))
 
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read an event that has a token of Google Chat for our app."""
     issuers = (CHAT,) if credentials.is_by_project else _GOOGLE
-    claims = verified_claims(request, issuers=issuers, audience=credentials.audience, at=at)
+    claims = verify_token(request, issuers=issuers, audience=credentials.audience, at=at)
     if not credentials.is_by_project:
-        check_same(text_of(claims.get("email")) if claims.get("email_verified") is True else "", CHAT)
-    return read(json_of(request.body))
+        check_same(read_text(claims.get("email")) if claims.get("email_verified") is True else "", CHAT)
+    return read(parse_json(request.body))
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
@@ -66,44 +66,46 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
 
 def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
     """Read an event. Total."""
-    message = mapping_of(event.get("message"))
-    space = mapping_of(event.get("space")) or mapping_of(message.get("space"))
-    name, chat, kind = id_of(message.get("name")), id_of(space.get("name")), event.get("type")
+    message = read_mapping(event.get("message"))
+    space = read_mapping(event.get("space")) or read_mapping(message.get("space"))
+    name, chat, kind = read_id(message.get("name")), read_id(space.get("name")), event.get("type")
     if kind not in ("MESSAGE", "CARD_CLICKED") or not (name and chat):
         return ()
     is_direct = space.get("spaceType") in _DIRECT or space.get("type") in _DIRECT
-    thread = id_of(mapping_of(message.get("thread")).get("name"))
-    writer = mapping_of(event.get("user")) or mapping_of(message.get("sender"))
+    thread = read_id(read_mapping(message.get("thread")).get("name"))
+    writer = read_mapping(event.get("user")) or read_mapping(message.get("sender"))
     common: dict[str, Any] = {
         "chat": InboundChat(
             id=chat,
             kind=ChatKind.DIRECT if is_direct else ChatKind.GROUP,
             thread="" if is_direct else thread.removeprefix(f"{chat}/"),
-            name=text_of(space.get("displayName")),
+            name=read_text(space.get("displayName")),
         ),
         "sender": InboundSender(
-            id=id_of(writer.get("name")),
-            other_id=text_of(writer.get("email")),
-            name=text_of(writer.get("displayName")),
+            id=read_id(writer.get("name")),
+            other_id=read_text(writer.get("email")),
+            name=read_text(writer.get("displayName")),
             is_bot=writer.get("type") == "BOT",
         ),
         "message_id": name,
-        "sent_at": epoch_of(event.get("eventTime")),
+        "sent_at": read_epoch(event.get("eventTime")),
     }
     if kind == "CARD_CLICKED":
-        given = map(mapping_of, list_of(mapping_of(event.get("action")).get("parameters")))
-        pressed = next((text_of(one.get("value")) for one in given if one.get("key") == ANSWER), "")
-        key = event_key(name, "press", text_of(event.get("eventTime")))
+        given = map(read_mapping, read_list(read_mapping(event.get("action")).get("parameters")))
+        pressed = next((read_text(one.get("value")) for one in given if one.get("key") == ANSWER), "")
+        key = make_event_key(name, "press", read_text(event.get("eventTime")))
         return (InboundButton(event_key=key, value=pressed, **common),)
-    said = text_of(message.get("argumentText")) or text_of(message.get("text"))
+    said = read_text(message.get("argumentText")) or read_text(message.get("text"))
     files = tuple(_files(message))
-    return (InboundMessage(event_key=event_key(name), text=said.strip(), media=files, is_addressed=True, **common),)
+    return (
+        InboundMessage(event_key=make_event_key(name), text=said.strip(), media=files, is_addressed=True, **common),
+    )
 
 
 def _files(message: Mapping[str, Any]) -> list[MediaRef]:
     """List the files that were uploaded. A file on Drive has no resource."""
     return [
-        MediaRef.told(resource, media_type=file.get("contentType"), name=file.get("contentName"), size=None)
-        for file in map(mapping_of, list_of(message.get("attachment")))
-        if (resource := id_of(mapping_of(file.get("attachmentDataRef")).get("resourceName")))
+        MediaRef.from_platform(resource, media_type=file.get("contentType"), name=file.get("contentName"), size=None)
+        for file in map(read_mapping, read_list(message.get("attachment")))
+        if (resource := read_id(read_mapping(file.get("attachmentDataRef")).get("resourceName")))
     ]

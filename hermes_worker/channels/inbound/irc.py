@@ -12,9 +12,9 @@ import re
 from datetime import datetime
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import one_line
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SilentBeats, SocketAddress, SocketTalk
-from hermes_worker.channels.irc_lines import Credentials, IrcLine, IrcRegistration, is_channel, is_nick, line_of
+from hermes_worker.channels.exchange import flatten_text
+from hermes_worker.channels.inbound.receiving import Addressing, FrameOutcome, SilentBeats, SocketAddress, SocketTalk
+from hermes_worker.channels.irc_lines import Credentials, IrcLine, IrcRegistration, is_channel, is_nick, parse_line
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
 
 BEAT_S = 60.0
@@ -38,39 +38,39 @@ class Socket(SocketTalk):
         yield from ()
         return SocketAddress(url=self._credentials.url, greeting=self._registration.opening)
 
-    def hear(self, frame: str, at: datetime) -> HeardFrame:
-        self._silence.broken()
-        line = line_of(frame)
+    def on_frame(self, frame: str, at: datetime) -> FrameOutcome:
+        self._silence.reset()
+        line = parse_line(frame)
         if line.command == "PRIVMSG":
-            return self._said(line, at)
+            return self._read_message(line, at)
         was_done = self._registration.is_done
-        replies = (f"PONG :{line.word(0)}",) if line.command == "PING" else self._registration.hear(line)
-        error = self._registration.error or self._over(line)
+        replies = (f"PONG :{line.word(0)}",) if line.command == "PING" else self._registration.on_line(line)
+        error = self._registration.error or self._read_end(line)
         if error is not None:
-            return HeardFrame(is_over=True, error=error)
+            return FrameOutcome(is_over=True, error=error)
         if self._registration.is_done and not was_done:
-            return self._welcomed(replies)
-        self._note(line)
-        return HeardFrame(replies=(*replies, *self._marked_as_program(line)))
+            return self._on_welcome(replies)
+        self._note_membership(line)
+        return FrameOutcome(replies=(*replies, *self._build_bot_mode(line)))
 
-    def beat(self, at: datetime) -> HeardFrame:
+    def on_beat(self, at: datetime) -> FrameOutcome:
         """Ping the server, and try again what is missing: channels, and our own nick."""
-        if (end := self._silence.beat()) is not None:
+        if (end := self._silence.count_beat()) is not None:
             return end
         wanted = self._credentials.nick
         nick = (f"NICK {wanted}",) if self._registration.nick.lower() != wanted.lower() else ()
-        return HeardFrame(replies=("PING :hermes-worker", *nick, *self._joining()))
+        return FrameOutcome(replies=("PING :hermes-worker", *nick, *self._build_joins()))
 
-    def _welcomed(self, replies: tuple[str, ...]) -> HeardFrame:
+    def _on_welcome(self, replies: tuple[str, ...]) -> FrameOutcome:
         if not self._credentials.trusts_nicks and "account-tag" not in self._registration.has:
             message = "the network does not say who people are; see IRC_NICKS_ARE_PEOPLE in docs/gateway.md"
-            return HeardFrame(is_over=True, error=DeliveryError(kind=SendErrorKind.REFUSED, message=message))
-        return HeardFrame(replies=(*replies, *self._joining()), beat_s=BEAT_S)
+            return FrameOutcome(is_over=True, error=DeliveryError(kind=SendErrorKind.REFUSED, message=message))
+        return FrameOutcome(replies=(*replies, *self._build_joins()), beat_s=BEAT_S)
 
-    def _joining(self) -> tuple[str, ...]:
-        return tuple(f"JOIN {name}" for name in self._credentials.joined if name not in self._inside)
+    def _build_joins(self) -> tuple[str, ...]:
+        return tuple(f"JOIN {name}" for name in self._credentials.channel_names if name not in self._inside)
 
-    def _note(self, line: IrcLine) -> None:
+    def _note_membership(self, line: IrcLine) -> None:
         """Note which channels we are in, and our nick."""
         is_ours, place = self._is_me(line.nick), line.word(0).lower()
         if line.command == "JOIN" and is_ours:
@@ -80,25 +80,25 @@ class Socket(SocketTalk):
         elif line.command == "NICK" and is_ours:
             self._registration.nick = line.word(0)
 
-    def _marked_as_program(self, line: IrcLine) -> tuple[str, ...]:
+    def _build_bot_mode(self, line: IrcLine) -> tuple[str, ...]:
         """Say that we are a program, where the network has a mode for that (ircv3.net, "Bot mode")."""
         if line.command != "005":
             return ()
         modes = [word[4:] for word in line.words if re.fullmatch(r"BOT=[A-Za-z]", word)]
         return (f"MODE {self._registration.nick} +{modes[0]}",) if modes else ()
 
-    def _over(self, line: IrcLine) -> DeliveryError | None:
+    def _read_end(self, line: IrcLine) -> DeliveryError | None:
         if line.command != "ERROR":
             return None
-        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=one_line(f"the IRC server: {line.word(0)}"))
+        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=flatten_text(f"the IRC server: {line.word(0)}"))
 
-    def _said(self, line: IrcLine, at: datetime) -> HeardFrame:
+    def _read_message(self, line: IrcLine, at: datetime) -> FrameOutcome:
         """Read a message to a channel that we are in, or to us. Requests between clients (CTCP) are ignored."""
         place, text = line.word(0).lower(), line.word(1)
         is_direct = self._is_me(place)
         is_somewhere = is_direct or is_channel(place)
         if not is_somewhere or not is_nick(line.nick) or not text.strip() or text.startswith(_CTCP):
-            return HeardFrame()
+            return FrameOutcome()
         self._heard += 1
         account = line.tags.get("account", "").lower()
         person = account or (line.nick.lower() if self._credentials.trusts_nicks else "")
@@ -117,7 +117,7 @@ class Socket(SocketTalk):
             text=plain,
             is_addressed=plain != text or self._is_named(text),
         )
-        return HeardFrame(inbound=(message,))
+        return FrameOutcome(inbound=(message,))
 
     def _key(self, line: IrcLine, at: datetime) -> str:
         """Make the key of a message. Nothing comes twice, so the time tells messages apart, and a number those of one

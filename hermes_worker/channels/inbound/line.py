@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hermes_worker.channels.inbound.proofs import base64_hmac, check_same, event_key, json_of, secret_bytes
+from hermes_worker.channels.inbound.proofs import (
+    check_same,
+    compute_base64_hmac,
+    encode_secret,
+    make_event_key,
+    parse_json,
+)
 from hermes_worker.channels.inbound.receiving import WebhookRequest
 from hermes_worker.core.inbound import (
     ChatKind,
@@ -19,7 +25,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, size_of, text_of
+from hermes_worker.core.json_values import read_id, read_list, read_mapping, read_number, read_size, read_text
 from hermes_worker.core.media_kinds import MediaKind
 
 _FILES = {
@@ -37,55 +43,55 @@ class Credentials:
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read events that LINE signed with the channel's secret. A repeated one has the id of the first."""
-    given = request.header("x-line-signature")
-    secret = secret_bytes(credentials.channel_secret, "LINE_CHANNEL_SECRET")
-    check_same(given, base64_hmac(secret, request.body))
-    events = map(mapping_of, list_of(json_of(request.body).get("events")))
+    given = request.require_header("x-line-signature")
+    secret = encode_secret(credentials.channel_secret, "LINE_CHANNEL_SECRET")
+    check_same(given, compute_base64_hmac(secret, request.body))
+    events = map(read_mapping, read_list(parse_json(request.body).get("events")))
     return tuple(found for event in events if (found := read(event)) is not None)
 
 
 def read(event: Mapping[str, Any]) -> Inbound | None:
     """Read an event; ``None`` for one that is no message of a person. Total."""
-    message, kind = mapping_of(event.get("message")), event.get("type")
-    key = id_of(event.get("webhookEventId")) or id_of(message.get("id"))
-    chat = _chat(mapping_of(event.get("source")))
+    message, kind = read_mapping(event.get("message")), event.get("type")
+    key = read_id(event.get("webhookEventId")) or read_id(message.get("id"))
+    chat = _chat(read_mapping(event.get("source")))
     # A channel whose module is on standby gets events that another one answers.
     if not key or not chat.id or event.get("mode") == "standby":
         return None
-    stamp = number_of(event.get("timestamp"))
+    stamp = read_number(event.get("timestamp"))
     common: dict[str, Any] = {
-        "event_key": event_key(key),
+        "event_key": make_event_key(key),
         "chat": chat,
-        "sender": InboundSender(id=id_of(mapping_of(event.get("source")).get("userId"))),
-        "message_id": id_of(message.get("id")),
+        "sender": InboundSender(id=read_id(read_mapping(event.get("source")).get("userId"))),
+        "message_id": read_id(message.get("id")),
         "sent_at": None if stamp is None else stamp / 1000,
     }
     if kind == "postback":
-        return InboundButton(value=text_of(mapping_of(event.get("postback")).get("data")), **common)
+        return InboundButton(value=read_text(read_mapping(event.get("postback")).get("data")), **common)
     if kind != "message":
         return None
-    mentioned = list_of(mapping_of(message.get("mention")).get("mentionees"))
+    mentioned = read_list(read_mapping(message.get("mention")).get("mentionees"))
     return InboundMessage(
-        text=text_of(message.get("text")),
+        text=read_text(message.get("text")),
         media=_media(message),
-        reply_to=id_of(message.get("quotedMessageId")),
-        quoted_as=text_of(message.get("quoteToken")),
-        is_addressed=any(mapping_of(one).get("isSelf") is True for one in mentioned),
+        reply_to=read_id(message.get("quotedMessageId")),
+        quoted_as=read_text(message.get("quoteToken")),
+        is_addressed=any(read_mapping(one).get("isSelf") is True for one in mentioned),
         **common,
     )
 
 
 def _chat(source: Mapping[str, Any]) -> InboundChat:
     for name in ("groupId", "roomId"):
-        if found := id_of(source.get(name)):
+        if found := read_id(source.get(name)):
             return InboundChat(id=found, kind=ChatKind.GROUP)
-    return InboundChat(id=id_of(source.get("userId")), kind=ChatKind.DIRECT)
+    return InboundChat(id=read_id(source.get("userId")), kind=ChatKind.DIRECT)
 
 
 def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
-    kind, found = _FILES.get(text_of(message.get("type"))), id_of(message.get("id"))
-    provider = mapping_of(message.get("contentProvider")).get("type")
+    kind, found = _FILES.get(read_text(message.get("type"))), read_id(message.get("id"))
+    provider = read_mapping(message.get("contentProvider")).get("type")
     if kind is None or not found or provider == "external":
         return ()  # what an app shows from an address of its own is not at LINE
-    name = text_of(message.get("fileName"))
-    return (MediaRef(kind=kind, id=found, name=name, size_bytes=size_of(message.get("fileSize"))),)
+    name = read_text(message.get("fileName"))
+    return (MediaRef(kind=kind, id=found, name=name, size_bytes=read_size(message.get("fileSize"))),)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from email.message import Message
 from email.utils import getaddresses
 
-from hermes_worker.channels.inbound.mail_structure import words
+from hermes_worker.channels.inbound.mail_structure import decode_words
 
 HEADER_CHARS_MAX = 4_000
 """Most characters of one header that are looked at."""
@@ -33,34 +33,34 @@ _NOBODY = re.compile(
 """Local parts of addresses that no person reads, however their words are joined."""
 
 
-def header_of(mail: Message, name: str) -> str:
+def find_header(mail: Message, name: str) -> str:
     """Find the first header of this name; empty for none."""
-    return next(iter(headers_of(mail, name)), "")
+    return next(iter(list_headers(mail, name)), "")
 
 
-def headers_of(mail: Message, name: str) -> list[str]:
+def list_headers(mail: Message, name: str) -> list[str]:
     """List all headers of a name, the topmost first, each as one line."""
     return [" ".join(str(value)[:HEADER_CHARS_MAX].split()) for value in mail.get_all(name) or ()]
 
 
-def sender_of(mail: Message) -> tuple[str, str]:
+def read_sender(mail: Message) -> tuple[str, str]:
     """Read the address of the named sender, in lower case, and the name; both empty unless there is exactly one."""
-    written = headers_of(mail, "from")
+    written = list_headers(mail, "from")
     addresses = getaddresses(written) if len(written) == 1 else []
     if len(addresses) != 1 or not _ADDRESS.fullmatch(addresses[0][1]):
         return "", ""
-    return addresses[0][1].lower(), words(addresses[0][0])
+    return addresses[0][1].lower(), decode_words(addresses[0][0])
 
 
 def is_automatic(mail: Message, address: str) -> bool:
     """Whether a program wrote the mail, or it came over a list: an answer could begin a loop (RFC 3834)."""
-    submitted = header_of(mail, "auto-submitted").partition(";")[0].strip().lower()
+    submitted = find_header(mail, "auto-submitted").partition(";")[0].strip().lower()
     return (
         submitted not in ("", "no")
-        or header_of(mail, "precedence").lower() in _BULK
+        or find_header(mail, "precedence").lower() in _BULK
         or any(_AUTOMATIC.fullmatch(name) for name in mail.keys())  # noqa: SIM118
-        or header_of(mail, "return-path").replace(" ", "") == "<>"
-        or header_of(mail, "content-type").lower().startswith("multipart/report")
+        or find_header(mail, "return-path").replace(" ", "") == "<>"
+        or find_header(mail, "content-type").lower().startswith("multipart/report")
         or _NOBODY.fullmatch(address.partition("@")[0]) is not None
     )
 
@@ -69,15 +69,15 @@ def is_proven(mail: Message, address: str, authserv_id: str) -> bool:
     """Whether the server that received the mail reports that ``address`` is really its sender's: DMARC passed for its
     domain, or, where nothing is reported of DMARC, SPF or DKIM did. Total."""
     domain = address.rpartition("@")[2]
-    for header in headers_of(mail, "authentication-results"):
+    for header in list_headers(mail, "authentication-results"):
         statements = _statements(header)
         if not statements or statements[0].partition(" ")[0].lower() != authserv_id.strip().lower():
             continue
-        return bool(domain) and _passed(statements[1:], domain)
+        return bool(domain) and _has_passed(statements[1:], domain)
     return False
 
 
-def _passed(statements: list[str], domain: str) -> bool:
+def _has_passed(statements: list[str], domain: str) -> bool:
     found: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     for statement in statements:
         head, *properties = statement.split()

@@ -55,21 +55,21 @@ class MailPart:
         return self.is_attachment or not self.media_type.startswith("text/")
 
 
-def fetched(pieces: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def parse_fetch(pieces: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield the items of each mail, by names in upper case, from what ``imaplib`` returns for ``FETCH``. Raises
     ``UnreadableAnswer``."""
     text = b"".join(b"\r\n".join(piece) if isinstance(piece, tuple) else piece or b"" for piece in pieces)
     place = 0
     while _REST.match(text, place):
-        number, place = _value(text, place)
-        items, place = _value(text, place)
+        number, place = _parse_value(text, place)
+        items, place = _parse_value(text, place)
         if not isinstance(number, bytes) or not isinstance(items, list) or len(items) % 2:
             raise UnreadableAnswer("this is no FETCH")
         names = [item for item in items[::2] if isinstance(item, bytes)]
         yield {name.decode("latin-1").upper(): value for name, value in zip(names, items[1::2], strict=True)}
 
 
-def parts_of(structure: Any) -> list[MailPart]:
+def list_parts(structure: Any) -> list[MailPart]:
     """List the parts of a ``BODYSTRUCTURE`` that have no parts themselves, in order. Total."""
     found: list[MailPart] = []
     waiting: list[tuple[str, Any]] = [("", structure)]
@@ -80,17 +80,17 @@ def parts_of(structure: Any) -> list[MailPart]:
         if not isinstance(node, list) or not node or section.count(".") > DEPTH_MAX:
             continue
         if isinstance(node[0], list):
-            inner = [child for child in node if isinstance(child, list)][: _children(node)]
+            inner = [child for child in node if isinstance(child, list)][: _count_children(node)]
             numbered = [
                 (f"{section}.{number}" if section else str(number), child) for number, child in enumerate(inner, 1)
             ]
             waiting += reversed(numbered[:PARTS_MAX])
         else:
-            found.append(_leaf(section or "1", node))
+            found.append(_build_part(section or "1", node))
     return found
 
 
-def words(text: str) -> str:
+def decode_words(text: str) -> str:
     """Decode the words of a header (RFC 2047) into one line. Total."""
     cut = text[:WORDS_CHARS_MAX]
     try:
@@ -100,7 +100,7 @@ def words(text: str) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in decoded).split())
 
 
-def _value(text: bytes, place: int) -> tuple[Any, int]:
+def _parse_value(text: bytes, place: int) -> tuple[Any, int]:
     """Parse the value that begins at ``place``. Returns the value and the place behind it."""
     open_lists: list[list[Any]] = []
     while True:
@@ -128,12 +128,12 @@ def _value(text: bytes, place: int) -> tuple[Any, int]:
         open_lists[-1].append(value)
 
 
-def _children(node: list[Any]) -> int:
+def _count_children(node: list[Any]) -> int:
     """Count the lists at the beginning of a multipart that are its parts."""
     return next((number for number, child in enumerate(node) if not isinstance(child, list)), len(node))
 
 
-def _leaf(section: str, node: list[Any]) -> MailPart:
+def _build_part(section: str, node: list[Any]) -> MailPart:
     main, sub = _text(_at(node, 0)).lower(), _text(_at(node, 1)).lower()
     parameters = _pairs(_at(node, 2))
     # Behind the seven fields that all have: the lines of a text; the envelope, the structure and the lines of a mail.
@@ -155,20 +155,20 @@ def _leaf(section: str, node: list[Any]) -> MailPart:
 def _name(parameters: dict[str, str], key: str) -> str:
     """Read a file's name, whether it is plain, encoded (RFC 2231), in pieces, or in words (RFC 2047)."""
     if plain := parameters.get(key):
-        return words(plain)
+        return decode_words(plain)
     pieces = [parameters.get(f"{key}*{number}*", parameters.get(f"{key}*{number}", "")) for number in range(10)]
     encoded = parameters.get(f"{key}*") or "".join(pieces)
     if not encoded:
         return ""
     charset, _, text = decode_rfc2231(encoded[:WORDS_CHARS_MAX])
-    return words(decoded_text(unquote_to_bytes(text), charset or "utf-8"))
+    return decode_words(decode_text(unquote_to_bytes(text), charset or "utf-8"))
 
 
 NOT_CHARSETS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"})
 """Codecs of Python that no mail means; some take very long."""
 
 
-def decoded_text(content: bytes, charset: str) -> str:
+def decode_text(content: bytes, charset: str) -> str:
     """Decode bytes into a text. Total: what cannot be decoded is marked."""
     name = charset.strip().lower().replace("_", "-")
     try:

@@ -25,11 +25,11 @@ _ROWS = frozenset({"p", "div", "br", "tr", "li", "h1", "h2", "h3", "h4", "h5", "
 _WITHOUT_END = frozenset({"br", "hr", "img", "meta", "link", "input", "col", "area", "base", "wbr", "source"})
 
 
-def unquoted(text: str) -> str:
+def remove_quotes(text: str) -> str:
     """Remove from ``text`` the mail below it that it answers, and a signature. A quotation with text beneath it stays,
     since that text is about it."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    end = _written_end(lines)
+    end = _find_written_end(lines)
     is_cut = end < len(lines)
     lines = lines[:end]
     _drop_blank(lines)
@@ -42,7 +42,7 @@ def unquoted(text: str) -> str:
     return kept or text.strip()
 
 
-def text_of_html(html: str) -> str:
+def extract_html_text(html: str) -> str:
     """Extract the text of an HTML mail, without what it quotes."""
     reader = _ShownText()
     reader.feed(html[:HTML_CHARS_MAX])
@@ -50,7 +50,7 @@ def text_of_html(html: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-def _written_end(lines: list[str]) -> int:
+def _find_written_end(lines: list[str]) -> int:
     """Find the line at which a signature or another mail begins."""
     for number, line in enumerate(lines):
         if line == "-- " or _CUTS.fullmatch(line.strip()[:_LINE_CHARS_MAX]):

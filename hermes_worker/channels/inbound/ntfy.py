@@ -13,12 +13,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hermes_worker.channels.exchange import Unsendable, service_url
-from hermes_worker.channels.inbound.proofs import event_key
-from hermes_worker.channels.inbound.receiving import Addressing, HeardFrame, SilentBeats, SocketAddress, SocketTalk
-from hermes_worker.channels.platforms.ntfy import OWN_TAG, authorization
+from hermes_worker.channels.exchange import Unsendable, join_service_url
+from hermes_worker.channels.inbound.proofs import make_event_key
+from hermes_worker.channels.inbound.receiving import Addressing, FrameOutcome, SilentBeats, SocketAddress, SocketTalk
+from hermes_worker.channels.platforms.ntfy import OWN_TAG, build_authorization
 from hermes_worker.core.inbound import InboundChat, InboundMessage, InboundSender, MediaRef
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, object_in, size_of, text_of
+from hermes_worker.core.json_values import (
+    parse_object,
+    read_id,
+    read_list,
+    read_mapping,
+    read_number,
+    read_size,
+    read_text,
+)
 
 TOPICS_MAX = 20
 SILENCE_S = 150.0
@@ -52,45 +60,45 @@ class Socket(SocketTalk):
             raise Unsendable(f"NTFY_TOPICS is 1 to {TOPICS_MAX} names of topics with commas between them.")
         self._read_to = int(cursor) if re.fullmatch(r"[0-9]{1,12}", cursor) else 0
         since = f"?since={self._read_to}" if self._read_to else ""
-        url = service_url(said.base_url, f"{','.join(topics)}/json{since}")
-        return SocketAddress(url=url, headers=authorization(said.token, said.username, said.password))
+        url = join_service_url(said.base_url, f"{','.join(topics)}/json{since}")
+        return SocketAddress(url=url, headers=build_authorization(said.token, said.username, said.password))
 
-    def hear(self, frame: str, at: datetime) -> HeardFrame:
-        said = object_in(frame)
-        self._silence.broken()
-        time = size_of(said.get("time")) or 0
+    def on_frame(self, frame: str, at: datetime) -> FrameOutcome:
+        said = parse_object(frame)
+        self._silence.reset()
+        time = read_size(said.get("time")) or 0
         match said.get("event"):
             case "open":
                 # It comes before the missed messages, so it sets the cursor only where there is none yet.
                 begins = bool(time) and not self._read_to
                 self._read_to = time if begins else self._read_to
-                return HeardFrame(cursor=str(time) if begins else None, beat_s=SILENCE_S)
+                return FrameOutcome(cursor=str(time) if begins else None, beat_s=SILENCE_S)
             case "message":
                 return self._message(said, time)
-        return HeardFrame()
+        return FrameOutcome()
 
-    def beat(self, at: datetime) -> HeardFrame:
-        return self._silence.beat() or HeardFrame()
+    def on_beat(self, at: datetime) -> FrameOutcome:
+        return self._silence.count_beat() or FrameOutcome()
 
-    def _message(self, said: Any, time: int) -> HeardFrame:
-        number, topic = id_of(said.get("id")), text_of(said.get("topic"))
+    def _message(self, said: Any, time: int) -> FrameOutcome:
+        number, topic = read_id(said.get("id")), read_text(said.get("topic"))
         if not number or not topic:
-            return HeardFrame()
+            return FrameOutcome()
         self._read_to = max(self._read_to, time)
-        title, text = text_of(said.get("title")), text_of(said.get("message"))
+        title, text = read_text(said.get("title")), read_text(said.get("message"))
         message = InboundMessage(
-            event_key=event_key(topic, number),
+            event_key=make_event_key(topic, number),
             chat=InboundChat(id=topic, name=topic),
-            sender=InboundSender(id=topic, name=topic, is_bot=OWN_TAG in list_of(said.get("tags"))),
+            sender=InboundSender(id=topic, name=topic, is_bot=OWN_TAG in read_list(said.get("tags"))),
             message_id=number,
-            sent_at=number_of(said.get("time")),
+            sent_at=read_number(said.get("time")),
             text=f"{title}\n{text}" if title else text,
-            media=_files(mapping_of(said.get("attachment"))),
+            media=_files(read_mapping(said.get("attachment"))),
         )
-        return HeardFrame(inbound=(message,), cursor=str(self._read_to) if self._read_to else None)
+        return FrameOutcome(inbound=(message,), cursor=str(self._read_to) if self._read_to else None)
 
 
 def _files(file: Mapping[str, Any]) -> tuple[MediaRef, ...]:
-    url = text_of(file.get("url"))
+    url = read_text(file.get("url"))
     said = {"media_type": file.get("type"), "name": file.get("name"), "size": file.get("size")}
-    return (MediaRef.told(url, **said),) if url else ()
+    return (MediaRef.from_platform(url, **said),) if url else ()

@@ -27,7 +27,7 @@ def check_same(given: str, expected: str) -> None:
         raise Forged("the signature is wrong")
 
 
-def secret_bytes(secret: str, variable: str) -> bytes:
+def encode_secret(secret: str, variable: str) -> bytes:
     """Encode a secret. An empty one would prove nothing. Raises ``Forged``."""
     if not secret:
         raise Forged(f"{variable} is not set")
@@ -42,15 +42,15 @@ def check_fresh(seconds: str, at: datetime) -> None:
         raise Forged("the time is more than five minutes off")
 
 
-def hex_hmac(secret: bytes, message: bytes) -> str:
+def compute_hex_hmac(secret: bytes, message: bytes) -> str:
     return hmac.new(secret, message, "sha256").hexdigest()
 
 
-def base64_hmac(secret: bytes, message: bytes, digest: str = "sha256") -> str:
+def compute_base64_hmac(secret: bytes, message: bytes, digest: str = "sha256") -> str:
     return base64.b64encode(hmac.new(secret, message, digest).digest()).decode()
 
 
-def json_of(body: bytes) -> Mapping[str, Any]:
+def parse_json(body: bytes) -> Mapping[str, Any]:
     """Parse a JSON object that was verified to be the platform's. Raises ``UnreadableInbound``."""
     try:
         value = json.loads(body)
@@ -61,7 +61,7 @@ def json_of(body: bytes) -> Mapping[str, Any]:
     return value
 
 
-def form_of(body: bytes) -> list[tuple[str, str]]:
+def parse_form(body: bytes) -> list[tuple[str, str]]:
     """Parse the fields of a form, in order. Raises ``UnreadableInbound``."""
     try:
         return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX)
@@ -69,7 +69,7 @@ def form_of(body: bytes) -> list[tuple[str, str]]:
         raise UnreadableInbound("the form cannot be read") from None
 
 
-def event_key(*parts: str) -> str:
+def make_event_key(*parts: str) -> str:
     """Make the key of an event from the ids that tell it from others; a digest where they are longer than a key may
     be."""
     key = ":".join(parts)

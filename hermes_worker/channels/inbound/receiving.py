@@ -69,7 +69,7 @@ class WebhookRequest:
     keys: Mapping[str, Mapping[str, object]] = field(repr=False, default_factory=lambda: MappingProxyType({}))
     """The keys that ``signing_keys`` gave: by key id, each as a JWK."""
 
-    def header(self, name: str) -> str:
+    def require_header(self, name: str) -> str:
         """Read the single value of a header that proves something. Raises ``Forged`` when it is missing or stands
         twice."""
         found = [value for known, value in self.headers if known == name]
@@ -77,7 +77,7 @@ class WebhookRequest:
             raise Forged(f"the header {name!r} is there {len(found)} times")
         return found[0].strip()
 
-    def optional(self, name: str) -> str:
+    def find_header(self, name: str) -> str:
         """Read the value of a header that proves nothing; the first of several, and empty for none."""
         return next((value.strip() for known, value in self.headers if known == name), "")
 
@@ -122,7 +122,7 @@ class SocketAddress:
     """Frames to send first."""
 
 
-def websocket_at(url: str, platform: str) -> SocketAddress | DeliveryError:
+def build_websocket_address(url: str, platform: str) -> SocketAddress | DeliveryError:
     """Build the address that a platform named for a websocket; an error where it is none."""
     if url.startswith(("wss://", "ws://")):
         return SocketAddress(url=url)
@@ -130,11 +130,11 @@ def websocket_at(url: str, platform: str) -> SocketAddress | DeliveryError:
 
 
 Addressing = Generator[HttpRequest, HttpResponse, SocketAddress | DeliveryError]
-Following = Generator[HttpRequest, HttpResponse, "HeardFrame | DeliveryError"]
+Following = Generator[HttpRequest, HttpResponse, "FrameOutcome | DeliveryError"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeardFrame:
+class FrameOutcome:
     """What follows from a frame."""
 
     inbound: tuple[Inbound, ...] = ()
@@ -163,18 +163,18 @@ class SilentBeats:
         self._beats_max = beats_max
         self._beats = 0
 
-    def broken(self) -> None:
+    def reset(self) -> None:
         """Start counting anew: something came."""
         self._beats = 0
 
-    def beat(self) -> HeardFrame | None:
+    def count_beat(self) -> FrameOutcome | None:
         """Count a beat. Returns the end of a connection that was silent for more than ``beats_max`` beats; ``None``
         while it is good."""
         self._beats += 1
         if self._beats <= self._beats_max:
             return None
         said = f"{self._who} says nothing any more"
-        return HeardFrame(is_over=True, error=DeliveryError(kind=SendErrorKind.TRANSIENT, message=said))
+        return FrameOutcome(is_over=True, error=DeliveryError(kind=SendErrorKind.TRANSIENT, message=said))
 
 
 class SocketTalk(Protocol):
@@ -185,15 +185,15 @@ class SocketTalk(Protocol):
         """Begin an exchange that ends with where to connect; one without requests simply returns."""
         ...
 
-    def hear(self, frame: str, at: datetime) -> HeardFrame:
-        """Read a frame. Total: one that makes no sense is an empty ``HeardFrame``."""
+    def on_frame(self, frame: str, at: datetime) -> FrameOutcome:
+        """Read a frame. Total: one that makes no sense is an empty ``FrameOutcome``."""
         ...
 
-    def beat(self, at: datetime) -> HeardFrame:
+    def on_beat(self, at: datetime) -> FrameOutcome:
         """Do what is due after ``beat_s`` seconds."""
-        return HeardFrame()
+        return FrameOutcome()
 
-    def closed(self, code: int) -> HeardFrame:
+    def on_close(self, code: int) -> FrameOutcome:
         """Judge the platform's close of the websocket with ``code``: a failure, or another cursor. Empty where it just
         ended."""
-        return HeardFrame()
+        return FrameOutcome()

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from hermes_worker.channels.inbound.declaration import InboundMode, Receiving, receiving_by
+from hermes_worker.channels.inbound.declaration import InboundMode, Receiving, declare_receiving
 
 _FOLDER = "hermes_worker.channels.inbound"
 _SENDING = "hermes_worker.channels.platforms"
 
 
-def _by_webhook(
+def _declare_webhook(
     module: str,
     *secrets: str,
     needs: tuple[str, ...] = (),
@@ -22,7 +22,7 @@ def _by_webhook(
 ) -> Receiving:
     """Declare a platform that brings events to the API and proves them by ``secrets``. These and ``needs`` have to be
     set. All of these follow the vendor's documentation, without an account at hand."""
-    return receiving_by(
+    return declare_receiving(
         f"{_FOLDER}.{module}",
         modes=(InboundMode.WEBHOOK,),
         required={InboundMode.WEBHOOK: (*secrets, *needs)},
@@ -30,13 +30,13 @@ def _by_webhook(
         secrets=secrets,
         webhook_secrets=secrets,
         also=also,
-        elsewhere=_files_of(module),
+        elsewhere=_name_download_module(module),
         is_unverified=True,
         asks_by_get=asks_by_get,
     )
 
 
-def _by_socket(
+def _declare_socket(
     module: str,
     *secrets: str,
     needs: tuple[str, ...],
@@ -46,20 +46,20 @@ def _by_socket(
 ) -> Receiving:
     """Declare a platform that is listened to over a lasting connection, when ``needs`` are set. All of these follow the
     documentation, without a real server at hand."""
-    return receiving_by(
+    return declare_receiving(
         f"{_FOLDER}.{module}",
         modes=(InboundMode.SOCKET,),
         required={InboundMode.SOCKET: needs},
         variables=variables,
         secrets=secrets,
         also=also,
-        elsewhere=_files_of(module),
+        elsewhere=_name_download_module(module),
         is_unverified=True,
         pairs=pairs,
     )
 
 
-def _files_of(module: str) -> Mapping[str, str]:
+def _name_download_module(module: str) -> Mapping[str, str]:
     """Name the module of ``download``: it stands beside what sends, whose credentials it takes."""
     return {"download": f"{_SENDING}.{module}"}
 
@@ -80,7 +80,7 @@ IRC_SECRETS = ("password", "account_password")
 
 RECEIVING: Mapping[str, Receiving] = MappingProxyType(
     {
-        "telegram": receiving_by(
+        "telegram": declare_receiving(
             f"{_FOLDER}.telegram",
             modes=(InboundMode.WEBHOOK, InboundMode.POLL),
             required={InboundMode.POLL: ("token",), InboundMode.WEBHOOK: ("webhook_secret",)},
@@ -93,19 +93,19 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             secrets=("token", "webhook_secret"),
             webhook_secrets=("webhook_secret",),
             also=("answer", "download", "acknowledge", "identify"),
-            elsewhere=_files_of("telegram"),
+            elsewhere=_name_download_module("telegram"),
             is_unverified=True,
         ),
-        "matrix": receiving_by(
+        "matrix": declare_receiving(
             f"{_FOLDER}.matrix",
             modes=(InboundMode.POLL,),
             required={InboundMode.POLL: ("homeserver", "access_token")},
             variables={"homeserver": "MATRIX_HOMESERVER", "access_token": "MATRIX_ACCESS_TOKEN"},
             secrets=("access_token",),
             also=("download", "identify"),
-            elsewhere=_files_of("matrix"),
+            elsewhere=_name_download_module("matrix"),
         ),
-        "email": receiving_by(
+        "email": declare_receiving(
             f"{_FOLDER}.email",
             modes=(InboundMode.POLL,),
             required={InboundMode.POLL: ("host", "address", "password", "authserv_id")},
@@ -124,7 +124,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             elsewhere={"fetch": "hermes_worker.channels.imap", "read_file": "hermes_worker.channels.imap"},
             pairs=False,
         ),
-        "slack": receiving_by(
+        "slack": declare_receiving(
             f"{_FOLDER}.slack",
             modes=(InboundMode.WEBHOOK, InboundMode.SOCKET),
             required={InboundMode.WEBHOOK: ("signing_secret",), InboundMode.SOCKET: ("app_token",)},
@@ -136,10 +136,10 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             secrets=("signing_secret", "app_token"),
             webhook_secrets=("signing_secret",),
             also=("answer", "download"),
-            elsewhere=_files_of("slack"),
+            elsewhere=_name_download_module("slack"),
             is_unverified=True,
         ),
-        "discord": receiving_by(
+        "discord": declare_receiving(
             f"{_FOLDER}.discord",
             modes=(InboundMode.WEBHOOK, InboundMode.SOCKET),
             required={InboundMode.WEBHOOK: ("public_key",), InboundMode.SOCKET: ("token",)},
@@ -150,10 +150,10 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             },
             secrets=("token",),
             also=("answer", "download"),
-            elsewhere={"Socket": f"{_FOLDER}.discord_gateway", **_files_of("discord")},
+            elsewhere={"Socket": f"{_FOLDER}.discord_gateway", **_name_download_module("discord")},
             is_unverified=True,
         ),
-        "mattermost": receiving_by(
+        "mattermost": declare_receiving(
             f"{_FOLDER}.mattermost",
             modes=(InboundMode.SOCKET,),
             required={InboundMode.SOCKET: ("base_url", "token")},
@@ -166,10 +166,10 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             webhook_secrets=("actions_secret",),
             presses=("actions_secret",),
             also=("answer", "download"),
-            elsewhere=_files_of("mattermost"),
+            elsewhere=_name_download_module("mattermost"),
             is_unverified=True,
         ),
-        "ntfy": _by_socket(
+        "ntfy": _declare_socket(
             "ntfy",
             "token",
             "password",
@@ -182,14 +182,14 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             username="NTFY_USERNAME",
             password="NTFY_PASSWORD",
         ),
-        "signal": _by_socket(
+        "signal": _declare_socket(
             "signal",
             needs=("base_url", "account"),
             also=("download",),
             base_url="SIGNAL_HTTP_URL",
             account="SIGNAL_ACCOUNT",
         ),
-        "homeassistant": _by_socket(
+        "homeassistant": _declare_socket(
             "homeassistant",
             "token",
             needs=("base_url", "token"),
@@ -199,13 +199,13 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             token="HASS_TOKEN",
         ),
         "irc": replace(
-            _by_socket("irc", *IRC_SECRETS, needs=("server", "nick")),
+            _declare_socket("irc", *IRC_SECRETS, needs=("server", "nick")),
             variables=MappingProxyType(
                 {**IRC_VARIABLES, "channels": "IRC_CHANNELS", "nicks_are_people": "IRC_NICKS_ARE_PEOPLE"}
             ),
             is_unverified=False,  # ngircd is played
         ),
-        "whatsapp_cloud": _by_webhook(
+        "whatsapp_cloud": _declare_webhook(
             "whatsapp_cloud",
             "app_secret",
             "verify_token",
@@ -215,8 +215,8 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             verify_token="WHATSAPP_CLOUD_VERIFY_TOKEN",
             phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
         ),
-        "line": _by_webhook("line", "channel_secret", also=("download",), channel_secret="LINE_CHANNEL_SECRET"),
-        "sms": _by_webhook(
+        "line": _declare_webhook("line", "channel_secret", also=("download",), channel_secret="LINE_CHANNEL_SECRET"),
+        "sms": _declare_webhook(
             "sms",
             "auth_token",
             needs=("webhook_url",),
@@ -224,14 +224,14 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             auth_token="TWILIO_AUTH_TOKEN",
             webhook_url="SMS_WEBHOOK_URL",
         ),
-        "github_comment": _by_webhook(
+        "github_comment": _declare_webhook(
             "github_comment",
             "webhook_secret",
             needs=("bot_name",),
             webhook_secret="GITHUB_COMMENT_WEBHOOK_SECRET",
             bot_name="GITHUB_BOT_USERNAME",
         ),
-        "feishu": _by_webhook(
+        "feishu": _declare_webhook(
             "feishu",
             "encrypt_key",
             "verification_token",
@@ -240,7 +240,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             verification_token="FEISHU_VERIFICATION_TOKEN",
             bot_open_id="FEISHU_BOT_OPEN_ID",
         ),
-        "dingtalk": _by_webhook(
+        "dingtalk": _declare_webhook(
             "dingtalk",
             "app_secret",
             needs=("conversation_id",),
@@ -248,7 +248,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             app_secret="DINGTALK_APP_SECRET",
             conversation_id="DINGTALK_CONVERSATION_ID",
         ),
-        "wecom_callback": _by_webhook(
+        "wecom_callback": _declare_webhook(
             "wecom_callback",
             "token",
             "encoding_aes_key",
@@ -260,7 +260,7 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             corp_id="WECOM_CALLBACK_CORP_ID",
             agent_id="WECOM_CALLBACK_AGENT_ID",
         ),
-        "chat_webhook": _by_webhook(
+        "chat_webhook": _declare_webhook(
             "chat_webhook",
             "secret",
             secret="CHAT_WEBHOOK_SECRET",
@@ -271,14 +271,14 @@ RECEIVING: Mapping[str, Receiving] = MappingProxyType(
             name_path="CHAT_WEBHOOK_NAME_PATH",
             bot_path="CHAT_WEBHOOK_BOT_PATH",
         ),
-        "teams": _by_webhook(
+        "teams": _declare_webhook(
             "teams",
             needs=("app_id",),
             also=("download", "signing_keys"),
             app_id="TEAMS_CLIENT_ID",
             metadata_url="TEAMS_METADATA_URL",
         ),
-        "google_chat": _by_webhook(
+        "google_chat": _declare_webhook(
             "google_chat",
             needs=("audience",),
             also=("answer", "download", "signing_keys"),

@@ -16,23 +16,29 @@ from datetime import datetime
 from typing import Any
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import bearer, form_request, json_object, preparing, service_url
+from hermes_worker.channels.exchange import (
+    build_bearer_header,
+    build_form_request,
+    join_service_url,
+    json_object,
+    mark_as_preparing,
+)
 from hermes_worker.channels.inbound.proofs import (
     check_fresh,
     check_same,
-    event_key,
-    form_of,
-    hex_hmac,
-    json_of,
-    secret_bytes,
+    compute_hex_hmac,
+    encode_secret,
+    make_event_key,
+    parse_form,
+    parse_json,
 )
 from hermes_worker.channels.inbound.receiving import (
     Addressing,
-    HeardFrame,
+    FrameOutcome,
     SocketTalk,
     WebhookAnswer,
     WebhookRequest,
-    websocket_at,
+    build_websocket_address,
 )
 from hermes_worker.channels.platforms.slack import classify
 from hermes_worker.core.inbound import (
@@ -46,7 +52,7 @@ from hermes_worker.core.inbound import (
     InboundSender,
     MediaRef,
 )
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in, text_of
+from hermes_worker.core.json_values import parse_object, read_id, read_list, read_mapping, read_text
 from hermes_worker.core.media_kinds import MediaKind
 
 _PEOPLE = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
@@ -65,10 +71,10 @@ class Credentials:
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read a request that Slack signed: an event, a slash command or a button."""
-    timestamp, given = request.header("x-slack-request-timestamp"), request.header("x-slack-signature")
-    secret = secret_bytes(credentials.signing_secret, "SLACK_SIGNING_SECRET")
+    timestamp, given = request.require_header("x-slack-request-timestamp"), request.require_header("x-slack-signature")
+    secret = encode_secret(credentials.signing_secret, "SLACK_SIGNING_SECRET")
     check_fresh(timestamp, at)
-    check_same(given, f"v0={hex_hmac(secret, b'v0:' + timestamp.encode() + b':' + request.body)}")
+    check_same(given, f"v0={compute_hex_hmac(secret, b'v0:' + timestamp.encode() + b':' + request.body)}")
     return read(_payload(request))
 
 
@@ -77,29 +83,29 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
     shown to people, so it is empty."""
     if _is_form(request):
         return WebhookAnswer()
-    payload = json_of(request.body)
+    payload = parse_json(request.body)
     if payload.get("type") != "url_verification":
         return None
-    return WebhookAnswer(body=json.dumps({"challenge": id_of(payload.get("challenge"))}).encode())
+    return WebhookAnswer(body=json.dumps({"challenge": read_id(payload.get("challenge"))}).encode())
 
 
 def read(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     """Read a payload. Total."""
-    if text_of(payload.get("command")):
+    if read_text(payload.get("command")):
         return _command(payload)
     if payload.get("type") == "block_actions":
         return _buttons(payload)
     if payload.get("type") != "event_callback":
         return ()
-    event = mapping_of(payload.get("event"))
-    me = id_of(mapping_of(next(iter(list_of(payload.get("authorizations"))), None)).get("user_id"))
-    team = id_of(payload.get("team_id"))
-    if event.get("type") not in ("message", "app_mention") or not id_of(event.get("channel")):
+    event = read_mapping(payload.get("event"))
+    me = read_id(read_mapping(next(iter(read_list(payload.get("authorizations"))), None)).get("user_id"))
+    team = read_id(payload.get("team_id"))
+    if event.get("type") not in ("message", "app_mention") or not read_id(event.get("channel")):
         return ()
-    subtype = text_of(event.get("subtype"))
+    subtype = read_text(event.get("subtype"))
     if subtype == "message_changed":
         return _edit(event, team, me)
-    return (_message(event, team, me),) if subtype in _PEOPLE and id_of(event.get("ts")) else ()
+    return (_message(event, team, me),) if subtype in _PEOPLE and read_id(event.get("ts")) else ()
 
 
 class Socket(SocketTalk):
@@ -110,41 +116,43 @@ class Socket(SocketTalk):
         self._credentials = credentials
 
     def address(self, cursor: str, at: datetime) -> Addressing:
-        url = service_url(self._credentials.base_url, "apps.connections.open")
-        response = yield preparing(form_request(url, {}, headers=bearer(self._credentials.app_token)))
+        url = join_service_url(self._credentials.base_url, "apps.connections.open")
+        response = yield mark_as_preparing(
+            build_form_request(url, {}, headers=build_bearer_header(self._credentials.app_token))
+        )
         outcome = classify(response)
         if isinstance(outcome, DeliveryError):
             return outcome
-        return websocket_at(text_of(json_object(response).get("url")), "Slack")
+        return build_websocket_address(read_text(json_object(response).get("url")), "Slack")
 
-    def hear(self, frame: str, at: datetime) -> HeardFrame:
-        envelope = object_in(frame)
+    def on_frame(self, frame: str, at: datetime) -> FrameOutcome:
+        envelope = parse_object(frame)
         if envelope.get("type") == "disconnect":
-            return self._disconnected(text_of(envelope.get("reason")))
-        number = id_of(envelope.get("envelope_id"))
+            return self._on_disconnect(read_text(envelope.get("reason")))
+        number = read_id(envelope.get("envelope_id"))
         if not number:
-            return HeardFrame()
+            return FrameOutcome()
         # An envelope that has no message for us is acknowledged as well, or it would come again.
-        return HeardFrame(
-            inbound=read(mapping_of(envelope.get("payload"))),
+        return FrameOutcome(
+            inbound=read(read_mapping(envelope.get("payload"))),
             acknowledgements=(json.dumps({"envelope_id": number}),),
         )
 
     @staticmethod
-    def _disconnected(reason: str) -> HeardFrame:
+    def _on_disconnect(reason: str) -> FrameOutcome:
         """Judge the end of a connection: Slack replaces each every few hours, and says so before."""
         if reason != "link_disabled":
-            return HeardFrame(is_over=True)
+            return FrameOutcome(is_over=True)
         said = "Socket Mode is turned off in the settings of the app"
-        return HeardFrame(is_over=True, error=DeliveryError(kind=SendErrorKind.AUTH, message=said))
+        return FrameOutcome(is_over=True, error=DeliveryError(kind=SendErrorKind.AUTH, message=said))
 
 
 def _message(event: Mapping[str, Any], team: str, me: str) -> Inbound:
-    raw = text_of(event.get("text"))
-    stamp, thread = id_of(event.get("ts")), id_of(event.get("thread_ts"))
-    is_answer = thread != stamp and bool(me) and id_of(event.get("parent_user_id")) == me
+    raw = read_text(event.get("text"))
+    stamp, thread = read_id(event.get("ts")), read_id(event.get("thread_ts"))
+    is_answer = thread != stamp and bool(me) and read_id(event.get("parent_user_id")) == me
     return InboundMessage(
-        event_key=event_key(id_of(event.get("channel")), stamp),
+        event_key=make_event_key(read_id(event.get("channel")), stamp),
         text=_plain(raw, me),
         media=tuple(_files(event)),
         reply_to=thread if thread != stamp else "",
@@ -154,32 +162,32 @@ def _message(event: Mapping[str, Any], team: str, me: str) -> Inbound:
 
 
 def _edit(event: Mapping[str, Any], team: str, me: str) -> tuple[Inbound, ...]:
-    message = mapping_of(event.get("message"))
-    before = text_of(mapping_of(event.get("previous_message")).get("text"))
+    message = read_mapping(event.get("message"))
+    before = read_text(read_mapping(event.get("previous_message")).get("text"))
     # An unfurled link changes a message, but not its text.
-    if not id_of(message.get("ts")) or text_of(message.get("text")) == before:
+    if not read_id(message.get("ts")) or read_text(message.get("text")) == before:
         return ()
-    key = event_key(id_of(event.get("channel")), id_of(message.get("ts")), "edit", id_of(event.get("ts")))
-    text = _plain(text_of(message.get("text")), me)
+    key = make_event_key(read_id(event.get("channel")), read_id(message.get("ts")), "edit", read_id(event.get("ts")))
+    text = _plain(read_text(message.get("text")), me)
     return (InboundEdit(event_key=key, text=text, **_common(event, message, team, me)),)
 
 
 def _common(event: Mapping[str, Any], message: Mapping[str, Any], team: str, me: str) -> dict[str, Any]:
-    stamp, thread = id_of(message.get("ts")), id_of(message.get("thread_ts"))
-    channel = id_of(event.get("channel"))
-    user = id_of(message.get("user"))
+    stamp, thread = read_id(message.get("ts")), read_id(message.get("thread_ts"))
+    channel = read_id(event.get("channel"))
+    user = read_id(message.get("user"))
     return {
         "chat": InboundChat(
             id=channel,
             kind=_KINDS.get(
-                text_of(event.get("channel_type")), ChatKind.DIRECT if channel[:1] == "D" else ChatKind.CHANNEL
+                read_text(event.get("channel_type")), ChatKind.DIRECT if channel[:1] == "D" else ChatKind.CHANNEL
             ),
             thread=thread,
             scope=team,
         ),
         "sender": InboundSender(
-            id=user or id_of(message.get("bot_id")),
-            name=text_of(mapping_of(message.get("user_profile")).get("display_name")),
+            id=user or read_id(message.get("bot_id")),
+            name=read_text(read_mapping(message.get("user_profile")).get("display_name")),
             is_bot=bool(message.get("bot_id")) or message.get("subtype") == "bot_message" or (bool(me) and user == me),
         ),
         "message_id": stamp,
@@ -188,40 +196,40 @@ def _common(event: Mapping[str, Any], message: Mapping[str, Any], team: str, me:
 
 
 def _command(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    trigger, channel = id_of(payload.get("trigger_id")), id_of(payload.get("channel_id"))
+    trigger, channel = read_id(payload.get("trigger_id")), read_id(payload.get("channel_id"))
     if not trigger or not channel:
         return ()
     return (
         InboundCommand(
-            event_key=event_key("command", trigger),
-            chat=_place(channel, id_of(payload.get("team_id")), text_of(payload.get("channel_name"))),
-            sender=InboundSender(id=id_of(payload.get("user_id")), name=text_of(payload.get("user_name"))),
-            name=text_of(payload.get("command")).lstrip("/").lower(),
-            arguments=_plain(text_of(payload.get("text")), ""),
+            event_key=make_event_key("command", trigger),
+            chat=_place(channel, read_id(payload.get("team_id")), read_text(payload.get("channel_name"))),
+            sender=InboundSender(id=read_id(payload.get("user_id")), name=read_text(payload.get("user_name"))),
+            name=read_text(payload.get("command")).lstrip("/").lower(),
+            arguments=_plain(read_text(payload.get("text")), ""),
         ),
     )
 
 
 def _buttons(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    user, channel = mapping_of(payload.get("user")), mapping_of(payload.get("channel"))
-    message = mapping_of(payload.get("message"))
+    user, channel = read_mapping(payload.get("user")), read_mapping(payload.get("channel"))
+    message = read_mapping(payload.get("message"))
     place = _place(
-        id_of(channel.get("id")),
-        id_of(mapping_of(payload.get("team")).get("id")),
-        text_of(channel.get("name")),
-        thread=id_of(message.get("thread_ts")),
+        read_id(channel.get("id")),
+        read_id(read_mapping(payload.get("team")).get("id")),
+        read_text(channel.get("name")),
+        thread=read_id(message.get("thread_ts")),
     )
     return tuple(
         InboundButton(
-            event_key=event_key("button", id_of(payload.get("trigger_id")), id_of(action.get("action_ts"))),
+            event_key=make_event_key("button", read_id(payload.get("trigger_id")), read_id(action.get("action_ts"))),
             chat=place,
-            sender=InboundSender(id=id_of(user.get("id")), name=text_of(user.get("username"))),
-            message_id=id_of(message.get("ts")),
+            sender=InboundSender(id=read_id(user.get("id")), name=read_text(user.get("username"))),
+            message_id=read_id(message.get("ts")),
             # An event that names the app in a private channel does not say that it is one.
             may_be=() if place.kind is ChatKind.DIRECT else (ChatKind.CHANNEL, ChatKind.GROUP),
-            value=text_of(action.get("value")),
+            value=read_text(action.get("value")),
         )
-        for action in map(mapping_of, list_of(payload.get("actions")))
+        for action in map(read_mapping, read_list(payload.get("actions")))
         if place.id and action.get("type") == "button"
     )
 
@@ -235,11 +243,13 @@ def _place(channel: str, team: str, name: str, *, thread: str = "") -> InboundCh
 
 def _files(event: Mapping[str, Any]) -> list[MediaRef]:
     found = []
-    for file in map(mapping_of, list_of(event.get("files"))):
+    for file in map(read_mapping, read_list(event.get("files"))):
         if file.get("mode") == "tombstone" or file.get("is_external") is True:
             continue  # it was deleted, or is a link to somewhere else
-        place = text_of(file.get("url_private_download")) or id_of(file.get("id"))
-        media = MediaRef.told(place, media_type=file.get("mimetype"), name=file.get("name"), size=file.get("size"))
+        place = read_text(file.get("url_private_download")) or read_id(file.get("id"))
+        media = MediaRef.from_platform(
+            place, media_type=file.get("mimetype"), name=file.get("name"), size=file.get("size")
+        )
         found.append(replace(media, kind=MediaKind.VOICE) if file.get("subtype") == "slack_audio" else media)
     return [media for media in found if media.id]
 
@@ -260,14 +270,14 @@ def _entity(match: re.Match[str]) -> str:
 
 
 def _is_form(request: WebhookRequest) -> bool:
-    return request.optional("content-type").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+    return request.find_header("content-type").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
 
 
 def _payload(request: WebhookRequest) -> Mapping[str, Any]:
     if not _is_form(request):
-        return json_of(request.body)
-    fields = dict(form_of(request.body))
-    return json_of(fields["payload"].encode("utf-8", "replace")) if "payload" in fields else fields
+        return parse_json(request.body)
+    fields = dict(parse_form(request.body))
+    return parse_json(fields["payload"].encode("utf-8", "replace")) if "payload" in fields else fields
 
 
 def _seconds(stamp: str) -> float | None:

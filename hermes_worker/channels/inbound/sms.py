@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hermes_worker.channels.inbound.proofs import base64_hmac, check_same, event_key, form_of, secret_bytes
+from hermes_worker.channels.inbound.proofs import (
+    check_same,
+    compute_base64_hmac,
+    encode_secret,
+    make_event_key,
+    parse_form,
+)
 from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
-from hermes_worker.core.media_kinds import kind_of_media_type
+from hermes_worker.core.media_kinds import find_kind
 
 _MEDIA_MAX = 10
 """Twilio puts at most ten files into a message."""
@@ -25,19 +31,19 @@ class Credentials:
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read a message that Twilio signed with the account's token: the signature covers the fields of the
     form."""
-    given = request.header("x-twilio-signature")
-    token = secret_bytes(credentials.auth_token, "TWILIO_AUTH_TOKEN")
+    given = request.require_header("x-twilio-signature")
+    token = encode_secret(credentials.auth_token, "TWILIO_AUTH_TOKEN")
     if not credentials.webhook_url:
         raise Forged("SMS_WEBHOOK_URL is not set")
     try:
-        fields = form_of(request.body)
+        fields = parse_form(request.body)
     except UnreadableInbound:
         raise Forged("what was signed is no form") from None
     named = dict(fields)
     if len(named) != len(fields):
         raise Forged("a field of the form is there twice")
     signed = credentials.webhook_url + "".join(name + named[name] for name in sorted(named))
-    check_same(given, base64_hmac(token, signed.encode("utf-8", "replace"), "sha1"))
+    check_same(given, compute_base64_hmac(token, signed.encode("utf-8", "replace"), "sha1"))
     return read(named)
 
 
@@ -53,7 +59,7 @@ def read(fields: Mapping[str, str]) -> tuple[Inbound, ...]:
         return ()
     return (
         InboundMessage(
-            event_key=event_key(sid),
+            event_key=make_event_key(sid),
             chat=InboundChat(id=writer, kind=ChatKind.DIRECT),
             sender=InboundSender(id=writer, name=fields.get("ProfileName", "")),
             message_id=sid,
@@ -65,4 +71,4 @@ def read(fields: Mapping[str, str]) -> tuple[Inbound, ...]:
 
 def _media(fields: Mapping[str, str]) -> tuple[MediaRef, ...]:
     found = ((fields.get(f"MediaUrl{n}", ""), fields.get(f"MediaContentType{n}", "")) for n in range(_MEDIA_MAX))
-    return tuple(MediaRef(kind=kind_of_media_type(kind), id=url, media_type=kind) for url, kind in found if url)
+    return tuple(MediaRef(kind=find_kind(kind), id=url, media_type=kind) for url, kind in found if url)

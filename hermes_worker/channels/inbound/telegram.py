@@ -11,7 +11,14 @@ from datetime import datetime
 from typing import Any
 
 from hermes_worker.channels.errors import DeliveryError
-from hermes_worker.channels.exchange import Unsendable, is_success, json_object, json_request, path_segment, service_url
+from hermes_worker.channels.exchange import (
+    Unsendable,
+    encode_path_segment,
+    is_success,
+    join_service_url,
+    json_object,
+    json_request,
+)
 from hermes_worker.channels.inbound.receiving import (
     Acknowledging,
     Forged,
@@ -35,14 +42,14 @@ from hermes_worker.core.inbound import (
     MediaRef,
 )
 from hermes_worker.core.json_values import (
-    id_of,
-    list_of,
-    mapping_of,
-    number_of,
-    object_in,
-    size_of,
-    stripped_of,
-    text_of,
+    parse_object,
+    read_id,
+    read_list,
+    read_mapping,
+    read_number,
+    read_size,
+    read_stripped_text,
+    read_text,
 )
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpResponse
@@ -86,7 +93,7 @@ class Credentials:
 
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read an update that Telegram sends with the secret of ``setWebhook`` in a header."""
-    given = request.header("x-telegram-bot-api-secret-token")
+    given = request.require_header("x-telegram-bot-api-secret-token")
     if not _SECRET.fullmatch(credentials.webhook_secret):
         raise Forged("TELEGRAM_WEBHOOK_SECRET is not 1 to 256 letters, digits, '_' and '-'")
     if not hmac.compare_digest(given.encode("utf-8", "replace"), credentials.webhook_secret.encode()):
@@ -112,11 +119,11 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
     response = yield json_request("POST", _method_url("getUpdates", credentials), fields)
     answer = json_object(response)
     if not is_success(response) or answer.get("ok") is not True:
-        return _failed(response)
+        return _build_failure(response)
     found: list[Inbound] = []
     following = cursor
-    for item in list_of(answer.get("result")):
-        update = mapping_of(item)
+    for item in read_list(answer.get("result")):
+        update = read_mapping(item)
         number = update.get("update_id")
         if not isinstance(number, int):
             continue
@@ -127,7 +134,7 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
     """Acknowledge a press in the answer to the webhook, as a method call; the API does not have the token."""
-    press = id_of(mapping_of(object_in(request.body).get("callback_query")).get("id"))
+    press = read_id(read_mapping(parse_object(request.body).get("callback_query")).get("id"))
     if not press:
         return None
     called = {"method": "answerCallbackQuery", "callback_query_id": press}
@@ -144,113 +151,113 @@ def identify(credentials: Credentials) -> Identifying:
     response = yield json_request("POST", _method_url("getMe", credentials), {})
     answer = json_object(response)
     if not is_success(response) or answer.get("ok") is not True:
-        return _failed(response)
-    me = mapping_of(answer.get("result"))
-    return f"@{text_of(me.get('username'))} ({id_of(me.get('id'))})"
+        return _build_failure(response)
+    me = read_mapping(answer.get("result"))
+    return f"@{read_text(me.get('username'))} ({read_id(me.get('id'))})"
 
 
 def read(update: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, ...]:
     """Read an update. Total."""
-    key = id_of(update.get("update_id"))
+    key = read_id(update.get("update_id"))
     if not key:
         return ()
-    if message := mapping_of(update.get("message") or update.get("channel_post")):
+    if message := read_mapping(update.get("message") or update.get("channel_post")):
         return (_message(key, message, credentials),)
-    if edited := mapping_of(update.get("edited_message")):
-        text = text_of(edited.get("text")) or text_of(edited.get("caption"))
+    if edited := read_mapping(update.get("edited_message")):
+        text = read_text(edited.get("text")) or read_text(edited.get("caption"))
         return (InboundEdit(event_key=key, text=text, **_common(edited)),)
-    if pressed := mapping_of(update.get("callback_query")):
+    if pressed := read_mapping(update.get("callback_query")):
         return _button(key, pressed)
     return ()
 
 
 def _message(key: str, message: Mapping[str, Any], credentials: Credentials) -> Inbound:
-    if moved := id_of(message.get("migrate_to_chat_id")):
+    if moved := read_id(message.get("migrate_to_chat_id")):
         return InboundMove(event_key=key, to_chat=moved, **_common(message))
-    text = text_of(message.get("text")) or text_of(message.get("caption"))
-    answered = mapping_of(message.get("reply_to_message"))
-    is_answer = _is_bot(mapping_of(answered.get("from")), credentials)
+    text = read_text(message.get("text")) or read_text(message.get("caption"))
+    answered = read_mapping(message.get("reply_to_message"))
+    is_answer = _is_bot(read_mapping(answered.get("from")), credentials)
     # In a topic every message "answers" the one that made the topic.
-    reply_to = "" if "forum_topic_created" in answered else id_of(answered.get("message_id"))
+    reply_to = "" if "forum_topic_created" in answered else read_id(answered.get("message_id"))
     return InboundMessage(
         event_key=key,
         text=text,
         media=_media(message),
         reply_to=reply_to,
-        reply_to_text=(text_of(answered.get("text")) or text_of(answered.get("caption"))) if reply_to else "",
+        reply_to_text=(read_text(answered.get("text")) or read_text(answered.get("caption"))) if reply_to else "",
         is_addressed=is_answer or _names_bot(text, credentials.bot_name),
-        album=id_of(message.get("media_group_id")),
+        album=read_id(message.get("media_group_id")),
         **_common(message),
     )
 
 
 def _button(key: str, pressed: Mapping[str, Any]) -> tuple[Inbound, ...]:
-    message = mapping_of(pressed.get("message"))
+    message = read_mapping(pressed.get("message"))
     if not message:
         return ()
-    common = _common(message) | {"sender": _sender(mapping_of(pressed.get("from")))}
-    press = id_of(pressed.get("id"))
-    return (InboundButton(event_key=key, value=text_of(pressed.get("data")), press_id=press, **common),)
+    common = _common(message) | {"sender": _sender(read_mapping(pressed.get("from")))}
+    press = read_id(pressed.get("id"))
+    return (InboundButton(event_key=key, value=read_text(pressed.get("data")), press_id=press, **common),)
 
 
 def _common(message: Mapping[str, Any]) -> dict[str, Any]:
-    chat = mapping_of(message.get("chat"))
+    chat = read_mapping(message.get("chat"))
     is_topic = message.get("is_topic_message") is True
-    writer = mapping_of(message.get("from")) or mapping_of(message.get("sender_chat"))
+    writer = read_mapping(message.get("from")) or read_mapping(message.get("sender_chat"))
     return {
         "chat": InboundChat(
-            id=id_of(chat.get("id")),
-            kind=_KINDS.get(text_of(chat.get("type")), ChatKind.GROUP),
-            thread=id_of(message.get("message_thread_id")) if is_topic else "",
-            name=stripped_of(chat.get("title")) or _name(chat),
+            id=read_id(chat.get("id")),
+            kind=_KINDS.get(read_text(chat.get("type")), ChatKind.GROUP),
+            thread=read_id(message.get("message_thread_id")) if is_topic else "",
+            name=read_stripped_text(chat.get("title")) or _name(chat),
         ),
         "sender": _sender(writer),
-        "message_id": id_of(message.get("message_id")),
-        "sent_at": number_of(message.get("edit_date") or message.get("date")),
+        "message_id": read_id(message.get("message_id")),
+        "sent_at": read_number(message.get("edit_date") or message.get("date")),
     }
 
 
 def _sender(writer: Mapping[str, Any]) -> InboundSender:
     return InboundSender(
-        id=id_of(writer.get("id")),
-        alt_id=text_of(writer.get("username")),
-        name=_name(writer) or stripped_of(writer.get("title")) or text_of(writer.get("username")),
+        id=read_id(writer.get("id")),
+        alt_id=read_text(writer.get("username")),
+        name=_name(writer) or read_stripped_text(writer.get("title")) or read_text(writer.get("username")),
         # A channel or an anonymous administrator writes as a chat: the person is unknown.
         is_bot=writer.get("is_bot") is True,
     )
 
 
 def _name(who: Mapping[str, Any]) -> str:
-    return " ".join(filter(None, (stripped_of(who.get("first_name")), stripped_of(who.get("last_name")))))
+    return " ".join(filter(None, (read_stripped_text(who.get("first_name")), read_stripped_text(who.get("last_name")))))
 
 
 def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     found = []
-    if photos := [mapping_of(size) for size in list_of(message.get("photo"))]:
-        largest = max(photos, key=lambda size: number_of(size.get("file_size")) or 0.0)
+    if photos := [read_mapping(size) for size in read_list(message.get("photo"))]:
+        largest = max(photos, key=lambda size: read_number(size.get("file_size")) or 0.0)
         found.append(_file(MediaKind.IMAGE, largest, media_type="image/jpeg"))
     for name, kind in _FILES.items():
         # An animation comes as a document as well.
-        if (file := mapping_of(message.get(name))) and not (name == "document" and "animation" in message):
-            found.append(_file(kind, file, media_type=text_of(file.get("mime_type"))))
+        if (file := read_mapping(message.get(name))) and not (name == "document" and "animation" in message):
+            found.append(_file(kind, file, media_type=read_text(file.get("mime_type"))))
     return tuple(media for media in found if media.id)
 
 
 def _file(kind: MediaKind, file: Mapping[str, Any], *, media_type: str) -> MediaRef:
     return MediaRef(
         kind=kind,
-        id=id_of(file.get("file_id")),
-        name=text_of(file.get("file_name")),
+        id=read_id(file.get("file_id")),
+        name=read_text(file.get("file_name")),
         media_type=media_type,
-        size_bytes=size_of(file.get("file_size")),
+        size_bytes=read_size(file.get("file_size")),
     )
 
 
 def _is_bot(writer: Mapping[str, Any], credentials: Credentials) -> bool:
     """Whether a user is this bot: by its id, or by its name where the token is not known (at the API)."""
     name = credentials.bot_name.removeprefix("@").casefold()
-    is_named = bool(name) and text_of(writer.get("username")).casefold() == name
-    return is_named or (bool(credentials.bot_id) and id_of(writer.get("id")) == credentials.bot_id)
+    is_named = bool(name) and read_text(writer.get("username")).casefold() == name
+    return is_named or (bool(credentials.bot_id) and read_id(writer.get("id")) == credentials.bot_id)
 
 
 def _names_bot(text: str, bot_name: str) -> bool:
@@ -258,7 +265,7 @@ def _names_bot(text: str, bot_name: str) -> bool:
     return bool(name) and re.search(rf"@{re.escape(name)}\b", text, re.IGNORECASE) is not None
 
 
-def _failed(response: HttpResponse) -> DeliveryError:
+def _build_failure(response: HttpResponse) -> DeliveryError:
     outcome = classify(response)
     if isinstance(outcome, DeliveryError):
         return outcome
@@ -266,4 +273,6 @@ def _failed(response: HttpResponse) -> DeliveryError:
 
 
 def _method_url(method: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"bot{path_segment(credentials.token).replace('%3A', ':')}/{method}")
+    return join_service_url(
+        credentials.base_url, f"bot{encode_path_segment(credentials.token).replace('%3A', ':')}/{method}"
+    )

@@ -18,7 +18,7 @@ from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import USER_AGENT, failure, is_success, json_object
 from hermes_worker.channels.inbound.receiving import Forged, KeysExchange, WebhookRequest
 from hermes_worker.channels.signature import TOLERANCE_S
-from hermes_worker.core.json_values import list_of, mapping_of, text_of
+from hermes_worker.core.json_values import read_list, read_mapping, read_text
 from hermes_worker.net.http import HttpRequest
 
 _ALGORITHM = "RS256"
@@ -27,12 +27,12 @@ _KEYS_MAX = 100
 _KEY_ID_CHARS_MAX = 200
 
 
-def verified_claims(
+def verify_token(
     request: WebhookRequest, *, issuers: Collection[str], audience: str, at: datetime
 ) -> Mapping[str, Any]:
     """Verify the bearer token of a request and return its claims: it must be signed by a key of ``request.keys``, from
     one of ``issuers``, for ``audience``, and valid at ``at``, give or take five minutes. Raises ``Forged``."""
-    scheme, _, token = request.header("authorization").partition(" ")
+    scheme, _, token = request.require_header("authorization").partition(" ")
     if scheme.lower() != "bearer" or not token or len(token) > _TOKEN_CHARS_MAX:
         raise Forged("there is no bearer token")
     if not audience:
@@ -80,26 +80,26 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
             raise Forged(f"the token is not valid now, by its {name!r}")
 
 
-def keys_at(url: str) -> KeysExchange:
+def fetch_keys(url: str) -> KeysExchange:
     """Begin the exchange that fetches the keys of a key set (RFC 7517), by id."""
     response = yield _get(url)
     document = json_object(response)
-    if not is_success(response) or not list_of(document.get("keys")):
-        return _refused(response.status, url) if is_success(response) else failure(response, f"{url} has no keys")
-    keys = map(mapping_of, list_of(document.get("keys"))[:_KEYS_MAX])
-    return {name: key for key in keys if (name := text_of(key.get("kid"))) and len(name) <= _KEY_ID_CHARS_MAX}
+    if not is_success(response) or not read_list(document.get("keys")):
+        return _refuse(response.status, url) if is_success(response) else failure(response, f"{url} has no keys")
+    keys = map(read_mapping, read_list(document.get("keys"))[:_KEYS_MAX])
+    return {name: key for key in keys if (name := read_text(key.get("kid"))) and len(name) <= _KEY_ID_CHARS_MAX}
 
 
-def keys_named_by(url: str) -> KeysExchange:
+def fetch_issuer_keys(url: str) -> KeysExchange:
     """Begin the exchange that fetches the keys of an issuer whose metadata (OpenID Connect Discovery) is at ``url``.
     They are fetched from the same host only."""
     response = yield _get(url)
-    address = text_of(json_object(response).get("jwks_uri"))
+    address = read_text(json_object(response).get("jwks_uri"))
     if not is_success(response):
         return failure(response, f"{url} has no metadata")
     if urlsplit(address)[:2] != urlsplit(url)[:2]:
-        return _refused(response.status, url)
-    found = yield from keys_at(address)
+        return _refuse(response.status, url)
+    found = yield from fetch_keys(address)
     return found
 
 
@@ -107,5 +107,5 @@ def _get(url: str) -> HttpRequest:
     return HttpRequest(method="GET", url=url, headers={"User-Agent": USER_AGENT}, delivers=False)
 
 
-def _refused(status: int, url: str) -> DeliveryError:
+def _refuse(status: int, url: str) -> DeliveryError:
     return DeliveryError(kind=SendErrorKind.REFUSED, message=f"{url} names no keys that can be used ({status})")

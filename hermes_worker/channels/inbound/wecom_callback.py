@@ -19,7 +19,7 @@ from xml.parsers import expat
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
-from hermes_worker.channels.inbound.proofs import check_fresh, check_same, event_key, secret_bytes
+from hermes_worker.channels.inbound.proofs import check_fresh, check_same, encode_secret, make_event_key
 from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.media_kinds import MediaKind
@@ -50,14 +50,14 @@ class Credentials:
 def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> tuple[Inbound, ...]:
     """Verify and read a message that WeCom signed and encrypted for the company's app; a GET asks whether the address
     is ours."""
-    content = _opened(request, credentials, at)
+    content = _verify_and_decrypt(request, credentials, at)
     return () if request.method == "GET" else read(_fields_of(content), credentials)
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
     """Answer a GET with what it brought, decrypted; a message with an empty body, since answers are sent by
     themselves."""
-    content = _opened(request, credentials, at) if request.method == "GET" else b""
+    content = _verify_and_decrypt(request, credentials, at) if request.method == "GET" else b""
     return WebhookAnswer(body=content, media_type="text/plain")
 
 
@@ -71,7 +71,7 @@ def read(message: Mapping[str, str], credentials: Credentials) -> tuple[Inbound,
     media = (MediaRef(kind=_FILES[kind], id=file, name=message.get("FileName", "")),) if file and kind in _FILES else ()
     return (
         InboundMessage(
-            event_key=event_key(number),
+            event_key=make_event_key(number),
             chat=InboundChat(id=writer, kind=ChatKind.DIRECT),
             sender=InboundSender(id=writer),
             message_id=number,
@@ -82,18 +82,18 @@ def read(message: Mapping[str, str], credentials: Credentials) -> tuple[Inbound,
     )
 
 
-def _opened(request: WebhookRequest, credentials: Credentials, at: datetime) -> bytes:
+def _verify_and_decrypt(request: WebhookRequest, credentials: Credentials, at: datetime) -> bytes:
     """Verify a request and decrypt its message. Raises ``Forged``, ``UnreadableInbound``."""
-    token = secret_bytes(credentials.token, "WECOM_CALLBACK_TOKEN").decode()
-    given, stamp, nonce = (_queried(request, name) for name in ("msg_signature", "timestamp", "nonce"))
+    token = encode_secret(credentials.token, "WECOM_CALLBACK_TOKEN").decode()
+    given, stamp, nonce = (_read_parameter(request, name) for name in ("msg_signature", "timestamp", "nonce"))
     check_fresh(stamp, at)
-    sealed = _queried(request, "echostr") if request.method == "GET" else _sealed_in(request.body)
+    sealed = _read_parameter(request, "echostr") if request.method == "GET" else _find_sealed(request.body)
     signed = "".join(sorted((token, stamp, nonce, sealed)))
     check_same(given, hashlib.sha1(signed.encode("utf-8", "replace")).hexdigest())
-    return _decrypted(sealed, credentials)
+    return _decrypt(sealed, credentials)
 
 
-def _sealed_in(body: bytes) -> str:
+def _find_sealed(body: bytes) -> str:
     """Find the encrypted message, without parsing the XML around it. Raises ``Forged``."""
     found = _ENCRYPTED.findall(body)
     if len(found) != 1:
@@ -102,7 +102,7 @@ def _sealed_in(body: bytes) -> str:
     return sealed.decode("ascii")
 
 
-def _decrypted(sealed: str, credentials: Credentials) -> bytes:
+def _decrypt(sealed: str, credentials: Credentials) -> bytes:
     """Decrypt a message: AES-256-CBC over 16 random bytes, the length, the message and the company's id, padded to 32
     bytes. Raises ``Forged`` for a message to another company, and ``UnreadableInbound``."""
     try:
@@ -119,7 +119,7 @@ def _decrypted(sealed: str, credentials: Credentials) -> bytes:
     return plain[begin:end]
 
 
-def _queried(request: WebhookRequest, name: str) -> str:
+def _read_parameter(request: WebhookRequest, name: str) -> str:
     """Read the single value of a parameter of the query. Raises ``Forged``."""
     try:
         values = parse_qs(urlsplit(request.url).query, keep_blank_values=True, max_num_fields=20).get(name, [])

@@ -28,8 +28,8 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
     a setting that cannot be used."""
     if not credentials.answer_url.startswith(("https://", "http://")):
         raise Unsendable("CHAT_WEBHOOK_ANSWER_URL is an address that begins with https://")
-    payload = {**webhook.payload_of(part), "event": "answer", "chat": target.chat}
-    return webhook.signed(payload, part, credentials.answer_url, credentials.answer_secret, at)
+    payload = {**webhook.build_payload(part), "event": "answer", "chat": target.chat}
+    return webhook.build_signed_request(payload, part, credentials.answer_url, credentials.answer_secret, at)
 
 
 def send(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Exchange:

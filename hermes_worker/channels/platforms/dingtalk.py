@@ -18,19 +18,19 @@ from hermes_worker.channels.exchange import (
     Part,
     Receipt,
     Unsendable,
+    build_failure_of_code,
     failure,
-    failure_of_code,
-    header_value,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    preparing,
-    service_url,
+    mark_as_preparing,
+    require_header_value,
 )
-from hermes_worker.channels.file_addresses import Downloading, file_at
+from hermes_worker.channels.file_addresses import Downloading, build_source
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of
+from hermes_worker.core.json_values import read_id
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
@@ -71,7 +71,7 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
     payload: dict[str, object] = {"msgtype": "markdown", "markdown": {"title": title, "text": part.text}}
     if part.is_plain:
         payload = {"msgtype": "text", "text": {"content": part.text}}
-    return json_request("POST", _signed_url(credentials, at), payload)
+    return json_request("POST", _sign_url(credentials, at), payload)
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -79,14 +79,14 @@ def classify(response: HttpResponse) -> Outcome:
     code = answer.get("errcode")
     if is_success(response) and code == 0:
         return Receipt()
-    return failure_of_code(response, code, id_of(answer.get("errmsg")), _KINDS)
+    return build_failure_of_code(response, code, read_id(answer.get("errmsg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Exchange:
     return classify((yield build(part, target, credentials, at=at)))
 
 
-def _signed_url(credentials: Credentials, at: datetime) -> str:
+def _sign_url(credentials: Credentials, at: datetime) -> str:
     try:
         url = parse_http_url(credentials.webhook_url, UrlPolicy(allows_private=True)).url
     except UnsafeUrl as error:
@@ -105,18 +105,18 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     if not credentials.app_key or not credentials.app_secret:
         raise Unsendable("DingTalk gives files for DINGTALK_APP_KEY and DINGTALK_APP_SECRET; set them.")
     identity = {"appKey": credentials.app_key, "appSecret": credentials.app_secret}
-    url = service_url(credentials.api_url, "v1.0/oauth2/accessToken")
-    granted = yield preparing(json_request("POST", url, identity))
-    token = id_of(json_object(granted).get("accessToken"))
+    url = join_service_url(credentials.api_url, "v1.0/oauth2/accessToken")
+    granted = yield mark_as_preparing(json_request("POST", url, identity))
+    token = read_id(json_object(granted).get("accessToken"))
     if not token:
-        return failure(granted, id_of(json_object(granted).get("message")) or "no token was granted")
+        return failure(granted, read_id(json_object(granted).get("message")) or "no token was granted")
     asked = {"downloadCode": media.id, "robotCode": credentials.app_key}
-    headers = {"x-acs-dingtalk-access-token": header_value(token)}
-    url = service_url(credentials.api_url, "v1.0/robot/messageFiles/download")
-    found = yield preparing(json_request("POST", url, asked, headers=headers))
-    place = id_of(json_object(found).get("downloadUrl"))
+    headers = {"x-acs-dingtalk-access-token": require_header_value(token)}
+    url = join_service_url(credentials.api_url, "v1.0/robot/messageFiles/download")
+    found = yield mark_as_preparing(json_request("POST", url, asked, headers=headers))
+    place = read_id(json_object(found).get("downloadUrl"))
     if not place:
-        return failure(found, id_of(json_object(found).get("message")) or "the file has no address")
+        return failure(found, read_id(json_object(found).get("message")) or "the file has no address")
     if urlsplit(place).hostname != urlsplit(credentials.api_url).hostname:
         place = re.sub(r"\Ahttp:", "https:", place)  # so it is written in the documentation
-    return file_at(place, own=credentials.api_url, hosts=_FILES)
+    return build_source(place, own=credentials.api_url, hosts=_FILES)

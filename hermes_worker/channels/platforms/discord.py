@@ -11,21 +11,21 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
+    build_multipart_request,
+    encode_path_segment,
     failure,
-    header_value,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    key_token,
-    multipart_request,
-    path_segment,
-    service_url,
+    require_header_value,
+    shorten_key,
 )
-from hermes_worker.channels.file_addresses import Downloading, file_at
+from hermes_worker.channels.file_addresses import Downloading, build_source
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, number_of
+from hermes_worker.core.json_values import read_id, read_number
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 NONCE_CHARS_MAX = 25
@@ -62,25 +62,25 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request for a part. Raises ``Unsendable`` for a setting that cannot be used."""
-    channel = path_segment(target.thread or target.chat)
-    url = service_url(credentials.base_url, f"channels/{channel}/messages")
-    payload = _message(part) | {"nonce": key_token(part.idempotency_key, NONCE_CHARS_MAX), "enforce_nonce": True}
+    channel = encode_path_segment(target.thread or target.chat)
+    url = join_service_url(credentials.base_url, f"channels/{channel}/messages")
+    payload = _message(part) | {"nonce": shorten_key(part.idempotency_key, NONCE_CHARS_MAX), "enforce_nonce": True}
     if part.reply_to.isascii() and part.reply_to.isdigit():
         payload["message_reference"] = {"message_id": part.reply_to, "fail_if_not_exists": False}
     if part.attachment is None:
-        return json_request("POST", url, payload, headers=api_headers(credentials.token))
+        return json_request("POST", url, payload, headers=build_headers(credentials.token))
     form = {"payload_json": json.dumps(payload, ensure_ascii=False)}
-    return multipart_request(url, form, "files[0]", part.attachment, headers=api_headers(credentials.token))
+    return build_multipart_request(url, form, "files[0]", part.attachment, headers=build_headers(credentials.token))
 
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("id")) or None)
+        return Receipt(message_id=read_id(answer.get("id")) or None)
     code = answer.get("code")
     kind = _KIND_OF_CODE.get(code) if isinstance(code, int) else None
     return failure(
-        response, id_of(answer.get("message")), kind=kind, retry_after_s=number_of(answer.get("retry_after"))
+        response, read_id(answer.get("message")), kind=kind, retry_after_s=read_number(answer.get("retry_after"))
     )
 
 
@@ -97,36 +97,38 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
     """Edit Message: https://discord.com/developers/docs/resources/message."""
     url = _message_url(message_id, target, credentials)
     bare = {"components": [], **_message(part)}
-    return classify((yield json_request("PATCH", url, bare, headers=api_headers(credentials.token))))
+    return classify((yield json_request("PATCH", url, bare, headers=build_headers(credentials.token))))
 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Delete a message. One that is gone already (10008) counts as deleted."""
     url = _message_url(message_id, target, credentials)
-    response = yield HttpRequest(method="DELETE", url=url, headers=api_headers(credentials.token))
+    response = yield HttpRequest(method="DELETE", url=url, headers=build_headers(credentials.token))
     is_gone = json_object(response).get("code") == _UNKNOWN_MESSAGE
     return Receipt(message_id=message_id) if is_gone else classify(response)
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
     """Trigger Typing Indicator: it is shown for ten seconds, or until a message comes."""
-    channel = path_segment(target.thread or target.chat)
-    url = service_url(credentials.base_url, f"channels/{channel}/typing")
-    return classify((yield HttpRequest(method="POST", url=url, headers=api_headers(credentials.token))))
+    channel = encode_path_segment(target.thread or target.chat)
+    url = join_service_url(credentials.base_url, f"channels/{channel}/typing")
+    return classify((yield HttpRequest(method="POST", url=url, headers=build_headers(credentials.token))))
 
 
 def _message_url(message_id: str, target: Target, credentials: Credentials) -> str:
-    channel = path_segment(target.thread or target.chat)
-    return service_url(credentials.base_url, f"channels/{channel}/messages/{path_segment(message_id)}")
+    channel = encode_path_segment(target.thread or target.chat)
+    return join_service_url(credentials.base_url, f"channels/{channel}/messages/{encode_path_segment(message_id)}")
 
 
 def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
-    url = service_url(credentials.base_url, f"channels/{path_segment(target.chat)}/threads")
+    url = join_service_url(credentials.base_url, f"channels/{encode_path_segment(target.chat)}/threads")
     name = " ".join((part.title or part.text).split())[:THREAD_NAME_CHARS_MAX] or "Hermes"
     # A new thread has no nonce: only words can tell that it is the second.
     if part.may_be_duplicate:
         part = replace(part, text=f"{DUPLICATE_REMARK}\n\n{part.text}")
-    return json_request("POST", url, {"name": name, "message": _message(part)}, headers=api_headers(credentials.token))
+    return json_request(
+        "POST", url, {"name": name, "message": _message(part)}, headers=build_headers(credentials.token)
+    )
 
 
 def _message(part: Part) -> dict[str, object]:
@@ -134,19 +136,19 @@ def _message(part: Part) -> dict[str, object]:
     message: dict[str, object] = {"content": part.text, "allowed_mentions": {"parse": []}}
     buttons = [
         {"type": _BUTTON, "style": _SECONDARY, "label": button.label, "custom_id": button.value}
-        for button in fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_ROWS_MAX * _ROW_BUTTONS_MAX)
+        for button in fit_buttons(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_ROWS_MAX * _ROW_BUTTONS_MAX)
     ]
     rows = [buttons[start : start + _ROW_BUTTONS_MAX] for start in range(0, len(buttons), _ROW_BUTTONS_MAX)]
     return message | ({"components": [{"type": _ACTION_ROW, "components": row} for row in rows]} if rows else {})
 
 
-def api_headers(token: str) -> dict[str, str]:
+def build_headers(token: str) -> dict[str, str]:
     """Build the headers of every request. Raises ``Unsendable``."""
-    return {"Authorization": f"Bot {header_value(token)}", "User-Agent": _USER_AGENT}
+    return {"Authorization": f"Bot {require_header_value(token)}", "User-Agent": _USER_AGENT}
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download an attachment at its signed address of Discord's CDN, which is valid for a day ("Signed Attachment CDN
     URLs")."""
     yield from ()
-    return file_at(media.id, own="", hosts=_CDN)
+    return build_source(media.id, own="", hosts=_CDN)

@@ -13,10 +13,10 @@ from email.policy import SMTP
 from email.utils import format_datetime
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Part, Unsendable, key_token, one_line
+from hermes_worker.channels.exchange import Part, Unsendable, flatten_text, shorten_key
 from hermes_worker.channels.markup import matrix_html
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.media_kinds import type_of_name
+from hermes_worker.core.media_kinds import guess_type_of_name
 
 DEFAULT_SUBJECT = "Hermes Agent"
 SUBJECT_CHARS_MAX = 200
@@ -57,15 +57,15 @@ THREAD_CHARS_MAX = 1_000
 """Longest token of a thread in a target."""
 
 
-def thread_token(thread: MailThread) -> str:
+def write_thread_token(thread: MailThread) -> str:
     """Write a thread as a target names it; empty for one that is too long."""
     said = "\n".join((thread.root, thread.answers, thread.subject[:SUBJECT_CHARS_MAX]))
     token = base64.urlsafe_b64encode(said.encode("utf-8", "replace")).decode().rstrip("=")
     return token if len(token) <= THREAD_CHARS_MAX else ""
 
 
-def thread_of(token: str) -> MailThread | None:
-    """Read a thread from its ``thread_token``; ``None`` for anything else."""
+def read_thread_token(token: str) -> MailThread | None:
+    """Read a thread from its ``write_thread_token``; ``None`` for anything else."""
     try:
         said = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     except (binascii.Error, ValueError):
@@ -74,7 +74,7 @@ def thread_of(token: str) -> MailThread | None:
     answers, _, subject = rest.partition("\n")
     if not (_MESSAGE_ID.fullmatch(root) and _MESSAGE_ID.fullmatch(answers)):
         return None
-    return MailThread(root=root, answers=answers, subject=one_line(subject)[:SUBJECT_CHARS_MAX])
+    return MailThread(root=root, answers=answers, subject=flatten_text(subject)[:SUBJECT_CHARS_MAX])
 
 
 def is_own_id(message_id: str, domain: str) -> bool:
@@ -95,13 +95,13 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
     """Build the mail for a part. Raises ``Unsendable`` for a malformed address."""
     sender, recipient = _address(credentials.sender), _address(target.chat)
     message = EmailMessage(policy=SMTP)
-    message["From"] = Address(display_name=one_line(credentials.sender_name), addr_spec=sender)
+    message["From"] = Address(display_name=flatten_text(credentials.sender_name), addr_spec=sender)
     message["To"] = Address(addr_spec=recipient)
-    thread = thread_of(target.thread) if target.thread else None
+    thread = read_thread_token(target.thread) if target.thread else None
     title = f"Re: {thread.subject}" if thread is not None and thread.subject else part.title
-    message["Subject"] = one_line(title)[:SUBJECT_CHARS_MAX] or DEFAULT_SUBJECT
+    message["Subject"] = flatten_text(title)[:SUBJECT_CHARS_MAX] or DEFAULT_SUBJECT
     message["Date"] = format_datetime(at)
-    message["Message-ID"] = f"<{_OWN}{key_token(part.idempotency_key, 40)}@{sender.rpartition('@')[2]}>"
+    message["Message-ID"] = f"<{_OWN}{shorten_key(part.idempotency_key, 40)}@{sender.rpartition('@')[2]}>"
     if thread is not None:
         message["In-Reply-To"] = thread.answers
         message["References"] = " ".join(dict.fromkeys((thread.root, thread.answers)))
@@ -114,8 +114,8 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
             f"<html><body>{matrix_html(text)}</body></html>", subtype="html", cte="quoted-printable"
         )
     if part.attachment is not None:
-        main, _, sub = type_of_name(part.attachment.name).partition("/")
-        name = one_line(part.attachment.name)
+        main, _, sub = guess_type_of_name(part.attachment.name).partition("/")
+        name = flatten_text(part.attachment.name)
         message.add_attachment(part.attachment.content, maintype=main, subtype=sub, filename=name)
     return Mail(sender=sender, recipient=recipient, content=message.as_bytes())
 
@@ -126,14 +126,16 @@ def classify_reply(code: int, text: str, *, command: str) -> DeliveryError:
     enhanced = re.match(r"\s*([245])\.(\d{1,3})\.(\d{1,3})\b", text)
     subject, detail = (enhanced[2], enhanced[3]) if enhanced else ("", "")
     return DeliveryError(
-        kind=_kind(code, command, subject, detail), message=f"SMTP {code} to {command}: {one_line(text)}", status=code
+        kind=_kind(code, command, subject, detail),
+        message=f"SMTP {code} to {command}: {flatten_text(text)}",
+        status=code,
     )
 
 
-def classify_lost(reason: str, *, was_data_sent: bool) -> DeliveryError:
+def classify_lost_connection(reason: str, *, was_data_sent: bool) -> DeliveryError:
     """Judge a connection that ended without an answer. Once the content is out the server may have taken the mail."""
     kind = SendErrorKind.AMBIGUOUS if was_data_sent else SendErrorKind.TRANSIENT
-    return DeliveryError(kind=kind, message=one_line(reason))
+    return DeliveryError(kind=kind, message=flatten_text(reason))
 
 
 def _kind(code: int, command: str, subject: str, detail: str) -> SendErrorKind:

@@ -13,23 +13,23 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    bearer,
+    build_bearer_header,
+    build_failure_of_code,
+    build_multipart_request,
+    encode_path_segment,
     failure,
-    failure_of_code,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    key_token,
-    multipart_request,
-    path_segment,
-    preparing,
-    service_url,
+    mark_as_preparing,
+    shorten_key,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import ChatButton, fitting
+from hermes_worker.core.chat_buttons import ChatButton, fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, mapping_of
+from hermes_worker.core.json_values import read_id, read_mapping
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -79,7 +79,7 @@ def build(part: Part, target: Target, credentials: Credentials, *, token: str) -
 
 
 def _content(part: Part) -> tuple[str, Mapping[str, object]]:
-    buttons = fitting(part.buttons, chars_max=60, count_max=20)
+    buttons = fit_buttons(part.buttons, chars_max=60, count_max=20)
     if not buttons:
         return "text", {"text": part.text}
     return "interactive", _card(part.text, {"tag": "action", "actions": [_button(one) for one in buttons]})
@@ -99,8 +99,8 @@ def _button(button: ChatButton) -> Mapping[str, object]:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("code") == 0:
-        return Receipt(message_id=id_of(mapping_of(answer.get("data")).get("message_id")) or None)
-    return failure_of_code(response, answer.get("code"), id_of(answer.get("msg")), _KINDS)
+        return Receipt(message_id=read_id(read_mapping(answer.get("data")).get("message_id")) or None)
+    return build_failure_of_code(response, answer.get("code"), read_id(answer.get("msg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -128,15 +128,17 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
     if isinstance(token, DeliveryError):
         return token
     bare = {"content": json.dumps(_card(part.text), ensure_ascii=False)}
-    url = _url(f"im/v1/messages/{path_segment(message_id)}", credentials)
-    outcome = classify((yield json_request("PATCH", url, bare, headers=bearer(token))))
+    url = _url(f"im/v1/messages/{encode_path_segment(message_id)}", credentials)
+    outcome = classify((yield json_request("PATCH", url, bare, headers=build_bearer_header(token))))
     return outcome if isinstance(outcome, DeliveryError) else Receipt(message_id=message_id)
 
 
 def _token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
     identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
-    granted = yield preparing(json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity))
-    return id_of(json_object(granted).get("tenant_access_token")) or _denied(granted)
+    granted = yield mark_as_preparing(
+        json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity)
+    )
+    return read_id(json_object(granted).get("tenant_access_token")) or _build_auth_failure(granted)
 
 
 def _upload(
@@ -146,8 +148,10 @@ def _upload(
     fields = {"image_type": "message"} if is_image else {"file_type": "stream", "file_name": attachment.name}
     kind, name = ("image", "image_key") if is_image else ("file", "file_key")
     url = _url("im/v1/images" if is_image else "im/v1/files", credentials)
-    response = yield preparing(multipart_request(url, fields, kind, attachment, headers=bearer(token)))
-    key = id_of(mapping_of(json_object(response).get("data")).get(name))
+    response = yield mark_as_preparing(
+        build_multipart_request(url, fields, kind, attachment, headers=build_bearer_header(token))
+    )
+    key = read_id(read_mapping(json_object(response).get("data")).get(name))
     return (kind, {name: key}) if key else response
 
 
@@ -157,36 +161,39 @@ def _build_message(
     payload: dict[str, object] = {
         "msg_type": kind,
         "content": json.dumps(content, ensure_ascii=False),
-        "uuid": key_token(part.idempotency_key, UUID_CHARS_MAX),
+        "uuid": shorten_key(part.idempotency_key, UUID_CHARS_MAX),
     }
     if target.thread is None and part.reply_to:
-        path = f"im/v1/messages/{path_segment(part.reply_to)}/reply"
+        path = f"im/v1/messages/{encode_path_segment(part.reply_to)}/reply"
     elif target.thread is not None:
-        path = f"im/v1/messages/{path_segment(target.thread)}/reply"
+        path = f"im/v1/messages/{encode_path_segment(target.thread)}/reply"
         payload["reply_in_thread"] = True
     else:
         id_type = _ID_TYPES.get(target.chat.partition("_")[0], "chat_id")
         path = f"im/v1/messages?receive_id_type={id_type}"
         payload["receive_id"] = target.chat
-    return json_request("POST", _url(path, credentials), payload, headers=bearer(token))
+    return json_request("POST", _url(path, credentials), payload, headers=build_bearer_header(token))
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download a file by its message, kind and key ("Obtain resource files in messages", im-v1/message-resource)."""
     message, _, rest = media.id.partition(":")
     kind, _, key = rest.partition(":")
-    path = f"im/v1/messages/{path_segment(message)}/resources/{path_segment(key)}?type={path_segment(kind)}"
+    path = (
+        f"im/v1/messages/{encode_path_segment(message)}/resources/{encode_path_segment(key)}"
+        f"?type={encode_path_segment(kind)}"
+    )
     url = _url(path, credentials)
     token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
-    return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(token), delivers=False))
+    return FileSource(request=HttpRequest(method="GET", url=url, headers=build_bearer_header(token), delivers=False))
 
 
-def _denied(response: HttpResponse) -> DeliveryError:
-    said = id_of(json_object(response).get("msg")) or "no token was granted"
+def _build_auth_failure(response: HttpResponse) -> DeliveryError:
+    said = read_id(json_object(response).get("msg")) or "no token was granted"
     return failure(response, said, kind=SendErrorKind.AUTH if is_success(response) else None)
 
 
 def _url(path: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"open-apis/{path}")
+    return join_service_url(credentials.base_url, f"open-apis/{path}")

@@ -11,15 +11,15 @@ from hermes_worker.channels.exchange import (
     Part,
     Receipt,
     Unsendable,
-    bearer,
+    build_bearer_header,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    service_url,
 )
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.json_values import id_of
+from hermes_worker.core.json_values import read_id
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 
@@ -36,16 +36,16 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     repository, _, number = target.chat.partition("#")
     if not number:
         raise Unsendable(f"{target.shown!r} names no issue; write github_comment:OWNER/REPOSITORY#NUMBER.")
-    headers = {**bearer(credentials.token), "Accept": "application/vnd.github+json"}
-    url = service_url(credentials.base_url, f"repos/{repository}/issues/{number}/comments")
+    headers = {**build_bearer_header(credentials.token), "Accept": "application/vnd.github+json"}
+    url = join_service_url(credentials.base_url, f"repos/{repository}/issues/{number}/comments")
     return json_request("POST", url, {"body": part.text}, headers=headers)
 
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
-    message = id_of(answer.get("message"))
+    message = read_id(answer.get("message"))
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("html_url")) or id_of(answer.get("id")) or None)
+        return Receipt(message_id=read_id(answer.get("html_url")) or read_id(answer.get("id")) or None)
     kind = None
     if response.status == 403 and "rate limit" in message.lower():
         kind = SendErrorKind.RATE_LIMITED  # GitHub's second limit, on what creates content, is a 403

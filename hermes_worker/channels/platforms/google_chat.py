@@ -14,20 +14,20 @@ from hermes_worker.channels.exchange import (
     Part,
     Receipt,
     Unsendable,
-    bearer,
+    build_bearer_header,
+    encode_path_segment,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    key_token,
-    path_segment,
-    service_url,
+    shorten_key,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, mapping_of
+from hermes_worker.core.json_values import read_id, read_mapping
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _SPACE = re.compile(r"spaces/[A-Za-z0-9_-]{1,128}")
@@ -57,7 +57,7 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request. Files are left out: uploading needs the token of a person. Raises ``Unsendable``."""
-    query = {"requestId": key_token(part.idempotency_key, 40)}
+    query = {"requestId": shorten_key(part.idempotency_key, 40)}
     payload: dict[str, object] = {"text": part.text}
     if cards := _cards(part):
         payload["cardsV2"] = cards
@@ -66,14 +66,14 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
         payload["thread"] = {"name": f"{target.chat}/{target.thread}"}
     if credentials.webhook_url:
         parts = urlsplit(credentials.webhook_url)
-        base = service_url(f"{parts.scheme}://{parts.netloc}", parts.path)
+        base = join_service_url(f"{parts.scheme}://{parts.netloc}", parts.path)
         return json_request("POST", f"{base}?{parts.query}&{urlencode(query)}", payload)
     if not credentials.access_token:
         raise Unsendable("Google Chat needs an access token or the webhook of a space; none is set.")
     if not _SPACE.fullmatch(target.chat):
         raise Unsendable(f"A space of Google Chat is written 'spaces/<id>', not {target.chat[:40]!r}.")
-    url = service_url(credentials.base_url, f"v1/{target.chat}/messages?{urlencode(query)}")
-    return json_request("POST", url, payload, headers=bearer(credentials.access_token))
+    url = join_service_url(credentials.base_url, f"v1/{target.chat}/messages?{urlencode(query)}")
+    return json_request("POST", url, payload, headers=build_bearer_header(credentials.access_token))
 
 
 def _cards(part: Part) -> list[dict[str, object]]:
@@ -83,7 +83,7 @@ def _cards(part: Part) -> list[dict[str, object]]:
             "text": one.label,
             "onClick": {"action": {"function": ANSWER, "parameters": [{"key": ANSWER, "value": one.value}]}},
         }
-        for one in fitting(part.buttons, chars_max=60, count_max=20)
+        for one in fit_buttons(part.buttons, chars_max=60, count_max=20)
     ]
     card = {"sections": [{"widgets": [{"buttonList": {"buttons": buttons}}]}]}
     return [{"cardId": ANSWER, "card": card}] if buttons else []
@@ -92,9 +92,9 @@ def _cards(part: Part) -> list[dict[str, object]]:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("name")) or None)
-    error = mapping_of(answer.get("error"))
-    return failure(response, id_of(error.get("message")), kind=_KINDS.get(id_of(error.get("status"))))
+        return Receipt(message_id=read_id(answer.get("name")) or None)
+    error = read_mapping(answer.get("error"))
+    return failure(response, read_id(error.get("message")), kind=_KINDS.get(read_id(error.get("status"))))
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -106,9 +106,9 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     yield from ()
     if not credentials.access_token:
         raise Unsendable("Google Chat gives files for an access token; none is set.")
-    name = "/".join(path_segment(step) for step in media.id.split("/"))
-    url = service_url(credentials.base_url, f"v1/media/{name}?alt=media")
-    headers = bearer(credentials.access_token)
+    name = "/".join(encode_path_segment(step) for step in media.id.split("/"))
+    url = join_service_url(credentials.base_url, f"v1/media/{name}?alt=media")
+    headers = build_bearer_header(credentials.access_token)
     return FileSource(request=HttpRequest(method="GET", url=url, headers=headers, delivers=False))
 
 
@@ -116,6 +116,6 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
     """Edit a message with ``spaces.messages.patch``: only with the app's token, and only messages of the app."""
     if not credentials.access_token or not _MESSAGE.fullmatch(message_id):
         raise Unsendable("A message of Google Chat is changed with GOOGLE_CHAT_ACCESS_TOKEN, by its name.")
-    url = service_url(credentials.base_url, f"v1/{message_id}?updateMask=text,cardsV2")
+    url = join_service_url(credentials.base_url, f"v1/{message_id}?updateMask=text,cardsV2")
     bare: dict[str, object] = {"text": part.text, "cardsV2": []}
-    return classify((yield json_request("PATCH", url, bare, headers=bearer(credentials.access_token))))
+    return classify((yield json_request("PATCH", url, bare, headers=build_bearer_header(credentials.access_token))))

@@ -11,20 +11,20 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    bearer,
+    build_bearer_header,
+    encode_path_segment,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    key_token,
-    path_segment,
-    service_url,
+    shorten_key,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, list_of, mapping_of
+from hermes_worker.core.json_values import read_id, read_list, read_mapping
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _QUICK_REPLIES_MAX, _LABEL_CHARS_MAX = 13, 20
@@ -47,18 +47,18 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     if replies := _quick_replies(part):
         message["quickReply"] = {"items": replies}
     payload = {"to": target.chat, "messages": [message]}
-    key = str(uuid.UUID(hex=key_token(part.idempotency_key, 32)))
-    headers = bearer(credentials.token) | {"X-Line-Retry-Key": key}
-    return json_request("POST", service_url(credentials.base_url, "v2/bot/message/push"), payload, headers=headers)
+    key = str(uuid.UUID(hex=shorten_key(part.idempotency_key, 32)))
+    headers = build_bearer_header(credentials.token) | {"X-Line-Retry-Key": key}
+    return json_request("POST", join_service_url(credentials.base_url, "v2/bot/message/push"), payload, headers=headers)
 
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
-    sent = list_of(answer.get("sentMessages"))
+    sent = read_list(answer.get("sentMessages"))
     was_accepted_before = response.status == 409 and "x-line-accepted-request-id" in response.headers
     if is_success(response) or was_accepted_before:
-        return Receipt(message_id=id_of(mapping_of(sent[0]).get("id")) or None if sent else None)
-    said = id_of(answer.get("message"))
+        return Receipt(message_id=read_id(read_mapping(sent[0]).get("id")) or None if sent else None)
+    said = read_id(answer.get("message"))
     # A person who blocked the account, or an id that never was one: LINE says no more than this.
     kind = SendErrorKind.NOT_FOUND if response.status == 400 and "'to'" in said else None
     return failure(response, said, kind=kind)
@@ -72,7 +72,7 @@ def _quick_replies(part: Part) -> list[dict[str, object]]:
             "type": "action",
             "action": {"type": "postback", "label": one.label, "data": one.value, "displayText": one.label},
         }
-        for one in fitting(part.buttons, chars_max=_LABEL_CHARS_MAX, count_max=_QUICK_REPLIES_MAX)
+        for one in fit_buttons(part.buttons, chars_max=_LABEL_CHARS_MAX, count_max=_QUICK_REPLIES_MAX)
     ]
 
 
@@ -88,5 +88,7 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download the content of a message ("Get content"). LINE answers 202 while it still prepares a video or a
     sound."""
     yield from ()
-    url = service_url(credentials.data_url, f"v2/bot/message/{path_segment(media.id)}/content")
-    return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(credentials.token), delivers=False))
+    url = join_service_url(credentials.data_url, f"v2/bot/message/{encode_path_segment(media.id)}/content")
+    return FileSource(
+        request=HttpRequest(method="GET", url=url, headers=build_bearer_header(credentials.token), delivers=False)
+    )

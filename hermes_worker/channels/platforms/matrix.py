@@ -16,22 +16,22 @@ from hermes_worker.channels.exchange import (
     Part,
     Receipt,
     Unsendable,
-    bearer,
+    build_bearer_header,
+    encode_path_segment,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    key_token,
-    path_segment,
-    preparing,
-    service_url,
+    mark_as_preparing,
+    shorten_key,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.markup import matrix_html
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, list_of, number_of
-from hermes_worker.core.media_kinds import MediaKind, type_of_name
+from hermes_worker.core.json_values import read_id, read_list, read_number
+from hermes_worker.core.media_kinds import MediaKind, guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 FORMATTED_BYTES_MAX = 40_000
@@ -80,12 +80,12 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("event_id")) or None)
-    code = id_of(answer.get("errcode"))
-    wait_ms = number_of(answer.get("retry_after_ms"))
+        return Receipt(message_id=read_id(answer.get("event_id")) or None)
+    code = read_id(answer.get("errcode"))
+    wait_ms = read_number(answer.get("retry_after_ms"))
     return failure(
         response,
-        " ".join(word for word in (code, id_of(answer.get("error"))) if word),
+        " ".join(word for word in (code, read_id(answer.get("error"))) if word),
         kind=_KINDS.get(code),
         retry_after_s=None if wait_ms is None else wait_ms / 1000,
     )
@@ -101,7 +101,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
     uploaded = yield _build_upload(part.attachment, credentials)
-    address = id_of(json_object(uploaded).get("content_uri"))
+    address = read_id(json_object(uploaded).get("content_uri"))
     if not address:
         return classify(uploaded) if not is_success(uploaded) else failure(uploaded, "the upload has no address")
     content: dict[str, object] = {
@@ -109,7 +109,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
         "body": part.text or part.attachment.name,
         "filename": part.attachment.name,
         "url": address,
-        "info": {"mimetype": type_of_name(part.attachment.name), "size": len(part.attachment.content)},
+        "info": {"mimetype": guess_type_of_name(part.attachment.name), "size": len(part.attachment.content)},
     }
     return classify((yield _build_event(content, part, target, credentials)))
 
@@ -124,17 +124,17 @@ def _build_event(content: dict[str, object], part: Part, target: Target, credent
         }
     elif part.reply_to:
         content["m.relates_to"] = {"m.in_reply_to": {"event_id": part.reply_to}}
-    room, transaction = path_segment(target.chat), key_token(part.idempotency_key, 40)
+    room, transaction = encode_path_segment(target.chat), shorten_key(part.idempotency_key, 40)
     return _request("PUT", f"v3/rooms/{room}/send/m.room.message/{transaction}", content, credentials)
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
     """Send ``m.typing`` for the account, whose id is asked of the server first."""
-    me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
-    own_id = id_of(json_object(me).get("user_id"))
+    me = yield mark_as_preparing(_request("GET", "v3/account/whoami", None, credentials))
+    own_id = read_id(json_object(me).get("user_id"))
     if not own_id:
         return classify(me) if not is_success(me) else failure(me, "the server does not say who we are")
-    path = f"v3/rooms/{path_segment(target.chat)}/typing/{path_segment(own_id)}"
+    path = f"v3/rooms/{encode_path_segment(target.chat)}/typing/{encode_path_segment(own_id)}"
     return classify((yield _request("PUT", path, {"typing": True, "timeout": _TYPING_MS}, credentials)))
 
 
@@ -142,8 +142,8 @@ def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpReque
     query = urlencode({"filename": attachment.name}, errors="replace")
     return HttpRequest(
         method="POST",
-        url=service_url(credentials.homeserver, f"_matrix/media/v3/upload?{query}"),
-        headers=bearer(credentials.access_token) | {"Content-Type": type_of_name(attachment.name)},
+        url=join_service_url(credentials.homeserver, f"_matrix/media/v3/upload?{query}"),
+        headers=build_bearer_header(credentials.access_token) | {"Content-Type": guess_type_of_name(attachment.name)},
         body=attachment.content,
         delivers=False,
     )
@@ -152,30 +152,30 @@ def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpReque
 def _direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | HttpResponse]:
     """Find the id of the direct room with ``user``, or open one; the response where the server refuses. An opened room
     is noted in the account's ``m.direct``, so that the next message finds it."""
-    me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
-    own_id = id_of(json_object(me).get("user_id"))
+    me = yield mark_as_preparing(_request("GET", "v3/account/whoami", None, credentials))
+    own_id = read_id(json_object(me).get("user_id"))
     if not own_id:
         return me
-    path = f"v3/user/{path_segment(own_id)}/account_data/m.direct"
-    known = yield preparing(_request("GET", path, None, credentials))
+    path = f"v3/user/{encode_path_segment(own_id)}/account_data/m.direct"
+    known = yield mark_as_preparing(_request("GET", path, None, credentials))
     direct = json_object(known) if is_success(known) else {}
-    rooms = [id_of(room) for room in list_of(direct.get(user)) if id_of(room)]
+    rooms = [read_id(room) for room in read_list(direct.get(user)) if read_id(room)]
     if rooms:
         return rooms[-1]
     invitation = {"preset": "trusted_private_chat", "is_direct": True, "invite": [user]}
-    created = yield preparing(_request("POST", "v3/createRoom", invitation, credentials))
-    room_id = id_of(json_object(created).get("room_id"))
+    created = yield mark_as_preparing(_request("POST", "v3/createRoom", invitation, credentials))
+    room_id = read_id(json_object(created).get("room_id"))
     if not room_id:
         return created
-    yield preparing(_request("PUT", path, {**direct, user: [room_id]}, credentials))
+    yield mark_as_preparing(_request("PUT", path, {**direct, user: [room_id]}, credentials))
     return room_id
 
 
 def _request(method: str, path: str, content: object | None, credentials: Credentials) -> HttpRequest:
-    url = service_url(credentials.homeserver, f"_matrix/client/{path}")
+    url = join_service_url(credentials.homeserver, f"_matrix/client/{path}")
     if content is None:
-        return HttpRequest(method=method, url=url, headers=bearer(credentials.access_token))
-    return json_request(method, url, content, headers=bearer(credentials.access_token))
+        return HttpRequest(method=method, url=url, headers=build_bearer_header(credentials.access_token))
+    return json_request(method, url, content, headers=build_bearer_header(credentials.access_token))
 
 
 MXC = re.compile(r"mxc://([^/?#\s]{1,255})/([A-Za-z0-9_-]{1,255})")
@@ -189,6 +189,6 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     found = MXC.fullmatch(media.id)
     if found is None:
         raise Unsendable("A file of Matrix has an address that begins with mxc://.")
-    path = f"_matrix/client/v1/media/download/{path_segment(found[1])}/{path_segment(found[2])}"
-    url, headers = service_url(credentials.homeserver, path), bearer(credentials.access_token)
+    path = f"_matrix/client/v1/media/download/{encode_path_segment(found[1])}/{encode_path_segment(found[2])}"
+    url, headers = join_service_url(credentials.homeserver, path), build_bearer_header(credentials.access_token)
     return FileSource(request=HttpRequest(method="GET", url=url, headers=headers, delivers=False))

@@ -10,22 +10,22 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    bearer,
+    build_bearer_header,
+    build_multipart_request,
+    encode_path_segment,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    multipart_request,
-    path_segment,
-    preparing,
-    service_url,
+    mark_as_preparing,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
-from hermes_worker.channels.signature import pressed_proof
+from hermes_worker.channels.signature import sign_button
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, list_of, mapping_of
+from hermes_worker.core.json_values import read_id, read_list, read_mapping
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 
@@ -50,19 +50,19 @@ def build(part: Part, target: Target, credentials: Credentials, *, file_ids: tup
         payload["file_ids"] = list(file_ids)
     if actions := _actions(part, target, credentials):
         payload["props"] = {"attachments": [{"fallback": "", "actions": actions}]}
-    return json_request("POST", _url("posts", credentials), payload, headers=bearer(credentials.token))
+    return json_request("POST", _url("posts", credentials), payload, headers=build_bearer_header(credentials.token))
 
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("id")) or None)
-    identifier = id_of(answer.get("id"))
+        return Receipt(message_id=read_id(answer.get("id")) or None)
+    identifier = read_id(answer.get("id"))
     is_thread_missing = "root_id" in identifier or "parent_id" in identifier
     kind = SendErrorKind.NOT_FOUND if is_thread_missing else None
     if "too_long" in identifier or "msg_too_long" in identifier:
         kind = SendErrorKind.TOO_LONG
-    return failure(response, id_of(answer.get("message")), kind=kind, is_thread_missing=is_thread_missing)
+    return failure(response, read_id(answer.get("message")), kind=kind, is_thread_missing=is_thread_missing)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -70,10 +70,12 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
     url, fields = _url("files", credentials), {"channel_id": target.chat}
-    upload = multipart_request(url, fields, "files", part.attachment, headers=bearer(credentials.token))
-    uploaded = yield preparing(upload)
-    infos = list_of(json_object(uploaded).get("file_infos"))
-    file_id = id_of(mapping_of(infos[0]).get("id")) if infos else ""
+    upload = build_multipart_request(
+        url, fields, "files", part.attachment, headers=build_bearer_header(credentials.token)
+    )
+    uploaded = yield mark_as_preparing(upload)
+    infos = read_list(json_object(uploaded).get("file_infos"))
+    file_id = read_id(read_mapping(infos[0]).get("id")) if infos else ""
     if not file_id:
         return classify(uploaded) if not is_success(uploaded) else failure(uploaded, "the upload has no id")
     return classify((yield build(part, target, credentials, file_ids=(file_id,))))
@@ -85,7 +87,7 @@ def _actions(part: Part, target: Target, credentials: Credentials) -> list[dict[
     alone does not fully, and carries the proof that we made the button."""
     if not (credentials.actions_url and credentials.actions_secret):
         return []
-    url = service_url(credentials.actions_url, "").rstrip("/")
+    url = join_service_url(credentials.actions_url, "").rstrip("/")
     thread = target.thread or ""
     return [
         {
@@ -97,34 +99,36 @@ def _actions(part: Part, target: Target, credentials: Credentials) -> list[dict[
                 "context": {
                     "value": button.value,
                     "thread": thread,
-                    "proof": pressed_proof(credentials.actions_secret, target.chat, thread, button.value),
+                    "proof": sign_button(credentials.actions_secret, target.chat, thread, button.value),
                 },
             },
         }
-        for number, button in enumerate(fitting(part.buttons, chars_max=60, count_max=20), 1)
+        for number, button in enumerate(fit_buttons(part.buttons, chars_max=60, count_max=20), 1)
     ]
 
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Patch a post (api.mattermost.com)."""
     patch = {"message": part.text, "props": {}}
-    url = _url(f"posts/{path_segment(message_id)}/patch", credentials)
-    return classify((yield json_request("PUT", url, patch, headers=bearer(credentials.token))))
+    url = _url(f"posts/{encode_path_segment(message_id)}/patch", credentials)
+    return classify((yield json_request("PUT", url, patch, headers=build_bearer_header(credentials.token))))
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
     """Publish a user typing event (api.mattermost.com)."""
     place = {"channel_id": target.chat, "parent_id": target.thread or ""}
     url = _url("users/me/typing", credentials)
-    return classify((yield json_request("POST", url, place, headers=bearer(credentials.token))))
+    return classify((yield json_request("POST", url, place, headers=build_bearer_header(credentials.token))))
 
 
 def _url(path: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"api/v4/{path}")
+    return join_service_url(credentials.base_url, f"api/v4/{path}")
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Get a file (api.mattermost.com)."""
     yield from ()
-    url = _url(f"files/{path_segment(media.id)}", credentials)
-    return FileSource(request=HttpRequest(method="GET", url=url, headers=bearer(credentials.token), delivers=False))
+    url = _url(f"files/{encode_path_segment(media.id)}", credentials)
+    return FileSource(
+        request=HttpRequest(method="GET", url=url, headers=build_bearer_header(credentials.token), delivers=False)
+    )

@@ -14,18 +14,18 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    bearer,
+    build_bearer_header,
+    encode_path_segment,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    path_segment,
-    service_url,
 )
-from hermes_worker.channels.file_addresses import Downloading, file_at
+from hermes_worker.channels.file_addresses import Downloading, build_source
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of
+from hermes_worker.core.json_values import read_id
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 TITLE_CHARS_MAX = 200
@@ -56,16 +56,16 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     if part.title:
         payload["title"] = " ".join(part.title.split())[:TITLE_CHARS_MAX]
     # Published as JSON to the root: a header could not carry a title that is not ASCII.
-    return json_request("POST", service_url(credentials.base_url, "/"), payload, headers=_headers(credentials))
+    return json_request("POST", join_service_url(credentials.base_url, "/"), payload, headers=_headers(credentials))
 
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("id")) or None)
+        return Receipt(message_id=read_id(answer.get("id")) or None)
     # Without credentials every topic is open, so a 403 is about ours and not about a chat that is closed for good.
     kind = SendErrorKind.AUTH if response.status in (401, 403) else None
-    return failure(response, id_of(answer.get("error")), kind=kind)
+    return failure(response, read_id(answer.get("error")), kind=kind)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -73,28 +73,30 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def _build_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> HttpRequest:
-    headers = {"User-Agent": USER_AGENT, "Filename": _encoded(attachment.name), "Tags": OWN_TAG} | _headers(credentials)
+    headers = {"User-Agent": USER_AGENT, "Filename": _encode_header(attachment.name), "Tags": OWN_TAG} | _headers(
+        credentials
+    )
     if part.text:
-        headers["Message"] = _encoded(" ".join(part.text.split()))
-    url = service_url(credentials.base_url, path_segment(target.chat))
+        headers["Message"] = _encode_header(" ".join(part.text.split()))
+    url = join_service_url(credentials.base_url, encode_path_segment(target.chat))
     return HttpRequest(method="PUT", url=url, headers=headers, body=attachment.content)
 
 
 def _headers(credentials: Credentials) -> dict[str, str]:
-    return authorization(credentials.token, credentials.username, credentials.password)
+    return build_authorization(credentials.token, credentials.username, credentials.password)
 
 
-def authorization(token: str | None, username: str | None, password: str | None) -> dict[str, str]:
+def build_authorization(token: str | None, username: str | None, password: str | None) -> dict[str, str]:
     """Build the header from the credentials that are set; none for a public topic. Raises ``Unsendable``."""
     if token:
-        return bearer(token)
+        return build_bearer_header(token)
     if username and password:
         pair = base64.b64encode(f"{username}:{password}".encode()).decode()
         return {"Authorization": f"Basic {pair}"}
     return {}
 
 
-def _encoded(text: str) -> str:
+def _encode_header(text: str) -> str:
     """Encode a text for a header in RFC 2047, which ntfy reads, on one line."""
     printable = "".join(character for character in text if character.isprintable())
     return printable if printable.isascii() else Header(printable, "utf-8").encode(maxlinelen=0)
@@ -104,4 +106,4 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download an attachment from the server itself ("Attachments"); one that is elsewhere belongs to its publisher and
     is refused."""
     yield from ()
-    return file_at(media.id, own=credentials.base_url, headers=_headers(credentials))
+    return build_source(media.id, own=credentials.base_url, headers=_headers(credentials))

@@ -16,16 +16,16 @@ from hermes_worker.channels.exchange import (
     Receipt,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    preparing,
-    service_url,
+    mark_as_preparing,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, object_in
-from hermes_worker.core.media_kinds import type_of_name
+from hermes_worker.core.json_values import parse_object, read_id, read_list, read_mapping
+from hermes_worker.core.media_kinds import guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _RESULT_KINDS: Mapping[str, SendErrorKind] = {
@@ -58,10 +58,10 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     if part.attachment is not None:
         params["attachments"] = [_data_uri(part.attachment)]
     call = {"jsonrpc": "2.0", "method": "send", "id": part.idempotency_key, "params": params}
-    return json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call)
+    return json_request("POST", join_service_url(credentials.base_url, "api/v1/rpc"), call)
 
 
-def quoted_as(stamp: str, author: str) -> str:
+def write_quote_reference(stamp: str, author: str) -> str:
     """Write the reference to a quoted message: signal-cli also needs its author."""
     return f"{stamp}@{author}"
 
@@ -74,18 +74,18 @@ def _quote(message: str) -> dict[str, object]:
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
-    error = mapping_of(answer.get("error"))
+    error = read_mapping(answer.get("error"))
     if error or not is_success(response):
-        code, said = error.get("code"), id_of(error.get("message"))
+        code, said = error.get("code"), read_id(error.get("message"))
         kind = _ERROR_KINDS.get(code) if isinstance(code, int) else None
         if kind is None and is_success(response):
             kind = classify_text(said)
         return failure(response, said, kind=kind)
-    result = mapping_of(answer.get("result"))
-    outcomes = [id_of(mapping_of(item).get("type")) for item in list_of(result.get("results"))]
+    result = read_mapping(answer.get("result"))
+    outcomes = [read_id(read_mapping(item).get("type")) for item in read_list(result.get("results"))]
     # A group message that reached at least one person was delivered; the rest will see it when they can.
     if result and (not outcomes or "SUCCESS" in outcomes):
-        return Receipt(message_id=id_of(result.get("timestamp")) or None)
+        return Receipt(message_id=read_id(result.get("timestamp")) or None)
     said = outcomes[0] if outcomes else "no answer of signal-cli's"
     return failure(response, said, kind=_RESULT_KINDS.get(said, SendErrorKind.UNKNOWN))
 
@@ -98,7 +98,7 @@ def show_typing(target: Target, credentials: Credentials) -> Exchange:
     """Send ``sendTyping`` of signal-cli: it is shown for some fifteen seconds."""
     params = {"account": credentials.account} | _chat_of(target)
     call = {"jsonrpc": "2.0", "method": "sendTyping", "id": "typing", "params": params}
-    return classify((yield json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call)))
+    return classify((yield json_request("POST", join_service_url(credentials.base_url, "api/v1/rpc"), call)))
 
 
 def _chat_of(target: Target) -> dict[str, object]:
@@ -109,7 +109,7 @@ def _chat_of(target: Target) -> dict[str, object]:
 
 def _data_uri(attachment: Attachment) -> str:
     name, content = quote(attachment.name, safe="", errors="replace"), base64.b64encode(attachment.content).decode()
-    return f"data:{type_of_name(attachment.name)};filename={name};base64,{content}"
+    return f"data:{guess_type_of_name(attachment.name)};filename={name};base64,{content}"
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
@@ -117,14 +117,14 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     yield from ()
     params = {"account": credentials.account, "id": media.id}
     call = {"jsonrpc": "2.0", "method": "getAttachment", "id": "attachment", "params": params}
-    request = preparing(json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call))
+    request = mark_as_preparing(json_request("POST", join_service_url(credentials.base_url, "api/v1/rpc"), call))
     return FileSource(request=request, unpacked=_attachment_in)
 
 
 def _attachment_in(body: bytes) -> bytes | None:
     """Find the file in the answer: versions of signal-cli differ in whether the data has a name."""
-    result = object_in(body).get("result")
-    data = result if isinstance(result, str) else mapping_of(result).get("data")
+    result = parse_object(body).get("result")
+    data = result if isinstance(result, str) else read_mapping(result).get("data")
     try:
         return base64.b64decode(data, validate=True) if isinstance(data, str) else None
     except ValueError:

@@ -13,23 +13,23 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    bearer,
+    build_bearer_header,
+    build_form_request,
     failure,
-    form_request,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    preparing,
-    service_url,
+    mark_as_preparing,
 )
-from hermes_worker.channels.file_addresses import Downloading, file_at
+from hermes_worker.channels.file_addresses import Downloading, build_source
 from hermes_worker.channels.markup import slack_mrkdwn
 from hermes_worker.channels.splitting import cut_pieces
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, list_of, mapping_of
-from hermes_worker.core.media_kinds import type_of_name
+from hermes_worker.core.json_values import read_id, read_list, read_mapping
+from hermes_worker.core.media_kinds import guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _FILES = ("files.slack.com",)
@@ -98,7 +98,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def _blocks(part: Part) -> list[dict[str, object]]:
     """Build the text and the buttons below it as blocks; none for a message without buttons. Where there are blocks,
     Slack shows them and not the text of the message."""
-    shown = fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
+    shown = fit_buttons(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
     texts = cut_pieces(part.text, _SECTION_ROOM)
     kind = "plain_text" if part.is_plain else "mrkdwn"
     written = texts if part.is_plain else [slack_mrkdwn(text) for text in texts]
@@ -120,15 +120,15 @@ def _blocks(part: Part) -> list[dict[str, object]]:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("ok") is True:
-        return Receipt(message_id=id_of(answer.get("ts")) or None)
+        return Receipt(message_id=read_id(answer.get("ts")) or None)
     return _refusal(response)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Send a part. To a person: open the conversation first. A file: ask for an address, upload, publish."""
     if target.form is ChatForm.USER:
-        opened = yield preparing(_call("conversations.open", {"users": target.chat}, credentials))
-        channel = id_of(mapping_of(json_object(opened).get("channel")).get("id"))
+        opened = yield mark_as_preparing(_call("conversations.open", {"users": target.chat}, credentials))
+        channel = read_id(read_mapping(json_object(opened).get("channel")).get("id"))
         if not channel:
             return _refusal(opened)
         target = Target(platform=target.platform, chat=channel, thread=target.thread)
@@ -151,22 +151,22 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Delete a message with chat.delete. One that is gone already counts as deleted."""
     response = yield _call("chat.delete", {"channel": target.chat, "ts": message_id}, credentials)
-    is_gone = id_of(json_object(response).get("error")) == "message_not_found"
+    is_gone = read_id(json_object(response).get("error")) == "message_not_found"
     return Receipt(message_id=message_id) if is_gone else classify(response)
 
 
 def _send_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> Exchange:
     fields = {"filename": attachment.name[:200], "length": str(len(attachment.content))}
-    url = service_url(credentials.base_url, "files.getUploadURLExternal")
-    offered = yield preparing(form_request(url, fields, headers=bearer(credentials.token)))
+    url = join_service_url(credentials.base_url, "files.getUploadURLExternal")
+    offered = yield mark_as_preparing(build_form_request(url, fields, headers=build_bearer_header(credentials.token)))
     answer = json_object(offered)
-    upload_url, file_id = id_of(answer.get("upload_url")), id_of(answer.get("file_id"))
+    upload_url, file_id = read_id(answer.get("upload_url")), read_id(answer.get("file_id"))
     if not upload_url or not file_id:
         return _refusal(offered)
     uploaded = yield HttpRequest(
         method="POST",
         url=upload_url,
-        headers={"Content-Type": type_of_name(attachment.name)},
+        headers={"Content-Type": guess_type_of_name(attachment.name)},
         body=attachment.content,
         delivers=False,
     )
@@ -178,14 +178,14 @@ def _send_file(part: Part, attachment: Attachment, target: Target, credentials: 
     if target.thread is not None:
         payload["thread_ts"] = target.thread
     completed = yield _call("files.completeUploadExternal", payload, credentials)
-    published = list_of(json_object(completed).get("files"))
+    published = read_list(json_object(completed).get("files"))
     if json_object(completed).get("ok") is not True:
         return _refusal(completed)
-    return Receipt(message_id=id_of(mapping_of(published[0]).get("id")) if published else None)
+    return Receipt(message_id=read_id(read_mapping(published[0]).get("id")) if published else None)
 
 
 def _refusal(response: HttpResponse) -> DeliveryError:
-    error = id_of(json_object(response).get("error"))
+    error = read_id(json_object(response).get("error"))
     kind = _KINDS.get(error)
     if kind is None and is_success(response):
         kind = SendErrorKind.UNKNOWN
@@ -194,8 +194,8 @@ def _refusal(response: HttpResponse) -> DeliveryError:
 
 
 def _call(method: str, payload: Mapping[str, object], credentials: Credentials) -> HttpRequest:
-    headers = bearer(credentials.token) | {"Content-Type": "application/json; charset=utf-8"}
-    return json_request("POST", service_url(credentials.base_url, method), payload, headers=headers)
+    headers = build_bearer_header(credentials.token) | {"Content-Type": "application/json; charset=utf-8"}
+    return json_request("POST", join_service_url(credentials.base_url, method), payload, headers=headers)
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
@@ -204,10 +204,12 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     asked for."""
     url = media.id
     if not url.startswith("https:") and not url.startswith("http:"):
-        asked = service_url(credentials.base_url, "files.info")
-        response = yield preparing(form_request(asked, {"file": media.id}, headers=bearer(credentials.token)))
-        file = mapping_of(json_object(response).get("file"))
-        url = id_of(file.get("url_private_download"))
+        asked = join_service_url(credentials.base_url, "files.info")
+        response = yield mark_as_preparing(
+            build_form_request(asked, {"file": media.id}, headers=build_bearer_header(credentials.token))
+        )
+        file = read_mapping(json_object(response).get("file"))
+        url = read_id(file.get("url_private_download"))
         if not url:
             return _refusal(response)
 
@@ -217,5 +219,5 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
         said = "the token has no scope files:read"
         return DeliveryError(kind=SendErrorKind.AUTH, message=said, status=head.status) if is_page else None
 
-    source = file_at(url, own=credentials.base_url, hosts=_FILES, headers=bearer(credentials.token))
+    source = build_source(url, own=credentials.base_url, hosts=_FILES, headers=build_bearer_header(credentials.token))
     return replace(source, refusal=refusal)

@@ -12,17 +12,17 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    failure_of_code,
-    form_request,
+    build_failure_of_code,
+    build_form_request,
+    encode_path_segment,
     is_success,
+    join_service_url,
     json_object,
-    path_segment,
-    service_url,
 )
-from hermes_worker.channels.file_addresses import Downloading, file_at
+from hermes_worker.channels.file_addresses import Downloading, build_source
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of
+from hermes_worker.core.json_values import read_id
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _API = ("api.twilio.com",)
@@ -57,15 +57,15 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     used."""
     sender_field = "MessagingServiceSid" if credentials.sender.startswith("MG") else "From"
     fields = {"To": target.chat, sender_field: credentials.sender, "Body": part.text}
-    path = f"2010-04-01/Accounts/{path_segment(credentials.account_sid)}/Messages.json"
-    return form_request(service_url(credentials.base_url, path), fields, headers=_authorization(credentials))
+    path = f"2010-04-01/Accounts/{encode_path_segment(credentials.account_sid)}/Messages.json"
+    return build_form_request(join_service_url(credentials.base_url, path), fields, headers=_authorization(credentials))
 
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("sid")) or None)
-    return failure_of_code(response, answer.get("code"), id_of(answer.get("message")), _KINDS)
+        return Receipt(message_id=read_id(answer.get("sid")) or None)
+    return build_failure_of_code(response, answer.get("code"), read_id(answer.get("message")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -75,7 +75,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download a file of an MMS from the API, which redirects to where Twilio keeps it ("Media resource")."""
     yield from ()
-    source = file_at(media.id, own=credentials.base_url, hosts=_API, headers=_authorization(credentials))
+    source = build_source(media.id, own=credentials.base_url, hosts=_API, headers=_authorization(credentials))
     return replace(source, moves_to=_KEPT)
 
 

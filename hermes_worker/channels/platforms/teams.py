@@ -11,21 +11,21 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    bearer,
+    build_bearer_header,
+    build_form_request,
+    encode_path_segment,
     failure,
-    form_request,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    path_segment,
-    preparing,
-    service_url,
+    mark_as_preparing,
 )
-from hermes_worker.channels.file_addresses import Downloading, allowed_host, file_at
+from hermes_worker.channels.file_addresses import Downloading, build_source, is_allowed_host
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, mapping_of
+from hermes_worker.core.json_values import read_id, read_mapping
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _SHARED = (".sharepoint.com", ".sharepoint.us", ".sharepoint.cn")
@@ -57,15 +57,17 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
     """Build the request. Files are left out: Teams asks the person to agree first. Raises ``Unsendable``."""
-    path = f"v3/conversations/{path_segment(target.chat)}/activities"
+    path = f"v3/conversations/{encode_path_segment(target.chat)}/activities"
     activity = _activity(part)
     if part.reply_to:
-        path, activity["replyToId"] = f"{path}/{path_segment(part.reply_to)}", part.reply_to
-    return json_request("POST", service_url(credentials.service_url, path), activity, headers=bearer(token))
+        path, activity["replyToId"] = f"{path}/{encode_path_segment(part.reply_to)}", part.reply_to
+    return json_request(
+        "POST", join_service_url(credentials.service_url, path), activity, headers=build_bearer_header(token)
+    )
 
 
 def _activity(part: Part) -> dict[str, object]:
-    shown = fitting(part.buttons, chars_max=_TITLE_CHARS_MAX, count_max=_ACTIONS_MAX)
+    shown = fit_buttons(part.buttons, chars_max=_TITLE_CHARS_MAX, count_max=_ACTIONS_MAX)
     if not shown:
         return {"type": "message", "text": part.text, "textFormat": "plain" if part.is_plain else "markdown"}
     card = {
@@ -82,9 +84,9 @@ def _activity(part: Part) -> dict[str, object]:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("id")) or None)
-    error = mapping_of(answer.get("error"))
-    return failure(response, id_of(error.get("message")), kind=_KINDS.get(id_of(error.get("code"))))
+        return Receipt(message_id=read_id(answer.get("id")) or None)
+    error = read_mapping(answer.get("error"))
+    return failure(response, read_id(error.get("message")), kind=_KINDS.get(read_id(error.get("code"))))
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -103,21 +105,21 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
     token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
-    path = f"v3/conversations/{path_segment(target.chat)}/activities/{path_segment(message_id)}"
-    url = service_url(credentials.service_url, path)
-    return classify((yield json_request("PUT", url, _activity(part), headers=bearer(token))))
+    path = f"v3/conversations/{encode_path_segment(target.chat)}/activities/{encode_path_segment(message_id)}"
+    url = join_service_url(credentials.service_url, path)
+    return classify((yield json_request("PUT", url, _activity(part), headers=build_bearer_header(token))))
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download a file. One on SharePoint has a signed address ("Receive files in personal chat"); a picture is at the
     connector, which wants the bot's token ("Receive attachments")."""
-    if allowed_host(media.id, _SHARED):
-        return file_at(media.id, own="", hosts=_SHARED)
-    at_connector = file_at(media.id, own=credentials.service_url, hosts=_CONNECTORS)
+    if is_allowed_host(media.id, _SHARED):
+        return build_source(media.id, own="", hosts=_SHARED)
+    at_connector = build_source(media.id, own=credentials.service_url, hosts=_CONNECTORS)
     token = yield from _token(credentials)
     if isinstance(token, DeliveryError):
         return token
-    return replace(at_connector, request=replace(at_connector.request, headers=bearer(token)))
+    return replace(at_connector, request=replace(at_connector.request, headers=build_bearer_header(token)))
 
 
 def _token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
@@ -127,11 +129,11 @@ def _token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str
         "client_secret": credentials.app_password,
         "scope": "https://api.botframework.com/.default",
     }
-    path = f"{path_segment(credentials.tenant)}/oauth2/v2.0/token"
-    granted = yield preparing(form_request(service_url(credentials.login_url, path), fields))
-    token = id_of(json_object(granted).get("access_token"))
+    path = f"{encode_path_segment(credentials.tenant)}/oauth2/v2.0/token"
+    granted = yield mark_as_preparing(build_form_request(join_service_url(credentials.login_url, path), fields))
+    token = read_id(json_object(granted).get("access_token"))
     if not token:
-        said = id_of(json_object(granted).get("error")) or "no token was granted"
+        said = read_id(json_object(granted).get("error")) or "no token was granted"
         is_refused = is_success(granted) or granted.status in (400, 401)
         return failure(granted, said, kind=SendErrorKind.AUTH if is_refused else None)
     return token

@@ -14,21 +14,21 @@ from hermes_worker.channels.exchange import (
     Part,
     Receipt,
     Unsendable,
+    build_multipart_request,
+    encode_path_segment,
     failure,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    multipart_request,
-    path_segment,
-    service_url,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, mapping_of, number_of
+from hermes_worker.core.json_values import read_id, read_mapping, read_number
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
@@ -63,9 +63,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
         fields["reply_parameters"] = {"message_id": int(part.reply_to), "allow_sending_without_reply": True}
     if part.attachment is not None:
         return _build_file(part.attachment, part, fields, credentials)
-    fields |= _said("text", part)
+    fields |= _format_text("text", part)
     if part.buttons:
-        shown = fitting(part.buttons, chars_max=64, count_max=100)
+        shown = fit_buttons(part.buttons, chars_max=64, count_max=100)
         rows = [[{"text": button.label, "callback_data": button.value}] for button in shown]
         fields["reply_markup"] = {"inline_keyboard": rows}
     return json_request("POST", _method_url("sendMessage", credentials), fields)
@@ -74,18 +74,18 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("ok") is True:
-        return Receipt(message_id=id_of(mapping_of(answer.get("result")).get("message_id")) or None)
-    said = id_of(answer.get("description"))
-    parameters = mapping_of(answer.get("parameters"))
+        return Receipt(message_id=read_id(read_mapping(answer.get("result")).get("message_id")) or None)
+    said = read_id(answer.get("description"))
+    parameters = read_mapping(answer.get("parameters"))
     kind = classify_text(said) if said else SendErrorKind.UNKNOWN
-    if migrated := id_of(parameters.get("migrate_to_chat_id")):
+    if migrated := read_id(parameters.get("migrate_to_chat_id")):
         said, kind = f"{said} (the chat is now {migrated}; change the target)", SendErrorKind.NOT_FOUND
     return failure(
         response,
         said,
         # "Unauthorized" means the token is wrong; "Not Found" without more, that it is no token.
-        kind=SendErrorKind.AUTH if said in ("Unauthorized", "Not Found") else _known(kind),
-        retry_after_s=number_of(parameters.get("retry_after")),
+        kind=SendErrorKind.AUTH if said in ("Unauthorized", "Not Found") else _none_if_unknown(kind),
+        retry_after_s=read_number(parameters.get("retry_after")),
         is_thread_missing="thread not found" in said.lower() or "topic_closed" in said.lower(),
     )
 
@@ -97,7 +97,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Edit a message with editMessageText. A text that stands there already is an error to Telegram, and none to us."""
     fields = _message_fields(message_id, target)
-    fields |= _said("text", part)
+    fields |= _format_text("text", part)
     outcome = classify((yield json_request("POST", _method_url("editMessageText", credentials), fields)))
     if isinstance(outcome, DeliveryError) and "message is not modified" in outcome.message.lower():
         return Receipt(message_id=message_id)
@@ -127,7 +127,7 @@ def _message_fields(message_id: str, target: Target) -> dict[str, object]:
     return {"chat_id": target.chat, "message_id": int(message_id)}
 
 
-def _said(name: str, part: Part) -> dict[str, str]:
+def _format_text(name: str, part: Part) -> dict[str, str]:
     return {name: part.text} if part.is_plain else {name: telegram_html(part.text), "parse_mode": "HTML"}
 
 
@@ -136,8 +136,8 @@ def _build_file(attachment: Attachment, part: Part, fields: dict[str, object], c
     method, name = _METHODS[MediaKind.DOCUMENT if is_large_photo else attachment.kind]
     form = {key: json.dumps(value) if isinstance(value, dict) else str(value) for key, value in fields.items()}
     if part.text and measure(part.text, TextUnit.UTF16) <= CAPTION_SIZE_MAX:
-        form |= _said("caption", part)
-    return multipart_request(_method_url(method, credentials), form, name, attachment)
+        form |= _format_text("caption", part)
+    return build_multipart_request(_method_url(method, credentials), form, name, attachment)
 
 
 def _topic(thread: str) -> int:
@@ -147,24 +147,24 @@ def _topic(thread: str) -> int:
 
 
 def _token(credentials: Credentials) -> str:
-    return path_segment(credentials.token).replace("%3A", ":")
+    return encode_path_segment(credentials.token).replace("%3A", ":")
 
 
 def _method_url(method: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"bot{_token(credentials)}/{method}")
+    return join_service_url(credentials.base_url, f"bot{_token(credentials)}/{method}")
 
 
-def _known(kind: SendErrorKind) -> SendErrorKind | None:
+def _none_if_unknown(kind: SendErrorKind) -> SendErrorKind | None:
     return kind if kind is not SendErrorKind.UNKNOWN else None
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Ask getFile for the address of a file. Telegram gives bots files of at most 20 MB."""
     response = yield json_request("POST", _method_url("getFile", credentials), {"file_id": media.id})
-    path = id_of(mapping_of(json_object(response).get("result")).get("file_path"))
+    path = read_id(read_mapping(json_object(response).get("result")).get("file_path"))
     if not is_success(response) or not path:
         outcome = classify(response)
         return outcome if isinstance(outcome, DeliveryError) else failure(response, "getFile named no path")
-    steps = "/".join(path_segment(step) for step in path.split("/"))
-    url = service_url(credentials.base_url, f"file/bot{_token(credentials)}/{steps}")
+    steps = "/".join(encode_path_segment(step) for step in path.split("/"))
+    url = join_service_url(credentials.base_url, f"file/bot{_token(credentials)}/{steps}")
     return FileSource(request=HttpRequest(method="GET", url=url, delivers=False))

@@ -22,15 +22,15 @@ from hermes_worker.channels.exchange import (
     Receipt,
     Unsendable,
     failure,
-    header_value,
     is_success,
     json_object,
     json_request,
+    require_header_value,
 )
 from hermes_worker.channels.signature import sign
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.json_values import id_of
-from hermes_worker.core.media_kinds import type_of_name
+from hermes_worker.core.json_values import read_id
+from hermes_worker.core.media_kinds import guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 ATTACHMENT_BYTES_MAX = 5_000_000
@@ -45,10 +45,10 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
     """Build the signed request; ``at`` is the time that is signed. The address was checked when the target was parsed,
     and the connection checks it again, with what it resolves to. Raises ``Unsendable`` for a file that is too large."""
-    return signed(payload_of(part), part, target.chat, credentials.secret, at)
+    return build_signed_request(build_payload(part), part, target.chat, credentials.secret, at)
 
 
-def payload_of(part: Part) -> dict[str, object]:
+def build_payload(part: Part) -> dict[str, object]:
     """Build the JSON payload of a part. Raises ``Unsendable`` for a file that is too large."""
     payload: dict[str, object] = {"event": "delivery", "id": part.idempotency_key, "text": part.text}
     if part.title:
@@ -60,15 +60,19 @@ def payload_of(part: Part) -> dict[str, object]:
             raise Unsendable(f"a file for a webhook has at most {ATTACHMENT_BYTES_MAX} bytes")
         payload["file"] = {
             "name": part.attachment.name,
-            "media_type": type_of_name(part.attachment.name),
+            "media_type": guess_type_of_name(part.attachment.name),
             "content_base64": base64.b64encode(part.attachment.content).decode(),
         }
     return payload
 
 
-def signed(payload: Mapping[str, object], part: Part, url: str, secret: str | None, at: datetime) -> HttpRequest:
+def build_signed_request(
+    payload: Mapping[str, object], part: Part, url: str, secret: str | None, at: datetime
+) -> HttpRequest:
     """Build the request with its key and, where there is a secret, its signature."""
-    request = json_request("POST", url, payload, headers={"Idempotency-Key": header_value(part.idempotency_key)})
+    request = json_request(
+        "POST", url, payload, headers={"Idempotency-Key": require_header_value(part.idempotency_key)}
+    )
     if not secret:
         return request
     headers = dict(request.headers) | sign(request.body, secret, at)
@@ -78,7 +82,7 @@ def signed(payload: Mapping[str, object], part: Part, url: str, secret: str | No
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=id_of(answer.get("id")) or None)
+        return Receipt(message_id=read_id(answer.get("id")) or None)
     # A foreign server's words are not repeated: they may be anything, addressed to anyone.
     return failure(response)
 

@@ -12,16 +12,16 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    failure_of_code,
+    build_failure_of_code,
+    build_multipart_request,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    multipart_request,
-    preparing,
-    service_url,
+    mark_as_preparing,
 )
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.json_values import id_of
+from hermes_worker.core.json_values import read_id
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _KINDS: Mapping[int, SendErrorKind] = {
@@ -53,7 +53,7 @@ def classify(response: HttpResponse) -> Outcome:
     code = answer.get("errcode")
     if is_success(response) and code == 0:
         return Receipt()
-    return failure_of_code(response, code, id_of(answer.get("errmsg")), _KINDS)
+    return build_failure_of_code(response, code, read_id(answer.get("errmsg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -61,8 +61,8 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
     url = _url("upload_media", credentials) + "&type=file"
-    uploaded = yield preparing(multipart_request(url, {}, "media", part.attachment))
-    media_id = id_of(json_object(uploaded).get("media_id"))
+    uploaded = yield mark_as_preparing(build_multipart_request(url, {}, "media", part.attachment))
+    media_id = read_id(json_object(uploaded).get("media_id"))
     if not media_id:
         return classify(uploaded)
     payload = {"msgtype": "file", "file": {"media_id": media_id}}
@@ -70,4 +70,4 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def _url(method: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"cgi-bin/webhook/{method}?key={quote(credentials.key, safe='')}")
+    return join_service_url(credentials.base_url, f"cgi-bin/webhook/{method}?key={quote(credentials.key, safe='')}")

@@ -14,18 +14,18 @@ from hermes_worker.channels.exchange import (
     Part,
     Receipt,
     Unsendable,
-    failure_of_code,
+    build_failure_of_code,
+    build_multipart_request,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    multipart_request,
-    preparing,
-    service_url,
+    mark_as_preparing,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of
+from hermes_worker.core.json_values import read_id
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _KINDS: Mapping[int, SendErrorKind] = {
@@ -67,24 +67,24 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     code = answer.get("errcode")
     if not is_success(response) or code != 0:
-        return failure_of_code(response, code, id_of(answer.get("errmsg")), _KINDS)
-    if id_of(answer.get("invaliduser")):
+        return build_failure_of_code(response, code, read_id(answer.get("errmsg")), _KINDS)
+    if read_id(answer.get("invaliduser")):
         return DeliveryError(
             kind=SendErrorKind.NOT_FOUND, message="the app may not write to that person", status=response.status
         )
-    return Receipt(message_id=id_of(answer.get("msgid")) or None)
+    return Receipt(message_id=read_id(answer.get("msgid")) or None)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Get a token, upload a file if there is one, and send."""
-    token = yield from _granted(credentials)
+    token = yield from _get_token(credentials)
     if not isinstance(token, str):
         return token
     if part.attachment is None:
         return classify((yield build(part, target, credentials, token=token)))
     url = _url("media/upload", credentials, token) + "&type=file"
-    uploaded = yield preparing(multipart_request(url, {}, "media", part.attachment))
-    media_id = id_of(json_object(uploaded).get("media_id"))
+    uploaded = yield mark_as_preparing(build_multipart_request(url, {}, "media", part.attachment))
+    media_id = read_id(json_object(uploaded).get("media_id"))
     if not media_id:
         return classify(uploaded)
     return classify((yield _message("file", {"media_id": media_id}, target, credentials, token)))
@@ -93,27 +93,27 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download a file, which WeCom keeps for three days ("Get temporary material"). An answer without a file name in
     its head is JSON about a failure."""
-    token = yield from _granted(credentials)
+    token = yield from _get_token(credentials)
     if not isinstance(token, str):
         said = "no token was granted"
         return token if isinstance(token, DeliveryError) else DeliveryError(kind=SendErrorKind.AUTH, message=said)
     url = f"{_url('media/get', credentials, token)}&media_id={quote(media.id, safe='')}"
-    return FileSource(request=HttpRequest(method="GET", url=url, delivers=False), refusal=_not_given)
+    return FileSource(request=HttpRequest(method="GET", url=url, delivers=False), refusal=_find_failure)
 
 
-def _not_given(head: HttpResponse) -> DeliveryError | None:
+def _find_failure(head: HttpResponse) -> DeliveryError | None:
     if "content-disposition" in head.headers:
         return None
     return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="WeCom does not know the file", status=head.status)
 
 
-def _granted(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | Outcome]:
+def _get_token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | Outcome]:
     """Get the token of the app."""
     identity = f"corpid={quote(credentials.corp_id, safe='')}&corpsecret={quote(credentials.corp_secret, safe='')}"
-    granted = yield preparing(
-        HttpRequest(method="GET", url=service_url(credentials.base_url, f"cgi-bin/gettoken?{identity}"))
+    granted = yield mark_as_preparing(
+        HttpRequest(method="GET", url=join_service_url(credentials.base_url, f"cgi-bin/gettoken?{identity}"))
     )
-    return id_of(json_object(granted).get("access_token")) or classify(granted)
+    return read_id(json_object(granted).get("access_token")) or classify(granted)
 
 
 def _message(
@@ -126,4 +126,4 @@ def _message(
 
 
 def _url(method: str, credentials: Credentials, token: str) -> str:
-    return service_url(credentials.base_url, f"cgi-bin/{method}?access_token={quote(token, safe='')}")
+    return join_service_url(credentials.base_url, f"cgi-bin/{method}?access_token={quote(token, safe='')}")

@@ -11,23 +11,23 @@ from hermes_worker.channels.exchange import (
     Outcome,
     Part,
     Receipt,
-    bearer,
+    build_bearer_header,
+    build_failure_of_code,
+    build_multipart_request,
+    encode_path_segment,
     failure,
-    failure_of_code,
     is_success,
+    join_service_url,
     json_object,
     json_request,
-    multipart_request,
-    path_segment,
-    preparing,
-    service_url,
+    mark_as_preparing,
 )
-from hermes_worker.channels.file_addresses import Downloading, file_at
+from hermes_worker.channels.file_addresses import Downloading, build_source
 from hermes_worker.channels.targets import Target
-from hermes_worker.core.chat_buttons import fitting
+from hermes_worker.core.chat_buttons import fit_buttons
 from hermes_worker.core.inbound import MediaRef
-from hermes_worker.core.json_values import id_of, list_of, mapping_of
-from hermes_worker.core.media_kinds import MediaKind, type_of_name
+from hermes_worker.core.json_values import read_id, read_list, read_mapping
+from hermes_worker.core.media_kinds import MediaKind, guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 CAPTION_CHARS_MAX = 1024
@@ -79,25 +79,25 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def _choices(part: Part) -> dict[str, object]:
     """Build reply buttons, or a list where the buttons are too many or the text is too long for them; empty where a
     list has no room either."""
-    buttons = fitting(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
+    buttons = fit_buttons(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
     if buttons and len(part.text) <= _BUTTON_TEXT_CHARS_MAX:
         replies = [{"type": "reply", "reply": {"id": one.value, "title": one.label}} for one in buttons]
         return {"type": "button", "action": {"buttons": replies}}
     rows = [
         {"id": one.value, "title": one.label}
-        for one in fitting(part.buttons, chars_max=_ROW_CHARS_MAX, count_max=_ROWS_MAX)
+        for one in fit_buttons(part.buttons, chars_max=_ROW_CHARS_MAX, count_max=_ROWS_MAX)
     ]
     return {"type": "list", "action": {"button": "Answer", "sections": [{"rows": rows}]}} if rows else {}
 
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
-    messages = list_of(answer.get("messages"))
+    messages = read_list(answer.get("messages"))
     if is_success(response) and messages:
-        return Receipt(message_id=id_of(mapping_of(messages[0]).get("id")) or None)
-    error = mapping_of(answer.get("error"))
-    details = id_of(mapping_of(error.get("error_data")).get("details")) or id_of(error.get("message"))
-    return failure_of_code(response, error.get("code"), details, _KINDS)
+        return Receipt(message_id=read_id(read_mapping(messages[0]).get("id")) or None)
+    error = read_mapping(answer.get("error"))
+    details = read_id(read_mapping(error.get("error_data")).get("details")) or read_id(error.get("message"))
+    return build_failure_of_code(response, error.get("code"), details, _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -105,10 +105,12 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     attachment = part.attachment
     if attachment is None:
         return classify((yield build(part, target, credentials)))
-    fields = {"messaging_product": "whatsapp", "type": type_of_name(attachment.name)}
+    fields = {"messaging_product": "whatsapp", "type": guess_type_of_name(attachment.name)}
     url = _url("media", credentials)
-    uploaded = yield preparing(multipart_request(url, fields, "file", attachment, headers=bearer(credentials.token)))
-    media_id = id_of(json_object(uploaded).get("id"))
+    uploaded = yield mark_as_preparing(
+        build_multipart_request(url, fields, "file", attachment, headers=build_bearer_header(credentials.token))
+    )
+    media_id = read_id(json_object(uploaded).get("id"))
     if not media_id:
         return classify(uploaded)
     kind = {MediaKind.VOICE: "audio"}.get(attachment.kind, attachment.kind.value)
@@ -126,21 +128,23 @@ def _build_message(content: dict[str, object], target: Target, credentials: Cred
         "recipient_type": "individual",
         "to": target.chat.lstrip("+"),
     }
-    return json_request("POST", _url("messages", credentials), head | content, headers=bearer(credentials.token))
+    return json_request(
+        "POST", _url("messages", credentials), head | content, headers=build_bearer_header(credentials.token)
+    )
 
 
 def _url(method: str, credentials: Credentials) -> str:
-    return service_url(credentials.base_url, f"{path_segment(credentials.phone_number_id)}/{method}")
+    return join_service_url(credentials.base_url, f"{encode_path_segment(credentials.phone_number_id)}/{method}")
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Ask for a file's address, which is valid for five minutes and needs the same token
     (cloud-api/reference/media)."""
-    headers = bearer(credentials.token)
-    url = service_url(credentials.base_url, path_segment(media.id))
+    headers = build_bearer_header(credentials.token)
+    url = join_service_url(credentials.base_url, encode_path_segment(media.id))
     response = yield HttpRequest(method="GET", url=url, headers=headers, delivers=False)
-    place = id_of(json_object(response).get("url"))
+    place = read_id(json_object(response).get("url"))
     if not is_success(response) or not place:
         outcome = classify(response)
         return outcome if isinstance(outcome, DeliveryError) else failure(response, "the file has no address")
-    return file_at(place, own=credentials.base_url, hosts=_FILES, headers=headers)
+    return build_source(place, own=credentials.base_url, hosts=_FILES, headers=headers)

@@ -38,18 +38,18 @@ class Unfinished:
     """The fence that the cut block had open; it says where that block ends."""
 
 
-def taken(before: Unfinished, more: str) -> tuple[Unfinished, list[MarkdownBlock]]:
+def take_blocks(before: Unfinished, more: str) -> tuple[Unfinished, list[MarkdownBlock]]:
     """Add ``more`` to the unfinished text. Returns what is unfinished then, and the blocks that became whole."""
     now, blocks = replace(before, text=before.text + more), []
     while now.text:
         # No more is looked at than the longest block and one character. What stands behind that may be there or not
         # yet, and must decide nothing.
-        end, fence = _end_of_block(replace(now, text=now.text[: BLOCK_CHARS_MAX + 1]))
+        end, fence = _find_end_of_block(replace(now, text=now.text[: BLOCK_CHARS_MAX + 1]))
         if end is None or end > BLOCK_CHARS_MAX:
             if len(now.text) <= BLOCK_CHARS_MAX:
                 break
             blocks.append(MarkdownBlock(text=now.text[:BLOCK_CHARS_MAX], is_plain=now.is_cut))
-            open_fence = _fence_after(now.text[:BLOCK_CHARS_MAX], now.fence)
+            open_fence = _find_fence_after_text(now.text[:BLOCK_CHARS_MAX], now.fence)
             now = Unfinished(text=now.text[BLOCK_CHARS_MAX:], is_cut=True, fence=open_fence)
             continue
         blocks.append(MarkdownBlock(text=now.text[:end], is_plain=now.is_cut))
@@ -57,12 +57,12 @@ def taken(before: Unfinished, more: str) -> tuple[Unfinished, list[MarkdownBlock
     return now, blocks
 
 
-def flushed(before: Unfinished) -> list[MarkdownBlock]:
+def flush_blocks(before: Unfinished) -> list[MarkdownBlock]:
     """Make the last block of the text; empty where nothing is unfinished."""
     return [MarkdownBlock(text=before.text, is_plain=before.is_cut)] if before.text else []
 
 
-def _end_of_block(now: Unfinished) -> tuple[int | None, str]:
+def _find_end_of_block(now: Unfinished) -> tuple[int | None, str]:
     """Find where the first block ends, and the fence that is open there; ``None`` when more text may belong to the
     block."""
     fence, at, is_list = now.fence, 0, False
@@ -74,7 +74,7 @@ def _end_of_block(now: Unfinished) -> tuple[int | None, str]:
             return at, ""
         if newline < 0:
             return None, ""  # how the line goes on decides
-        was_open, fence = bool(fence), _fence_of(line, fence)
+        was_open, fence = bool(fence), _find_fence_after_line(line, fence)
         at = newline + 1
         if was_open and not fence:
             return at, ""
@@ -86,7 +86,7 @@ def _end_of_block(now: Unfinished) -> tuple[int | None, str]:
     return None, ""
 
 
-def _fence_of(line: str, is_open: str) -> str:
+def _find_fence_after_line(line: str, is_open: str) -> str:
     """Find the fence that is open after ``line``."""
     found = _FENCE.fullmatch(line)
     if found is None:
@@ -98,7 +98,7 @@ def _fence_of(line: str, is_open: str) -> str:
     return "" if is_end else is_open
 
 
-def _fence_after(text: str, fence: str) -> str:
+def _find_fence_after_text(text: str, fence: str) -> str:
     for line in text.split("\n")[:-1]:
-        fence = _fence_of(line, fence)
+        fence = _find_fence_after_line(line, fence)
     return fence

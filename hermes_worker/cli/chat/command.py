@@ -50,16 +50,16 @@ def chat(
     the answer goes to standard output, as plain text where that is no terminal. The exit code is 0 when the run
     completes and 1 when it fails or is stopped.
     """
+    from hermes_worker.cli.api_connection import find_api
     from hermes_worker.cli.chat.remembered import ChatFolder
     from hermes_worker.cli.chat.talk import TalkOptions
-    from hermes_worker.cli.reaching import reach
 
     if session and goes_on:
         raise ConfigurationError("--session names a conversation and --continue takes the last one; give one of them")
-    text = _asked(query)
-    reached = reach(home)
+    text = _read_question(query)
+    reached = find_api(home)
     folder = ChatFolder(reached.home)
-    session_id = _last(folder, reached.place) if goes_on else session
+    session_id = _find_last_session(folder, reached.place) if goes_on else session
     options = TalkOptions(
         model=model,
         toolsets=toolset_names(toolsets),
@@ -93,7 +93,7 @@ class _ChatStart:
         self.folder.note_session(self.place, session_id)
 
 
-def _asked(query: str | None) -> str | None:
+def _read_question(query: str | None) -> str | None:
     """Read the question; ``None`` for a conversation at a terminal. Raises ``ConfigurationError``."""
     if query is not None and not query.strip():
         raise ConfigurationError("--query is empty; say what is to be done")
@@ -111,14 +111,14 @@ def _asked(query: str | None) -> str | None:
     return text
 
 
-def _last(folder: ChatFolder, place: str) -> str:
-    found = folder.last_session(place)
+def _find_last_session(folder: ChatFolder, place: str) -> str:
+    found = folder.read_last_session(place)
     if found is None:
         raise ConfigurationError(f"there was no conversation with {place} yet; begin one without --continue")
     return found
 
 
-def _painter(*, tells_of_begun_calls: bool, is_plain: bool) -> Painter:
+def _choose_painter(*, tells_of_begun_calls: bool, is_plain: bool) -> Painter:
     from hermes_worker.cli.chat.painting import LinePainter, PlainPainter, TerminalPainter
 
     if not sys.stdout.isatty():
@@ -131,7 +131,7 @@ def _painter(*, tells_of_begun_calls: bool, is_plain: bool) -> Painter:
 
 def _ask(begun: _ChatStart, text: str) -> int:
     """Ask a single question. Returns the exit code. Ctrl-C stops the run."""
-    talk = begun.talk(_painter(tells_of_begun_calls=True, is_plain=begun.is_plain))
+    talk = begun.talk(_choose_painter(tells_of_begun_calls=True, is_plain=begun.is_plain))
     talk.session_id = begun.session_id
     run_id = talk.say(text)
     if talk.session_id is not None:
@@ -149,17 +149,17 @@ def _converse(begun: _ChatStart) -> int:
     from hermes_worker.cli.chat.prompting import ChatPrompt, PlainLines
     from hermes_worker.client import RefusedError
 
-    talk = begun.talk(_painter(tells_of_begun_calls=False, is_plain=begun.is_plain))
+    talk = begun.talk(_choose_painter(tells_of_begun_calls=False, is_plain=begun.is_plain))
     health = begun.client.health()  # fails before a line is typed in vain
     first_run = None
     if begun.session_id is not None:
         try:
-            first_run = talk.go_on_with(begun.session_id)
+            first_run = talk.resume_session(begun.session_id)
         except RefusedError as error:
             if error.status != 404:
                 raise
             talk.session_id = begun.session_id  # a name that a conversation gets
     talk.note(f"Hermes worker {health.get('version', '')}; /help shows the commands, Ctrl-D leaves")
     lines = PlainLines() if begun.is_plain else None
-    ChatPrompt(talk, begun.folder.history(), begun.note_session, lines).run(first_run)
+    ChatPrompt(talk, begun.folder.find_history(), begun.note_session, lines).run(first_run)
     return 0

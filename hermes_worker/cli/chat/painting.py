@@ -19,7 +19,7 @@ from hermes_worker.cli.chat.turn import (
     Shown,
     Tone,
 )
-from hermes_worker.cli.wording import clean, render_question
+from hermes_worker.cli.wording import render_question, strip_controls
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -53,7 +53,7 @@ class PlainPainter:
                 if shown.error:
                     click.echo(f"hermes-worker: {shown.error}", err=True)
             case PendingQuestion():
-                self.lines(question_lines(shown))
+                self.lines(render_question_lines(shown))
             case ChatNotice() if shown.tone in (Tone.WARNING, Tone.BAD):
                 click.echo(shown.text, err=True)
             case _:
@@ -61,7 +61,7 @@ class PlainPainter:
 
     def lines(self, lines: Sequence[str]) -> None:
         for line in lines:
-            click.echo(clean(line), err=True)
+            click.echo(strip_controls(line), err=True)
 
 
 class TerminalPainter:
@@ -71,7 +71,7 @@ class TerminalPainter:
         """Without ``tells_of_begun_calls`` another part of the screen shows the calls at work."""
         self._tells_of_begun_calls = tells_of_begun_calls
         self._has_colour = has_colour
-        self._console = _console(has_colour=has_colour)
+        self._console = _build_console(has_colour=has_colour)
 
     def show(self, shown: Shown) -> None:
         match shown:
@@ -85,14 +85,14 @@ class TerminalPainter:
             case ChatNotice():
                 self._line(f"  {shown.text}", _STYLES[shown.tone])
             case PendingQuestion():
-                for line in question_lines(shown):
+                for line in render_question_lines(shown):
                     self._line(f"  {line}", "yellow")
             case ChatEnd():
                 self._end(shown)
 
     def lines(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self._line(clean(line), "")
+            self._line(strip_controls(line), "")
 
     def _prose(self, shown: Prose) -> None:
         from rich.text import Text
@@ -103,7 +103,7 @@ class TerminalPainter:
         if shown.block.is_plain:
             self._console.print(Text(text))
         else:
-            self._console.print(markdown(text))
+            self._console.print(render_markdown(text))
         self._console.print()
 
     def _call(self, shown: CallFolded) -> None:
@@ -136,10 +136,10 @@ class LinePainter(TerminalPainter):
             self._line(text, "")
 
     def _line(self, text: str, style: str) -> None:
-        click.echo(clean(text))
+        click.echo(strip_controls(text))
 
 
-def question_lines(question: PendingQuestion) -> list[str]:
+def render_question_lines(question: PendingQuestion) -> list[str]:
     """Render a question of the run."""
     until = f" ({question.until})" if question.until else ""
     if question.is_approval:
@@ -153,7 +153,7 @@ def question_lines(question: PendingQuestion) -> list[str]:
     return [*render_question("?", question.text), *numbered, how]
 
 
-def _console(*, has_colour: bool) -> Console:
+def _build_console(*, has_colour: bool) -> Console:
     from rich.console import Console
 
     return Console(
@@ -166,19 +166,19 @@ def _console(*, has_colour: bool) -> Console:
     )
 
 
-def markdown(text: str) -> RenderableType:
+def render_markdown(text: str) -> RenderableType:
     """Render Markdown in which everything stays visible: HTML and pictures as they were written, and of links the
     address."""
     from markdown_it import MarkdownIt
 
-    shown = _visible_markdown()("", code_theme="ansi_dark", hyperlinks=False)
+    shown = _define_visible_markdown()("", code_theme="ansi_dark", hyperlinks=False)
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image", "entity"])
     shown.markup, shown.parsed = text, parser.parse(text)
     return shown
 
 
 @cache
-def _visible_markdown() -> type[Markdown]:
+def _define_visible_markdown() -> type[Markdown]:
     """Define the class when something is painted: rich takes a tenth of a second to import."""
     from rich.console import ConsoleOptions, RenderResult
     from rich.markdown import CodeBlock, Markdown
@@ -197,7 +197,7 @@ def _visible_markdown() -> type[Markdown]:
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             """Clean the text once more: Markdown has escapes of its own, which could write what was removed before."""
             for piece in console.render(_Parsed(self), options):
-                yield Segment(clean(piece.text), piece.style)
+                yield Segment(strip_controls(piece.text), piece.style)
 
     class _Parsed:
         def __init__(self, shown: Markdown) -> None:

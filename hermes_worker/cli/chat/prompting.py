@@ -11,10 +11,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from hermes_worker.cli.chat.sayings import Do, Meaning, SlashVerb, completions, meaning
+from hermes_worker.cli.chat.line_parser import Do, Meaning, SlashVerb, list_completions, parse_line
 from hermes_worker.cli.chat.talk import Followed, Talk
 from hermes_worker.cli.chat.turn import PendingQuestion, Tone
-from hermes_worker.cli.wording import clean, one_line
+from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.core.errors import HermesError
 
 if TYPE_CHECKING:
@@ -73,20 +73,20 @@ class ChatPrompt:
                 try:
                     self._asked_before = None
                     line = session.prompt()
-                    if not self._take(meaning(line, self._talk.asking, self._asked_before)):
+                    if not self._do(parse_line(line, self._talk.asking, self._asked_before)):
                         break
                 except KeyboardInterrupt:
-                    self._interrupted()
+                    self._on_interrupt()
                 except EOFError:
                     break
             self._leave(follower)
 
-    def _take(self, meant: Meaning) -> bool:
+    def _do(self, meant: Meaning) -> bool:
         """Do what the line means. Returns whether the chat continues."""
         if isinstance(meant, Do) and meant.verb is SlashVerb.QUIT:
             return False
         try:
-            if (run_id := self._talk.take(meant)) is not None:
+            if (run_id := self._talk.do(meant)) is not None:
                 self._begin(run_id)
         except HermesError as error:
             self._talk.note(str(error), Tone.BAD)
@@ -100,7 +100,7 @@ class ChatPrompt:
             self._talk.begin(run_id)
         self._runs.put(run_id)
 
-    def _interrupted(self) -> None:
+    def _on_interrupt(self) -> None:
         """Handle Ctrl-C: stop the run at work; without one, say how to leave."""
         if self._talk.at_work is None:
             self._talk.note("Ctrl-D leaves")
@@ -138,9 +138,9 @@ class ChatPrompt:
             message=self._message,
             bottom_toolbar=self._toolbar,
             history=FileHistory(str(self._history)) if self._history else InMemoryHistory(),
-            completer=self._completer(),
+            completer=self._build_completer(),
             complete_while_typing=False,
-            key_bindings=_keys(),
+            key_bindings=_build_keys(),
             refresh_interval=_REFRESH_S,
             reserve_space_for_menu=4,
         )
@@ -164,10 +164,10 @@ class ChatPrompt:
         if followed is None:
             where = self._talk.session_id or "a new conversation"
             model = f" · {self._talk.model}" if self._talk.model else ""
-            return [("", one_line(f"{where}{model} · /help", _TOOLBAR_CHARS_MAX))]
-        return [("", one_line(_at_work(followed, time.monotonic() - self._began_at), _TOOLBAR_CHARS_MAX))]
+            return [("", flatten_text(f"{where}{model} · /help", _TOOLBAR_CHARS_MAX))]
+        return [("", flatten_text(_describe_work(followed, time.monotonic() - self._began_at), _TOOLBAR_CHARS_MAX))]
 
-    def _completer(self) -> Completer:
+    def _build_completer(self) -> Completer:
         from prompt_toolkit.completion import Completer, Completion
 
         talk = self._talk
@@ -175,25 +175,27 @@ class ChatPrompt:
         class SayingCompleter(Completer):
             def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
                 text = document.text_before_cursor
-                for whole, what in completions(text, talk.asking, talk.known_sessions):
-                    yield Completion(clean(whole), start_position=-len(text), display_meta=clean(what))
+                for whole, what in list_completions(text, talk.asking, talk.known_sessions):
+                    yield Completion(
+                        strip_controls(whole), start_position=-len(text), display_meta=strip_controls(what)
+                    )
 
         return SayingCompleter()
 
 
-def _at_work(followed: Followed, for_s: float) -> str:
+def _describe_work(followed: Followed, for_s: float) -> str:
     """Describe on one line what the run is doing."""
     state = followed.state
     if not followed.is_connected:
         return f"not connected, trying again ({for_s:.0f} s)"
     if state.asking:
-        return f"it waits for an answer: {one_line(state.asking[0].text, _TOOLBAR_CHARS_MAX)}"
+        return f"it waits for an answer: {flatten_text(state.asking[0].text, _TOOLBAR_CHARS_MAX)}"
     calls = ", ".join(f"{call.name} {call.about}" for call in state.calls.values())
     written = state.reply.unfinished.text[-80:]
     return f"at work {for_s:.0f} s · {state.doing or calls or written or 'the model is asked'} · Ctrl-C stops it"
 
 
-def _keys() -> KeyBindings:
+def _build_keys() -> KeyBindings:
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()

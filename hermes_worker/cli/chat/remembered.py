@@ -17,14 +17,14 @@ class ChatFolder:
     def __init__(self, home: Path) -> None:
         self._folder = home / "chat"
 
-    def last_session(self, place: str) -> str | None:
+    def read_last_session(self, place: str) -> str | None:
         """Read the last conversation at a server; ``None`` where it is unknown."""
-        found = self._sessions().get(place)
+        found = self._read_sessions().get(place)
         return found if isinstance(found, str) else None
 
     def note_session(self, place: str, session_id: str) -> None:
         """Note the last conversation at a server. Idempotent."""
-        sessions = self._sessions()
+        sessions = self._read_sessions()
         if sessions.get(place) == session_id:
             return
         sessions.pop(place, None)
@@ -39,7 +39,7 @@ class ChatFolder:
         except OSError as error:
             log.debug("chat.not_remembered", error=repr(error))
 
-    def history(self) -> Path | None:
+    def find_history(self) -> Path | None:
         """The file of the lines typed; ``None`` where it cannot be kept."""
         path = self._folder / "history"
         try:
@@ -53,7 +53,7 @@ class ChatFolder:
     def _prepare(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _sessions(self) -> dict[str, object]:
+    def _read_sessions(self) -> dict[str, object]:
         try:
             document = json.loads((self._folder / "sessions.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):

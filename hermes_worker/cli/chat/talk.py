@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from hermes_worker.cli.chat.line_parser import Decide, Do, Meaning, Misread, Respond, Say, SlashVerb, render_help
 from hermes_worker.cli.chat.painting import Painter
-from hermes_worker.cli.chat.sayings import Decide, Do, Meaning, Misread, Respond, Say, SlashVerb, help_lines
-from hermes_worker.cli.chat.turn import ChatEnd, ChatNotice, PendingQuestion, Tone, TurnState, step
-from hermes_worker.cli.layout import moment
-from hermes_worker.cli.top.fleet import tree_lines
-from hermes_worker.cli.wording import clean, one_line
+from hermes_worker.cli.chat.turn import ChatEnd, ChatNotice, PendingQuestion, Tone, TurnState, apply_event
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.top.fleet import render_tree
+from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.client import HermesClient, operations
 from hermes_worker.client.documents import MessageDocument, SessionDocument, ToolsetDocument
 from hermes_worker.core.errors import UnavailableError
@@ -51,7 +51,7 @@ class Followed:
 
 
 class Talk:
-    """A conversation. ``take`` may be called while another thread follows."""
+    """A conversation. ``do`` may be called while another thread follows."""
 
     def __init__(self, client: HermesClient, streams: HermesClient, painter: Painter, options: TalkOptions) -> None:
         """``streams`` does not retry by itself: then this class sees that a connection broke."""
@@ -78,7 +78,7 @@ class Talk:
         fields: dict[str, Any] = {"tags": ["chat"]}
         if self.session_id is not None:
             fields["session_id"] = self.session_id
-        if self.is_new and (toolsets := self._toolsets()) is not None:
+        if self.is_new and (toolsets := self._choose_toolsets()) is not None:
             fields["toolsets"] = toolsets
         if self.model is not None:
             fields["model"] = self.model
@@ -88,15 +88,15 @@ class Talk:
             self.session_id = self._client.run(run_id)["session_id"]
         return run_id
 
-    def _toolsets(self) -> list[str] | None:
+    def _choose_toolsets(self) -> list[str] | None:
         """Choose the toolsets of a new conversation; ``None`` to leave it to the server."""
         if self._options.toolsets is not None:
             return list(self._options.toolsets)
         if not self._options.answers_questions:
             return None
-        return with_questions(self._client.toolsets())
+        return add_question_toolset(self._client.toolsets())
 
-    def take(self, meant: Meaning) -> str | None:
+    def do(self, meant: Meaning) -> str | None:
         """Do what a person's line means. Returns the id of the run that this began, if any. Raises ``RefusedError``,
         ``UnavailableError``."""
         match meant:
@@ -117,35 +117,35 @@ class Talk:
         return None
 
     def stop(self) -> None:
-        """Ask the run at work to stop. Raises as ``take``."""
+        """Ask the run at work to stop. Raises as ``do``."""
         if self.at_work is None:
             self.note("no run is at work", Tone.PLAIN)
             return
         self._client.stop(self.at_work.run_id)
 
     def note(self, text: str, tone: Tone = Tone.PLAIN) -> None:
-        self._painter.show(ChatNotice(text=clean(text), tone=tone))
+        self._painter.show(ChatNotice(text=strip_controls(text), tone=tone))
 
     @property
     def asking(self) -> tuple[PendingQuestion, ...]:
         return self.at_work.state.asking if self.at_work is not None else ()
 
-    def go_on_with(self, session_id: str) -> str | None:
-        """Switch to a conversation, and show its end. Returns its open run, if there is one. Raises as ``take``."""
+    def resume_session(self, session_id: str) -> str | None:
+        """Switch to a conversation, and show its end. Returns its open run, if there is one. Raises as ``do``."""
         session = self._client.session(session_id)
         self.session_id, self.is_new = session["id"], False
         newest = next(iter(self._client.runs(session_id=self.session_id, limit=1)), None)
         self.last_run_id = newest["run_id"] if newest else None
-        for line in _tail(list(self._client.messages(self.session_id))):
+        for line in _render_tail(list(self._client.messages(self.session_id))):
             self._painter.lines([line])
-        self.note(f"{self.session_id}: {session['message_count']} messages, {one_line(session['title'] or '', 80)}")
+        self.note(f"{self.session_id}: {session['message_count']} messages, {flatten_text(session['title'] or '', 80)}")
         open_run = next(iter(self._client.runs(session_id=self.session_id, status=_OPEN, limit=1)), None)
         return open_run["run_id"] if open_run else None
 
     def _do(self, meant: Do) -> str | None:
         match meant.verb:
             case SlashVerb.HELP:
-                self._painter.lines(help_lines())
+                self._painter.lines(render_help())
             case SlashVerb.STOP:
                 self.stop()
             case SlashVerb.STEER:
@@ -158,7 +158,7 @@ class Talk:
                 self.note("the next line begins another conversation")
             case SlashVerb.RESUME:
                 if meant.argument:
-                    return self.go_on_with(meant.argument)
+                    return self.resume_session(meant.argument)
                 self._list_sessions()
             case SlashVerb.COMPRESS:
                 return self._compress(meant.argument)
@@ -197,19 +197,19 @@ class Talk:
     def _list_sessions(self) -> None:
         page = self._client.send(operations.sessions(limit=_LISTED_SESSIONS))
         self.known_sessions = [session["id"] for session in page.items]
-        self._painter.lines([_session_line(session) for session in page.items] or ["there are no conversations"])
+        self._painter.lines([_format_session(session) for session in page.items] or ["there are no conversations"])
 
     def _usage(self) -> None:
         if self.session_id is None:
             self.note("there is no conversation yet")
             return
-        self._painter.lines(_usage_lines(self._client.session(self.session_id)))
+        self._painter.lines(_render_usage(self._client.session(self.session_id)))
 
     def _tree(self) -> None:
         if self.last_run_id is None:
             self.note("there is no run yet")
             return
-        self._painter.lines(tree_lines(self._client.tree(self.last_run_id)))
+        self._painter.lines(render_tree(self._client.tree(self.last_run_id)))
 
     # --------------------------------------------------------------------------------------------- what comes of it
 
@@ -219,7 +219,7 @@ class Talk:
         followed = self.begin(run_id)
         try:
             for document in self._events(followed):
-                followed.state, shown = step(followed.state, document)
+                followed.state, shown = apply_event(followed.state, document)
                 for each in shown:
                     self._painter.show(each)
                 if followed.state.end is not None:
@@ -253,7 +253,7 @@ class Talk:
                 if limit is not None and silent_for_s >= limit:
                     raise
                 if silent_for_s:  # the first time a server may only have asked us to come again
-                    self._set_connected(followed, False, one_line(str(error), 200))
+                    self._set_connected(followed, False, flatten_text(str(error), 200))
             silent_for_s += _AGAIN_AFTER_S
             self._left.wait(_AGAIN_AFTER_S)
 
@@ -267,7 +267,7 @@ class Talk:
             self.note(f"the connection is lost, trying again: {why}", Tone.WARNING)
 
 
-def with_questions(toolsets: Sequence[ToolsetDocument]) -> list[str] | None:
+def add_question_toolset(toolsets: Sequence[ToolsetDocument]) -> list[str] | None:
     """Add the toolset with which agents ask people to those of the server; ``None`` where the server has no such
     toolset."""
     if all(each["name"] != _ASKING for each in toolsets):
@@ -275,14 +275,15 @@ def with_questions(toolsets: Sequence[ToolsetDocument]) -> list[str] | None:
     return [each["name"] for each in toolsets if each["enabled"] or each["name"] == _ASKING]
 
 
-def _session_line(session: SessionDocument) -> str:
-    about = one_line(session["title"] or session["preview"], 60)
+def _format_session(session: SessionDocument) -> str:
+    about = flatten_text(session["title"] or session["preview"], 60)
     return (
-        f"{one_line(session['id'], 60)}  {moment(session['last_active'])}  {session['message_count']} messages  {about}"
+        f"{flatten_text(session['id'], 60)}  {format_moment(session['last_active'])}  "
+        f"{session['message_count']} messages  {about}"
     )
 
 
-def _usage_lines(session: SessionDocument) -> list[str]:
+def _render_usage(session: SessionDocument) -> list[str]:
     return [
         f"{session['api_call_count']:,} model calls, {session['tool_call_count']:,} tool calls, "
         f"{session['message_count']:,} messages",
@@ -292,7 +293,7 @@ def _usage_lines(session: SessionDocument) -> list[str]:
     ]
 
 
-def _tail(messages: Sequence[MessageDocument]) -> list[str]:
+def _render_tail(messages: Sequence[MessageDocument]) -> list[str]:
     """Render the last messages of a conversation."""
     said = [each for each in messages if each["role"] in ("user", "assistant") and each.get("content")]
-    return [f"{each['role']}: {one_line(str(each['content']), 400)}" for each in said[-_SHOWN_MESSAGES:]]
+    return [f"{each['role']}: {flatten_text(str(each['content']), 400)}" for each in said[-_SHOWN_MESSAGES:]]

@@ -11,23 +11,23 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from hermes_worker.cli.chat.blocks import MarkdownBlock, Unfinished, flushed, taken
+from hermes_worker.cli.chat.blocks import MarkdownBlock, Unfinished, flush_blocks, take_blocks
 from hermes_worker.cli.wording import (
-    arguments_line,
-    budget_line,
-    call_name,
-    clean,
-    one_line,
-    refusal,
-    retry_line,
-    unknown_outcome,
-    until_words,
-    waiting_line,
+    flatten_text,
+    format_arguments,
+    format_budget,
+    format_call_name,
+    format_refusal,
+    format_retry,
+    format_unknown_outcome,
+    format_until,
+    format_waiting,
+    strip_controls,
 )
-from hermes_worker.core.answer_binding import question_code
+from hermes_worker.core.answer_binding import format_question_code
+from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.core.text_marks import EventMark
-from hermes_worker.core.unseen import show_marks
+from hermes_worker.core.sent_text_marks import EventMark
 from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
 
 _WHY_CHARS_MAX = 10_000
@@ -103,7 +103,7 @@ class PendingQuestion:
 
     @property
     def code(self) -> str:
-        return question_code(self.wait_id)
+        return format_question_code(self.wait_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ class TurnState:
 Step = tuple[TurnState, Sequence[Shown]]
 
 
-def step(state: TurnState, event: Mapping[str, Any]) -> Step:
+def apply_event(state: TurnState, event: Mapping[str, Any]) -> Step:
     """Apply an event of the run's stream. Returns the next state, and what to show. An unknown event shows nothing."""
     if state.end is not None:
         return state, ()
@@ -170,7 +170,7 @@ def step(state: TurnState, event: Mapping[str, Any]) -> Step:
 
 def _text(event: Mapping[str, Any], name: str) -> str:
     value = event.get(name)
-    return clean(value) if isinstance(value, str) else ""
+    return strip_controls(value) if isinstance(value, str) else ""
 
 
 def _number(value: object) -> int:
@@ -180,76 +180,76 @@ def _number(value: object) -> int:
 # ------------------------------------------------------------------------------------------------------------ the reply
 
 
-def _wrote(state: TurnState, event: Mapping[str, Any]) -> Step:
-    reply, blocks = _longer(state.reply, _text(event, "delta"))
+def _on_text(state: TurnState, event: Mapping[str, Any]) -> Step:
+    reply, blocks = _extend_reply(state.reply, _text(event, "delta"))
     return replace(state, reply=reply, doing=""), [Prose(block=block) for block in blocks]
 
 
-def _longer(reply: ReplySoFar, more: str) -> tuple[ReplySoFar, list[MarkdownBlock]]:
+def _extend_reply(reply: ReplySoFar, more: str) -> tuple[ReplySoFar, list[MarkdownBlock]]:
     text = more if reply.is_begun else more.lstrip()
     if not text:
         return reply, []
     body = (reply.held + text).rstrip()
     held = (reply.held + text)[len(body) :]
-    unfinished, blocks = taken(reply.unfinished, text)
-    return ReplySoFar(told=reply.told.after(body) if body else reply.told, held=held, unfinished=unfinished), blocks
+    unfinished, blocks = take_blocks(reply.unfinished, text)
+    return ReplySoFar(told=reply.told.advance(body) if body else reply.told, held=held, unfinished=unfinished), blocks
 
 
-def _completed(state: TurnState, event: Mapping[str, Any]) -> Step:
+def _on_reply_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
     """Show the rest of a reply that was stored. The shown text is its beginning, unless another attempt wrote that:
     then the stored text is right."""
     whole = _text(event, "text").strip()
     reply = state.reply
     shown: list[Shown] = []
     if not reply.told.is_beginning_of(whole):
-        shown += [Prose(block=block) for block in flushed(reply.unfinished)]
+        shown += [Prose(block=block) for block in flush_blocks(reply.unfinished)]
         shown.append(ChatNotice(text="the reply was begun again:", tone=Tone.WARNING))
         reply = ReplySoFar()
-    rest = reply.told.missing_of(whole)
-    reply, blocks = _longer(reply, rest.removeprefix(reply.held))
-    shown += [Prose(block=block) for block in (*blocks, *flushed(reply.unfinished))]
+    rest = reply.told.find_missing(whole)
+    reply, blocks = _extend_reply(reply, rest.removeprefix(reply.held))
+    shown += [Prose(block=block) for block in (*blocks, *flush_blocks(reply.unfinished))]
     return replace(state, reply=ReplySoFar(), last_reply=whole, doing=""), shown
 
 
-def _discarded(state: TurnState, _event: Mapping[str, Any]) -> Step:
+def _on_reply_discarded(state: TurnState, _event: Mapping[str, Any]) -> Step:
     if not state.reply.is_begun:
         return replace(state, reply=ReplySoFar()), ()
-    shown: list[Shown] = [Prose(block=block) for block in flushed(state.reply.unfinished)]
+    shown: list[Shown] = [Prose(block=block) for block in flush_blocks(state.reply.unfinished)]
     shown.append(ChatNotice(text="that reply was cut short; the model is asked again", tone=Tone.WARNING))
     return replace(state, reply=ReplySoFar(), doing=""), shown
 
 
-def _thinks(state: TurnState, _event: Mapping[str, Any]) -> Step:
+def _on_thinking(state: TurnState, _event: Mapping[str, Any]) -> Step:
     return replace(state, doing="thinking"), ()
 
 
-def _generates(state: TurnState, event: Mapping[str, Any]) -> Step:
-    return replace(state, doing=one_line(f"writing a call of {_text(event, 'tool')}", _DOING_CHARS_MAX)), ()
+def _on_tool_generating(state: TurnState, event: Mapping[str, Any]) -> Step:
+    return replace(state, doing=flatten_text(f"writing a call of {_text(event, 'tool')}", _DOING_CHARS_MAX)), ()
 
 
 # ---------------------------------------------------------------------------------------------------------- tool calls
 
 
-def _key(event: Mapping[str, Any]) -> str:
+def _find_call_key(event: Mapping[str, Any]) -> str:
     return f"{event.get('tool_call_id')} {event.get('position')} {event.get('tool')}"
 
 
-def _began(state: TurnState, event: Mapping[str, Any]) -> Step:
+def _on_call_started(state: TurnState, event: Mapping[str, Any]) -> Step:
     preview = event.get("preview")
-    about = arguments_line(preview) if isinstance(preview, str) else ""
-    call = CallBegun(name=call_name(event), about=about)
-    return replace(state, calls={**state.calls, _key(event): call}, doing=""), [call]
+    about = format_arguments(preview) if isinstance(preview, str) else ""
+    call = CallBegun(name=format_call_name(event), about=about)
+    return replace(state, calls={**state.calls, _find_call_key(event): call}, doing=""), [call]
 
 
-def _progressed(state: TurnState, event: Mapping[str, Any]) -> Step:
-    said = one_line(f"{_text(event, 'tool')}: {_text(event, 'text')}", _DOING_CHARS_MAX)
+def _on_progress(state: TurnState, event: Mapping[str, Any]) -> Step:
+    said = flatten_text(f"{_text(event, 'tool')}: {_text(event, 'text')}", _DOING_CHARS_MAX)
     return replace(state, doing=said), ()
 
 
-def _called(state: TurnState, event: Mapping[str, Any]) -> Step:
-    begun = state.calls.get(_key(event)) or CallBegun(name=call_name(event), about="")
-    calls = {key: call for key, call in state.calls.items() if key != _key(event)}
-    verdict, why = _verdict(event)
+def _on_call_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
+    begun = state.calls.get(_find_call_key(event)) or CallBegun(name=format_call_name(event), about="")
+    calls = {key: call for key, call in state.calls.items() if key != _find_call_key(event)}
+    verdict, why = _judge_call(event)
     took = event.get("duration")
     folded = CallFolded(
         name=begun.name,
@@ -261,11 +261,13 @@ def _called(state: TurnState, event: Mapping[str, Any]) -> Step:
     return replace(state, calls=calls, doing=""), [folded]
 
 
-def _verdict(event: Mapping[str, Any]) -> tuple[CallVerdict, str]:
+def _judge_call(event: Mapping[str, Any]) -> tuple[CallVerdict, str]:
     if event.get("refused_by"):
-        return CallVerdict.REFUSED, refusal(event)
+        return CallVerdict.REFUSED, format_refusal(event)
     if outcome := event.get("outcome"):
-        return CallVerdict.IN_DOUBT, unknown_outcome(event) if outcome == "unknown" else one_line(str(outcome), 80)
+        return CallVerdict.IN_DOUBT, format_unknown_outcome(event) if outcome == "unknown" else flatten_text(
+            str(outcome), 80
+        )
     if event.get("error"):
         return CallVerdict.FAILED, "answered with an error"
     return CallVerdict.DONE, ""
@@ -274,30 +276,30 @@ def _verdict(event: Mapping[str, Any]) -> tuple[CallVerdict, str]:
 # ----------------------------------------------------------------------------------------------------------- questions
 
 
-def _asked(state: TurnState, event: Mapping[str, Any]) -> Step:
+def _on_question(state: TurnState, event: Mapping[str, Any]) -> Step:
     choices = event.get("choices")
     wait_id = event.get("wait_id")
     is_approval = event.get("event") == RunEventName.APPROVAL_REQUESTED
     question = PendingQuestion(
         wait_id=wait_id if isinstance(wait_id, int) else 0,
         is_approval=is_approval,
-        text=show_marks(str(event.get("command" if is_approval else "question") or "")),
-        why=one_line(_text(event, "description"), _WHY_CHARS_MAX),
-        choices=tuple(one_line(str(each), 200) for each in choices) if isinstance(choices, list | tuple) else (),
-        until=until_words(event.get("expires_at")).strip(),
+        text=show_invisible(str(event.get("command" if is_approval else "question") or "")),
+        why=flatten_text(_text(event, "description"), _WHY_CHARS_MAX),
+        choices=tuple(flatten_text(str(each), 200) for each in choices) if isinstance(choices, list | tuple) else (),
+        until=format_until(event.get("expires_at")).strip(),
     )
     kept = tuple(each for each in state.asking if each.wait_id != question.wait_id)
     return replace(state, asking=(*kept, question), doing=""), [question]
 
 
-def _answered(state: TurnState, event: Mapping[str, Any]) -> Step:
+def _on_answer(state: TurnState, event: Mapping[str, Any]) -> Step:
     kept = tuple(each for each in state.asking if each.wait_id != event.get("wait_id"))
-    who = f" by {one_line(str(event['by']), 80)}" if event.get("by") else ""
+    who = f" by {flatten_text(str(event['by']), 80)}" if event.get("by") else ""
     choice = event.get("choice")
     if choice == "deny":
         notice = ChatNotice(text=f"denied{who}", tone=Tone.WARNING)
     elif choice:
-        notice = ChatNotice(text=f"allowed{who} ({one_line(str(choice), 40)})", tone=Tone.GOOD)
+        notice = ChatNotice(text=f"allowed{who} ({flatten_text(str(choice), 40)})", tone=Tone.GOOD)
     else:
         notice = ChatNotice(text=f"answered{who}", tone=Tone.GOOD)
     return replace(state, asking=kept), [notice]
@@ -306,62 +308,62 @@ def _answered(state: TurnState, event: Mapping[str, Any]) -> Step:
 # ------------------------------------------------------------------------------------------------------------- notices
 
 
-def _warns(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
+def _warning_step(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
     return lambda state, event: (state, [ChatNotice(text=words(event), tone=Tone.WARNING)])
 
 
-def _tells(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
+def _notice_step(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
     return lambda state, event: (state, [ChatNotice(text=words(event))])
 
 
-def _ended(state: TurnState, event: Mapping[str, Any]) -> Step:
+def _on_end(state: TurnState, event: Mapping[str, Any]) -> Step:
     usage = event.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     end = ChatEnd(
         name=str(event["event"]),
         output=_text(event, "output"),
-        error=one_line(_text(event, "error"), 2_000),
+        error=flatten_text(_text(event, "error"), 2_000),
         tokens_in=_number(usage.get("input_tokens")),
         tokens_out=_number(usage.get("output_tokens")),
     )
-    shown: list[Shown] = [Prose(block=block) for block in flushed(state.reply.unfinished)]
+    shown: list[Shown] = [Prose(block=block) for block in flush_blocks(state.reply.unfinished)]
     if end.output.strip() not in ("", state.last_reply):  # an answer that no reply told, such as a summary
-        unfinished, blocks = taken(Unfinished(), end.output.strip())
-        shown += [Prose(block=block) for block in (*blocks, *flushed(unfinished))]
+        unfinished, blocks = take_blocks(Unfinished(), end.output.strip())
+        shown += [Prose(block=block) for block in (*blocks, *flush_blocks(unfinished))]
     shown.append(end)
     return replace(state, reply=ReplySoFar(), calls={}, asking=(), doing="", end=end), shown
 
 
-def _compressed(event: Mapping[str, Any]) -> str:
+def _describe_compression(event: Mapping[str, Any]) -> str:
     return f"{_number(event.get('rows'))} older messages were summarised to make room"
 
 
 _STEPS: Mapping[str, Callable[[TurnState, Mapping[str, Any]], Step]] = {
-    MESSAGE_DELTA: _wrote,
-    REASONING_AVAILABLE: _thinks,
-    TOOL_GENERATING: _generates,
-    TOOL_PROGRESS: _progressed,
-    RunEventName.MESSAGE_COMPLETED: _completed,
-    RunEventName.REPLY_DISCARDED: _discarded,
-    RunEventName.TOOL_STARTED: _began,
-    RunEventName.TOOL_COMPLETED: _called,
-    RunEventName.APPROVAL_REQUESTED: _asked,
-    RunEventName.INPUT_REQUESTED: _asked,
-    RunEventName.APPROVAL_ANSWERED: _answered,
-    RunEventName.INPUT_ANSWERED: _answered,
-    RunEventName.COMPACTED: _tells(_compressed),
-    RunEventName.STEERED: _tells(lambda event: f"you said: {one_line(_text(event, 'text'), 500)}"),
-    RunEventName.RESUMED: _tells(lambda event: "the run goes on"),
-    RunEventName.WAITING: _warns(waiting_line),
-    RunEventName.STEP_RETRIED: _warns(retry_line),
-    RunEventName.BUDGET_EXHAUSTED: _warns(budget_line),
-    RunEventName.STOP_REQUESTED: _warns(lambda event: "stopping"),
-    RunEventName.HOOK_FAILED: _warns(
+    MESSAGE_DELTA: _on_text,
+    REASONING_AVAILABLE: _on_thinking,
+    TOOL_GENERATING: _on_tool_generating,
+    TOOL_PROGRESS: _on_progress,
+    RunEventName.MESSAGE_COMPLETED: _on_reply_completed,
+    RunEventName.REPLY_DISCARDED: _on_reply_discarded,
+    RunEventName.TOOL_STARTED: _on_call_started,
+    RunEventName.TOOL_COMPLETED: _on_call_completed,
+    RunEventName.APPROVAL_REQUESTED: _on_question,
+    RunEventName.INPUT_REQUESTED: _on_question,
+    RunEventName.APPROVAL_ANSWERED: _on_answer,
+    RunEventName.INPUT_ANSWERED: _on_answer,
+    RunEventName.COMPACTED: _notice_step(_describe_compression),
+    RunEventName.STEERED: _notice_step(lambda event: f"you said: {flatten_text(_text(event, 'text'), 500)}"),
+    RunEventName.RESUMED: _notice_step(lambda event: "the run goes on"),
+    RunEventName.WAITING: _warning_step(format_waiting),
+    RunEventName.STEP_RETRIED: _warning_step(format_retry),
+    RunEventName.BUDGET_EXHAUSTED: _warning_step(format_budget),
+    RunEventName.STOP_REQUESTED: _warning_step(lambda event: "stopping"),
+    RunEventName.HOOK_FAILED: _warning_step(
         lambda event: (
-            f"the hook {one_line(str(event.get('hook')), 80)} failed: {one_line(str(event.get('reason')), 200)}"
+            f"the hook {flatten_text(str(event.get('hook')), 80)} failed: {flatten_text(str(event.get('reason')), 200)}"
         )
     ),
-    RunEventName.RUN_COMPLETED: _ended,
-    RunEventName.RUN_FAILED: _ended,
-    RunEventName.RUN_CANCELLED: _ended,
+    RunEventName.RUN_COMPLETED: _on_end,
+    RunEventName.RUN_FAILED: _on_end,
+    RunEventName.RUN_CANCELLED: _on_end,
 }

@@ -24,15 +24,15 @@ def top(home: Path | None, every_s: float, once: bool) -> int:
     Over the HTTP API of 'hermes-worker up', or of --server: what the key may not see is said. Where standard output is
     no terminal, or one with TERM=dumb, one look is printed as plain text.
     """
-    from hermes_worker.cli.reaching import reach
-    from hermes_worker.cli.top.view import TopState, lines
+    from hermes_worker.cli.api_connection import find_api
+    from hermes_worker.cli.top.view import TopState, render_rows
     from hermes_worker.cli.top.watching import FleetWatch
 
-    with reach(home).open(_PATIENCE_S) as client:
+    with find_api(home).open(_PATIENCE_S) as client:
         client.health()  # a wrong address is an error, and no empty screen
         watch = FleetWatch(client)
         if once or is_dumb() or not (sys.stdout.isatty() and sys.stdin.isatty()):
-            for line in lines(TopState(fleet=watch.look())):
+            for line in render_rows(TopState(fleet=watch.poll_once())):
                 click.echo(line.text)
             return 0
         from hermes_worker.cli.top.full_screen import FullScreen

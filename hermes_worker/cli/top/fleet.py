@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_worker.cli.layout import in_tree_order
-from hermes_worker.cli.wording import clean, one_line
+from hermes_worker.cli.layout import iterate_tree
+from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.core.consent import summarise
-from hermes_worker.core.unseen import show_marks
+from hermes_worker.core.invisible_characters import show_invisible
 
 _TEXT_CHARS_MAX = 2_000
 _RATE_OVER_S = 300.0
@@ -94,14 +94,14 @@ class FleetFacts:
     """Why the server does not answer; empty while it does."""
 
 
-def text_of(value: object, width: int = _TEXT_CHARS_MAX) -> str:
-    return one_line(str(value), width) if value is not None else ""
+def clean_text(value: object, width: int = _TEXT_CHARS_MAX) -> str:
+    return flatten_text(str(value), width) if value is not None else ""
 
 
-def queues_of(document: Mapping[str, Any]) -> list[FleetQueue]:
+def parse_queues(document: Mapping[str, Any]) -> list[FleetQueue]:
     return [
         FleetQueue(
-            queue=text_of(name, 40),
+            queue=clean_text(name, 40),
             due=int(each["due"]),
             claimed=int(each["claimed"]),
             oldest_age_s=float(each["oldest_age_s"]),
@@ -110,97 +110,99 @@ def queues_of(document: Mapping[str, Any]) -> list[FleetQueue]:
     ]
 
 
-def workers_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetWorker]:
-    return [_worker(each, now) for each in documents]
+def parse_workers(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetWorker]:
+    return [_parse_worker(each, now) for each in documents]
 
 
-def _worker(document: Mapping[str, Any], now: float) -> FleetWorker:
-    held = ", ".join(f"{count} {text_of(kind, 40)}" for kind, count in document["held"].items() if count)
+def _parse_worker(document: Mapping[str, Any], now: float) -> FleetWorker:
+    held = ", ".join(f"{count} {clean_text(kind, 40)}" for kind, count in document["held"].items() if count)
     steps = document["steps"]
     oldest = ""
     if steps:
-        what = text_of(steps[0].get("tool"), 60) or "model call"
-        oldest = f"{what} of {text_of(steps[0]['run_id'], 40)} for {_seconds(now, steps[0]['claimed_at']):.0f} s"
+        what = clean_text(steps[0].get("tool"), 60) or "model call"
+        oldest = (
+            f"{what} of {clean_text(steps[0]['run_id'], 40)} for {_compute_seconds(now, steps[0]['claimed_at']):.0f} s"
+        )
     return FleetWorker(
-        name=text_of(document["name"], 80),
-        queues=",".join(text_of(queue, 40) for queue in document["queues"]),
+        name=clean_text(document["name"], 80),
+        queues=",".join(clean_text(queue, 40) for queue in document["queues"]),
         held=held or "-",
         oldest=oldest,
         is_leaving=document.get("draining_at") is not None,
     )
 
 
-def _seconds(now: float, since: float) -> float:
+def _compute_seconds(now: float, since: float) -> float:
     """Compute how long something has lasted, at least 0: clocks of two machines differ."""
     return max(0.0, now - float(since))
 
 
-def runs_of(documents: Sequence[Mapping[str, Any]], parents: Mapping[str, str], now: float) -> list[FleetRun]:
+def parse_runs(documents: Sequence[Mapping[str, Any]], parents: Mapping[str, str], now: float) -> list[FleetRun]:
     """List open runs, newest first, each behind the one that delegated to it. ``parents`` may name runs that have
     ended."""
     by_id = {str(each["run_id"]): each for each in documents}
-    placed = in_tree_order({run_id: parents.get(run_id) for run_id in by_id})
-    return [_run(by_id[run_id], depth, now) for run_id, depth in placed]
+    placed = iterate_tree({run_id: parents.get(run_id) for run_id in by_id})
+    return [_parse_run(by_id[run_id], depth, now) for run_id, depth in placed]
 
 
-def _run(document: Mapping[str, Any], depth: int, now: float) -> FleetRun:
+def _parse_run(document: Mapping[str, Any], depth: int, now: float) -> FleetRun:
     cost = document.get("estimated_cost_usd")
     return FleetRun(
-        run_id=text_of(document["run_id"], 64),
-        status=text_of(document["status"], 40),
-        age_s=_seconds(now, document["created_at"]),
+        run_id=clean_text(document["run_id"], 64),
+        status=clean_text(document["status"], 40),
+        age_s=_compute_seconds(now, document["created_at"]),
         iteration=int(document["iteration"]),
         cost_usd=None if cost is None else float(cost),
-        model=text_of(document["model"], 60),
-        about=text_of(document.get("title") or document.get("last_event"), 200),
+        model=clean_text(document["model"], 60),
+        about=clean_text(document.get("title") or document.get("last_event"), 200),
         depth=depth,
     )
 
 
-def parents_of(tree: Mapping[str, Any]) -> dict[str, str]:
+def parse_parents(tree: Mapping[str, Any]) -> dict[str, str]:
     """Find who delegated to whom, from the document of a tree."""
     links = ((each["run"]["run_id"], each["parent_run_id"]) for each in tree["data"])
     return {str(run_id): str(parent) for run_id, parent in links if parent is not None}
 
 
-def questions_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetQuestion]:
+def parse_questions(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetQuestion]:
     """List questions, the oldest first."""
-    return [_question(each, now) for each in documents]
+    return [_parse_question(each, now) for each in documents]
 
 
-def _question(document: Mapping[str, Any], now: float) -> FleetQuestion:
+def _parse_question(document: Mapping[str, Any], now: float) -> FleetQuestion:
     asked = document.get("command") or document.get("question") or document.get("description") or ""
-    shown, is_whole = summarise(clean(show_marks(str(asked))), _TEXT_CHARS_MAX)
+    shown, is_whole = summarise(strip_controls(show_invisible(str(asked))), _TEXT_CHARS_MAX)
     return FleetQuestion(
         wait_id=int(document["id"]),
-        run_id=text_of(document["run_id"], 64),
+        run_id=clean_text(document["run_id"], 64),
         is_approval=document["kind"] == "approval",
         text=shown,
         is_whole=is_whole,
-        age_s=_seconds(now, document["created_at"]),
+        age_s=_compute_seconds(now, document["created_at"]),
     )
 
 
-def keys_of(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetKey]:
+def parse_keys(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetKey]:
     return [
         FleetKey(
-            key=f"{text_of(each['provider'], 40)}/{text_of(each['credential'], 60)}",
-            condition=text_of(each["condition"], 40),
-            since_s=_seconds(now, each["since"]),
+            key=f"{clean_text(each['provider'], 40)}/{clean_text(each['credential'], 60)}",
+            condition=clean_text(each["condition"], 40),
+            since_s=_compute_seconds(now, each["since"]),
             parked=int(each["parked"]),
-            reason=text_of(each.get("reason"), 200),
+            reason=clean_text(each.get("reason"), 200),
         )
         for each in documents
     ]
 
 
-def spent_of(costs: Sequence[float | None]) -> float | None:
+def sum_spent(costs: Sequence[float | None]) -> float | None:
     """What groups cost together, as far as it is known; nothing where there are no groups, because nothing ran."""
     known = [cost for cost in costs if cost is not None]
     return sum(known) if known or not costs else None
 
 
-def usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
+def compute_usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
     """Compute how fast money is spent, from sums at times (seconds), the oldest first: over the last five minutes of
     them."""
     recent = [sample for sample in samples if sample[0] >= samples[-1][0] - _RATE_OVER_S]
@@ -210,27 +212,32 @@ def usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
     return max(0.0, now - before) / (at - began_at) * 60.0
 
 
-def tree_lines(tree: Mapping[str, Any]) -> list[str]:
+def render_tree(tree: Mapping[str, Any]) -> list[str]:
     """Render a tree of runs, one line for each."""
     lines = []
     by_id = {str(each["run"]["run_id"]): each["run"] for each in tree["data"]}
     parents = {str(each["run"]["run_id"]): each["parent_run_id"] for each in tree["data"]}
-    for run_id, level in in_tree_order(parents):
+    for run_id, level in iterate_tree(parents):
         run = by_id[run_id]
         cost = run.get("estimated_cost_usd")
         spent = "" if cost is None else f"  ${float(cost):.4f}"
         indent = "  " * min(level, 20)
-        about = text_of(run.get("title") or run.get("model"), 60)
-        lines.append(f"{indent}{text_of(run['run_id'], 64)}  {text_of(run['status'], 40)}{spent}  {about}")
+        about = clean_text(run.get("title") or run.get("model"), 60)
+        lines.append(f"{indent}{clean_text(run['run_id'], 64)}  {clean_text(run['status'], 40)}{spent}  {about}")
     left_out = int(tree["total"]) - len(tree["data"])
     return [*lines, *([f"and {left_out} more"] if left_out > 0 else [])]
 
 
-def call_lines(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+def render_calls(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Render tool calls of a run, one line for each."""
     lines = []
     for each in documents:
-        parts = [text_of(each["call"], 20), text_of(each["tool"], 60), text_of(each["status"], 40), each["effect"]]
+        parts = [
+            clean_text(each["call"], 20),
+            clean_text(each["tool"], 60),
+            clean_text(each["status"], 40),
+            each["effect"],
+        ]
         if each.get("attempts", 1) > 1:
             parts.append(f"attempt {each['attempts']}")
         lines.append("  ".join(map(str, parts)))

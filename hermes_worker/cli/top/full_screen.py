@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hermes_worker.cli.layout import columns_of
+from hermes_worker.cli.layout import count_columns
 from hermes_worker.cli.top.view import (
     LeaveTop,
     OpenRun,
     TopAction,
     TopLine,
     TopState,
-    aged,
-    foot,
-    lines,
-    opened_lines,
-    pressed,
-    window,
-    with_fleet,
+    choose_window,
+    mark_as_old,
+    press_key,
+    render_foot,
+    render_opened,
+    render_rows,
+    update_fleet,
 )
-from hermes_worker.cli.top.watching import FleetWatch, sentence
+from hermes_worker.cli.top.watching import FleetWatch, format_error
 from hermes_worker.core.errors import HermesError
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class FullScreen:
         """Guards the state and the last result: one thread looks, another handles keys."""
         self._left = threading.Event()
         self._look_now = threading.Event()
-        self._application = self._made()
+        self._application = self._build_application()
 
     def run(self) -> None:
-        looker = threading.Thread(target=self._look, name="top-looker", daemon=True)
+        looker = threading.Thread(target=self._poll_once, name="top-looker", daemon=True)
         looker.start()
         try:
             self._application.run()
@@ -64,24 +64,24 @@ class FullScreen:
             self._left.set()
             self._look_now.set()
 
-    def _look(self) -> None:
+    def _poll_once(self) -> None:
         while not self._left.is_set():
             with self._lock:
                 done, self._done = self._done, ""
-            fleet = self._watch.look()
+            fleet = self._watch.poll_once()
             with self._lock:
-                self._state = with_fleet(self._state, fleet)
+                self._state = update_fleet(self._state, fleet)
                 if done:
                     self._state = replace(self._state, said=done)
             self._application.invalidate()
             self._look_now.wait(self._every_s)
             self._look_now.clear()
 
-    def _heard(self, key: str) -> None:
+    def _on_key(self, key: str) -> None:
         with self._lock:
             size = self._application.output.get_size()
             room = max(0, size.columns * (size.rows - 1) - _SURE_CHARS)
-            self._state, action = pressed(replace(self._state, room=room), key)
+            self._state, action = press_key(replace(self._state, room=room), key)
         if isinstance(action, LeaveTop):
             self._application.exit()
         elif action is not None:
@@ -91,7 +91,7 @@ class FullScreen:
     def _act(self, action: TopAction) -> None:
         try:
             if isinstance(action, OpenRun):
-                opened = self._watch.opened(action.run_id)
+                opened = self._watch.open_run(action.run_id)
                 with self._lock:
                     self._state = replace(self._state, opened=opened)
             else:
@@ -100,49 +100,49 @@ class FullScreen:
                     self._done = done
         except HermesError as error:
             with self._lock:
-                self._state = replace(self._state, said=sentence(error))
+                self._state = replace(self._state, said=format_error(error))
         self._look_now.set()
         self._application.invalidate()
 
     # ---------------------------------------------------------------------------------------------------- the terminal
 
-    def _made(self) -> Application[None]:
+    def _build_application(self) -> Application[None]:
         from prompt_toolkit import Application
         from prompt_toolkit.layout import FormattedTextControl, HSplit, Layout, Window
 
-        above = Window(FormattedTextControl(self._above))
-        below = Window(FormattedTextControl(self._below), height=self._foot_height, wrap_lines=True)
+        above = Window(FormattedTextControl(self._render_above))
+        below = Window(FormattedTextControl(self._render_below), height=self._compute_foot_height, wrap_lines=True)
         layout = Layout(HSplit([above, below]))
-        return Application(layout=layout, key_bindings=self._bindings(), full_screen=True, refresh_interval=1.0)
+        return Application(layout=layout, key_bindings=self._build_bindings(), full_screen=True, refresh_interval=1.0)
 
-    def _above(self) -> StyleAndTextTuples:
+    def _render_above(self) -> StyleAndTextTuples:
         size = self._application.output.get_size()
         with self._lock:
             state = self._state
-        state = replace(state, fleet=aged(state.fleet, time.time(), self._every_s + _SILENT_S))
-        shown = opened_lines(state, size.columns) if state.opened is not None else lines(state)
-        return _drawn(window(shown, max(1, size.rows - self._foot_height())))
+        state = replace(state, fleet=mark_as_old(state.fleet, time.time(), self._every_s + _SILENT_S))
+        shown = render_opened(state, size.columns) if state.opened is not None else render_rows(state)
+        return _render_lines(choose_window(shown, max(1, size.rows - self._compute_foot_height())))
 
-    def _foot_height(self) -> int:
+    def _compute_foot_height(self) -> int:
         """Compute the height of the foot: a question is shown to its end, whatever room it takes."""
         size = self._application.output.get_size()
         with self._lock:
-            shown = foot(self._state)
-        needed = sum(-(-columns_of(line.text) // size.columns) for line in shown)
+            shown = render_foot(self._state)
+        needed = sum(-(-count_columns(line.text) // size.columns) for line in shown)
         return max(_FOOT_LINES, min(needed, size.rows - 1))
 
-    def _below(self) -> StyleAndTextTuples:
+    def _render_below(self) -> StyleAndTextTuples:
         with self._lock:
-            return _drawn(foot(self._state))
+            return _render_lines(render_foot(self._state))
 
-    def _bindings(self) -> KeyBindings:
+    def _build_bindings(self) -> KeyBindings:
         from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
         from prompt_toolkit.keys import Keys
 
         keys = KeyBindings()
 
         def bind(name: str) -> None:
-            keys.add(name, eager=True)(lambda event: self._heard(name))
+            keys.add(name, eager=True)(lambda event: self._on_key(name))
 
         for name in _KEYS:
             bind(name)
@@ -154,10 +154,10 @@ class FullScreen:
 
         @keys.add(Keys.Any)
         def character(event: KeyPressEvent) -> None:
-            self._heard(event.data)
+            self._on_key(event.data)
 
         return keys
 
 
-def _drawn(shown: Sequence[TopLine]) -> StyleAndTextTuples:
+def _render_lines(shown: Sequence[TopLine]) -> StyleAndTextTuples:
     return [(_STYLES[line.style], f"{line.text}\n") for line in shown]

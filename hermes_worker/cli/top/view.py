@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hermes_worker.cli.layout import clock, columns_of, folded, table
+from hermes_worker.cli.layout import count_columns, fold_text, format_clock, render_table
 from hermes_worker.cli.top.fleet import FleetFacts, FleetQuestion, FleetRun
 
 _PAUSED = "paused"
@@ -91,22 +91,22 @@ class TopLine:
     """The name of the row that it shows."""
 
 
-def row_of_question(question: FleetQuestion) -> str:
+def name_question_row(question: FleetQuestion) -> str:
     return f"wait {question.wait_id}"
 
 
-def row_of_run(run: FleetRun) -> str:
+def name_run_row(run: FleetRun) -> str:
     return f"run {run.run_id}"
 
 
-def rows_of(fleet: FleetFacts) -> list[str]:
+def list_rows(fleet: FleetFacts) -> list[str]:
     """List the rows that can be chosen, in order."""
-    return [*map(row_of_question, fleet.questions), *map(row_of_run, fleet.runs)]
+    return [*map(name_question_row, fleet.questions), *map(name_run_row, fleet.runs)]
 
 
-def with_fleet(state: TopState, fleet: FleetFacts) -> TopState:
+def update_fleet(state: TopState, fleet: FleetFacts) -> TopState:
     """Update the state after another look. A row that is gone leaves the choice to the row at its place."""
-    rows, before = rows_of(fleet), rows_of(state.fleet)
+    rows, before = list_rows(fleet), list_rows(state.fleet)
     chosen = state.chosen
     if chosen not in rows:
         at = before.index(chosen) if chosen in before else 0
@@ -114,15 +114,15 @@ def with_fleet(state: TopState, fleet: FleetFacts) -> TopState:
     return replace(state, fleet=fleet, chosen=chosen)
 
 
-def aged(fleet: FleetFacts, now: float, patience_s: float) -> FleetFacts:
+def mark_as_old(fleet: FleetFacts, now: float, patience_s: float) -> FleetFacts:
     """Mark the facts as old at ``now`` if they are older than ``patience_s``."""
     silent_s = now - fleet.at
     if fleet.lost_because or not fleet.at or silent_s <= patience_s:
         return fleet
-    return replace(fleet, lost_because=f"the server has not answered for {short(silent_s)}")
+    return replace(fleet, lost_because=f"the server has not answered for {format_short(silent_s)}")
 
 
-def pressed(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
+def press_key(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
     """Decide what a key does: ``up``, ``down``, ``enter``, ``escape`` or a character."""
     if state.confirming is not None:
         asked = replace(state, confirming=None, sure="", said="" if key == "y" else "nothing was done")
@@ -130,7 +130,7 @@ def pressed(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
     state = replace(state, said="")
     if key in ("up", "k", "down", "j"):
         by = -1 if key in ("up", "k") else 1
-        return _scrolled(state, by) if state.opened else _moved(state, by), None
+        return _scroll(state, by) if state.opened else _move(state, by), None
     if key == "escape":
         return replace(state, opened=None, scrolled=0), None
     if key == "q":
@@ -139,51 +139,51 @@ def pressed(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
     return decide(state) if decide else (state, None)
 
 
-def _moved(state: TopState, by: int) -> TopState:
-    rows = rows_of(state.fleet)
+def _move(state: TopState, by: int) -> TopState:
+    rows = list_rows(state.fleet)
     if not rows:
         return state
     at = rows.index(state.chosen) if state.chosen in rows else 0
     return replace(state, chosen=rows[max(0, min(len(rows) - 1, at + by))])
 
 
-def _scrolled(state: TopState, by: int) -> TopState:
+def _scroll(state: TopState, by: int) -> TopState:
     most = len(state.opened.lines) if state.opened else 0
     return replace(state, scrolled=max(0, min(most, state.scrolled + by)))
 
 
-def _chosen_run(state: TopState) -> str | None:
+def _find_chosen_run(state: TopState) -> str | None:
     """Find the run of the chosen row; ``None`` for none."""
     for question in state.fleet.questions:
-        if row_of_question(question) == state.chosen:
+        if name_question_row(question) == state.chosen:
             return question.run_id
-    return next((run.run_id for run in state.fleet.runs if row_of_run(run) == state.chosen), None)
+    return next((run.run_id for run in state.fleet.runs if name_run_row(run) == state.chosen), None)
 
 
-def _chosen_approval(state: TopState) -> FleetQuestion | None:
+def _find_chosen_approval(state: TopState) -> FleetQuestion | None:
     """Find the approval of the chosen row, or the oldest of its run; ``None`` for none."""
-    run_id = _chosen_run(state)
+    run_id = _find_chosen_run(state)
     approvals = [each for each in state.fleet.questions if each.is_approval]
-    chosen = next((each for each in approvals if row_of_question(each) == state.chosen), None)
+    chosen = next((each for each in approvals if name_question_row(each) == state.chosen), None)
     if chosen is None and state.chosen.startswith("run "):
         chosen = next((each for each in approvals if each.run_id == run_id), None)
     return chosen
 
 
 def _open(state: TopState) -> tuple[TopState, TopAction | None]:
-    run_id = _chosen_run(state)
+    run_id = _find_chosen_run(state)
     return replace(state, scrolled=0), None if run_id is None else OpenRun(run_id=run_id)
 
 
 def _stop(state: TopState) -> tuple[TopState, TopAction | None]:
-    run_id = _chosen_run(state)
+    run_id = _find_chosen_run(state)
     if run_id is None:
         return state, None
     return replace(state, confirming=StopRun(run_id=run_id), sure=f"stop {run_id} and all that it caused?"), None
 
 
 def _pause(state: TopState) -> tuple[TopState, TopAction | None]:
-    run_id = _chosen_run(state)
+    run_id = _find_chosen_run(state)
     if run_id is None:
         return state, None
     is_paused = any(run.run_id == run_id and run.status == _PAUSED for run in state.fleet.runs)
@@ -199,12 +199,12 @@ def _deny(state: TopState) -> tuple[TopState, TopAction | None]:
 
 
 def _answer(state: TopState, choice: str, word: str) -> tuple[TopState, TopAction | None]:
-    question = _chosen_approval(state)
+    question = _find_chosen_approval(state)
     if question is None:
         return replace(
             state, said="nothing here waits to be allowed; 'hermes-worker approvals answer' answers questions"
         ), None
-    if choice != "deny" and not (question.is_whole and columns_of(question.text) <= state.room):
+    if choice != "deny" and not (question.is_whole and count_columns(question.text) <= state.room):
         # A person allows nothing that they cannot read to its end.
         return replace(
             state, said=f"it is too long to be read here; see 'hermes-worker approvals show {question.wait_id}'"
@@ -216,16 +216,23 @@ def _answer(state: TopState, choice: str, word: str) -> tuple[TopState, TopActio
 # ------------------------------------------------------------------------------------------------------------ the lines
 
 
-def lines(state: TopState) -> list[TopLine]:
+def render_rows(state: TopState) -> list[TopLine]:
     """Render all rows, the chosen one marked."""
     fleet = state.fleet
     if not fleet.at:
         return [TopLine(text=fleet.lost_because or "asking the server", style="dim")]
-    shown = [*_head(fleet), *_questions(fleet), *_runs(fleet), *_workers(fleet), *_queues(fleet), *_keys(fleet)]
+    shown = [
+        *_render_head(fleet),
+        *_render_questions(fleet),
+        *_render_runs(fleet),
+        *_render_workers(fleet),
+        *_render_queues(fleet),
+        *_render_keys(fleet),
+    ]
     return [replace(line, style="chosen") if line.row and line.row == state.chosen else line for line in shown]
 
 
-def foot(state: TopState) -> list[TopLine]:
+def render_foot(state: TopState) -> list[TopLine]:
     """Render the lines at the foot."""
     if state.confirming is not None:
         return [TopLine(text=f"{state.sure} y does it, any other key does not", style="warning")]
@@ -234,15 +241,15 @@ def foot(state: TopState) -> list[TopLine]:
     return [TopLine(text=state.said or HELP, style="warning" if state.said else "dim")]
 
 
-def opened_lines(state: TopState, columns: int) -> list[TopLine]:
+def render_opened(state: TopState, columns: int) -> list[TopLine]:
     """Render the opened run, its lines folded to ``columns``."""
     if state.opened is None:
         return []
-    broken = [TopLine(text=part) for line in state.opened.lines for part in folded(line, columns)]
+    broken = [TopLine(text=part) for line in state.opened.lines for part in fold_text(line, columns)]
     return [TopLine(text=state.opened.run_id, style="bold"), *broken[min(state.scrolled, len(broken) - 1) :]]
 
 
-def window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
+def choose_window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
     """Choose as many lines as there is room for, with the chosen one among them."""
     if len(shown) <= height:
         return shown
@@ -251,17 +258,17 @@ def window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
     return shown[first : first + height]
 
 
-def _head(fleet: FleetFacts) -> list[TopLine]:
+def _render_head(fleet: FleetFacts) -> list[TopLine]:
     spent = "unknown" if fleet.spent_usd is None else f"${fleet.spent_usd:.4f}"
     rate = "" if fleet.usd_per_minute is None else f", ${fleet.usd_per_minute:.4f} a minute"
     at_work = sum(run.status == "running" for run in fleet.runs)
     counted = f"open runs {len(fleet.runs)}, running {at_work} · questions {len(fleet.questions)}"
-    head = TopLine(text=f"{clock(fleet.at)} · {counted} · spent today {spent}{rate}", style="bold")
+    head = TopLine(text=f"{format_clock(fleet.at)} · {counted} · spent today {spent}{rate}", style="bold")
     lost = TopLine(text=f"not connected, this is how it was: {fleet.lost_because}", style="warning")
     return [head, *([lost] if fleet.lost_because else [])]
 
 
-def _section(
+def _render_section(
     fleet: FleetFacts,
     name: str,
     header: tuple[str, ...],
@@ -276,26 +283,26 @@ def _section(
         return [TopLine(text=""), TopLine(text=f"{name}: {untold}", style="dim")]
     if not rows:
         return [TopLine(text=""), TopLine(text=f"{name}: none", style="dim")]
-    head, *rest = table(rows, header, ids=ids, whole=whole).splitlines()
+    head, *rest = render_table(rows, header, ids=ids, whole=whole).splitlines()
     shown = [TopLine(text=text, row=names[at] if names else "") for at, text in enumerate(rest)]
     return [TopLine(text=""), TopLine(text=head, style="bold"), *shown]
 
 
-def _questions(fleet: FleetFacts) -> list[TopLine]:
+def _render_questions(fleet: FleetFacts) -> list[TopLine]:
     rows = [
-        ("approval" if each.is_approval else "question", short(each.age_s), each.run_id, each.text or "-")
+        ("approval" if each.is_approval else "question", format_short(each.age_s), each.run_id, each.text or "-")
         for each in fleet.questions
     ]
-    names = list(map(row_of_question, fleet.questions))
-    return _section(fleet, "questions", ("ASKS", "FOR", "RUN", "WHAT"), rows, names, ids=(2,), whole=(0, 1))
+    names = list(map(name_question_row, fleet.questions))
+    return _render_section(fleet, "questions", ("ASKS", "FOR", "RUN", "WHAT"), rows, names, ids=(2,), whole=(0, 1))
 
 
-def _runs(fleet: FleetFacts) -> list[TopLine]:
+def _render_runs(fleet: FleetFacts) -> list[TopLine]:
     rows = [
         (
             f"{'  ' * min(each.depth, 10)}{each.run_id}",
             each.status.replace("_", " "),
-            short(each.age_s),
+            format_short(each.age_s),
             str(each.iteration),
             "-" if each.cost_usd is None else f"${each.cost_usd:.4f}",
             each.model or "-",
@@ -304,31 +311,33 @@ def _runs(fleet: FleetFacts) -> list[TopLine]:
         for each in fleet.runs
     ]
     header = ("RUN", "STATUS", "AGE", "CALLS", "COST", "MODEL", "ABOUT")
-    return _section(fleet, "runs", header, rows, list(map(row_of_run, fleet.runs)), ids=(0,), whole=(1, 2, 3, 4))
+    return _render_section(
+        fleet, "runs", header, rows, list(map(name_run_row, fleet.runs)), ids=(0,), whole=(1, 2, 3, 4)
+    )
 
 
-def _workers(fleet: FleetFacts) -> list[TopLine]:
+def _render_workers(fleet: FleetFacts) -> list[TopLine]:
     rows = [
         (each.name, each.queues, "leaving" if each.is_leaving else "at work", each.held, each.oldest or "-")
         for each in fleet.workers
     ]
-    return _section(fleet, "workers", ("WORKER", "QUEUES", "STATE", "HOLDS", "LONGEST"), rows)
+    return _render_section(fleet, "workers", ("WORKER", "QUEUES", "STATE", "HOLDS", "LONGEST"), rows)
 
 
-def _queues(fleet: FleetFacts) -> list[TopLine]:
-    rows = [(each.queue, str(each.due), str(each.claimed), short(each.oldest_age_s)) for each in fleet.queues]
-    return _section(fleet, "queues", ("QUEUE", "WAITING", "AT WORK", "OLDEST"), rows)
+def _render_queues(fleet: FleetFacts) -> list[TopLine]:
+    rows = [(each.queue, str(each.due), str(each.claimed), format_short(each.oldest_age_s)) for each in fleet.queues]
+    return _render_section(fleet, "queues", ("QUEUE", "WAITING", "AT WORK", "OLDEST"), rows)
 
 
-def _keys(fleet: FleetFacts) -> list[TopLine]:
+def _render_keys(fleet: FleetFacts) -> list[TopLine]:
     rows = [
-        (each.key, each.condition.replace("_", " "), short(each.since_s), str(each.parked), each.reason or "-")
+        (each.key, each.condition.replace("_", " "), format_short(each.since_s), str(each.parked), each.reason or "-")
         for each in fleet.keys
     ]
-    return _section(fleet, "keys", ("KEY", "CONDITION", "FOR", "RUNS WAIT", "REASON"), rows)
+    return _render_section(fleet, "keys", ("KEY", "CONDITION", "FOR", "RUNS WAIT", "REASON"), rows)
 
 
-def short(seconds: float) -> str:
+def format_short(seconds: float) -> str:
     """Format a length of time in few characters: ``8s``, ``5m``, ``3h``, ``2d``."""
     for size, sign in _SIZES.items():
         if seconds >= size:

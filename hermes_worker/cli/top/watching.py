@@ -11,17 +11,17 @@ from typing import Any, TypeVar, assert_never
 
 from hermes_worker.cli.top.fleet import (
     FleetFacts,
-    call_lines,
-    keys_of,
-    parents_of,
-    questions_of,
-    queues_of,
-    runs_of,
-    spent_of,
-    text_of,
-    tree_lines,
-    usd_per_minute,
-    workers_of,
+    clean_text,
+    compute_usd_per_minute,
+    parse_keys,
+    parse_parents,
+    parse_questions,
+    parse_queues,
+    parse_runs,
+    parse_workers,
+    render_calls,
+    render_tree,
+    sum_spent,
 )
 from hermes_worker.cli.top.view import (
     AnswerApproval,
@@ -61,7 +61,7 @@ class FleetWatch:
         self._spent: deque[tuple[float, float]] = deque(maxlen=_SAMPLES_MAX)
         self._last = FleetFacts()
 
-    def look(self) -> FleetFacts:
+    def poll_once(self) -> FleetFacts:
         """Look at the fleet once. A section that the key may not see, or the server does not have, is reported as such;
         of a server that is away, the last facts are returned."""
         now = time.time()
@@ -71,27 +71,27 @@ class FleetWatch:
             try:
                 return ask()
             except RefusedError as error:
-                untold[name] = text_of(error, 300)
+                untold[name] = clean_text(error, 300)
             except _MALFORMED:
                 untold[name] = _UNREADABLE
             return ()
 
         client = self._client
         try:
-            spent = self._money(now)
+            spent = self._load_spent(now)
             self._last = FleetFacts(
                 at=now,
-                questions=asked("questions", lambda: questions_of(client.approvals(), now)),
-                runs=asked("runs", lambda: self._runs(now)),
-                workers=asked("workers", lambda: workers_of(client.workers(), now)),
-                queues=asked("queues", lambda: queues_of(client.backlog())),
-                keys=asked("keys", lambda: keys_of(client.provider_states(), now)),
+                questions=asked("questions", lambda: parse_questions(client.approvals(), now)),
+                runs=asked("runs", lambda: self._load_runs(now)),
+                workers=asked("workers", lambda: parse_workers(client.workers(), now)),
+                queues=asked("queues", lambda: parse_queues(client.backlog())),
+                keys=asked("keys", lambda: parse_keys(client.provider_states(), now)),
                 spent_usd=spent,
-                usd_per_minute=usd_per_minute(list(self._spent)),
+                usd_per_minute=compute_usd_per_minute(list(self._spent)),
                 untold=untold,
             )
         except UnavailableError as error:
-            self._last = replace(self._last, lost_because=sentence(error))
+            self._last = replace(self._last, lost_because=format_error(error))
         return self._last
 
     def do(self, action: TopAction) -> str:
@@ -101,9 +101,9 @@ class FleetWatch:
                 self._client.stop(action.run_id)
                 return f"{action.run_id} was asked to stop"
             case PauseRun():
-                return f"{action.run_id} {text_of(self._client.pause(action.run_id)['status'], 40)}"
+                return f"{action.run_id} {clean_text(self._client.pause(action.run_id)['status'], 40)}"
             case ResumeRun():
-                return f"{action.run_id} {text_of(self._client.resume(action.run_id)['status'], 40)}"
+                return f"{action.run_id} {clean_text(self._client.resume(action.run_id)['status'], 40)}"
             case AnswerApproval():
                 self._client.approve(action.run_id, action.choice, wait_id=action.wait_id)
                 return "denied" if action.choice == "deny" else "allowed"
@@ -112,49 +112,49 @@ class FleetWatch:
             case _:
                 assert_never(action)
 
-    def opened(self, run_id: str) -> OpenedRun:
+    def open_run(self, run_id: str) -> OpenedRun:
         """Load everything about one run: why it is where it is, its tree, its calls. Raises ``HermesError``."""
         try:
-            return OpenedRun(run_id=run_id, lines=self._all_of(run_id))
+            return OpenedRun(run_id=run_id, lines=self._render_run(run_id))
         except _MALFORMED:
             raise UnavailableError(_UNREADABLE) from None
 
-    def _all_of(self, run_id: str) -> list[str]:
+    def _render_run(self, run_id: str) -> list[str]:
         run = self._client.run(run_id)
         calls = list(islice(self._client.calls(run_id), 10_000))[-_CALLS_SHOWN:]
         found = [
-            f"{text_of(run['status'], 40)}, {run['iteration']} model calls of at most {run['iterations_max']}",
-            text_of(self._client.explain(run_id)["text"], 400),
+            f"{clean_text(run['status'], 40)}, {run['iteration']} model calls of at most {run['iterations_max']}",
+            clean_text(self._client.explain(run_id)["text"], 400),
             "",
             "tree",
-            *(f"  {line}" for line in tree_lines(self._client.tree(run_id))),
+            *(f"  {line}" for line in render_tree(self._client.tree(run_id))),
             "",
             "calls",
-            *(f"  {line}" for line in call_lines(calls) or ["none"]),
+            *(f"  {line}" for line in render_calls(calls) or ["none"]),
         ]
         if run.get("output"):
-            found += ["", "answer", f"  {text_of(run['output'], 1_000)}"]
+            found += ["", "answer", f"  {clean_text(run['output'], 1_000)}"]
         return found
 
-    def _runs(self, now: float) -> Sequence[Any]:
+    def _load_runs(self, now: float) -> Sequence[Any]:
         found: list[Any] = list(islice(self._client.runs(status=_OPEN, limit=_RUNS_MAX), _RUNS_MAX))
         delegating = [each["run_id"] for each in found if each["status"] == RunStatus.WAITING_FOR_CHILDREN.value]
         for run_id in [each for each in delegating if each not in self._treed][:_TREES_AT_A_LOOK]:
-            self._parents |= parents_of(self._client.tree(run_id))
+            self._parents |= parse_parents(self._client.tree(run_id))
             self._treed.add(run_id)
-        self._forget({each["run_id"] for each in found})
-        return runs_of(found, self._parents, now)
+        self._forget_ended({each["run_id"] for each in found})
+        return parse_runs(found, self._parents, now)
 
-    def _forget(self, is_open: set[str]) -> None:
+    def _forget_ended(self, is_open: set[str]) -> None:
         """Forget runs that have ended."""
         self._treed &= is_open
         self._parents = {run_id: parent for run_id, parent in self._parents.items() if run_id in is_open}
 
-    def _money(self, now: float) -> float | None:
+    def _load_spent(self, now: float) -> float | None:
         """Load what was spent today; ``None`` where that is not known, or not given: then there is no rate, either."""
         try:
             groups = self._client.spend(by="day", created_after=now - now % _DAY_S)
-            spent = spent_of([group.cost_usd for group in groups])
+            spent = sum_spent([group.cost_usd for group in groups])
         except RefusedError:
             spent = None
         if spent is None:
@@ -164,6 +164,6 @@ class FleetWatch:
         return spent
 
 
-def sentence(error: HermesError) -> str:
+def format_error(error: HermesError) -> str:
     """Write what went wrong, on one line."""
-    return text_of(error, 300)
+    return clean_text(error, 300)

@@ -6,8 +6,8 @@ meaning: ``Unsupported parameter: max_tokens`` is a malformed request although i
 elsewhere speaks of the context window. Families, order and flags are those of Hermes Agent 0.19.0; what differs is
 marked "Ours".
 
-Wires build a ``RawError`` from whatever their SDK raised (``raw_error`` reads the usual attributes) and raise a
-``ModelCallError`` with the kind found here; ``classification_of`` gets the flags back on the other side.
+Wires build a ``RawError`` from whatever their SDK raised (``build_raw_error`` reads the usual attributes) and raise a
+``ModelCallError`` with the kind found here; ``classify_translated`` gets the flags back on the other side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
-from hermes_worker.core.json_values import list_of, mapping_of, text_of
+from hermes_worker.core.json_values import read_list, read_mapping, read_text
 from hermes_worker.core.recovery.error_patterns import (
     AUTH,
     BAD_KEY,
@@ -54,12 +54,12 @@ from hermes_worker.core.recovery.error_patterns import (
     USAGE_LIMIT_IS_TRANSIENT,
     is_reasoning_model,
 )
-from hermes_worker.core.recovery.error_words import body_of, words_in, words_of_text
+from hermes_worker.core.recovery.error_words import clean_error_text, find_body, find_words
 from hermes_worker.core.recovery.reported_limits import (
     is_output_cap_error,
     parse_available_output_tokens,
     parse_context_limit,
-    plausible_window,
+    require_plausible_window,
 )
 
 __all__ = [
@@ -67,15 +67,15 @@ __all__ = [
     "Classification",
     "RawError",
     "RequestSize",
-    "classification_of",
+    "build_raw_error",
     "classify",
+    "classify_translated",
     "is_output_cap_error",
     "is_reasoning_model",
     "parse_available_output_tokens",
     "parse_context_limit",
     "parse_retry_after",
     "parse_wait",
-    "raw_error",
 ]
 
 RETRY_AFTER_MAX_S = 600.0
@@ -126,36 +126,38 @@ class RequestSize:
 
 def classify(error: RawError, size: RequestSize | None = None) -> Classification:
     """Classify a failure. Total and pure; an unknown error is ``unknown`` and may be retried."""
-    seen = _look_at(error, size or RequestSize())
-    told = replace(_judged(seen), status=error.status, message=seen.shown_message, retry_after_s=error.retry_after_s)
-    found = _with_what_the_text_says(told, seen.text)
+    seen = _prepare(error, size or RequestSize())
+    told = replace(
+        _classify_prepared(seen), status=error.status, message=seen.shown_message, retry_after_s=error.retry_after_s
+    )
+    found = _refine_by_text(told, seen.text)
     return found if seen.window_told is None else replace(found, context_limit=seen.window_told)
 
 
-def _judged(seen: _Seen) -> Classification:
+def _classify_prepared(seen: _PreparedError) -> Classification:
     """Apply the rules. A code with one meaning goes before every text and status; the rest is judged by its status, or
     by code and text."""
     return (
-        _of_code(_TELLING_CODES, seen)
-        or _first_hit(_FIRST, seen)
-        or (_of_code(_CODES, seen) if seen.status is None else None)
-        or _first_hit(_ladder_for(seen.status), seen)
+        _find_by_code(_TELLING_CODES, seen)
+        or _apply_ladder(_FIRST, seen)
+        or (_find_by_code(_CODES, seen) if seen.status is None else None)
+        or _apply_ladder(_choose_ladder(seen.status), seen)
         or _UNKNOWN
     )
 
 
-def classification_of(error: ModelCallError) -> Classification:
+def classify_translated(error: ModelCallError) -> Classification:
     """The classification of an error that a wire has already translated: the one that the wire found, or else the usual
     flags of the kind, refined by the status and by the numbers in the message."""
     if error.classification is not None:
-        return replace(error.classification, **_shown(error))
+        return replace(error.classification, **_read_error(error))
     outcome = _USUAL[error.kind]
     if error.kind is FailureKind.AUTH and error.status == 403:
         outcome = _AUTH_DENIED
-    return _with_what_the_text_says(replace(outcome, **_shown(error)), error.message.lower())
+    return _refine_by_text(replace(outcome, **_read_error(error)), error.message.lower())
 
 
-def _shown(error: ModelCallError) -> dict[str, Any]:
+def _read_error(error: ModelCallError) -> dict[str, Any]:
     """The fields of a classification that are read from the error itself: its message is redacted already."""
     return {
         "status": error.status,
@@ -164,7 +166,7 @@ def _shown(error: ModelCallError) -> dict[str, Any]:
     }
 
 
-def raw_error(
+def build_raw_error(
     error: BaseException,
     *,
     provider: str = "",
@@ -179,13 +181,13 @@ def raw_error(
     ``now_s`` is the Unix time, for a ``Retry-After`` that names a date. ``document`` is the whole body, where it could
     be read: SDKs keep a part of it only.
     """
-    chain = list(_cause_chain(error))
-    waits = (parse_wait(headers, now_s=now_s) for headers in map(_headers_of, chain))
+    chain = list(_iterate_causes(error))
+    waits = (parse_wait(headers, now_s=now_s) for headers in map(_read_headers, chain))
     return RawError(
         message=str(error),
-        status=next((s for s in map(_status_attribute, chain) if s is not None), None),
-        body=body_of(document)
-        or next((b for e in chain if (b := body_of(getattr(e, "body", None))) is not None), None),
+        status=next((s for s in map(_read_status, chain) if s is not None), None),
+        body=find_body(document)
+        or next((b for e in chain if (b := find_body(getattr(e, "body", None))) is not None), None),
         class_name=type(error).__name__,
         causes=tuple(f"{type(cause).__name__}: {cause}" for cause in chain[1:]),
         is_os_error=isinstance(error, OSError),
@@ -307,7 +309,7 @@ _USUAL: Mapping[FailureKind, Classification] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _PreparedError:
     """A ``RawError`` prepared for the rules: lower case, nested texts joined, codes found."""
 
     error: RawError
@@ -324,32 +326,34 @@ class _Seen:
     shown_message: str = field(repr=False, default="")
 
 
-def _look_at(error: RawError, size: RequestSize) -> _Seen:
-    detail = _error_object(error.body)
-    codes = _codes(error.body, detail)
-    words = words_in(error.body) or words_of_text(error.message)
+def _prepare(error: RawError, size: RequestSize) -> _PreparedError:
+    detail = _find_error_object(error.body)
+    codes = _list_codes(error.body, detail)
+    words = find_words(error.body) or clean_error_text(error.message)
     body_message = (
-        text_of(detail.get("message"))
-        or text_of(detail.get("error"))
-        or text_of((error.body or {}).get("message"))
-        or words_in(error.body)
+        read_text(detail.get("message"))
+        or read_text(detail.get("error"))
+        or read_text((error.body or {}).get("message"))
+        or find_words(error.body)
     )
-    text = _join_new(error.message.lower(), body_message.lower(), words.lower())
-    return _Seen(
+    text = _join_distinct(error.message.lower(), body_message.lower(), words.lower())
+    return _PreparedError(
         error=error,
         size=size,
-        status=_decisive_status(error, codes),
+        status=_find_decisive_status(error, codes),
         text=text,
         body_message=body_message.strip().lower(),
         codes=codes,
-        window_told=plausible_window(detail.get("n_ctx")),
-        metadata=mapping_of(detail.get("metadata")),
-        transport_text=_join_new(text, f"{error.class_name}: ".lower(), *(cause.lower() for cause in error.causes)),
+        window_told=require_plausible_window(detail.get("n_ctx")),
+        metadata=read_mapping(detail.get("metadata")),
+        transport_text=_join_distinct(
+            text, f"{error.class_name}: ".lower(), *(cause.lower() for cause in error.causes)
+        ),
         shown_message=words[:MESSAGE_CHARS_MAX],
     )
 
 
-def _decisive_status(error: RawError, codes: tuple[str, ...]) -> int | None:
+def _find_decisive_status(error: RawError, codes: tuple[str, ...]) -> int | None:
     """Ours: an SSE error event arrives under status 200 (anthropic SDK 2.12), which says nothing. Its code may say
     which status it would have been; the most particular code that is known decides."""
     if error.status is None and error.class_name == "RateLimitError":
@@ -360,43 +364,43 @@ def _decisive_status(error: RawError, codes: tuple[str, ...]) -> int | None:
     return _STATUS_OF_CODE.get(known)
 
 
-def _error_object(body: Mapping[str, object] | None) -> Mapping[str, object]:
+def _find_error_object(body: Mapping[str, object] | None) -> Mapping[str, object]:
     """The ``error`` object of a body. The openai SDK hands out that object itself, the anthropic SDK the whole body."""
     if body is None:
         return {}
     nested = body.get("error")
-    return body_of(nested if isinstance(nested, Mapping | list) else body.get("errors")) or body
+    return find_body(nested if isinstance(nested, Mapping | list) else body.get("errors")) or body
 
 
-def _codes(body: Mapping[str, object] | None, detail: Mapping[str, object]) -> tuple[str, ...]:
+def _list_codes(body: Mapping[str, object] | None, detail: Mapping[str, object]) -> tuple[str, ...]:
     inner = detail.get("innererror")
     candidates = (
         detail.get("code"),
         inner.get("code") if isinstance(inner, Mapping) else None,  # Azure
         detail.get("type"),
         detail.get("status"),  # Google
-        *_codes_inside(_json_object(detail.get("message"))),
-        *_codes_inside(_json_object(mapping_of(detail.get("metadata")).get("raw"))),
-        *(mapping_of(each).get("reason") for each in list_of(detail.get("details"))),  # Google
+        *_list_nested_codes(_read_object(detail.get("message"))),
+        *_list_nested_codes(_read_object(read_mapping(detail.get("metadata")).get("raw"))),
+        *(read_mapping(each).get("reason") for each in read_list(detail.get("details"))),  # Google
         (body or {}).get("code"),
         (body or {}).get("error_code"),
     )
-    return tuple(dict.fromkeys(code for code in map(_code_text, candidates) if code))
+    return tuple(dict.fromkeys(code for code in map(_read_code, candidates) if code))
 
 
-def _codes_inside(payload: Mapping[str, object]) -> Iterator[object]:
+def _list_nested_codes(payload: Mapping[str, object]) -> Iterator[object]:
     """Codes of an error body that a gateway put as text into another error's message."""
-    detail = _error_object(payload)
+    detail = _find_error_object(payload)
     yield from (detail.get("code"), detail.get("type"), payload.get("code"), payload.get("error_code"))
 
 
-def _code_text(value: object) -> str:
+def _read_code(value: object) -> str:
     """A usable code: numbers repeat the status and say nothing new, nor does an ``error`` that only names its kind."""
     text = value.strip().lower() if isinstance(value, str) else ""
     return "" if text.isdigit() or text == "error" else text
 
 
-def _json_object(value: object) -> Mapping[str, object]:
+def _read_object(value: object) -> Mapping[str, object]:
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return {}
     try:
@@ -406,7 +410,7 @@ def _json_object(value: object) -> Mapping[str, object]:
     return parsed if isinstance(parsed, Mapping) else {}
 
 
-def _join_new(first: str, *others: str) -> str:
+def _join_distinct(first: str, *others: str) -> str:
     joined = first
     for other in others:
         if other not in joined:
@@ -414,7 +418,7 @@ def _join_new(first: str, *others: str) -> str:
     return joined
 
 
-def _cause_chain(error: BaseException, depth: int = 5) -> Iterator[BaseException]:
+def _iterate_causes(error: BaseException, depth: int = 5) -> Iterator[BaseException]:
     current: BaseException | None = error
     for _ in range(depth):
         if current is None:
@@ -423,7 +427,7 @@ def _cause_chain(error: BaseException, depth: int = 5) -> Iterator[BaseException
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
 
-def _status_attribute(error: BaseException) -> int | None:
+def _read_status(error: BaseException) -> int | None:
     for name in ("status_code", "status"):
         value = getattr(error, name, None)
         if isinstance(value, int) and 100 <= value < 600:
@@ -431,18 +435,18 @@ def _status_attribute(error: BaseException) -> int | None:
     return None
 
 
-def _headers_of(error: BaseException) -> Mapping[str, str]:
+def _read_headers(error: BaseException) -> Mapping[str, str]:
     headers = getattr(getattr(error, "response", None), "headers", None)
     return headers if isinstance(headers, Mapping) else {}
 
 
 # ------------------------------------------------------------------------------------------------------------- rules
 
-_Test = Callable[[_Seen], bool]
+_Test = Callable[[_PreparedError], bool]
 _Rule = tuple[_Test, Classification]
 
 
-def _first_hit(ladder: tuple[_Rule, ...], seen: _Seen) -> Classification | None:
+def _apply_ladder(ladder: tuple[_Rule, ...], seen: _PreparedError) -> Classification | None:
     return next((outcome for test, outcome in ladder if test(seen)), None)
 
 
@@ -466,7 +470,7 @@ def _code_is(*codes: str) -> _Test:
     return lambda seen: any(code in seen.codes for code in codes)
 
 
-def _of_code(table: Mapping[str, Classification], seen: _Seen) -> Classification | None:
+def _find_by_code(table: Mapping[str, Classification], seen: _PreparedError) -> Classification | None:
     return next((table[code] for code in seen.codes if code in table), None)
 
 
@@ -482,7 +486,7 @@ def _any(*tests: _Test) -> _Test:
     return lambda seen: any(test(seen) for test in tests)
 
 
-def _always(seen: _Seen) -> bool:
+def _always(seen: _PreparedError) -> bool:
     return True
 
 
@@ -490,7 +494,7 @@ def _is_bigger_than(share: float, tokens: int, messages: int) -> _Test:
     """The request fills more than ``share`` of the window. The absolute numbers stand in for it on windows up to
     256,000 tokens; on larger ones long histories are normal."""
 
-    def test(seen: _Seen) -> bool:
+    def test(seen: _PreparedError) -> bool:
         size = seen.size
         is_long = size.tokens > tokens or size.messages > messages
         return size.tokens > size.window * share or (size.window <= 256_000 and is_long)
@@ -498,29 +502,29 @@ def _is_bigger_than(share: float, tokens: int, messages: int) -> _Test:
     return test
 
 
-def _is_wrapped_upstream_error(seen: _Seen) -> bool:
+def _is_wrapped_upstream_error(seen: _PreparedError) -> bool:
     """OpenRouter's key is fine; the provider behind it failed, so another credential cannot help."""
     is_openrouter = seen.error.provider.strip().lower() == "openrouter"
     has_upstream = "raw" in seen.metadata or "provider_name" in seen.metadata
     return seen.body_message == "provider returned error" and (is_openrouter or has_upstream)
 
 
-def _is_transport_class(seen: _Seen) -> bool:
+def _is_transport_class(seen: _PreparedError) -> bool:
     return seen.error.is_os_error or seen.error.class_name in TRANSPORT_CLASSES
 
 
-def _is_about_output_cap(seen: _Seen) -> bool:
+def _is_about_output_cap(seen: _PreparedError) -> bool:
     return is_output_cap_error(seen.text) or parse_available_output_tokens(seen.text) is not None
 
 
-def _is_local_bug(seen: _Seen) -> bool:
+def _is_local_bug(seen: _PreparedError) -> bool:
     """We built the request wrongly. A ``TypeError`` about iterating ``None`` comes from SDKs that met an odd reply."""
     if seen.error.class_name not in ("ValueError", "TypeError"):
         return False
     return not ("nonetype" in seen.text and "not iterable" in seen.text)
 
 
-def _is_missing_model(seen: _Seen) -> bool:
+def _is_missing_model(seen: _PreparedError) -> bool:
     """Ours: Ollama says ``model "x" not found``, Anthropic ``model: x`` under the code ``not_found_error``."""
     is_told = "not_found_error" in seen.codes and seen.body_message.startswith("model:")
     return is_told or _MISSING_MODEL.search(seen.text) is not None
@@ -651,14 +655,14 @@ _BY_STATUS: Mapping[int, tuple[_Rule, ...]] = {
 }
 
 
-def _for_each(outcome: Classification, *codes: str) -> dict[str, Classification]:
+def _map_codes(outcome: Classification, *codes: str) -> dict[str, Classification]:
     return dict.fromkeys(codes, outcome)
 
 
 _TELLING_CODES: Mapping[str, Classification] = {
     # Ours. Azure: "content_filter" with "ResponsibleAIPolicyViolation" inside, under a text that names neither
     # (learn.microsoft.com, "Content filtering", 2026). OpenAI: ``ResponseError.code`` of openai-python, July 2026.
-    **_for_each(
+    **_map_codes(
         _CONTENT_POLICY,
         "content_filter",
         "responsibleaipolicyviolation",
@@ -668,8 +672,8 @@ _TELLING_CODES: Mapping[str, Classification] = {
         "misalignment_policy_violation",
     ),
     # The last is llama-server's (ggml-org/llama.cpp#15780, September 2025).
-    **_for_each(_OVERFLOW, "context_length_exceeded", "max_tokens_exceeded", "exceed_context_size_error"),
-    **_for_each(
+    **_map_codes(_OVERFLOW, "context_length_exceeded", "max_tokens_exceeded", "exceed_context_size_error"),
+    **_map_codes(
         _BILLING,
         "insufficient_quota",
         "billing_not_active",
@@ -681,38 +685,38 @@ _TELLING_CODES: Mapping[str, Classification] = {
         "personal-team-blocked:spending-limit",
         "billing_error",
     ),
-    **_for_each(_MODEL_NOT_FOUND, "model_not_found", "model_not_available", "invalid_model", "deploymentnotfound"),
-    **_for_each(_IMAGE, "image_too_large", "image_file_too_large"),
-    **_for_each(_ENCRYPTED, "invalid_encrypted_content"),
-    **_for_each(_AUTH, "invalid_api_key"),
+    **_map_codes(_MODEL_NOT_FOUND, "model_not_found", "model_not_available", "invalid_model", "deploymentnotfound"),
+    **_map_codes(_IMAGE, "image_too_large", "image_file_too_large"),
+    **_map_codes(_ENCRYPTED, "invalid_encrypted_content"),
+    **_map_codes(_AUTH, "invalid_api_key"),
     # Bedrock throttles with "Too many tokens, please wait before trying again." (strands-agents/agent-builder#31),
     # and says with 424 that the model broke (service model of botocore 1.44).
-    **_for_each(_RATE_LIMIT, "throttlingexception"),
-    **_for_each(_SERVER_ERROR, "modelerrorexception", "modelstreamerrorexception"),
+    **_map_codes(_RATE_LIMIT, "throttlingexception"),
+    **_map_codes(_SERVER_ERROR, "modelerrorexception", "modelstreamerrorexception"),
     # Groq: the model wrote a call that does not fit its tool; the next try may (console.groq.com/docs/errors, 2026).
-    **_for_each(_SERVER_ERROR, "tool_use_failed"),
+    **_map_codes(_SERVER_ERROR, "tool_use_failed"),
 }
 """Codes that mean one thing under any status. A 429 with ``insufficient_quota`` is no matter of waiting."""
 
 _CODES: Mapping[str, Classification] = {
-    **_for_each(_RATE_LIMIT, "resource_exhausted", "throttled", "rate_limit_exceeded", "rate_limit", "rate_limited"),
-    **_for_each(_RATE_LIMIT, "too_many_requests", "rate_limit_reached_error"),
+    **_map_codes(_RATE_LIMIT, "resource_exhausted", "throttled", "rate_limit_exceeded", "rate_limit", "rate_limited"),
+    **_map_codes(_RATE_LIMIT, "too_many_requests", "rate_limit_reached_error"),
     # Ours: the types that Anthropic and OpenAI put on an error inside a stream, where there is no status to read
     # (docs.anthropic.com "Errors", platform.openai.com "Streaming events", both as of 2026).
-    **_for_each(_RATE_LIMIT, "rate_limit_error"),
-    **_for_each(_OVERLOADED, "overloaded_error", "overloaded", "server_overloaded", "engine_overloaded"),
-    **_for_each(_OVERLOADED, "engine_overloaded_error", "service_unavailable", "service_unavailable_error"),
-    **_for_each(_SERVER_ERROR, "api_error", "server_error", "internal_server_error"),
-    **_for_each(_TIMEOUT, "timeout_error"),
-    **_for_each(_AUTH, "authentication_error"),
-    **_for_each(_AUTH_DENIED, "permission_error"),
-    **_for_each(_PAYLOAD, "request_too_large"),
+    **_map_codes(_RATE_LIMIT, "rate_limit_error"),
+    **_map_codes(_OVERLOADED, "overloaded_error", "overloaded", "server_overloaded", "engine_overloaded"),
+    **_map_codes(_OVERLOADED, "engine_overloaded_error", "service_unavailable", "service_unavailable_error"),
+    **_map_codes(_SERVER_ERROR, "api_error", "server_error", "internal_server_error"),
+    **_map_codes(_TIMEOUT, "timeout_error"),
+    **_map_codes(_AUTH, "authentication_error"),
+    **_map_codes(_AUTH_DENIED, "permission_error"),
+    **_map_codes(_PAYLOAD, "request_too_large"),
     # Bedrock (service model of botocore 1.44) and Google (google.rpc.Code), November 2026.
-    **_for_each(_OVERLOADED, "serviceunavailableexception", "modelnotreadyexception", "unavailable"),
-    **_for_each(_SERVER_ERROR, "internalserverexception", "internal"),
-    **_for_each(_TIMEOUT, "modeltimeoutexception", "deadline_exceeded"),
-    **_for_each(_AUTH, "unauthenticated"),
-    **_for_each(_AUTH_DENIED, "accessdeniedexception", "permission_denied"),
+    **_map_codes(_OVERLOADED, "serviceunavailableexception", "modelnotreadyexception", "unavailable"),
+    **_map_codes(_SERVER_ERROR, "internalserverexception", "internal"),
+    **_map_codes(_TIMEOUT, "modeltimeoutexception", "deadline_exceeded"),
+    **_map_codes(_AUTH, "unauthenticated"),
+    **_map_codes(_AUTH_DENIED, "accessdeniedexception", "permission_denied"),
 }
 """Codes that are looked at when there is no status."""
 
@@ -780,13 +784,13 @@ OUTCOMES: frozenset[Classification] = frozenset(
 """Every classification there is, before the details of an error are filled in."""
 
 
-def _ladder_for(status: int | None) -> tuple[_Rule, ...]:
+def _choose_ladder(status: int | None) -> tuple[_Rule, ...]:
     if status is None:
         return _WITHOUT_STATUS
     return _BY_STATUS.get(status, ((_always, _FORMAT if status < 500 else _SERVER_ERROR),))
 
 
-def _with_what_the_text_says(classification: Classification, text: str) -> Classification:
+def _refine_by_text(classification: Classification, text: str) -> Classification:
     available = parse_available_output_tokens(text)
     is_output_cap = available is not None or is_output_cap_error(text)
     return replace(

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from hermes_worker.core.json_values import list_of, mapping_of, text_of
+from hermes_worker.core.json_values import read_list, read_mapping, read_text
 
 _DEPTH_MAX = 6
 _ITEMS_MAX = 3
@@ -48,7 +48,7 @@ _PAGE_CHARS_MAX = 200
 _READ_CHARS_MAX = 65_536
 
 
-def body_of(document: object) -> Mapping[str, object] | None:
+def find_body(document: object) -> Mapping[str, object] | None:
     """The object that a body is, or the first in an array; a text becomes an object with that message."""
     if isinstance(document, list):
         return next((item for item in document if isinstance(item, Mapping)), None)
@@ -57,42 +57,42 @@ def body_of(document: object) -> Mapping[str, object] | None:
     return document if isinstance(document, Mapping) else None
 
 
-def words_in(said: object, depth: int = _DEPTH_MAX) -> str:
+def find_words(said: object, depth: int = _DEPTH_MAX) -> str:
     """The provider's own words; empty when there are none."""
     if isinstance(said, str):
-        inner = _json_in(said)
-        return (words_in(inner, depth - 1) if inner is not None and depth else "") or _plain(said)
+        inner = _find_json(said)
+        return (find_words(inner, depth - 1) if inner is not None and depth else "") or _strip_markup(said)
     if not depth:
         return ""
     if isinstance(said, list):
-        found = dict.fromkeys(words for item in said[:_ITEMS_MAX] if (words := words_in(item, depth - 1)))
+        found = dict.fromkeys(words for item in said[:_ITEMS_MAX] if (words := find_words(item, depth - 1)))
         return "; ".join(found)
-    return _words_of(said, depth - 1) if isinstance(said, Mapping) else ""
+    return _find_words_in_object(said, depth - 1) if isinstance(said, Mapping) else ""
 
 
-def _words_of(body: Mapping[str, object], depth: int) -> str:
+def _find_words_in_object(body: Mapping[str, object], depth: int) -> str:
     nested = ("error",) if isinstance(body.get("error"), Mapping | list) else ()
-    own = next((words for name in (*nested, *_FIELDS) if (words := words_in(body.get(name), depth))), "")
+    own = next((words for name in (*nested, *_FIELDS) if (words := find_words(body.get(name), depth))), "")
     if not own:  # lists of messages by the name of the wrong field (Laravel, Rails)
-        lists = {name: words_in(each, depth) for name, each in body.items() if isinstance(each, list)}
+        lists = {name: find_words(each, depth) for name, each in body.items() if isinstance(each, list)}
         own = "; ".join(f"{name}: {words}" for name, words in lists.items() if words)
-    if place := ".".join(str(part) for part in list_of(body.get("loc"))):
+    if place := ".".join(str(part) for part in read_list(body.get("loc"))):
         own = f"{place}: {own}"
-    metadata = mapping_of(body.get("metadata"))
-    upstream = words_in(metadata.get("raw"), depth)
+    metadata = read_mapping(body.get("metadata"))
+    upstream = find_words(metadata.get("raw"), depth)
     if not upstream or upstream in own:
         return own
-    name = text_of(metadata.get("provider_name"))
+    name = read_text(metadata.get("provider_name"))
     told = f"{name}: {upstream}" if name else upstream
     return told if not own or _SAYS_NOTHING.fullmatch(own) else f"{own} ({told})"
 
 
-def words_of_text(text: str) -> str:
+def clean_error_text(text: str) -> str:
     """The words of an error that is only text: without its number, and without the markup of a page."""
-    return words_in(_NUMBERED.sub("", text, count=1))
+    return find_words(_NUMBERED.sub("", text, count=1))
 
 
-def _json_in(text: str) -> object | None:
+def _find_json(text: str) -> object | None:
     if not text.lstrip().startswith(("{", "[")) or len(text) > _READ_CHARS_MAX:
         return None
     try:
@@ -102,7 +102,7 @@ def _json_in(text: str) -> object | None:
     return found if isinstance(found, Mapping | list) else None
 
 
-def _plain(text: str) -> str:
+def _strip_markup(text: str) -> str:
     if not _PAGE.match(text):
         return text.strip()
     page = text[:_READ_CHARS_MAX]

@@ -54,8 +54,8 @@ def assess_arguments(text: object) -> Assessment:
     Arguments in a code fence, or written as JSON text inside a JSON string, are unwrapped. Values that are not objects
     (``[1]``, ``null``) are ``ok`` here; the dispatcher answers them with an error result.
     """
-    received = _as_text(text)
-    trusted = _trusted_value(received)
+    received = _to_text(text)
+    trusted = _parse_trusted(received)
     if trusted is not None:
         return Assessment(outcome=ArgumentsOutcome.OK, arguments=trusted)
     is_complete = received.rstrip().removesuffix("```").rstrip().endswith(("}", "]"))
@@ -65,24 +65,24 @@ def assess_arguments(text: object) -> Assessment:
 
 def repair_arguments(text: object) -> str:
     """Canonical JSON for arguments that are sent as history: the best guess, or ``{}``. Never raises."""
-    received = _as_text(text)
-    trusted = _trusted_value(received)
+    received = _to_text(text)
+    trusted = _parse_trusted(received)
     if trusted is not None:
         return trusted
-    balanced = _balance(_unfenced(received))
-    return (balanced and _canonical(balanced.text)) or EMPTY_ARGUMENTS
+    balanced = _balance(_strip_fence(received))
+    return (balanced and _canonicalize(balanced.text)) or EMPTY_ARGUMENTS
 
 
-def arguments_text(value: object) -> str:
+def dump_arguments(value: object) -> str:
     """The text for arguments that a provider sent as an object where JSON text belongs. A value that JSON cannot
     express (a number beyond its range) stays recognisable, so that the loop can refuse the call. Never raises."""
     try:
         return canonical_json(value)
     except (TypeError, ValueError, RecursionError):
-        return _spelled_out(value)
+        return _dump_leniently(value)
 
 
-def dedupe(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
+def drop_repeated_calls(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
     """Drop calls that repeat an earlier one's name and argument text."""
     first: dict[tuple[str, str], ToolRequest] = {}
     for request in requests:
@@ -90,74 +90,74 @@ def dedupe(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
     return tuple(first.values())
 
 
-def _as_text(value: object) -> str:
+def _to_text(value: object) -> str:
     """The argument text, for any value that a provider sent in its place. Some send the object itself, some send
     nothing."""
     if value is None:
         return EMPTY_ARGUMENTS
-    text = value if isinstance(value, str) else arguments_text(value)
+    text = value if isinstance(value, str) else dump_arguments(value)
     return EMPTY_ARGUMENTS if text.strip() in ("", "None") else text
 
 
-def _spelled_out(value: object) -> str:
+def _dump_leniently(value: object) -> str:
     try:
         return json.dumps(value, default=str)
     except (TypeError, ValueError, RecursionError):
         return f"<{type(value).__name__}>"  # it refers to itself, is too deep, or has too many digits to be written
 
 
-def plain_json(text: str) -> str | None:
+def to_plain_json(text: str) -> str | None:
     """Canonical JSON of ``text`` if it is JSON as it stands, in a code fence, or encoded twice; otherwise ``None``."""
-    return _canonical(_unwrapped(text))
+    return _canonicalize(_unwrap(text))
 
 
-def _trusted_value(text: str) -> str | None:
+def _parse_trusted(text: str) -> str | None:
     """Canonical JSON of ``text`` if at most noise had to be removed from it."""
-    inner = _unwrapped(text)
-    found = _without_noise(inner)
-    return found if found is not None or inner is text else _without_noise(text)
+    inner = _unwrap(text)
+    found = _remove_noise(inner)
+    return found if found is not None or inner is text else _remove_noise(text)
 
 
-def _without_noise(text: str) -> str | None:
-    whole = _canonical(text) or _first_of_several(text)
+def _remove_noise(text: str) -> str | None:
+    whole = _canonicalize(text) or _find_first_object(text)
     if whole is not None:
         return whole
     balanced = _balance(text)
     if balanced is None or balanced.is_completed:
         return None
-    return _canonical(balanced.text)
+    return _canonicalize(balanced.text)
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap(text: str) -> str:
     for _ in range(_ENCODINGS_MAX):
-        inner = _wrapped_text(text)
+        inner = _find_wrapped_text(text)
         if inner is None:
             break
         text = inner
     return text
 
 
-def _wrapped_text(text: str) -> str | None:
+def _find_wrapped_text(text: str) -> str | None:
     """The arguments inside ``text`` if that is a code fence or a JSON string around an object or a list."""
-    unfenced = _unfenced(text)
+    unfenced = _strip_fence(text)
     if unfenced is not text:
         return unfenced
-    value = _parsed(text) if text.lstrip().startswith('"') else None
+    value = _parse(text) if text.lstrip().startswith('"') else None
     return value if isinstance(value, str) and value.lstrip().startswith(("{", "[", "```", '"')) else None
 
 
-def _unfenced(text: str) -> str:
+def _strip_fence(text: str) -> str:
     fenced = _FENCE.fullmatch(text)
     return fenced[1] if fenced else text
 
 
-def _canonical(text: str) -> str | None:
+def _canonicalize(text: str) -> str | None:
     """Canonical JSON of ``text``, or ``None``. Raw control characters inside strings are allowed, as some local
     servers send them."""
-    return _canonical_value(_parsed(text))
+    return _canonicalize_value(_parse(text))
 
 
-def _canonical_value(value: object) -> str | None:
+def _canonicalize_value(value: object) -> str | None:
     """``None`` for ``_NOTHING`` and for what JSON cannot say: ``1e400`` is read as infinity."""
     try:
         return None if value is _NOTHING else canonical_json(value)
@@ -165,7 +165,7 @@ def _canonical_value(value: object) -> str | None:
         return None
 
 
-def _parsed(text: str) -> object:
+def _parse(text: str) -> object:
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -182,7 +182,7 @@ _NOTHING = object()
 """Stands for a missing value, for text that is not JSON."""
 
 
-def _first_of_several(text: str) -> str | None:
+def _find_first_object(text: str) -> str | None:
     """The first object of ``{...}{...}``, which some models write instead of two calls; also ``{...}}``."""
     text = text.lstrip()
     try:
@@ -191,7 +191,7 @@ def _first_of_several(text: str) -> str | None:
         return None
     rest = text[end:].strip()
     is_noise = rest.startswith(("{", "[")) or not rest.strip("]} \t\r\n")
-    return _canonical_value(value) if isinstance(value, dict | list) and is_noise else None
+    return _canonicalize_value(value) if isinstance(value, dict | list) and is_noise else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,13 +265,13 @@ def repair_tool_name(name: str, known: Collection[str]) -> str | None:
     stem = re.split(r"""["'<>]""", name.strip(), maxsplit=1)[0].strip() if name.strip()[:1] not in "\"'<>" else ""
     if not stem or len(stem) > _NAME_CHARS_MAX:
         return None
-    for candidate in _spellings(stem):
+    for candidate in _list_spellings(stem):
         if candidate in known:
             return candidate
-    return _closest(_snake(stem), known)
+    return _find_closest(_to_snake_case(stem), known)
 
 
-def _spellings(stem: str) -> Iterator[str]:
+def _list_spellings(stem: str) -> Iterator[str]:
     """Yield ``stem`` and other spellings of it, the most literal first."""
     for prefix in _FOREIGN_NAMESPACES:
         stem = stem.removeprefix(prefix)
@@ -282,17 +282,17 @@ def _spellings(stem: str) -> Iterator[str]:
         grown += [_TOOL_SUFFIX.sub("", spelling) for spelling in grown]
     for spelling in grown:
         yield spelling.lower()
-        snake = _snake(spelling)
+        snake = _to_snake_case(spelling)
         yield snake
         yield _MCP_NOISE.sub(_MCP_PREFIX, snake)
 
 
-def _snake(spelling: str) -> str:
+def _to_snake_case(spelling: str) -> str:
     return re.sub(r"[\s_-]+", "_", _CAMEL_JOINT.sub("_", spelling)).lower()
 
 
-def _closest(name: str, known: Collection[str]) -> str | None:
-    scored = [(_ratio(name, other), other) for other in known if _is_same_operation(name, other)]
+def _find_closest(name: str, known: Collection[str]) -> str | None:
+    scored = [(_compute_ratio(name, other), other) for other in known if _is_same_operation(name, other)]
     ratio, best = max(scored, default=(0.0, ""))
     return best if ratio >= _RATIO_MIN else None
 
@@ -307,8 +307,8 @@ def _is_same_operation(name: str, other: str) -> bool:
         mine, theirs = mine[1:], theirs[1:]
     while len(mine) > 1 and len(theirs) > 1 and mine[-1] == theirs[-1]:
         mine, theirs = mine[:-1], theirs[:-1]
-    return _ratio("_".join(mine), "_".join(theirs)) >= _RATIO_MIN
+    return _compute_ratio("_".join(mine), "_".join(theirs)) >= _RATIO_MIN
 
 
-def _ratio(one: str, other: str) -> float:
+def _compute_ratio(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other, autojunk=False).ratio()

@@ -96,13 +96,13 @@ _CHARS_PER_TOKEN_LOW = 3
 """Few characters to a token reserve too much for the input rather than too little."""
 
 
-def _readable(message: str) -> str:
+def _normalize(message: str) -> str:
     r"""Shorten a message and collapse its white space. Without this, the nested ``\s*`` of the patterns take minutes on
     a page of blanks."""
     return " ".join(message[:_LIMIT_TEXT_MAX].lower().split())
 
 
-def plausible_window(value: object) -> int | None:
+def require_plausible_window(value: object) -> int | None:
     """``value`` if it can be a context window in tokens; servers state nonsense, such as 0 for "not known"."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
@@ -111,10 +111,10 @@ def plausible_window(value: object) -> int | None:
 
 def parse_context_limit(message: str) -> int | None:
     """The context window, in tokens, that an error message reports; ``None`` when it reports none that is plausible."""
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", _readable(message))
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", _normalize(message))
     for pattern in _CONTEXT_LIMIT_PATTERNS:
         match = pattern.search(text)
-        if match and (limit := _int(match[1])) in _CONTEXT_LIMITS:
+        if match and (limit := _parse_int(match[1])) in _CONTEXT_LIMITS:
             return limit
     return None
 
@@ -122,14 +122,14 @@ def parse_context_limit(message: str) -> int | None:
 def parse_available_output_tokens(message: str) -> int | None:
     """Parse how many output tokens would have fitted, when the message says that too many were requested and gives
     enough numbers to tell. ``None`` also when the input alone fills the window: then only a shorter input helps."""
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", _readable(message))
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", _normalize(message))
     if not _reports_output_cap(text):
         return None
     for pattern in _STATED_OUTPUT_CAP:
         match = pattern.search(text)
-        if match and (cap := _int(match[1])) >= 1:
+        if match and (cap := _parse_int(match[1])) >= 1:
             return cap
-    room = _room_beside_input(text)
+    room = _compute_room(text)
     return room if room is not None and room >= ROOM_MIN else None
 
 
@@ -139,7 +139,7 @@ def is_output_cap_error(message: str) -> bool:
     Broader than ``parse_available_output_tokens``: it also knows wordings that give no number. Such a refusal repeats
     for as long as the same cap is sent, and no compression of the input changes that.
     """
-    text = _readable(message)
+    text = _normalize(message)
     asks_too_much = (
         _contains(text, _OUTPUT_CAP)
         or ("in the output" in text and "maximum context length" in text)
@@ -164,27 +164,27 @@ def _reports_output_cap(text: str) -> bool:
     )
 
 
-def _room_beside_input(text: str) -> int | None:
+def _compute_room(text: str) -> int | None:
     """The window minus the input, from messages that give both in some unit."""
     window = _WINDOW.search(text)
     if window is None:
         return None
-    tokens = _number_in(window)
+    tokens = _read_number(window)
     if parts := _INPUT_PARTS.search(text):
-        return tokens - _int(parts[1]) - _int(parts[2])
+        return tokens - _parse_int(parts[1]) - _parse_int(parts[2])
     if characters := _INPUT_CHARACTERS.search(text):
-        return tokens - math.ceil(_int(characters[1]) / _CHARS_PER_TOKEN_LOW)
+        return tokens - math.ceil(_parse_int(characters[1]) / _CHARS_PER_TOKEN_LOW)
     if said := _INPUT_TOKENS.search(text):
-        return tokens - _number_in(said)
+        return tokens - _read_number(said)
     return None
 
 
-def _number_in(match: re.Match[str]) -> int:
+def _read_number(match: re.Match[str]) -> int:
     """The number in the one group of the match that is not empty."""
-    return next(_int(digits) for digits in match.groups() if digits)
+    return next(_parse_int(digits) for digits in match.groups() if digits)
 
 
-def _int(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     """A number from a message; absurdly long ones are cut, they only have to stay absurd."""
     return int(digits[:18])
 

@@ -4,10 +4,11 @@ A *remedy* is something a worker can do before it asks again, such as fetching a
 Which remedies exist right now is part of the ``Situation``; the table names them all. A shell that can only wait
 therefore gets a right answer today, and a remedy that is added later needs no change here.
 
-``decide`` answers one failure. The shell carries the answer out, takes the history on with ``advance`` and asks again.
-When a remedy turns out not to work (no image could be shrunk, no credential was refreshed), the shell calls ``decide``
-once more *with the advanced history and the same failure*: a remedy that may be used once is then passed over.
-Whatever the failures, this ends: every decision uses up a remedy, a compaction, a retry or a fallback.
+``decide_remedy`` answers one failure. The shell carries the answer out, takes the history on with ``advance_history``
+and asks again. When a remedy turns out not to work (no image could be shrunk, no credential was refreshed), the shell
+calls ``decide_remedy`` once more *with the advanced history and the same failure*: a remedy that may be used once is
+then passed over. Whatever the failures, this ends: every decision uses up a remedy, a compaction, a retry or a
+fallback.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class StripGrammar:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compact:
     """Compact the history and start the iteration again, not counted. Report a compaction that made no progress
-    with ``stalled``; progress is fewer rows or less than 95 % of the tokens."""
+    with ``mark_stalled``; progress is fewer rows or less than 95 % of the tokens."""
 
     kind: Literal["compact"] = "compact"
 
@@ -249,7 +250,7 @@ Decision = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptHistory:
     """The record of what was already done about failures of this iteration. A parked run stores it as a
-    ``history_document``."""
+    ``build_document``."""
 
     retries: int = 0
     """Failures that counted, before the present one."""
@@ -287,13 +288,13 @@ class Situation:
     """Waits that follow three ordinary ones while this provider is overloaded; they extend ``attempts_max``."""
 
 
-def decide(classification: Classification, history: AttemptHistory, situation: Situation) -> Decision:
+def decide_remedy(classification: Classification, history: AttemptHistory, situation: Situation) -> Decision:
     """The first row of the table that applies. Pure; the same failure and history always get the same answer."""
     case = _Case(classification=classification, history=history, situation=situation)
     return next(row.do(case) for row in _TABLE if _applies(row, case))
 
 
-def advance(history: AttemptHistory, decision: Decision, classification: Classification) -> AttemptHistory:
+def advance_history(history: AttemptHistory, decision: Decision, classification: Classification) -> AttemptHistory:
     """The history after ``decision`` was carried out because of ``classification``."""
     match decision:
         case Compact() | LowerWindow() | CapOutput():
@@ -308,7 +309,7 @@ def advance(history: AttemptHistory, decision: Decision, classification: Classif
             kept = history.used - {Remedy.REFRESH_CREDENTIAL, Remedy.CAP_OUTPUT}
             return replace(history, used=kept, was_rate_limited=False)
         case RenewConnection():
-            return replace(_using(history, Remedy.RENEW_CONNECTION), retries=0)
+            return replace(_mark_used(history, Remedy.RENEW_CONNECTION), retries=0)
         case Wait():
             limited = history.was_rate_limited or classification.kind is FailureKind.RATE_LIMIT
             return replace(history, retries=history.retries + 1, was_rate_limited=limited)
@@ -325,17 +326,17 @@ def advance(history: AttemptHistory, decision: Decision, classification: Classif
             | DropLongContextBeta()
             | StripGrammar()
         ):
-            return _using(history, _REMEDY_OF[decision.kind])
+            return _mark_used(history, _REMEDY_OF[decision.kind])
         case _:
             assert_never(decision)
 
 
-def stalled(history: AttemptHistory) -> AttemptHistory:
+def mark_stalled(history: AttemptHistory) -> AttemptHistory:
     """The history after a compaction that made no progress."""
     return replace(history, is_compaction_stalled=True)
 
 
-def backoff_s(attempt: int, *, base_s: float = 2.0, cap_s: float = 60.0, jitter: float = 0.0) -> float:
+def compute_backoff_s(attempt: int, *, base_s: float = 2.0, cap_s: float = 60.0, jitter: float = 0.0) -> float:
     """Seconds to wait after failure number ``attempt`` (1-based; less counts as 1): doubling from ``base_s`` up to
     ``cap_s``, and up to half as much again by ``jitter`` (0 <= jitter < 1)."""
     exponent = max(0, attempt - 1)
@@ -343,7 +344,7 @@ def backoff_s(attempt: int, *, base_s: float = 2.0, cap_s: float = 60.0, jitter:
     return doubled * (1 + 0.5 * jitter)
 
 
-def history_document(history: AttemptHistory) -> dict[str, object]:
+def build_document(history: AttemptHistory) -> dict[str, object]:
     """The history as JSON values, equal for equal histories."""
     return {
         "retries": history.retries,
@@ -354,23 +355,23 @@ def history_document(history: AttemptHistory) -> dict[str, object]:
     }
 
 
-def history_from(document: Mapping[str, object]) -> AttemptHistory:
-    """The history that ``history_document`` wrote. Missing fields start anew, and remedies that this version does not
+def parse_history(document: Mapping[str, object]) -> AttemptHistory:
+    """The history that ``build_document`` wrote. Missing fields start anew, and remedies that this version does not
     know (a newer worker wrote them) are left out. Raises ``ValueError`` for values of the wrong type."""
     known = {remedy.value for remedy in Remedy}
     used = document.get("used", [])
     if not isinstance(used, list):
         raise ValueError(f"'used' must be a list, not {used!r}")
     return AttemptHistory(
-        retries=_count(document, "retries"),
-        compactions=_count(document, "compactions"),
+        retries=_parse_count(document, "retries"),
+        compactions=_parse_count(document, "compactions"),
         used=frozenset(Remedy(name) for name in used if name in known),
         was_rate_limited=bool(document.get("was_rate_limited", False)),
         is_compaction_stalled=bool(document.get("is_compaction_stalled", False)),
     )
 
 
-def explain(give_up: GiveUp, classification: Classification) -> str:
+def explain_give_up(give_up: GiveUp, classification: Classification) -> str:
     """Why a run ended, in a sentence for its user. Contains what the provider said, so redact it like any message."""
     said = f" The provider said: {classification.message}" if classification.message else ""
     return f"{_EXPLANATIONS[give_up.reason]}{said}"
@@ -397,14 +398,14 @@ _EXPLANATIONS: Mapping[GiveUpReason, str] = {
 }
 
 
-def _count(document: Mapping[str, object], name: str) -> int:
+def _parse_count(document: Mapping[str, object], name: str) -> int:
     value = document.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{name!r} must be a number of 0 or more, not {value!r}")
     return value
 
 
-def _using(history: AttemptHistory, remedy: Remedy) -> AttemptHistory:
+def _mark_used(history: AttemptHistory, remedy: Remedy) -> AttemptHistory:
     return replace(history, used=history.used | {remedy}, is_compaction_stalled=False)
 
 
@@ -433,7 +434,7 @@ class _Case:
         """Counted failures, with this one."""
         return self.history.retries + 1
 
-    def can(self, remedy: Remedy) -> bool:
+    def has_remedy(self, remedy: Remedy) -> bool:
         return remedy in self.situation.remedies
 
 
@@ -448,7 +449,7 @@ class _Row:
 
 
 def _applies(row: _Row, case: _Case) -> bool:
-    if row.needs is not None and not case.can(row.needs):
+    if row.needs is not None and not case.has_remedy(row.needs):
         return False
     if row.is_once and row.needs in case.history.used:
         return False
@@ -497,7 +498,7 @@ def _has_too_much_input(case: _Case) -> bool:
 
 def _cannot_compact(case: _Case) -> bool:
     is_over = _has_too_much_input(case) or case.kind is FailureKind.LONG_CONTEXT_TIER
-    return is_over and not case.can(Remedy.COMPACT)
+    return is_over and not case.has_remedy(Remedy.COMPACT)
 
 
 def _compactions_are_used_up(case: _Case) -> bool:
@@ -518,10 +519,10 @@ def _has_compacted_enough(case: _Case) -> bool:
 
 
 def _has_smaller_window(case: _Case) -> bool:
-    return _has_too_much_input(case) and _window_bound(case) < case.situation.window
+    return _has_too_much_input(case) and _compute_window_bound(case) < case.situation.window
 
 
-def _window_bound(case: _Case) -> int:
+def _compute_window_bound(case: _Case) -> int:
     """The largest window that the refusal leaves possible: what the provider told, and never more than was sent. Our
     count of tokens is an estimate, so in its measure the window may be far smaller than the provider's own number."""
     sent = case.situation.request_tokens
@@ -536,7 +537,7 @@ def _is_capacity_trouble(case: _Case) -> bool:
     if case.kind is FailureKind.UPSTREAM_RATE_LIMIT:
         return True
     is_due = case.kind in _RATE_LIMITED or (case.kind in _TRANSPORT and case.failures >= 2)
-    return is_due and not case.can(Remedy.ROTATE_CREDENTIAL)
+    return is_due and not case.has_remedy(Remedy.ROTATE_CREDENTIAL)
 
 
 def _is_final(case: _Case) -> bool:
@@ -544,7 +545,7 @@ def _is_final(case: _Case) -> bool:
 
 
 def _is_exhausted(case: _Case) -> bool:
-    return case.failures >= _attempts_max(case)
+    return case.failures >= _compute_attempts_max(case)
 
 
 def _is_exhausted_transport(case: _Case) -> bool:
@@ -555,14 +556,14 @@ def _always(case: _Case) -> bool:
     return True
 
 
-def _attempts_max(case: _Case) -> int:
+def _compute_attempts_max(case: _Case) -> int:
     extra = case.situation.overload_waits_s
     if case.kind is FailureKind.OVERLOADED and extra:
         return max(case.situation.attempts_max, ATTEMPTS_MAX + len(extra) + 1)
     return case.situation.attempts_max
 
 
-def _wait(case: _Case) -> Decision:
+def _decide_wait(case: _Case) -> Decision:
     asked_for = case.classification.retry_after_s
     if asked_for and case.kind in _HEEDS_RETRY_AFTER:
         return Wait(seconds=asked_for * (1 + 0.1 * case.situation.jitter))
@@ -570,10 +571,10 @@ def _wait(case: _Case) -> Decision:
     if case.kind is FailureKind.OVERLOADED and extra and case.failures > ATTEMPTS_MAX:
         long_wait = extra[min(case.failures - ATTEMPTS_MAX, len(extra)) - 1]
         return Wait(seconds=long_wait * (1 + 0.2 * case.situation.jitter))
-    return Wait(seconds=backoff_s(case.failures, jitter=case.situation.jitter))
+    return Wait(seconds=compute_backoff_s(case.failures, jitter=case.situation.jitter))
 
 
-def _cap_output(case: _Case) -> Decision:
+def _decide_cap(case: _Case) -> Decision:
     """The provider's number is the upper bound. Ours lowers it when it is plausible: the request holds things the
     provider may have counted differently."""
     reported = case.classification.output_tokens_available or 1
@@ -582,17 +583,17 @@ def _cap_output(case: _Case) -> Decision:
     return CapOutput(tokens=max(1, room - _OUTPUT_MARGIN))
 
 
-def _lower_window(case: _Case) -> Decision:
-    tokens = _window_bound(case)
+def _decide_window(case: _Case) -> Decision:
+    tokens = _compute_window_bound(case)
     return LowerWindow(tokens=tokens, is_lasting=tokens == case.classification.context_limit)
 
 
-def _shrink_images(case: _Case) -> Decision:
+def _decide_image_side(case: _Case) -> Decision:
     stated = _STATED_IMAGE_SIDE.search(case.classification.message.lower())
     return ShrinkImages(side_px_max=int(stated[1]) if stated else _IMAGE_SIDE_PX)
 
 
-def _give_up(reason: GiveUpReason) -> Callable[[_Case], Decision]:
+def _build_give_up(reason: GiveUpReason) -> Callable[[_Case], Decision]:
     return lambda _: GiveUp(reason=reason)
 
 
@@ -616,7 +617,7 @@ def _lower_to_standard(case: _Case) -> Decision:
 _FALL_BACK = Remedy.FALL_BACK
 
 _TABLE: tuple[_Row, ...] = (
-    _Row(when=lambda case: case.situation.is_stopping, do=_give_up(GiveUpReason.INTERRUPTED)),
+    _Row(when=lambda case: case.situation.is_stopping, do=_build_give_up(GiveUpReason.INTERRUPTED)),
     _Row(when=_is(FailureKind.INTERRUPTED), do=_refuse),
     # Remedies for one particular failure do not count as a retry.
     _Row(
@@ -625,7 +626,7 @@ _TABLE: tuple[_Row, ...] = (
         is_once=True,
         do=lambda _: StripImages(),
     ),
-    _Row(when=_can_afford_reply, needs=Remedy.CAP_OUTPUT, is_once=True, do=_cap_output),
+    _Row(when=_can_afford_reply, needs=Remedy.CAP_OUTPUT, is_once=True, do=_decide_cap),
     _Row(when=_has_spent_credential, needs=Remedy.ROTATE_CREDENTIAL, do=lambda _: RotateCredential()),
     _Row(
         when=_is_refused_credential,
@@ -638,7 +639,7 @@ _TABLE: tuple[_Row, ...] = (
         when=_is(FailureKind.IMAGE_TOO_LARGE),
         needs=Remedy.SHRINK_IMAGES,
         is_once=True,
-        do=_shrink_images,
+        do=_decide_image_side,
     ),
     _Row(
         when=_is(FailureKind.IMAGE_TOO_LARGE),
@@ -684,13 +685,13 @@ _TABLE: tuple[_Row, ...] = (
     ),
     # From here on the failure counts.
     _Row(when=_cannot_compact, needs=_FALL_BACK, do=lambda _: FallBack()),
-    _Row(when=_cannot_compact, do=_give_up(GiveUpReason.COMPACTION_DISABLED)),
+    _Row(when=_cannot_compact, do=_build_give_up(GiveUpReason.COMPACTION_DISABLED)),
     _Row(when=_is_over_tier, needs=Remedy.COMPACT, do=_lower_to_standard),
     _Row(when=_is_capacity_trouble, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_is(FailureKind.AUTH, FailureKind.AUTH_PERMANENT), needs=_FALL_BACK, do=lambda _: FallBack()),
-    _Row(when=_has_room_for_output, needs=Remedy.CAP_OUTPUT, do=_cap_output),
+    _Row(when=_has_room_for_output, needs=Remedy.CAP_OUTPUT, do=_decide_cap),
     _Row(when=_asks_too_much_output, needs=_FALL_BACK, do=lambda _: FallBack()),
-    _Row(when=_asks_too_much_output, do=_give_up(GiveUpReason.OUTPUT_CAP)),
+    _Row(when=_asks_too_much_output, do=_build_give_up(GiveUpReason.OUTPUT_CAP)),
     _Row(
         when=_is_stalled_payload,
         needs=Remedy.TEXTIFY_TOOL_IMAGES,
@@ -698,8 +699,8 @@ _TABLE: tuple[_Row, ...] = (
         do=lambda _: TextifyToolImages(is_lasting=False),
     ),
     _Row(when=_has_compacted_enough, needs=_FALL_BACK, do=lambda _: FallBack()),
-    _Row(when=_has_compacted_enough, do=_give_up(GiveUpReason.COMPACTION_EXHAUSTED)),
-    _Row(when=_has_smaller_window, needs=Remedy.COMPACT, do=_lower_window),
+    _Row(when=_has_compacted_enough, do=_build_give_up(GiveUpReason.COMPACTION_EXHAUSTED)),
+    _Row(when=_has_smaller_window, needs=Remedy.COMPACT, do=_decide_window),
     _Row(when=_has_too_much_input, needs=Remedy.COMPACT, do=lambda _: Compact()),
     _Row(when=_is_final, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_is_final, do=_refuse),
@@ -710,8 +711,8 @@ _TABLE: tuple[_Row, ...] = (
         do=lambda case: RenewConnection(seconds=min(3.0 + case.failures, 8.0)),
     ),
     _Row(when=_is_exhausted, needs=_FALL_BACK, do=lambda _: FallBack()),
-    _Row(when=_is_exhausted, do=_give_up(GiveUpReason.RETRIES_EXHAUSTED)),
-    _Row(when=_always, do=_wait),
+    _Row(when=_is_exhausted, do=_build_give_up(GiveUpReason.RETRIES_EXHAUSTED)),
+    _Row(when=_always, do=_decide_wait),
 )
 """The rows in the order in which they are tried."""
 

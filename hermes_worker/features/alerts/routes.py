@@ -17,25 +17,27 @@ from hermes_worker.api.owners import ActsFor
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
 from hermes_worker.features.alerts.schema import AlertList, AlertTargetsObject, TriedAlerts
-from hermes_worker.services.submission import InvalidSubmission, deliver_list
-from hermes_worker.store.outbox.alerts import list_alerts, set_alert_targets, stored_alert_targets, try_alerts
-from hermes_worker.wiring import alert_policy
+from hermes_worker.services.submission import InvalidSubmission, list_targets
+from hermes_worker.store.outbox.alerts import list_alerts, load_alert_targets, send_test_alert, set_alert_targets
+from hermes_worker.wiring import build_alert_policy
 
-router = APIRouter(prefix="/v1/alerts", tags=["health"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1/alerts", tags=["health"], route_class=JsonRoute, responses=schema.declare_errors(503))
 _ADMIN = needs(KeyScope.ADMIN)
 
 
 @router.get("", response_model=AlertList, dependencies=[FOR_SCALERS])
 async def list_newest_alerts(context: Context, limit: Annotated[int, Query(ge=1, le=1_000)] = 100) -> AlertList:
     """The newest alerts of the whole installation, newest first. Without targets for alerts there are none."""
-    found = await context.store(list_alerts, context.client.database, limit=limit)
+    found = await context.call_store(list_alerts, context.client.database, limit=limit)
     return AlertList.model_validate({"data": found}, from_attributes=True)
 
 
-@router.post("/test", status_code=202, responses=schema.errors(409), dependencies=[FOR_OPERATORS])
+@router.post("/test", status_code=202, responses=schema.declare_errors(409), dependencies=[FOR_OPERATORS])
 async def try_alert_targets(context: Context, later: BackgroundTasks) -> TriedAlerts:
     """Send a text to every target of alerts, as a delivery."""
-    owed = await context.store(try_alerts, context.client.database, alert_policy(context.client.settings))
+    owed = await context.call_store(
+        send_test_alert, context.client.database, build_alert_policy(context.client.settings)
+    )
     if not owed:
         message = (
             "alerts.targets (HERMES_ALERT_TARGETS) is not set there, so nobody is told; set it to targets of yours."
@@ -55,24 +57,24 @@ class AlertTargetsBody(BaseModel):
     )
 
 
-@router.get("/targets", dependencies=[_ADMIN], responses=schema.errors(404, 409))
+@router.get("/targets", dependencies=[_ADMIN], responses=schema.declare_errors(404, 409))
 async def show_alert_targets(context: Context, tenant: ActsFor) -> AlertTargetsObject:
     """The targets of a tenant's alerts about its limits of spending and the budgets of its runs."""
     _require_own(tenant)
     return AlertTargetsObject(
-        tenant=tenant, targets=await context.store(stored_alert_targets, context.client.database, tenant)
+        tenant=tenant, targets=await context.call_store(load_alert_targets, context.client.database, tenant)
     )
 
 
-@router.put("/targets", dependencies=[_ADMIN], responses=schema.errors(404, 409))
+@router.put("/targets", dependencies=[_ADMIN], responses=schema.declare_errors(404, 409))
 async def replace_alert_targets(context: Context, tenant: ActsFor, body: AlertTargetsBody) -> AlertTargetsObject:
     """Let these be all targets of a tenant for alerts about itself; none for no alerts. Idempotent."""
     _require_own(tenant)
     try:
-        targets = deliver_list(body.targets, tenant)
+        targets = list_targets(body.targets, tenant)
     except InvalidSubmission as error:
         raise invalid("targets", str(error)) from None
-    await context.store(set_alert_targets, context.client.database, tenant, targets)
+    await context.call_store(set_alert_targets, context.client.database, tenant, targets)
     return AlertTargetsObject(tenant=tenant, targets=sorted(set(targets)))
 
 

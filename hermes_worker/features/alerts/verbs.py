@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, named_tenant, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import chosen_server
+from hermes_worker.cli.screen import flatten_text
+from hermes_worker.cli.server import find_chosen_server
 
 _TEXT_CHARS = 100
 
@@ -27,20 +27,23 @@ def alerts() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def show(home: Path | None, limit: int, as_json: bool) -> None:
     """The newest alerts, with when they were over."""
-    found = api_client(home).alerts(limit=limit)
+    found = open_api_client(home).alerts(limit=limit)
     if as_json:
         for alert in found:
             click.echo(json.dumps(alert.model_dump()))
         return
-    rows = [(a.kind, moment(a.raised_at), moment(a.recovered_at), one_line(a.text, _TEXT_CHARS)) for a in found]
-    click.echo(table(rows, ("KIND", "RAISED", "OVER", "TEXT"), whole=(0,)))
+    rows = [
+        (a.kind, format_moment(a.raised_at), format_moment(a.recovered_at), flatten_text(a.text, _TEXT_CHARS))
+        for a in found
+    ]
+    click.echo(render_table(rows, ("KIND", "RAISED", "OVER", "TEXT"), whole=(0,)))
 
 
 @alerts.command("test", epilog="What became of it says 'hermes-worker deliveries list'.")
 @reachable
 def try_targets(home: Path | None) -> None:
     """Send a text to every target of alerts.targets, as a delivery."""
-    click.echo(f"{api_client(home).try_alerts()} deliveries are owed; workers send them within seconds")
+    click.echo(f"{open_api_client(home).try_alerts()} deliveries are owed; workers send them within seconds")
 
 
 @alerts.command(
@@ -54,8 +57,8 @@ def own_targets(home: Path | None, targets: tuple[str, ...], has_none: bool) -> 
     """Show or replace where a tenant is told of alerts about its limits of spending and the budgets of its runs."""
     if targets and has_none:
         raise click.UsageError("--set names targets and --none takes all away; give one of them")
-    client, tenant = api_client(home, names_tenant=True), named_tenant()
-    if tenant is None and chosen_server() is None:
+    client, tenant = open_api_client(home, names_tenant=True), named_tenant()
+    if tenant is None and find_chosen_server() is None:
         raise click.UsageError("the installation's are alerts.targets (HERMES_ALERT_TARGETS); give --tenant NAME")
     changes = bool(targets) or has_none
     for target in client.set_alert_targets(targets, tenant=tenant) if changes else client.alert_targets(tenant=tenant):

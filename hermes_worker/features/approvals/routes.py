@@ -15,19 +15,19 @@ from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NOT_BLANK
-from hermes_worker.api.owners import OwnRun, for_all_or_own
+from hermes_worker.api.owners import OwnRun, choose_tenant_or_all
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import WaitKind
-from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
-from hermes_worker.services import answering
-from hermes_worker.services.shown import closed_line, open_line
+from hermes_worker.safety.approvals import CHOICE_WORDS, ApprovalChoice, parse_choice
+from hermes_worker.services import answers as answering
+from hermes_worker.services.presenters import build_closed_line, build_open_line
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.answered import ClosedQuestion, read_decisions
+from hermes_worker.store.runs.approval_history import ClosedQuestion, load_decisions
 from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits, WaitView
 from hermes_worker.stream.live import Live
 
-router = APIRouter(prefix="/v1", tags=["approvals"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1", tags=["approvals"], route_class=JsonRoute, responses=schema.declare_errors(503))
 _ID_MAX = 2**53 - 1
 """The largest number that is the same in every JSON reader."""
 _WAITS_MAX = 500
@@ -47,7 +47,7 @@ _WAIT_IDS = "With 'all': the approvals that were seen. What the run asked since 
 _ARGUMENTS = "Run the call with these instead; only with once, and with a key that has 'runs:write' as well."
 _ONLY_ONCE: list[JsonValue] = [
     {"properties": {"arguments": {"type": "null"}}},
-    {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if choice_of(word) is Choice.ONCE]}}},
+    {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if parse_choice(word) is ApprovalChoice.ONCE]}}},
 ]
 """Schemas: changed arguments are for a single call."""
 _IS_ALL: dict[str, JsonValue] = {
@@ -197,17 +197,17 @@ async def list_waits(
     all_tenants: Annotated[bool, Query(description="Those of all tenants; for operators.")] = False,
 ) -> WaitList:
     """The inbox: every approval and question that is open."""
-    tenant = for_all_or_own(caller, all_tenants=all_tenants)
-    found = await context.store(context.client.waits.open, tenant=tenant, limit=limit, kind=kind)
+    tenant = choose_tenant_or_all(caller, all_tenants=all_tenants)
+    found = await context.call_store(context.client.waits.list_open, tenant=tenant, limit=limit, kind=kind)
     return WaitList(data=[_object(view, caller.source) for view in found])
 
 
 @router.get("/approvals/history", response_model=DecisionList, dependencies=[READS])
 async def list_decisions(context: Context, caller: Caller, wanted: Annotated[ListDecisions, Query()]) -> DecisionList:
     """Closed approvals and questions: what was asked, who answered, and what that permits from now on."""
-    tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
-    found = await context.store(
-        read_decisions,
+    tenant = choose_tenant_or_all(caller, all_tenants=wanted.all_tenants)
+    found = await context.call_store(
+        load_decisions,
         context.client.database,
         tenant=tenant,
         kind=wanted.kind,
@@ -224,7 +224,7 @@ async def list_decisions(context: Context, caller: Caller, wanted: Annotated[Lis
     "/runs/{run_id}/approval",
     response_model=AnsweredQuestion,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 408, 409, 410),
+    responses=schema.declare_errors(404, 408, 409, 410),
     dependencies=[APPROVES],
 )
 async def answer_approval(
@@ -235,12 +235,14 @@ async def answer_approval(
         # A caller that replaces a call's arguments runs commands of its own; ``approve`` is about the agent's.
         require_scope(caller, KeyScope.RUNS_WRITE, why=", which replacing the arguments of a call needs as well")
     try:
-        choice = choice_of(body.choice)
+        choice = parse_choice(body.choice)
     except ValueError:
         message = "Invalid 'choice': it must be one of once, session, always, deny."
         raise invalid("choice", message, "invalid_approval_choice") from None
     try:
-        resolved, hints = await context.store(_approve, context.client.waits, run_id, choice, body, caller.known_as)
+        resolved, hints = await context.call_store(
+            _approve, context.client.waits, run_id, choice, body, caller.display_name
+        )
     except answering.InvalidAnswer as error:
         raise invalid("arguments", f"Invalid 'arguments': {error}.") from None
     except NotOffered as error:
@@ -254,12 +256,12 @@ async def answer_approval(
         object="hermes.run.approval_response",
         run_id=run_id,
         choice=choice.value,
-        by=caller.known_as,
+        by=caller.display_name,
         resolved=resolved,
     )
 
 
-def _approve(waits: Waits, run_id: str, choice: Choice, body: Approval, by: str) -> tuple[int, list[Hint]]:
+def _approve(waits: Waits, run_id: str, choice: ApprovalChoice, body: Approval, by: str) -> tuple[int, list[Hint]]:
     """Answer approvals. Returns how many were answered, and the hints to send. Raises as ``answering.approve``, and
     ``ApiError`` where the body does not say which questions were seen."""
     if not (body.all or body.resolve_all):
@@ -280,7 +282,7 @@ def _approve(waits: Waits, run_id: str, choice: Choice, body: Approval, by: str)
     "/runs/{run_id}/input",
     response_model=AnsweredQuestion,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 408, 409, 410),
+    responses=schema.declare_errors(404, 408, 409, 410),
     dependencies=[WRITES],
 )
 async def answer_question(
@@ -291,7 +293,9 @@ async def answer_question(
         raise invalid("wait_id", _NO_WAIT_ID.format(event="input.request"), "missing_wait_id")
     try:
         waits = context.client.waits
-        hints = await context.store(answering.reply, waits, run_id, body.text, by=caller.known_as, wait_id=body.wait_id)
+        hints = await context.call_store(
+            answering.reply, waits, run_id, body.text, by=caller.display_name, wait_id=body.wait_id
+        )
     except answering.InvalidAnswer as error:
         raise invalid("text", f"Invalid 'text': {error}.") from None
     except NotWaiting as error:
@@ -299,7 +303,7 @@ async def answer_question(
     except NothingAsked as error:
         raise ApiError(409, str(error), code="input_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
-    return AnsweredQuestion(object="hermes.run.input_response", run_id=run_id, by=caller.known_as)
+    return AnsweredQuestion(object="hermes.run.input_response", run_id=run_id, by=caller.display_name)
 
 
 def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:
@@ -308,13 +312,13 @@ def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:
 
 
 def _decision_object(each: ClosedQuestion, source: str) -> DecisionObject:
-    return DecisionObject(**asdict(closed_line(each)), session_id=each.session.known_to(source))
+    return DecisionObject(**asdict(build_closed_line(each)), session_id=each.session.choose_reference(source))
 
 
 def _object(view: WaitView, source: str) -> WaitObject:
     return WaitObject(
-        **asdict(open_line(view)),
-        session_id=view.session.known_to(source),
+        **asdict(build_open_line(view)),
+        session_id=view.session.choose_reference(source),
         iteration=view.iteration,
         position=view.position,
         pattern_key=view.request.get("pattern_key"),

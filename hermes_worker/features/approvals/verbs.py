@@ -12,18 +12,18 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
 from hermes_worker.cli.run_backend import RunBackend, open_backend
-from hermes_worker.cli.screen import clean, coloured, duration, one_line
-from hermes_worker.cli.server import read
+from hermes_worker.cli.screen import colour_status, flatten_text, format_duration, strip_controls
+from hermes_worker.cli.server import parse_document
 from hermes_worker.core.consent import render_lines, summarise
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.run import WaitKind
-from hermes_worker.core.unseen import show_marks
-from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
-from hermes_worker.services.shown import ClosedLine, OpenLine
+from hermes_worker.safety.approvals import CHOICE_WORDS, ApprovalChoice, parse_choice
+from hermes_worker.services.presenters import ClosedLine, OpenLine
 
 _LIST_MAX = 500
 _ASKED_CHARS = 80
@@ -55,10 +55,10 @@ def list_open(
         for line in found:
             click.echo(json.dumps({**asdict(line), "kind": line.kind.value, "choices": list(line.choices)}))
     elif found and output == "wide":
-        click.echo("\n\n".join(map(_whole, found)))
+        click.echo("\n\n".join(map(_render_whole, found)))
     elif found:
         header = ("ID", "CODE", "RUN", "TENANT", "WAITS", "UNTIL", "ASKS", "CHOICES")
-        click.echo(table([_open_row(line) for line in found], header, ids=(2,), whole=(0, 1)))
+        click.echo(render_table([_format_open(line) for line in found], header, ids=(2,), whole=(0, 1)))
         click.echo("'hermes-worker approvals show ID' shows one whole, with every danger of a command", err=True)
     else:
         click.echo("nothing waits for a person", err=True)
@@ -70,7 +70,7 @@ def list_open(
 @click.argument("named", metavar="ID", type=TEXT)
 def show(home: Path | None, named: str) -> None:
     """The whole of what one asks, and every danger of it. ID is the number or the code that 'approvals list' shows."""
-    click.echo(_whole(_open_question(open_backend(home), named)))
+    click.echo(_render_whole(_open_question(open_backend(home), named)))
 
 
 @approvals.command(epilog="Example: hermes-worker approvals answer 17 deny --reason 'not on this machine'")
@@ -85,17 +85,21 @@ def answer(home: Path | None, named: str, text: str, reason: str | None) -> None
     shows in part is shown whole first, and a terminal asks whether that is what you allow."""
     backend = open_backend(home)
     meant = _open_question(backend, named)
-    if meant.kind is WaitKind.APPROVAL and _choice(text) != Choice.DENY.value and not summarise(*_asks(meant))[1]:
-        click.echo(_whole(meant), err=True)
+    if (
+        meant.kind is WaitKind.APPROVAL
+        and _parse_choice(text) != ApprovalChoice.DENY.value
+        and not summarise(*_find_text(meant))[1]
+    ):
+        click.echo(_render_whole(meant), err=True)
         if sys.stdin.isatty():
             click.confirm("Allow all of it?", abort=True, err=True)
     if meant.kind is WaitKind.APPROVAL:
-        backend.approve(meant.run_id, _choice(text), reason=reason, wait_id=meant.id)
+        backend.approve(meant.run_id, _parse_choice(text), reason=reason, wait_id=meant.id)
     elif reason is not None:
         raise click.UsageError("--reason is for approvals; a question is answered with ANSWER alone")
     else:
         backend.answer(meant.run_id, text, wait_id=meant.id)
-    click.echo(f"{meant.run_id} {coloured(backend.status(meant.run_id))}")
+    click.echo(f"{meant.run_id} {colour_status(backend.status(meant.run_id))}")
 
 
 @approvals.command()
@@ -111,22 +115,22 @@ def history(
 ) -> None:
     """What is closed, the newest question first: who answered what, and what nobody is asked about any more since."""
     asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
-    told = api_client(home).decisions(**asked, all_tenants=all_tenants or None)
-    found: list[ClosedLine] = read(list[ClosedLine], list(islice(told, limit)))
+    told = open_api_client(home).decisions(**asked, all_tenants=all_tenants or None)
+    found: list[ClosedLine] = parse_document(list[ClosedLine], list(islice(told, limit)))
     if as_json:
         for line in found:
             click.echo(json.dumps({**asdict(line), "kind": line.kind.value}))
     elif found:
         header = ("ID", "RUN", "CLOSED", "OUTCOME", "BY", "ASKED", "PERMITS")
-        click.echo(table([_closed_row(line) for line in found], header, ids=(1,), whole=(0, 2, 3)))
+        click.echo(render_table([_format_closed(line) for line in found], header, ids=(1,), whole=(0, 2, 3)))
     else:
         click.echo("nobody was asked anything that is closed", err=True)
 
 
-def _choice(text: str) -> str:
+def _parse_choice(text: str) -> str:
     """Read a choice from its word. Raises ``ConfigurationError``."""
     try:
-        return choice_of(text).value
+        return parse_choice(text).value
     except ValueError:
         words = ", ".join(CHOICE_WORDS)
         raise ConfigurationError(f"{text[:40]!r} is no answer to an approval; write one of {words}") from None
@@ -145,39 +149,39 @@ def _open_question(backend: RunBackend, named: str) -> OpenLine:
 
 def summarise_question(line: OpenLine | ClosedLine) -> str:
     """Write a question on one line for a list; what is left out is counted."""
-    return summarise(*_asks(line))[0]
+    return summarise(*_find_text(line))[0]
 
 
-def _asks(line: OpenLine | ClosedLine) -> tuple[str, int]:
+def _find_text(line: OpenLine | ClosedLine) -> tuple[str, int]:
     """Find the text of a question, and how many of its characters a list shows."""
-    return clean(show_marks(line.command or line.question or line.description or line.tool)), _ASKED_CHARS
+    return strip_controls(show_invisible(line.command or line.question or line.description or line.tool)), _ASKED_CHARS
 
 
-def _open_row(line: OpenLine) -> tuple[str, ...]:
-    waits = duration(max(0.0, time.time() - line.created_at))
-    choices = "/".join(one_line(choice, 20) for choice in line.choices)
+def _format_open(line: OpenLine) -> tuple[str, ...]:
+    waits = format_duration(max(0.0, time.time() - line.created_at))
+    choices = "/".join(flatten_text(choice, 20) for choice in line.choices)
     return (
         str(line.id),
         line.code,
         line.run_id,
         line.tenant,
         waits,
-        moment(line.expires_at),
+        format_moment(line.expires_at),
         summarise_question(line),
         choices or "words",
     )
 
 
-def _whole(line: OpenLine) -> str:
+def _render_whole(line: OpenLine) -> str:
     """Render a question whole. Text of a model is set off, so that it cannot look like the line above it."""
-    number, code, run_id, tenant, waits, until, _, choices = _open_row(line)
+    number, code, run_id, tenant, waits, until, _, choices = _format_open(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
-    said = (f"    {clean(part)}" for text in texts for part in render_lines(text))
+    said = (f"    {strip_controls(part)}" for text in texts for part in render_lines(text))
     return "\n".join([f"{number}  {code}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
 
 
-def _closed_row(line: ClosedLine) -> tuple[str, ...]:
-    by = one_line(line.by or "-", 40)
-    outcome = f"{line.outcome}: {one_line(line.reason, 40)}" if line.reason else line.outcome
-    permits = one_line(line.permits or "-", 40)
-    return str(line.id), line.run_id, moment(line.closed_at), outcome, by, summarise_question(line), permits
+def _format_closed(line: ClosedLine) -> tuple[str, ...]:
+    by = flatten_text(line.by or "-", 40)
+    outcome = f"{line.outcome}: {flatten_text(line.reason, 40)}" if line.reason else line.outcome
+    permits = flatten_text(line.permits or "-", 40)
+    return str(line.id), line.run_id, format_moment(line.closed_at), outcome, by, summarise_question(line), permits

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hermes_worker.features.artifacts.rules import DEPTH_MAX, NEVER_ENTERED, is_wanted, refusal
+from hermes_worker.features.artifacts.rules import DEPTH_MAX, NEVER_ENTERED, explain_refusal, matches_any
 from hermes_worker.system.plainfiles import NotPlain, open_plain
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -47,24 +47,24 @@ class FoundFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassedOver:
+class SkippedFile:
     """A selected file that cannot be taken."""
 
     path: str
     reason: str
 
 
-Found = FoundFile | PassedOver
+Found = FoundFile | SkippedFile
 
 
 @dataclass(slots=True)
-class Room:
+class ArtifactQuota:
     """The number of files and bytes that may still be taken of one run."""
 
     files: int
     bytes: int
 
-    def refusal(self, size: int) -> str | None:
+    def find_refusal(self, size: int) -> str | None:
         """The reason why a file of ``size`` bytes is not taken; ``None`` when it is."""
         if self.files == 0:
             return "the run left more files than are kept"
@@ -84,41 +84,41 @@ def is_here(ref: WorkspaceRef) -> bool:
     return ref.kind != WorkspaceKind.LOCAL or Path(ref.root).is_dir()
 
 
-def gather(workspace: Workspace, wanted: WantedFiles, room: Room) -> Iterator[Found]:
+def gather_files(workspace: Workspace, wanted: WantedFiles, room: ArtifactQuota) -> Iterator[Found]:
     """Yield the selected files, in the order of their paths within each folder. Raises ``WorkspaceGone``."""
     try:
         if isinstance(workspace, LocalWorkspace):
-            yield from _of_this_machine(workspace, wanted, room)
+            yield from _gather_local(workspace, wanted, room)
         else:
-            yield from _through_its_door(workspace, wanted, room)
+            yield from _gather_through_workspace(workspace, wanted, room)
     except OSError as error:
         raise WorkspaceGone(f"the workspace cannot be read ({error.strerror})") from error
 
 
-def _of_this_machine(workspace: LocalWorkspace, wanted: WantedFiles, room: Room) -> Iterator[Found]:
+def _gather_local(workspace: LocalWorkspace, wanted: WantedFiles, room: ArtifactQuota) -> Iterator[Found]:
     seen = 0
     folders = [""]
     while folders:
         folder = folders.pop()
-        with suppress(FileNotFoundError, NotADirectoryError), _Folder(workspace.root, folder) as descriptor:
+        with suppress(FileNotFoundError, NotADirectoryError), _OpenedFolder(workspace.root, folder) as descriptor:
             with os.scandir(descriptor) as scanned:
                 entries = sorted(scanned, key=lambda entry: entry.name)
             for entry in entries:
                 seen += 1
                 if seen > _ENTRIES_MAX:
-                    yield PassedOver(path=folder or ".", reason=f"the workspace has more than {_ENTRIES_MAX} entries")
+                    yield SkippedFile(path=folder or ".", reason=f"the workspace has more than {_ENTRIES_MAX} entries")
                     return
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if _is_entered(path, workspace):
                         folders.append(path)
-                elif is_wanted(path, wanted.patterns):
-                    found = _taken(path, entry.name, descriptor, (workspace, wanted, room))
+                elif matches_any(path, wanted.patterns):
+                    found = _take_file(path, entry.name, descriptor, (workspace, wanted, room))
                     if found is not None:
                         yield found
 
 
-class _Folder:
+class _OpenedFolder:
     """A descriptor of a folder below a root, opened from there without following links, each time it is entered."""
 
     def __init__(self, root: str, path: str) -> None:
@@ -159,11 +159,13 @@ def _is_text(path: str) -> bool:
     return "\0" not in path
 
 
-def _taken(path: str, name: str, folder: int, looked_for: tuple[Workspace, WantedFiles, Room]) -> Found | None:
+def _take_file(
+    path: str, name: str, folder: int, looked_for: tuple[Workspace, WantedFiles, ArtifactQuota]
+) -> Found | None:
     """Read one file; ``None`` for a file that was there before the run and was not changed."""
     workspace, wanted, room = looked_for
     if not _is_text(path):
-        return PassedOver(path=path.encode("utf-8", "replace").decode(), reason="its name is not plain text")
+        return SkippedFile(path=path.encode("utf-8", "replace").decode(), reason="its name is not plain text")
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
@@ -171,30 +173,30 @@ def _taken(path: str, name: str, folder: int, looked_for: tuple[Workspace, Wante
     if max(status.st_mtime, status.st_ctime) < wanted.since:
         return None
     if stat.S_ISLNK(status.st_mode):
-        return PassedOver(path=path, reason="it is a link")
-    reason = refusal(path) or (None if workspace.may_read(f"{workspace.root}/{path}") else "it is protected")
+        return SkippedFile(path=path, reason="it is a link")
+    reason = explain_refusal(path) or (None if workspace.may_read(f"{workspace.root}/{path}") else "it is protected")
     if reason is not None:
-        return PassedOver(path=path, reason=reason)
+        return SkippedFile(path=path, reason=reason)
     if not stat.S_ISREG(status.st_mode):
-        return PassedOver(path=path, reason="it is not a regular file")
+        return SkippedFile(path=path, reason="it is not a regular file")
     try:
-        return _read(path, name, folder, wanted, room)
+        return _read_file(path, name, folder, wanted, room)
     except NotPlain:
-        return PassedOver(path=path, reason="it is not a regular file")
+        return SkippedFile(path=path, reason="it is not a regular file")
     except OSError as error:
-        return PassedOver(path=path, reason=f"it cannot be read ({error.strerror})")
+        return SkippedFile(path=path, reason=f"it cannot be read ({error.strerror})")
 
 
-def _read(path: str, name: str, folder: int, wanted: WantedFiles, room: Room) -> Found:
+def _read_file(path: str, name: str, folder: int, wanted: WantedFiles, room: ArtifactQuota) -> Found:
     with open_plain(name, folder=folder, follows_links=False) as file:
         status = os.fstat(file.fileno())
         if status.st_nlink > 1:
             # Its other name may be outside the workspace, so its owner cannot be told.
-            return PassedOver(path=path, reason="it has another name (a hard link)")
+            return SkippedFile(path=path, reason="it has another name (a hard link)")
         if status.st_size > wanted.file_bytes_max:
             return _too_large(path, wanted)
-        if (full := room.refusal(status.st_size)) is not None:
-            return PassedOver(path=path, reason=full)
+        if (full := room.find_refusal(status.st_size)) is not None:
+            return SkippedFile(path=path, reason=full)
         content = file.read(wanted.file_bytes_max + 1)
     if len(content) > wanted.file_bytes_max:
         return _too_large(path, wanted)
@@ -202,33 +204,33 @@ def _read(path: str, name: str, folder: int, wanted: WantedFiles, room: Room) ->
     return FoundFile(path=path, content=content, modified_at=status.st_mtime)
 
 
-def _too_large(path: str, wanted: WantedFiles) -> PassedOver:
-    return PassedOver(path=path, reason=f"it has more than {wanted.file_bytes_max} bytes")
+def _too_large(path: str, wanted: WantedFiles) -> SkippedFile:
+    return SkippedFile(path=path, reason=f"it has more than {wanted.file_bytes_max} bytes")
 
 
 # --- workspaces of other kinds ---------------------------------------------------------------------------------------
 
 
-def _through_its_door(workspace: Workspace, wanted: WantedFiles, room: Room) -> Iterator[Found]:
+def _gather_through_workspace(workspace: Workspace, wanted: WantedFiles, room: ArtifactQuota) -> Iterator[Found]:
     """Read a workspace through its own methods. They tell no times, so every file that fits is taken."""
     seen = 0
     folders = [""]
     while folders:
         folder = folders.pop()
-        for entry in _entries(workspace, folder):
+        for entry in _list_entries(workspace, folder):
             seen += 1
             if seen > _ENTRIES_MAX:
-                yield PassedOver(path=folder or ".", reason=f"the workspace has more than {_ENTRIES_MAX} entries")
+                yield SkippedFile(path=folder or ".", reason=f"the workspace has more than {_ENTRIES_MAX} entries")
                 return
             path = f"{folder}/{entry.rstrip('/')}" if folder else entry.rstrip("/")
             if entry.endswith("/"):
-                if _is_entered(path, workspace) and _is_itself(workspace, path):
+                if _is_entered(path, workspace) and _is_no_link(workspace, path):
                     folders.append(path)
-            elif is_wanted(path, wanted.patterns):
-                yield _asked_for(workspace, path, wanted, room)
+            elif matches_any(path, wanted.patterns):
+                yield _take_through_workspace(workspace, path, wanted, room)
 
 
-def _entries(workspace: Workspace, folder: str) -> Sequence[str]:
+def _list_entries(workspace: Workspace, folder: str) -> Sequence[str]:
     try:
         return workspace.entries(folder or ".")
     except WorkspaceError as error:
@@ -237,7 +239,7 @@ def _entries(workspace: Workspace, folder: str) -> Sequence[str]:
         raise WorkspaceGone(str(error)) from error
 
 
-def _is_itself(workspace: Workspace, path: str) -> bool:
+def _is_no_link(workspace: Workspace, path: str) -> bool:
     """Whether no link is on the way to the path."""
     try:
         return str(workspace.resolve(path)) == f"{workspace.root.rstrip('/')}/{path}"
@@ -245,20 +247,20 @@ def _is_itself(workspace: Workspace, path: str) -> bool:
         return False
 
 
-def _asked_for(workspace: Workspace, path: str, wanted: WantedFiles, room: Room) -> Found:
+def _take_through_workspace(workspace: Workspace, path: str, wanted: WantedFiles, room: ArtifactQuota) -> Found:
     if not _is_text(path):
-        return PassedOver(path=path.encode("utf-8", "replace").decode(), reason="its name is not plain text")
-    reason = refusal(path) or (None if _is_itself(workspace, path) else "it is a link, or protected")
-    reason = reason or room.refusal(0)
+        return SkippedFile(path=path.encode("utf-8", "replace").decode(), reason="its name is not plain text")
+    reason = explain_refusal(path) or (None if _is_no_link(workspace, path) else "it is a link, or protected")
+    reason = reason or room.find_refusal(0)
     if reason is not None:
-        return PassedOver(path=path, reason=reason)
+        return SkippedFile(path=path, reason=reason)
     try:
         content = workspace.read_bytes(path, limit=wanted.file_bytes_max + 1)
     except WorkspaceError as error:
-        return PassedOver(path=path, reason=str(error))
+        return SkippedFile(path=path, reason=str(error))
     if len(content) > wanted.file_bytes_max:
         return _too_large(path, wanted)
-    if (full := room.refusal(len(content))) is not None:
-        return PassedOver(path=path, reason=full)
+    if (full := room.find_refusal(len(content))) is not None:
+        return SkippedFile(path=path, reason=full)
     room.take(len(content))
     return FoundFile(path=path, content=content, modified_at=0.0)

@@ -16,12 +16,12 @@ from hermes_worker.api.auth import READS
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
-from hermes_worker.core.ranges import UnsatisfiableRange, asked_range
-from hermes_worker.features.artifacts.rules import shown_name
+from hermes_worker.core.ranges import UnsatisfiableRange, parse_range
+from hermes_worker.features.artifacts.rules import sanitize_name
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactsState, ArtifactView
 
-router = APIRouter(tags=["artifacts"], responses=schema.errors(503))
+router = APIRouter(tags=["artifacts"], responses=schema.declare_errors(503))
 _EXPIRES_MAX = 10**11
 _PROOF = r"^[0-9a-f]{8}\.[0-9a-f]{64}$"
 
@@ -74,12 +74,12 @@ class ArtifactList(BaseModel):
     "/v1/runs/{run_id}/artifacts",
     response_model=ArtifactList,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 410),
+    responses=schema.declare_errors(404, 410),
     dependencies=[READS],
 )
 async def list_artifacts(context: Context, run_id: OwnRun) -> ArtifactList:
     """The files that a run left, with an address for each that can be used for a while and without a key."""
-    found = await context.store(Artifacts(context.client.database).of, run_id)
+    found = await context.call_store(Artifacts(context.client.database).list_artifacts, run_id)
     expires_at = math.ceil(time.time() + context.client.settings.artifacts.url_s)
     return ArtifactList(
         run_id=run_id,
@@ -93,7 +93,7 @@ async def list_artifacts(context: Context, run_id: OwnRun) -> ArtifactList:
 
 
 def _artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -> ArtifactObject:
-    signature = context.proofs.sign(_signed(view, expires_at))
+    signature = context.proofs.sign(_build_signed_text(view, expires_at))
     return ArtifactObject(
         id=view.artifact_id,
         path=view.path,
@@ -107,7 +107,7 @@ def _artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -
     )
 
 
-def _signed(view: ArtifactView, expires_at: int) -> str:
+def _build_signed_text(view: ArtifactView, expires_at: int) -> str:
     """Build the text that the signature of an address covers. No part of it can hold a line break."""
     return f"artifact\n{view.tenant}\n{view.artifact_id}\n{view.sha256}\n{expires_at}"
 
@@ -136,7 +136,7 @@ _CONTENT: schema.Answers = {
 @router.get(
     "/v1/artifacts/{artifact_id}/content",
     response_class=Response,
-    responses={**_CONTENT, **schema.errors(404, 410)},
+    responses={**_CONTENT, **schema.declare_errors(404, 410)},
 )
 async def read_artifact(
     context: Context,
@@ -152,23 +152,23 @@ async def read_artifact(
     if there were no file."""
     reading = Artifacts(context.client.database)
     try:
-        view = await context.store(reading.find, artifact_id)
-        if not context.proofs.is_signed(_signed(view, expires), signature):
+        view = await context.call_store(reading.find, artifact_id)
+        if not context.proofs.is_signed(_build_signed_text(view, expires), signature):
             raise ArtifactNotFound(artifact_id)
         if time.time() >= expires:
             message = "This address has expired. Get another one from the list of the run's artifacts."
             raise ApiError(410, message, code="artifact_url_expired")
         headers = _headers(view)
-        part = asked_range(asked, view.size, if_range=if_range, etag=headers["ETag"])
+        part = parse_range(asked, view.size, if_range=if_range, etag=headers["ETag"])
         if isinstance(part, UnsatisfiableRange):
             raise _behind_the_end(part)
-        content = await context.store(reading.content, view)
+        content = await context.call_store(reading.load_content, view)
     except ArtifactNotFound:
         raise ApiError(404, "There is no such artifact.", param="artifact_id", code="artifact_not_found") from None
     if part is None:
         return Response(content, media_type=view.media_type, headers=headers)
     headers["Content-Range"] = part.content_range
-    return Response(part.of(content), 206, media_type=view.media_type, headers=headers)
+    return Response(part.slice(content), 206, media_type=view.media_type, headers=headers)
 
 
 def _behind_the_end(part: UnsatisfiableRange) -> ApiError:
@@ -184,7 +184,7 @@ def _behind_the_end(part: UnsatisfiableRange) -> ApiError:
 def _headers(view: ArtifactView) -> dict[str, str]:
     """Build the headers: a browser saves the file and does not show it, and every answer tells it not to guess the
     type."""
-    name = shown_name(view.path)
+    name = sanitize_name(view.path)
     plain = name.encode("ascii", "replace").decode().replace("?", "_")
     return {
         "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",

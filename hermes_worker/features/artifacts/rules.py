@@ -11,12 +11,12 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from hermes_worker.core.media_kinds import OCTETS, type_of_name
+from hermes_worker.core.media_kinds import OCTETS, guess_type_of_name
 
 PATTERNS_MAX = 32
 PATTERN_CHARS_MAX = 200
 PATTERN_FORM = r"^(?!~)(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f-\x9f\\]{1,200}$"
-"""The rules of ``wrong_pattern`` as a regular expression, for the API's document."""
+"""The rules of ``explain_wrong_pattern`` as a regular expression, for the API's document."""
 PATH_CHARS_MAX = 1_024
 """The most characters of a path below the workspace."""
 DEPTH_MAX = 32
@@ -32,7 +32,7 @@ _SECRET_SUFFIXES = frozenset({".key", ".kdbx", ".keystore", ".p12", ".pem", ".pf
 _RUN_BY_BROWSERS = frozenset({"application/xml", "image/svg+xml", "text/html"})
 
 
-def wrong_pattern(pattern: str) -> str | None:
+def explain_wrong_pattern(pattern: str) -> str | None:
     """Why ``pattern`` is invalid, as the end of a sentence; ``None`` when it is valid."""
     if not 0 < len(pattern) <= PATTERN_CHARS_MAX:
         return f"must have 1 to {PATTERN_CHARS_MAX} characters"
@@ -45,14 +45,14 @@ def wrong_pattern(pattern: str) -> str | None:
     return None
 
 
-def is_wanted(path: str, patterns: Sequence[str]) -> bool:
+def matches_any(path: str, patterns: Sequence[str]) -> bool:
     """Whether a path below the workspace matches one of the patterns. ``*`` and ``?`` stand for characters of a name,
     and ``**`` for any number of folders. A pattern without ``/`` matches names in every folder."""
     parts = path.split("/")
-    return any(_fits(parts, _parts_of(pattern)) for pattern in patterns)
+    return any(_fits(parts, _split_pattern(pattern)) for pattern in patterns)
 
 
-def _parts_of(pattern: str) -> list[str]:
+def _split_pattern(pattern: str) -> list[str]:
     parts = pattern.split("/")
     return parts if len(parts) > 1 else ["**", *parts]
 
@@ -89,7 +89,7 @@ def _name_fits(name: str, pattern: str) -> bool:
     return all(char == "*" for char in pattern[in_pattern:])
 
 
-def refusal(path: str) -> str | None:
+def explain_refusal(path: str) -> str | None:
     """Why a file with this path is never an artifact, for any content; ``None`` when it may be one."""
     if len(path) > PATH_CHARS_MAX:
         return f"its path has more than {PATH_CHARS_MAX} characters"
@@ -101,14 +101,14 @@ def refusal(path: str) -> str | None:
     return None
 
 
-def media_type_of(path: str) -> str:
+def find_media_type(path: str) -> str:
     """The media type by the file's extension; octets for unknown extensions, and for types that a browser would
     execute."""
-    told = type_of_name(PurePosixPath(path).suffix)
+    told = guess_type_of_name(PurePosixPath(path).suffix)
     return OCTETS if told in _RUN_BY_BROWSERS else told
 
 
-def shown_name(path: str) -> str:
+def sanitize_name(path: str) -> str:
     """The name of a file for a download, with an underscore for every invisible or direction-changing character."""
     name = PurePosixPath(path).name
     return "".join("_" if unicodedata.category(char)[0] == "C" or char in '"\\' else char for char in name) or "_"

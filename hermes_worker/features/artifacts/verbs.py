@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
-from hermes_worker.cli.screen import clean, one_line
-from hermes_worker.core.errors import ConfigurationError, reason_of
+from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.core.errors import ConfigurationError, format_reason
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.artifacts.listing import ArtifactView, RunArtifacts
 
@@ -42,9 +42,9 @@ _STATES = {
 def artifacts(home: Path | None, run_id: str, directory: Path | None, as_json: bool) -> int:
     """The files that a run made or changed and that were kept; with --fetch, get them."""
     backend = open_backend(home)
-    found = backend.artifacts(backend.run_id(run_id))
+    found = backend.artifacts(backend.complete_run_id(run_id))
     if as_json:
-        click.echo(json.dumps(_document(found)))
+        click.echo(json.dumps(_render_document(found)))
     else:
         _show(found)
     if directory is not None:
@@ -54,7 +54,7 @@ def artifacts(home: Path | None, run_id: str, directory: Path | None, as_json: b
     return EXIT_FAILED if found.state == "failed" else 0
 
 
-def _document(found: RunArtifacts) -> dict[str, object]:
+def _render_document(found: RunArtifacts) -> dict[str, object]:
     told = ("artifact_id", "path", "size", "sha256", "media_type", "modified_at", "created_at")
     return {
         "state": found.state,
@@ -69,18 +69,26 @@ def _document(found: RunArtifacts) -> dict[str, object]:
 def _show(found: RunArtifacts) -> None:
     if found.files:
         rows = [
-            (one_line(view.path, 80), str(view.size), view.media_type, view.sha256[:16], moment(view.created_at))
+            (
+                flatten_text(view.path, 80),
+                str(view.size),
+                view.media_type,
+                view.sha256[:16],
+                format_moment(view.created_at),
+            )
             for view in found.files
         ]
-        click.echo(table(rows, ("PATH", "BYTES", "TYPE", "SHA-256", "KEPT"), whole=(0,)))
+        click.echo(render_table(rows, ("PATH", "BYTES", "TYPE", "SHA-256", "KEPT"), whole=(0,)))
     elif found.state == "failed":
-        click.echo(f"the files of the run could not be gathered: {clean(redact(found.reason or ''))}", err=True)
+        click.echo(
+            f"the files of the run could not be gathered: {strip_controls(redact(found.reason or ''))}", err=True
+        )
     elif found.gathered:
         click.echo(f"the {found.gathered} files of the run were deleted by a rule of retention", err=True)
     else:
         click.echo(_STATES[found.state], err=True)
     for one in found.left_out_named:
-        click.echo(f"left out: {one_line(one.path, 80)}: {clean(one.reason)}", err=True)
+        click.echo(f"left out: {flatten_text(one.path, 80)}: {strip_controls(one.reason)}", err=True)
     if found.left_out > len(found.left_out_named):
         click.echo(f"left out: {found.left_out - len(found.left_out_named)} more", err=True)
 
@@ -97,19 +105,19 @@ def _write(directory: Path, view: ArtifactView, content: bytes) -> None:
         folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in parts[:-1]:
-                folder = _entered(folder, name)
+                folder = _enter(folder, name)
             with os.fdopen(os.open(parts[-1], _NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
                 file.write(content)
         finally:
             os.close(folder)
     except OSError as error:
-        where = f"{clean(view.path)!r} below {str(directory)!r}"
+        where = f"{strip_controls(view.path)!r} below {str(directory)!r}"
         raise ConfigurationError(
-            f"{where} cannot be written ({reason_of(error)}); choose an empty directory"
+            f"{where} cannot be written ({format_reason(error)}); choose an empty directory"
         ) from error
 
 
-def _entered(folder: int, name: str) -> int:
+def _enter(folder: int, name: str) -> int:
     """Open the folder within, creating it if needed; ``folder`` is closed when that succeeds."""
     try:
         os.mkdir(name, 0o700, dir_fd=folder)

@@ -16,17 +16,17 @@ from hermes_worker.broker.queue import QueueName
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.features.artifacts.files import FoundFile, Room, WantedFiles, gather, is_here
-from hermes_worker.features.artifacts.rules import FILES_MAX, LEFT_OUT_SHOWN_MAX, media_type_of
-from hermes_worker.observe import bound, count, log
+from hermes_worker.features.artifacts.files import ArtifactQuota, FoundFile, WantedFiles, gather_files, is_here
+from hermes_worker.features.artifacts.rules import FILES_MAX, LEFT_OUT_SHOWN_MAX, find_media_type
+from hermes_worker.observe import bind_facts, count, log
 from hermes_worker.store.artifacts.gatherings import ContentGone, GatheringClaim, Gatherings, KeptFile, LeftOutFile
 from hermes_worker.store.rows import Hint
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.context import Sender
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.tasks.parts import Sender
-from hermes_worker.tasks.steps import begin
+from hermes_worker.tasks.step_runner import begin_step
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -35,7 +35,7 @@ _CLOCK_SLACK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatheringParts:
+class GatheringContext:
     """The parts that a worker needs to gather artifacts."""
 
     gatherings: Gatherings
@@ -56,30 +56,30 @@ class _Gathered:
     left_out_total: int = 0
 
 
-def gather_artifacts(parts: GatheringParts, effect: GatherArtifacts, at: float) -> None:
+def gather_artifacts(parts: GatheringContext, effect: GatherArtifacts, at: float) -> None:
     """Keep the files of the run that ``effect`` names, if that is still to be done. ``at`` is when its message was
     hinted.
 
     Safe to deliver any number of times: of all deliveries of the message one gets the claim.
     """
-    begin(parts, QueueName.TOOLS, Hint(effect=effect, at=at), lambda: _gather_artifacts(parts, effect))
+    begin_step(parts, QueueName.TOOLS, Hint(effect=effect, at=at), lambda: _gather_artifacts(parts, effect))
 
 
-def _gather_artifacts(parts: GatheringParts, effect: GatherArtifacts) -> None:
+def _gather_artifacts(parts: GatheringContext, effect: GatherArtifacts) -> None:
     claim = parts.gatherings.claim(effect, parts.leases.owner)
     if claim is None:
         count("hint.stale")
         return
     since = time.time() - claim.age_s - _CLOCK_SLACK_S
-    faults.point(FaultPoint.GATHER_AFTER_CLAIM, effect.run_id)
+    faults.pass_point(FaultPoint.GATHER_AFTER_CLAIM, effect.run_id)
     with (
-        bound(run_id=effect.run_id),
+        bind_facts(run_id=effect.run_id),
         # Not under the run's id: the run has ended, and a stop of what it caused does not concern its files.
-        parts.leases.holding(claim.token, f"artifacts of {effect.run_id}", may_hand_over=False) as abort,
+        parts.leases.hold_claim(claim.token, f"artifacts of {effect.run_id}", may_hand_over=False) as abort,
     ):
         try:
-            gathered = _gathered(parts, claim, since, abort)
-            faults.point(FaultPoint.GATHER_AFTER_KEEP, effect.run_id)
+            gathered = _read_artifacts(parts, claim, since, abort)
+            faults.pass_point(FaultPoint.GATHER_AFTER_KEEP, effect.run_id)
             settle = partial(_settle, parts, claim, gathered)
             persist(settle, abort, patience_s=parts.commit_patience_s)
         except LeaseLost as lost:
@@ -93,11 +93,11 @@ def _gather_artifacts(parts: GatheringParts, effect: GatherArtifacts) -> None:
     log.info("artifacts.gathered", files=len(gathered.files), left_out=gathered.left_out_total)
 
 
-def _settle(parts: GatheringParts, claim: GatheringClaim, gathered: _Gathered) -> None:
+def _settle(parts: GatheringContext, claim: GatheringClaim, gathered: _Gathered) -> None:
     parts.gatherings.settle(claim, gathered.files, gathered.left_out, left_out_total=gathered.left_out_total)
 
 
-def _gathered(parts: GatheringParts, claim: GatheringClaim, since: float, abort: AbortSignal) -> _Gathered:
+def _read_artifacts(parts: GatheringContext, claim: GatheringClaim, since: float, abort: AbortSignal) -> _Gathered:
     """Raises ``WorkspaceError``, ``LeaseLost``, and ``ValueError`` for a description that is none."""
     found = _Gathered()
     if not claim.patterns:
@@ -111,12 +111,12 @@ def _gathered(parts: GatheringParts, claim: GatheringClaim, since: float, abort:
             "another machine, and workers for tools must share it"
         )
     wanted = WantedFiles(patterns=claim.patterns, since=since, file_bytes_max=parts.file_bytes_max)
-    room = Room(files=FILES_MAX, bytes=parts.run_bytes_max)
-    for each in gather(parts.workspace(claim.workspace), wanted, room):
+    room = ArtifactQuota(files=FILES_MAX, bytes=parts.run_bytes_max)
+    for each in gather_files(parts.workspace(claim.workspace), wanted, room):
         if abort.is_set():
             raise LeaseLost(f"the claim on the artifacts of {claim.run_id} was lost while they were read")
         if isinstance(each, FoundFile):
-            found.files.append(_kept(parts.gatherings, each))
+            found.files.append(_keep_content(parts.gatherings, each))
             continue
         found.left_out_total += 1
         if len(found.left_out) < LEFT_OUT_SHOWN_MAX:
@@ -124,20 +124,20 @@ def _gathered(parts: GatheringParts, claim: GatheringClaim, since: float, abort:
     return found
 
 
-def _kept(gatherings: Gatherings, file: FoundFile) -> KeptFile:
+def _keep_content(gatherings: Gatherings, file: FoundFile) -> KeptFile:
     return KeptFile(
         path=file.path,
         sha256=hashlib.sha256(file.content).hexdigest(),
         size=len(file.content),
-        media_type=media_type_of(file.path),
+        media_type=find_media_type(file.path),
         modified_at=file.modified_at,
-        blob_hash=gatherings.keep(file.content),
+        blob_hash=gatherings.store_content(file.content),
     )
 
 
-def _give_up(parts: GatheringParts, claim: GatheringClaim, reason: str) -> None:
+def _give_up(parts: GatheringContext, claim: GatheringClaim, reason: str) -> None:
     try:
-        has_failed = parts.gatherings.fail(claim, reason)
+        has_failed = parts.gatherings.fail_gathering(claim, reason)
     except LeaseLost as lost:
         count("artifacts.refused")
         log.warning("artifacts.refused", reason=str(lost))

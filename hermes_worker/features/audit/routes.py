@@ -11,12 +11,12 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.context import Context
 from hermes_worker.api.formats import NO_NUL
-from hermes_worker.api.owners import for_all_or_own
+from hermes_worker.api.owners import choose_tenant_or_all
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.features.audit.schema import DeedList
 from hermes_worker.store.access.audit import SETTLED_S, Act, AuditLog
 
-router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=schema.declare_errors(503))
 
 
 class ListAudit(BaseModel):
@@ -43,13 +43,13 @@ class ListAudit(BaseModel):
 async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
     """The audit log of the caller's tenant, oldest first unless asked otherwise. Numbers grow with time; a deed of the
     last seconds may appear late, behind a greater number."""
-    tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
+    tenant = choose_tenant_or_all(caller, all_tenants=wanted.all_tenants)
     until = wanted.until
     if wanted.settled:
-        settled = await context.store(context.client.database.now) - SETTLED_S
+        settled = await context.call_store(context.client.database.now) - SETTLED_S
         until = settled if until is None else min(until, settled)
-    found = await context.store(
-        AuditLog(context.client.database).page,
+    found = await context.call_store(
+        AuditLog(context.client.database).list_actions,
         tenant,
         after=wanted.after,
         before=wanted.before,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.store.access.audit import Act
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def list_deeds(
 ) -> None:
     """What was done for a tenant in the last days, newest first."""
     asked: dict[str, Any] = {"act": act, "subject": subject, "actor": actor}
-    deeds = api_client(home).audit(
+    deeds = open_api_client(home).audit(
         limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, newest_first=True, **asked
     )
     found = list(islice(deeds, limit))
@@ -57,7 +57,7 @@ def list_deeds(
             click.echo(_format_json(deed))
     elif found:
         header = ("TIME", "ACTOR", "FROM", "DEED", "SUBJECT", "AFTER")
-        click.echo(table([_format_row(deed) for deed in found], header, whole=(0, 3, 4)))
+        click.echo(render_table([_format_row(deed) for deed in found], header, whole=(0, 3, 4)))
     else:
         click.echo(f"nothing was recorded in the last {days:g} days", err=True)
 
@@ -70,7 +70,7 @@ def list_deeds(
 def export(home: Path | None, all_tenants: bool, after: int) -> None:
     """Write the log as JSON Lines, oldest first, up to five seconds ago. To go on later, give the last number with
     --after."""
-    for deed in api_client(home).audit(limit=_PAGE, after=after, settled=True, all_tenants=all_tenants):
+    for deed in open_api_client(home).audit(limit=_PAGE, after=after, settled=True, all_tenants=all_tenants):
         click.echo(_format_json(deed))
 
 
@@ -80,4 +80,11 @@ def _format_json(deed: DeedObject) -> str:
 
 def _format_row(deed: DeedObject) -> tuple[str, ...]:
     after = " ".join(f"{name}={value}" for name, value in deed.after.items())
-    return (moment(deed.at), one_line(deed.actor, 40), deed.address or "-", deed.act, deed.subject, one_line(after, 60))
+    return (
+        format_moment(deed.at),
+        flatten_text(deed.actor, 40),
+        deed.address or "-",
+        deed.act,
+        deed.subject,
+        flatten_text(after, 60),
+    )

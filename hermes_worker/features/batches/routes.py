@@ -11,23 +11,23 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.cursors import CURSOR, below_of, cursor_of
+from hermes_worker.api.cursors import CURSOR, make_cursor, read_cursor
 from hermes_worker.api.errors import ApiError, run_not_found, submission_error, wrong_field
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.owners import OwnRun
-from hermes_worker.api.routes.runs import require_enabled, run_filter, started, submission_of
+from hermes_worker.api.routes.runs import build_run_filter, build_started_run, build_submission, require_enabled
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunStatus
-from hermes_worker.core.searching import QUERY_CHARS_MAX
+from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.features.batches.service import BATCH_MAX, Outcome, accept_all, announce_all, retry
 from hermes_worker.services.submission import TAGS_MAX, Submission, announce
 from hermes_worker.store.runs.listing import Listing, RunFilter
-from hermes_worker.store.runs.repeating import NotRepeatable
+from hermes_worker.store.runs.rerun import NotRepeatable
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.runs.views import LastStatus
 
-router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
 WAIT_S_MAX = 60.0
 _PAGES_MAX = 10
@@ -78,7 +78,7 @@ class BatchResults(BaseModel):
     "/batch/runs",
     response_model=BatchResults,
     response_model_exclude_none=True,
-    responses=schema.errors(408),
+    responses=schema.declare_errors(408),
     dependencies=[WRITES],
 )
 async def submit_batch(context: Context, caller: Caller, body: SubmitBatch) -> BatchResults:
@@ -90,9 +90,9 @@ async def submit_batch(context: Context, caller: Caller, body: SubmitBatch) -> B
         wrong = sum(each.error is not None for each in said)
         return BatchResults(data=said, accepted=len(said) - wrong, refused=wrong)
     if caller.operates:
-        await context.store(require_enabled, context, caller)
-    asked = [context.on_stack(each) for each in read if isinstance(each, Submission)]
-    outcomes = await context.store(accept_all, context.client, asked)
+        await context.call_store(require_enabled, context, caller)
+    asked = [context.adapt_to_stack(each) for each in read if isinstance(each, Submission)]
+    outcomes = await context.call_store(accept_all, context.client, asked)
     context.spawn(context.tell_broker(announce_all, context.client, outcomes))
     left = iter(outcomes)
     data = [_result(n, each if isinstance(each, ApiError) else next(left)) for n, each in enumerate(read)]
@@ -107,7 +107,7 @@ def read_item(document: Any, caller: Principal) -> Submission | ApiError:
     try:
         item = _BatchItem.model_validate(document)
         plain = schema.CreateRun.model_construct(item.model_fields_set, **dict(item))
-        return submission_of(plain, caller, item.idempotency_key)
+        return build_submission(plain, caller, item.idempotency_key)
     except ValidationError as error:
         return wrong_field(error)
     except ApiError as error:
@@ -116,7 +116,7 @@ def read_item(document: Any, caller: Principal) -> Submission | ApiError:
 
 def _result(index: int, outcome: Outcome | ApiError) -> BatchResult:
     if isinstance(outcome, Created):
-        said = started(outcome)
+        said = build_started_run(outcome)
         return BatchResult(
             index=index,
             run_id=said.run_id,
@@ -164,7 +164,7 @@ class StoppedRuns(BaseModel):
     """Where to go on. A request looks at so many runs and no more, and may find none of those that match."""
 
 
-@router.post("/batch/stop", response_model=StoppedRuns, responses=schema.errors(408), dependencies=[WRITES])
+@router.post("/batch/stop", response_model=StoppedRuns, responses=schema.declare_errors(408), dependencies=[WRITES])
 async def stop_matching(context: Context, caller: Caller, body: StopMatching) -> StoppedRuns:
     """Stop the open runs that match, each with all that it caused; or only say which these are. Without a filter these
     are all open runs of the tenant. Idempotent."""
@@ -172,22 +172,22 @@ async def stop_matching(context: Context, caller: Caller, body: StopMatching) ->
     said.status = [status for status in body.status or RunStatus if status not in TERMINAL]
     if not said.status:
         return StoppedRuns(dry_run=body.dry_run, run_ids=[], has_more=False, next_cursor=None)
-    meant = run_filter(said, caller.tenant, caller.source)
-    below = below_of(context.proofs, meant, body.cursor) if body.cursor else None
-    run_ids, below = await context.store(_newest, Listing(context.client.database), meant, body.limit, below)
+    meant = build_run_filter(said, caller.tenant, caller.source)
+    below = read_cursor(context.proofs, meant, body.cursor) if body.cursor else None
+    run_ids, below = await context.call_store(_list_newest, Listing(context.client.database), meant, body.limit, below)
     if not body.dry_run:
         for run_id in run_ids:
-            await stop(context, run_id, by=caller.known_as)
-    cursor = None if below is None else cursor_of(context.proofs, meant, below)
+            await stop(context, run_id, by=caller.display_name)
+    cursor = None if below is None else make_cursor(context.proofs, meant, below)
     return StoppedRuns(dry_run=body.dry_run, run_ids=run_ids, has_more=below is not None, next_cursor=cursor)
 
 
-def _newest(listing: Listing, wanted: RunFilter, limit: int, below: int | None) -> tuple[list[str], int | None]:
+def _list_newest(listing: Listing, wanted: RunFilter, limit: int, below: int | None) -> tuple[list[str], int | None]:
     """List the newest runs below a row number, at most ``limit``, and the number to go on below; ``None`` at the
     end."""
     found: list[str] = []
     for _ in range(_PAGES_MAX):
-        page = listing.page(wanted, limit=limit - len(found), below=below)
+        page = listing.list_page(wanted, limit=limit - len(found), below=below)
         found += [view.run_id for view in page.views]
         below = page.below
         if below is None or len(found) == limit:
@@ -230,7 +230,7 @@ class JoinedRuns(BaseModel):
     "/runs/{run_id}/wait",
     response_model=WaitedRun,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 410),
+    responses=schema.declare_errors(404, 410),
     dependencies=[READS],
 )
 async def wait_for_run(
@@ -239,31 +239,31 @@ async def wait_for_run(
     timeout_s: Annotated[float, Query(ge=0, le=WAIT_S_MAX, description="Seconds at most.")] = 30.0,
 ) -> WaitedRun:
     """Answers when the run has ended, or the time is over. Ask again to wait on."""
-    ends = await context.waiting.until_ended(context, [run_id], is_any=False, timeout_s=timeout_s)
-    return _waited(run_id, ends.get(run_id))
+    ends = await context.waiting.wait_until_ended(context, [run_id], is_any=False, timeout_s=timeout_s)
+    return _build_waited_run(run_id, ends.get(run_id))
 
 
 @router.post(
     "/batch/wait",
     response_model=JoinedRuns,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 408),
+    responses=schema.declare_errors(404, 408),
     dependencies=[READS],
 )
 async def join_runs(context: Context, caller: Caller, body: JoinRuns) -> JoinedRuns:
     """Answers when all of the runs have ended, or one of them, or the time is over."""
-    theirs = await context.store(context.client.views.owned, body.run_ids, caller.tenant)
+    theirs = await context.call_store(context.client.views.find_owned, body.run_ids, caller.tenant)
     for run_id in body.run_ids:
         if run_id not in theirs:
             raise run_not_found(run_id)
     is_any = body.mode == "any"
-    ends = await context.waiting.until_ended(context, body.run_ids, is_any=is_any, timeout_s=body.timeout_s)
-    waited = [_waited(run_id, ends.get(run_id)) for run_id in body.run_ids]
+    ends = await context.waiting.wait_until_ended(context, body.run_ids, is_any=is_any, timeout_s=body.timeout_s)
+    waited = [_build_waited_run(run_id, ends.get(run_id)) for run_id in body.run_ids]
     ended = [each.ended for each in waited]
     return JoinedRuns(done=any(ended) if is_any else all(ended), runs=waited)
 
 
-def _waited(run_id: str, end: LastStatus | None) -> WaitedRun:
+def _build_waited_run(run_id: str, end: LastStatus | None) -> WaitedRun:
     if end is None:
         return WaitedRun(run_id=run_id, ended=False)
     return WaitedRun(run_id=run_id, ended=True, status=end.status, exit_reason=end.exit_reason)
@@ -277,15 +277,15 @@ def _waited(run_id: str, end: LastStatus | None) -> WaitedRun:
     status_code=202,
     response_model=schema.StartedRun,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 409, 410, 429),
+    responses=schema.declare_errors(404, 409, 410, 429),
     dependencies=[WRITES],
 )
 async def retry_run(context: Context, run_id: OwnRun, caller: Caller) -> schema.StartedRun:
     """Accept a new run with the submission of one that has ended, in the same session. What that run did stands in the
     transcript, and nothing of it is done again. The new run is linked to it ('retry_of')."""
     try:
-        created = await context.store(retry, context.client, run_id, caller)
+        created = await context.call_store(retry, context.client, run_id, caller)
     except NotRepeatable as error:
         raise ApiError(409, f"{error}.", code="run_not_repeatable") from None
     context.spawn(context.tell_broker(announce, context.client, created))
-    return started(created)
+    return build_started_run(created)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.listing import filter_of
+from hermes_worker.cli.listing import build_filter
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.reaching import ask_api
 from hermes_worker.cli.run_backend import RunBackend, open_backend
-from hermes_worker.cli.screen import coloured
+from hermes_worker.cli.screen import colour_status
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import TERMINAL, RunStatus
 
@@ -33,7 +33,7 @@ def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) ->
     if not said["statuses"]:
         raise ConfigurationError("runs of these statuses have ended; there is nothing to stop")
     total = 0
-    for view in backend.runs(filter_of(said, backend)):
+    for view in backend.runs(build_filter(said, backend)):
         total += 1
         if not is_dry:
             backend.stop(view.run_id)
@@ -53,10 +53,10 @@ def submit(home: Path | None, file: str) -> int:
     of each is printed. At a home a line that is no run refuses the whole file."""
     try:
         with click.open_file(file, encoding="utf-8", errors="replace") as lines:
-            asked = [_object_in(line, number) for number, line in enumerate(lines, 1)]
+            asked = [_parse_object(line, number) for number, line in enumerate(lines, 1)]
     except OSError as error:
         raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
-    reached = ask_api(home, begins_work=True)
+    reached = connect_api(home, begins_work=True)
     client = reached.client
     if reached.settings is not None:
         _require_runs(client, asked)
@@ -83,7 +83,7 @@ _ASKED_AT_ONCE = 1_000
 """Most runs of one request of the API."""
 
 
-def _object_in(line: str, number: int) -> dict[str, Any]:
+def _parse_object(line: str, number: int) -> dict[str, Any]:
     """Parse a line as a JSON object. Raises ``ConfigurationError``."""
     try:
         document = json.loads(line)
@@ -101,7 +101,7 @@ def _object_in(line: str, number: int) -> dict[str, Any]:
 def retry(home: Path | None, run_id: str) -> None:
     """Submit once more what one run that has ended was asked."""
     backend = open_backend(home, begins_work=True)
-    click.echo(backend.retry(backend.run_id(run_id)))
+    click.echo(backend.retry(backend.complete_run_id(run_id)))
 
 
 @click.command(epilog="The exit code is 0 when the run completed, and 1 when it did not, or the time was over.")
@@ -112,7 +112,7 @@ def retry(home: Path | None, run_id: str) -> None:
 def wait(home: Path | None, run_id: str, timeout_s: float | None) -> int:
     """Wait for the end of one run."""
     backend = open_backend(home)
-    return _join(backend, [backend.run_id(run_id)], is_any=False, timeout_s=timeout_s)
+    return _join(backend, [backend.complete_run_id(run_id)], is_any=False, timeout_s=timeout_s)
 
 
 @click.command(epilog="The exit code is 0 when all that ended completed, and 1 otherwise, or when the time was over.")
@@ -124,13 +124,13 @@ def wait(home: Path | None, run_id: str, timeout_s: float | None) -> int:
 def join(home: Path | None, run_ids: tuple[str, ...], is_any: bool, timeout_s: float | None) -> int:
     """Wait for the end of several runs."""
     backend = open_backend(home)
-    return _join(backend, list(map(backend.run_id, run_ids)), is_any=is_any, timeout_s=timeout_s)
+    return _join(backend, list(map(backend.complete_run_id, run_ids)), is_any=is_any, timeout_s=timeout_s)
 
 
 def _join(backend: RunBackend, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> int:
     ends = backend.join(run_ids, is_any=is_any, timeout_s=timeout_s)
     for run_id in run_ids:
-        click.echo(f"{run_id} {coloured(ends[run_id]) if run_id in ends else 'has not ended'}")
+        click.echo(f"{run_id} {colour_status(ends[run_id]) if run_id in ends else 'has not ended'}")
     is_done = bool(ends) if is_any else len(ends) == len(set(run_ids))
     has_failed = any(status is not RunStatus.COMPLETED for status in ends.values())
     return 0 if is_done and not has_failed else EXIT_FAILED

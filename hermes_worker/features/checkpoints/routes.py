@@ -20,11 +20,11 @@ from hermes_worker.features.checkpoints.service import (
     NoCheckpoint,
     RunCheckpoints,
     WorkspaceBusy,
-    checkpoints_of,
+    build_run_checkpoints,
 )
 
 router = APIRouter(
-    prefix="/v1/runs", tags=["checkpoints"], route_class=JsonRoute, responses=schema.errors(404, 409, 410, 503)
+    prefix="/v1/runs", tags=["checkpoints"], route_class=JsonRoute, responses=schema.declare_errors(404, 409, 410, 503)
 )
 _ID = r"^[0-9a-f]{4,40}$"
 
@@ -101,14 +101,14 @@ class RestoreObject(BaseModel):
 
 
 def _checkpoints(context: ApiContext) -> RunCheckpoints:
-    return checkpoints_of(context.client.database, context.client.settings)
+    return build_run_checkpoints(context.client.database, context.client.settings)
 
 
 @router.get("/{run_id}/checkpoints", response_model=CheckpointList, dependencies=[READS])
 async def list_checkpoints(context: Context, run_id: OwnRun) -> CheckpointList:
     """The checkpoints of a run's workspace: its files before tools changed them."""
     try:
-        found = await context.store(_checkpoints(context).every, run_id)
+        found = await context.call_store(_checkpoints(context).list_all, run_id)
     except CheckpointsAway as error:
         raise _away(error) from None
     return CheckpointList(run_id=run_id, data=[_object(each) for each in found])
@@ -132,7 +132,7 @@ async def diff_run(
 ) -> CheckpointDiffObject:
     """How the files differ from what they were at a checkpoint; without one, before the run changed any."""
     try:
-        found = await context.store(_checkpoints(context).diff, run_id, checkpoint_id)
+        found = await context.call_store(_checkpoints(context).diff, run_id, checkpoint_id)
     except NoCheckpoint as error:
         raise _missing(error) from None
     except CheckpointsAway as error:
@@ -146,11 +146,13 @@ async def diff_run(
     )
 
 
-@router.post("/{run_id}/restore", response_model=RestoreObject, responses=schema.errors(408), dependencies=[WRITES])
+@router.post(
+    "/{run_id}/restore", response_model=RestoreObject, responses=schema.declare_errors(408), dependencies=[WRITES]
+)
 async def restore_run(context: Context, run_id: OwnRun, body: Restore) -> RestoreObject:
     """Make files what they were at a checkpoint. What is there becomes one first. Refused while a run works there."""
     try:
-        done = await context.store(_checkpoints(context).restore, run_id, body.checkpoint_id, body.files or ())
+        done = await context.call_store(_checkpoints(context).restore, run_id, body.checkpoint_id, body.files or ())
     except NoCheckpoint as error:
         raise _missing(error) from None
     except WorkspaceBusy as error:

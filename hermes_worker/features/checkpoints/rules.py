@@ -61,7 +61,7 @@ _FILES: Final = (
 _FILE: Final = re.compile("|".join(fnmatch.translate(pattern) for pattern in _FILES), re.IGNORECASE)
 
 
-def ignored_folders() -> tuple[str, ...]:
+def list_ignored_folders() -> tuple[str, ...]:
     """Shell patterns for the names of folders that are not searched."""
     return (".[gG][iI][tT]", *sorted(_FOLDERS))
 

@@ -10,20 +10,20 @@ from typing import Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.features.checkpoints.files.objects import EXECUTABLE, LINK, ChangedFile, TreeEntry
-from hermes_worker.features.checkpoints.files.places import store_of
+from hermes_worker.features.checkpoints.files.places import find_store
 from hermes_worker.features.checkpoints.files.shadow import (
     Checkpoint,
     CheckpointNotFound,
     NotKept,
     ShadowStore,
-    plain_path,
+    normalize_path,
 )
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.workspaces import RunWorkspace, RunWorkspaces
-from hermes_worker.wiring import checkpoint_limits, copy_rule, opening_workspaces
+from hermes_worker.wiring import build_checkpoint_limits, build_copy_rule, make_workspace_opener
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.opening import CopyRule
 from hermes_worker.workspaces.ref import WorkspaceRef
@@ -122,24 +122,26 @@ class RunCheckpoints:
         self._limits = limits
         self._umask = umask
 
-    def every(self, run_id: str) -> Sequence[CheckpointView]:
+    def list_all(self, run_id: str) -> Sequence[CheckpointView]:
         """List all checkpoints of the run's workspace, the newest first. Raises ``RunNotFound``,
         ``CheckpointsAway``."""
-        return [_view(each) for each in reversed(self._shadow(self._places.of(run_id)).kept())]
+        return [
+            _view(each) for each in reversed(self._open_shadow(self._places.load_workspace(run_id)).list_checkpoints())
+        ]
 
     def diff(self, run_id: str, written: str | None = None) -> CheckpointDiff:
         """Compare the files with a checkpoint; without one, with the first of the run. Raises ``RunNotFound``,
         ``NoCheckpoint``, ``CheckpointsAway``."""
-        store = self._store(self._places.of(run_id))
-        wanted = _chosen(store, run_id, written)
+        store = self._open_store(self._places.load_workspace(run_id))
+        wanted = _choose_checkpoint(store, run_id, written)
         try:
-            changes = store.changes(wanted)
-            text, is_cut = _unified(store, changes)
+            changes = store.list_changes(wanted)
+            text, is_cut = _build_unified_diff(store, changes)
         except NotKept as error:
             raise CheckpointsAway(str(error)) from None
         return CheckpointDiff(
             checkpoint_id=wanted.id,
-            files=[FileChange(path=_shown(each.path), change=_kind(each)) for each in changes[:_PATHS_SHOWN_MAX]],
+            files=[FileChange(path=_decode_path(each.path), change=_kind(each)) for each in changes[:_PATHS_SHOWN_MAX]],
             files_total=len(changes),
             text=redact(text),
             is_cut=is_cut,
@@ -148,14 +150,14 @@ class RunCheckpoints:
     def restore(self, run_id: str, written: str, paths: Sequence[str] = ()) -> RestoreOutcome:
         """Restore a checkpoint; with ``paths`` only these files and folders. Raises ``RunNotFound``, ``NoCheckpoint``,
         ``CheckpointsAway``, and ``WorkspaceBusy`` while any run is at work there."""
-        place = self._places.of(run_id)
-        store = self._store(place)
-        wanted = _chosen(store, run_id, written)
+        place = self._places.load_workspace(run_id)
+        store = self._open_store(place)
+        wanted = _choose_checkpoint(store, run_id, written)
         try:
-            meant = [plain_path(path) for path in paths]
+            meant = [normalize_path(path) for path in paths]
         except NotKept as error:
             raise NoCheckpoint(str(error)) from None
-        if at_work := self._places.at_work(place):
+        if at_work := self._places.list_open_runs(place):
             raise WorkspaceBusy(f"run {at_work[0]!r} works in these files; stop it first")
         moment = Moment(session_id=place.session_id, run_id=run_id, iteration=0, tool="restore")
         try:
@@ -168,27 +170,27 @@ class RunCheckpoints:
         return RestoreOutcome(
             checkpoint_id=wanted.id,
             before=done.before.id,
-            written=[_shown(path) for path in done.written[:_PATHS_SHOWN_MAX]],
-            removed=[_shown(path) for path in done.removed[:_PATHS_SHOWN_MAX]],
-            failed=[f"{_shown(path)}: {why}" for path, why in list(done.failed.items())[:_PATHS_SHOWN_MAX]],
+            written=[_decode_path(path) for path in done.written[:_PATHS_SHOWN_MAX]],
+            removed=[_decode_path(path) for path in done.removed[:_PATHS_SHOWN_MAX]],
+            failed=[f"{_decode_path(path)}: {why}" for path, why in list(done.failed.items())[:_PATHS_SHOWN_MAX]],
         )
 
-    def at_work(self, run_id: str) -> Sequence[str]:
+    def list_runs_at_work(self, run_id: str) -> Sequence[str]:
         """List the runs that are at work in the run's workspace now. Raises ``RunNotFound``."""
-        return self._places.at_work(self._places.of(run_id))
+        return self._places.list_open_runs(self._places.load_workspace(run_id))
 
-    def _shadow(self, place: RunWorkspace) -> ShadowStore:
+    def _open_shadow(self, place: RunWorkspace) -> ShadowStore:
         try:
-            store = store_of(self._home, place.tenant, place.workspace, self._limits, opened=self._opened)
+            store = find_store(self._home, place.tenant, place.workspace, self._limits, opened=self._opened)
         except ValueError:
             raise CheckpointsAway("where the session works cannot be read") from None
         if store is None:
             raise CheckpointsAway("no checkpoints are made of workspaces that extensions bring")
         return store
 
-    def _store(self, place: RunWorkspace) -> ShadowStore:
+    def _open_store(self, place: RunWorkspace) -> ShadowStore:
         """Open the checkpoints of a workspace whose files must be there as well. Raises ``CheckpointsAway``."""
-        store = self._shadow(place)
+        store = self._open_shadow(place)
         try:
             if self._rule is not None:
                 self._rule.require_own(WorkspaceRef.from_json(place.workspace))
@@ -198,26 +200,26 @@ class RunCheckpoints:
         return store
 
 
-def checkpoints_of(database: Database, settings: Settings) -> RunCheckpoints:
+def build_run_checkpoints(database: Database, settings: Settings) -> RunCheckpoints:
     """Build the checkpoints as settings say; for workspaces on other hosts where this process reaches them."""
-    rule = copy_rule(settings, database)
+    rule = build_copy_rule(settings, database)
     return RunCheckpoints(
         database,
         settings.home,
-        checkpoint_limits(settings),
+        build_checkpoint_limits(settings),
         umask=settings.terminal.umask,
-        opened=opening_workspaces(settings, None, rule),
+        opened=make_workspace_opener(settings, None, rule),
         rule=rule,
     )
 
 
-def _chosen(store: ShadowStore, run_id: str, written: str | None) -> Checkpoint:
+def _choose_checkpoint(store: ShadowStore, run_id: str, written: str | None) -> Checkpoint:
     if written is not None:
         try:
-            return store.get(written)
+            return store.find_checkpoint(written)
         except CheckpointNotFound as error:
             raise NoCheckpoint(str(error)) from None
-    found = [each for each in store.kept() if each.moment.run_id == run_id]
+    found = [each for each in store.list_checkpoints() if each.moment.run_id == run_id]
     if not found:
         raise NoCheckpoint("there is no checkpoint of this run: it changed no files, or it is too long ago")
     return found[0]
@@ -229,7 +231,7 @@ def _view(found: Checkpoint) -> CheckpointView:
         created_at=found.at,
         run_id=found.moment.run_id,
         iteration=found.moment.iteration,
-        tool=_shown(found.moment.tool),
+        tool=_decode_path(found.moment.tool),
         files=found.files,
         left_out=found.left_out_total,
     )
@@ -241,12 +243,12 @@ def _kind(change: ChangedFile) -> str:
     return "removed" if change.after is None else "changed"
 
 
-def _shown(path: str) -> str:
+def _decode_path(path: str) -> str:
     """Decode a path for people: names are bytes, and what is no text is shown as such."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _unified(store: ShadowStore, changes: Sequence[ChangedFile]) -> tuple[str, bool]:
+def _build_unified_diff(store: ShadowStore, changes: Sequence[ChangedFile]) -> tuple[str, bool]:
     parts: list[str] = []
     left = DIFF_CHARS_MAX
     for number, change in enumerate(changes):
@@ -259,7 +261,7 @@ def _unified(store: ShadowStore, changes: Sequence[ChangedFile]) -> tuple[str, b
 
 
 def _file_diff(store: ShadowStore, change: ChangedFile) -> Iterator[str]:
-    path = _shown(change.path).replace("\n", "\\n")
+    path = _decode_path(change.path).replace("\n", "\\n")
     yield f"diff {_kind(change)} {path}{_mode_note(change.before, change.after)}\n"
     sides = [_lines(store, each) for each in (change.before, change.after)]
     before, after = sides
@@ -280,7 +282,7 @@ def _mode_note(before: TreeEntry | None, after: TreeEntry | None) -> str:
 def _lines(store: ShadowStore, entry: TreeEntry | None) -> list[str] | None:
     if entry is None:
         return []
-    content = store.content(entry.sha)
+    content = store.read_content(entry.sha)
     if len(content) > _FILE_BYTES_MAX or b"\0" in content:
         return None
     lines = content.decode("utf-8", "replace").split("\n")

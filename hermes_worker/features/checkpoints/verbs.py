@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, open_backend
-from hermes_worker.cli.screen import clean, one_line
+from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.core.errors import ConfigurationError
 
 _STOP_PATIENCE_S = 30.0
@@ -29,7 +29,7 @@ _ID_CHARS = 12
 def checkpoints(home: Path | None, run_id: str, as_json: bool) -> None:
     """What was kept of the files of a run's workspace, the newest first."""
     backend = open_backend(home)
-    found = backend.checkpoints(backend.run_id(run_id))
+    found = backend.checkpoints(backend.complete_run_id(run_id))
     if as_json:
         for each in found:
             click.echo(json.dumps(asdict(each)))
@@ -42,15 +42,15 @@ def checkpoints(home: Path | None, run_id: str, as_json: bool) -> None:
     rows = [
         (
             each.checkpoint_id[:_ID_CHARS],
-            moment(each.created_at),
+            format_moment(each.created_at),
             each.run_id,
             str(each.iteration) if each.iteration else "-",
-            one_line(each.tool, 40),
+            flatten_text(each.tool, 40),
             str(each.files),
         )
         for each in found
     ]
-    click.echo(table(rows, ("CHECKPOINT", "MADE", "RUN", "ITERATION", "BEFORE", "FILES"), whole=(0, 2)))
+    click.echo(render_table(rows, ("CHECKPOINT", "MADE", "RUN", "ITERATION", "BEFORE", "FILES"), whole=(0, 2)))
 
 
 @click.command(epilog="Without CHECKPOINT: since the run first changed files.")
@@ -62,14 +62,14 @@ def checkpoints(home: Path | None, run_id: str, as_json: bool) -> None:
 def diff(home: Path | None, run_id: str, checkpoint: str | None, as_json: bool) -> None:
     """How the files of a run's workspace differ from what they were."""
     backend = open_backend(home)
-    found = backend.diff(backend.run_id(run_id), checkpoint)
+    found = backend.diff(backend.complete_run_id(run_id), checkpoint)
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return
     if not found.files_total:
         click.echo(f"nothing differs from {found.checkpoint_id[:_ID_CHARS]}", err=True)
         return
-    click.echo(clean(found.text), nl=False)
+    click.echo(strip_controls(found.text), nl=False)
     if found.is_cut:
         click.echo(f"{found.files_total} files differ, and not all of that is shown", err=True)
 
@@ -85,7 +85,7 @@ def diff(home: Path | None, run_id: str, checkpoint: str | None, as_json: bool) 
 def restore(home: Path | None, run_id: str, checkpoint: str, paths: tuple[str, ...], stops: bool, as_json: bool) -> int:
     """Make the files of a run's workspace what they were. What is there is kept as a checkpoint first."""
     backend = open_backend(home)
-    run_id = backend.run_id(run_id)
+    run_id = backend.complete_run_id(run_id)
     if stops:
         _stop(backend, run_id)
     done = backend.restore(run_id, checkpoint, paths)
@@ -95,7 +95,7 @@ def restore(home: Path | None, run_id: str, checkpoint: str, paths: tuple[str, .
         click.echo(f"{len(done.written)} files written, {len(done.removed)} removed")
         click.echo(f"what was there is in checkpoint {done.before[:_ID_CHARS]}", err=True)
         for each in done.failed:
-            click.echo(f"not put back: {one_line(each, 200)}", err=True)
+            click.echo(f"not put back: {flatten_text(each, 200)}", err=True)
     return EXIT_FAILED if done.failed else 0
 
 

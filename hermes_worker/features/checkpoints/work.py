@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes_worker.agent.tools.base import Tool
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.features.checkpoints.files.places import store_of
+from hermes_worker.features.checkpoints.files.places import find_store
 from hermes_worker.features.checkpoints.files.shadow import NotKept
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.observe import count, log
@@ -49,7 +49,7 @@ def keep_checkpoint(
     """Make a checkpoint before a claimed call, where there is something to keep. Raises nothing."""
     if rules is None or not changes_files(tool, arguments):
         return
-    store = store_of(rules.home, session.tenant, session.workspace, rules.limits, opened=lambda _: workspace)
+    store = find_store(rules.home, session.tenant, session.workspace, rules.limits, opened=lambda _: workspace)
     if store is None:
         return
     began = time.monotonic()
@@ -57,7 +57,7 @@ def keep_checkpoint(
         session_id=session.session_id, run_id=claim.run_id, iteration=claim.iteration, tool=claim.request.name
     )
     try:
-        kept = store.keep(moment, should_stop=abort.is_set)
+        kept = store.keep_checkpoint(moment, should_stop=abort.is_set)
     except NotKept as error:
         count("checkpoint.skipped")
         log.warning("checkpoint.skipped", tool=claim.request.name, reason=str(error))

@@ -27,7 +27,11 @@ from hermes_worker.settings.overriding import TEXT_CHARS_MAX
 from hermes_worker.store.access.principals import TenantNotFound
 
 router = APIRouter(
-    prefix="/v1", tags=["settings"], route_class=JsonRoute, dependencies=[FOR_OPERATORS], responses=schema.errors(503)
+    prefix="/v1",
+    tags=["settings"],
+    route_class=JsonRoute,
+    dependencies=[FOR_OPERATORS],
+    responses=schema.declare_errors(503),
 )
 _VERSION_MAX = 10**9
 
@@ -54,14 +58,14 @@ _Limit = Annotated[int, Query(ge=1, le=VERSIONS_KEPT)]
 @router.get("/configuration")
 async def show_configuration(context: Context) -> ConfigurationObject:
     """The configuration of the fleet."""
-    return await _shown(context, None)
+    return await _load(context, None)
 
 
-@router.put("/configuration", responses=schema.errors(400, 409))
+@router.put("/configuration", responses=schema.declare_errors(400, 409))
 async def write_fleet_configuration(context: Context, caller: Caller, body: ConfigurationBody) -> ConfigurationObject:
     """Write the configuration of the fleet. What a run reads when it is accepted counts for all that are accepted a
     second later; the rest when processes are started again. A text that cannot be used is not written."""
-    return await _written(context, caller, None, body)
+    return await _write(context, caller, None, body)
 
 
 @router.get("/configuration/versions")
@@ -70,22 +74,22 @@ async def list_configuration_versions(context: Context, limit: _Limit = 20) -> C
     return await _versions(context, None, limit)
 
 
-@router.get("/tenants/{tenant}/configuration", responses=schema.errors(400, 404))
+@router.get("/tenants/{tenant}/configuration", responses=schema.declare_errors(400, 404))
 async def show_tenant_configuration(context: Context, tenant: _Tenant) -> ConfigurationObject:
     """The settings that are overridden for a tenant."""
-    return await _shown(context, tenant)
+    return await _load(context, tenant)
 
 
-@router.put("/tenants/{tenant}/configuration", responses=schema.errors(400, 404, 409))
+@router.put("/tenants/{tenant}/configuration", responses=schema.declare_errors(400, 404, 409))
 async def write_tenant_configuration(
     context: Context, caller: Caller, tenant: _Tenant, body: ConfigurationBody
 ) -> ConfigurationObject:
     """Override settings for the runs of a tenant that are accepted a second later. Its sessions and runs may say less
     of each limit, and never more."""
-    return await _written(context, caller, tenant, body)
+    return await _write(context, caller, tenant, body)
 
 
-@router.get("/tenants/{tenant}/configuration/versions", responses=schema.errors(400, 404))
+@router.get("/tenants/{tenant}/configuration/versions", responses=schema.declare_errors(400, 404))
 async def list_tenant_configuration_versions(
     context: Context, tenant: _Tenant, limit: _Limit = 20
 ) -> ConfigurationList:
@@ -93,9 +97,9 @@ async def list_tenant_configuration_versions(
     return await _versions(context, tenant, limit)
 
 
-async def _shown(context: Context, tenant: str | None) -> ConfigurationObject:
+async def _load(context: Context, tenant: str | None) -> ConfigurationObject:
     await _require(context, tenant)
-    found = await context.store(Configurations(context.client.database).find, tenant)
+    found = await context.call_store(Configurations(context.client.database).find, tenant)
     if found is None:
         return ConfigurationObject(tenant=tenant, version=0, text="", written_by=None, created_at=None)
     return _object(found)
@@ -103,16 +107,16 @@ async def _shown(context: Context, tenant: str | None) -> ConfigurationObject:
 
 async def _versions(context: Context, tenant: str | None, limit: int) -> ConfigurationList:
     await _require(context, tenant)
-    found = await context.store(Configurations(context.client.database).history, tenant, limit)
+    found = await context.call_store(Configurations(context.client.database).list_versions, tenant, limit)
     return ConfigurationList(data=[_object(each) for each in found])
 
 
-async def _written(
+async def _write(
     context: Context, caller: Principal, tenant: str | None, body: ConfigurationBody
 ) -> ConfigurationObject:
     await _require(context, tenant)
     try:
-        made = await context.store(
+        made = await context.call_store(
             write_configuration,
             context.client.database,
             tenant,
@@ -130,7 +134,7 @@ async def _written(
 async def _require(context: Context, tenant: str | None) -> None:
     try:
         if tenant is not None:
-            await context.store(context.tenants.require_tenant, tenant)
+            await context.call_store(context.tenants.require_tenant, tenant)
     except TenantNotFound:
         raise tenant_not_found(tenant) from None
 

@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.access.principals import lock_tenant
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, row_of, rows_of
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_row, fetch_rows, select_columns
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
 from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import configurations, session_documents, sessions
@@ -58,7 +58,7 @@ class _SessionFound(NamedTuple):
 
 
 _NEWEST: Prepared[Nothing, _Newest] = Prepared(sa.select(sa.func.max(configurations.c.pk).label("pk")), gives=_Newest)
-_ALL = sa.select(*columns_for(configurations, ConfigurationVersion))
+_ALL = sa.select(*select_columns(configurations, ConfigurationVersion))
 
 
 class Configurations:
@@ -67,18 +67,18 @@ class Configurations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def newest(self) -> int:
+    def load_newest_number(self) -> int:
         """Load a number that grows with every version written; 0 while there is none."""
         with self._database.read() as connection:
             return _NEWEST.one(connection, {}).pk or 0
 
-    def current(self) -> list[ConfigurationVersion]:
+    def list_current(self) -> list[ConfigurationVersion]:
         """Load the newest version of each configuration."""
         of, version = configurations.c.of_tenant, configurations.c.version
         newest = sa.select(of.label("of_tenant"), sa.func.max(version).label("version")).group_by(of).subquery()
         both = (newest.c.of_tenant == of) & (newest.c.version == version)
         with self._database.read() as connection:
-            return rows_of(connection.execute(_ALL.join(newest, both)), ConfigurationVersion)
+            return fetch_rows(connection.execute(_ALL.join(newest, both)), ConfigurationVersion)
 
     def find(self, tenant: str | None, version: int | None = None) -> ConfigurationVersion | None:
         """Load a version of a tenant's configuration, or of the fleet's for ``None``; without a number the newest one.
@@ -87,20 +87,20 @@ class Configurations:
         wanted = wanted if version is None else wanted.where(configurations.c.version == version)
         with self._database.read() as connection:
             found = connection.execute(wanted.order_by(configurations.c.version.desc()).limit(1))
-            return row_of(found, ConfigurationVersion)
+            return fetch_row(found, ConfigurationVersion)
 
-    def history(self, tenant: str | None, limit: int = VERSIONS_KEPT) -> list[ConfigurationVersion]:
+    def list_versions(self, tenant: str | None, limit: int = VERSIONS_KEPT) -> list[ConfigurationVersion]:
         """List the newest versions, the newest first."""
         wanted = _ALL.where(configurations.c.of_tenant == (tenant or _FLEET))
         with self._database.read() as connection:
             found = connection.execute(wanted.order_by(configurations.c.version.desc()).limit(limit))
-            return rows_of(found, ConfigurationVersion)
+            return fetch_rows(found, ConfigurationVersion)
 
-    def versions_if_any(self, limit: int) -> list[ConfigurationVersion]:
+    def list_versions_if_any(self, limit: int) -> list[ConfigurationVersion]:
         """List the newest versions of the fleet's configuration for a process that starts: empty when the database is
         missing, or older than this table."""
         try:
-            return self.history(None, limit)
+            return self.list_versions(None, limit)
         except (UnavailableError, sa.exc.DatabaseError):
             return []
 
@@ -116,7 +116,7 @@ class Configurations:
             if tenant is not None:
                 lock_tenant(connection, tenant)
             newest = connection.execute(sa.select(sa.func.max(configurations.c.version)).where(this)).scalar() or 0
-            made = insert_ignoring(connection, configurations).values(**values, created_at=db_now())
+            made = build_insert_ignoring(connection, configurations).values(**values, created_at=db_now())
             if newest != expected or connection.execute(made.returning(configurations.c.pk)).first() is None:
                 raise ConfigurationMoved(
                     f"version {newest} of this configuration is the newest, and not version {expected}: read it again "
@@ -124,7 +124,7 @@ class Configurations:
                 )
             oldest = expected + 1 - VERSIONS_KEPT
             connection.execute(sa.delete(configurations).where(this, configurations.c.version <= oldest))
-            record(
+            record_action(
                 connection,
                 Act.CONFIGURATION_WRITE,
                 of or "fleet",
@@ -133,27 +133,27 @@ class Configurations:
                 after={"version": expected + 1, "changed": list(changed)},
             )
             written = connection.execute(_ALL.where(this, configurations.c.version == expected + 1))
-            found = row_of(written, ConfigurationVersion)
+            found = fetch_row(written, ConfigurationVersion)
             assert found is not None
             return found
 
-    def of_session(self, tenant: str, source: str, reference: str) -> dict[str, str]:
+    def load_overrides(self, tenant: str, source: str, reference: str) -> dict[str, str]:
         """Load the overrides of a session; empty when there is no such session (yet)."""
         this = session_is(tenant, source, reference)
-        wanted = _documents().where(this)
+        wanted = _select_documents().where(this)
         with self._database.read() as connection:
             body = connection.execute(wanted).scalar()
-        return _read(body)
+        return _parse_overrides(body)
 
-    def require_of_session(self, tenant: str, reference: str, source: str = "api") -> dict[str, str]:
+    def require_overrides(self, tenant: str, reference: str, source: str = "api") -> dict[str, str]:
         """Load the overrides of a session, by its id or by a name from ``source``. Raises ``SessionNotFound``."""
         this = sa.select(sessions.c.pk).where(session_is(tenant, source, reference))
         with self._database.read() as connection:
             if connection.execute(this).first() is None:
                 raise SessionNotFound(f"Session not found: {reference}")
-        return self.of_session(tenant, source, reference)
+        return self.load_overrides(tenant, source, reference)
 
-    def of_anybodys_session(self, reference: str, source: str = "api") -> tuple[str, dict[str, str]]:
+    def require_overrides_of_any(self, reference: str, source: str = "api") -> tuple[str, dict[str, str]]:
         """Load the tenant and the overrides of a session, for operators, who name a session of any tenant by its id, or
         one of the default tenant as ``find_session`` takes it. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
@@ -162,34 +162,34 @@ class Configurations:
             session_id = reference
             if tenant is None:
                 tenant, session_id = DEFAULT_TENANT, find_session(connection, DEFAULT_TENANT, source, reference)[1]
-        return str(tenant), self.of_session(str(tenant), "api", session_id)
+        return str(tenant), self.load_overrides(str(tenant), "api", session_id)
 
-    def say_for_session(
+    def update_overrides(
         self, tenant: str, reference: str, said: Mapping[str, str | None], source: str = "api"
     ) -> dict[str, str]:
         """Change the overrides of a session: ``None`` removes one, and keys that are not named stay. Returns all
         overrides after that. Raises ``SessionNotFound``."""
         with self._database.write() as connection:
             this = sa.select(sessions.c.pk, sessions.c.session_id).where(session_is(tenant, source, reference))
-            found = row_of(connection.execute(this.with_for_update()), _SessionFound)
+            found = fetch_row(connection.execute(this.with_for_update()), _SessionFound)
             if found is None:
                 raise SessionNotFound(f"Session not found: {reference}")
             mine = (session_documents.c.session_pk == found.pk) & (session_documents.c.key == OVERRIDES_KEY)
             body = connection.execute(sa.select(session_documents.c.body).where(mine)).scalar()
-            before = _read(body)
+            before = _parse_overrides(body)
             after = {key: value for key, value in {**before, **said}.items() if value is not None}
             connection.execute(sa.delete(session_documents).where(mine))
             if after:
                 row = {"session_pk": found.pk, "key": OVERRIDES_KEY, "body": canonical_json(after)}
                 connection.execute(sa.insert(session_documents).values(**row))
-            record(connection, Act.SESSION_CHANGE, found.session_id, after={"changed": sorted(said)})
+            record_action(connection, Act.SESSION_CHANGE, found.session_id, after={"changed": sorted(said)})
             return after
 
 
-def _documents() -> sa.Select[Any]:
+def _select_documents() -> sa.Select[Any]:
     ours = (session_documents.c.session_pk == sessions.c.pk) & (session_documents.c.key == OVERRIDES_KEY)
     return sa.select(session_documents.c.body).join(sessions, ours)
 
 
-def _read(body: str | None) -> dict[str, str]:
+def _parse_overrides(body: str | None) -> dict[str, str]:
     return {str(key): str(value) for key, value in json.loads(body).items()} if body else {}

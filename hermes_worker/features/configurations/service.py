@@ -10,9 +10,9 @@ from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.features.configurations.rows import Configurations, ConfigurationVersion
 from hermes_worker.live_settings import ChosenSettings, LiveSettings
 from hermes_worker.settings.overriding import (
-    bounded_overrides,
-    checked_overrides,
-    configuration_values,
+    bound_overrides,
+    check_overrides,
+    parse_configuration,
     require_overridable,
 )
 from hermes_worker.store.access.principals import Tenants
@@ -22,7 +22,7 @@ from hermes_worker.wiring import Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class SettingsScope:
     """What settings are looked up for: at most one of these; for the installation without any."""
 
     tenant: str | None = None
@@ -34,22 +34,22 @@ class About:
         return sum(each is not None for each in (self.tenant, self.session_id, self.run_id)) > 1
 
 
-def effective(live: LiveSettings, database: Database, about: About) -> ChosenSettings:
+def find_effective_settings(live: LiveSettings, database: Database, about: SettingsScope) -> ChosenSettings:
     """Find the settings with which a run is accepted now, or was. Raises ``TenantNotFound``, ``SessionNotFound``,
     ``RunNotFound``, ``UnavailableError``."""
     if about.run_id is not None:
-        began = Listing(database).notes(about.run_id).began_with
-        return live.recorded(began.overrides, began.overridden_by)
+        began = Listing(database).load_notes(about.run_id).began_with
+        return live.restore_recorded(began.overrides, began.overridden_by)
     if about.session_id is not None:
-        tenant, said = Configurations(database).of_anybodys_session(about.session_id)
-        return live.chosen(tenant, said)
+        tenant, said = Configurations(database).require_overrides_of_any(about.session_id)
+        return live.choose_settings(tenant, said)
     if about.tenant is not None:
         Tenants(database).require_tenant(about.tenant)
-        return live.chosen(about.tenant)
-    return live.chosen("")
+        return live.choose_settings(about.tenant)
+    return live.choose_settings("")
 
 
-def say_for_session(
+def override_for_session(
     client: Client, tenant: str, session_id: str, said: Mapping[str, str | None], source: str = "api"
 ) -> dict[str, str]:
     """Override settings of a session; ``None`` removes an override. ``source`` is the name space of ``session_id``.
@@ -57,9 +57,9 @@ def say_for_session(
     place = "settings"
     given = {key: value for key, value in said.items() if value is not None}
     require_overridable(said, OverrideLevel.SESSION)
-    checked = checked_overrides(given, OverrideLevel.SESSION, place=place)
-    bounded_overrides(client.live_settings.chosen(tenant).settings, checked, place=place)
-    return Configurations(client.database).say_for_session(tenant, session_id, {**said, **checked}, source)
+    checked = check_overrides(given, OverrideLevel.SESSION, place=place)
+    bound_overrides(client.live_settings.choose_settings(tenant).settings, checked, place=place)
+    return Configurations(client.database).update_overrides(tenant, session_id, {**said, **checked}, source)
 
 
 def write_configuration(
@@ -67,7 +67,7 @@ def write_configuration(
 ) -> ConfigurationVersion:
     """Write the version behind ``expected`` of the fleet's configuration (``None``), or of a tenant's. Raises
     ``ConfigurationError``, ``ConfigurationMoved``, ``TenantNotFound``, ``UnavailableError``."""
-    after = configuration_values(text, tenant)
+    after = parse_configuration(text, tenant)
     rows = Configurations(database)
     newest = rows.find(tenant)
     before = _values_of(newest)
@@ -79,6 +79,6 @@ def _values_of(row: ConfigurationVersion | None) -> dict[str, str]:
     if row is None:
         return {}
     try:
-        return configuration_values(row.text, row.of_tenant or None)
+        return parse_configuration(row.text, row.of_tenant or None)
     except ConfigurationError:
         return {}

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import moment, show_difference, table
-from hermes_worker.cli.server import read
+from hermes_worker.cli.layout import format_moment, render_table, show_difference
+from hermes_worker.cli.server import parse_document
 from hermes_worker.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hermes_worker.cli.reaching import AskedApi
+    from hermes_worker.cli.api_connection import ApiConnection
     from hermes_worker.client import HermesClient
-    from hermes_worker.settings import ToldSetting
+    from hermes_worker.settings import SettingWithSource
 
 _LIVE = "Runs that are accepted from now on have it; what docs/settings.md does not call live is read at a start."
 _VERSIONS_MAX = 100
 """Most versions that a server is asked for."""
 
 
-def told_by(asked: AskedApi, **about: str | None) -> tuple[list[ToldSetting], list[str]]:
+def list_settings(asked: ApiConnection, **about: str | None) -> tuple[list[SettingWithSource], list[str]]:
     """List every setting with which the API accepts a run, or accepted one, and for a home notes to print beside.
     Raises ``HermesError``s of the client."""
     told = asked.client.told_settings(**about)
-    found = [_read_setting(each) for each in told["data"]]
+    found = [_parse_setting(each) for each in told["data"]]
     if asked.settings is None:
         return found, []
     layers = [f"version {version} of the {layer}" for layer, version in told["layers"].items()]
@@ -37,11 +37,13 @@ def told_by(asked: AskedApi, **about: str | None) -> tuple[list[ToldSetting], li
     ]
 
 
-def _read_setting(told: Mapping[str, Any]) -> ToldSetting:
-    from hermes_worker.settings import ToldSetting
+def _parse_setting(told: Mapping[str, Any]) -> SettingWithSource:
+    from hermes_worker.settings import SettingWithSource
 
     names = ("key", "variable", "value", "is_secret", "is_set", "layer", "origin")
-    found: ToldSetting = read(ToldSetting, {**{name: told.get(name) for name in names}, "doc": told.get("description")})
+    found: SettingWithSource = parse_document(
+        SettingWithSource, {**{name: told.get(name) for name in names}, "doc": told.get("description")}
+    )
     return found
 
 
@@ -63,7 +65,7 @@ class StoredConfiguration:
         """Write what ``after`` makes of the text; for a session the overrides ``said``. Raises
         ``ConfigurationError``."""
         if self._session is not None:
-            return self._say(self._session, said, dry_run=dry_run)
+            return self._override_for_session(self._session, said, dry_run=dry_run)
         client, tenant = self._client, self._tenant
         newest = client.configuration() if tenant is None else client.tenant_configuration(tenant)
         text = after(newest.text)
@@ -77,7 +79,7 @@ class StoredConfiguration:
         click.echo(f"Written as version {made.version}. {_LIVE}", err=True)
         return 0
 
-    def versions(self, number: int | None) -> int:
+    def print_versions(self, number: int | None) -> int:
         """List the versions, or print one. Raises ``ConfigurationError``."""
         if self._tenant is None:
             found = self._client.configuration_versions(_VERSIONS_MAX)
@@ -89,11 +91,11 @@ class StoredConfiguration:
                 raise ConfigurationError(f"{self.name} has no version {number}, or has it no more")
             click.echo(one.text, nl=False)
             return 0
-        cells = [(str(row.version), moment(row.created_at), row.written_by or "-") for row in found]
-        click.echo(table(cells, ("VERSION", "WRITTEN", "BY"), whole=(0,)) if cells else "none was written yet")
+        cells = [(str(row.version), format_moment(row.created_at), row.written_by or "-") for row in found]
+        click.echo(render_table(cells, ("VERSION", "WRITTEN", "BY"), whole=(0,)) if cells else "none was written yet")
         return 0
 
-    def _say(self, session: str, said: Mapping[str, str], *, dry_run: bool) -> int:
+    def _override_for_session(self, session: str, said: Mapping[str, str], *, dry_run: bool) -> int:
         wanted = {key: value or None for key, value in said.items()}
         if dry_run:
             click.echo("\n".join(f"{key}: {value}" for key, value in wanted.items()))

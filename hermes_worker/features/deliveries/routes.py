@@ -11,12 +11,12 @@ from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnDelivery
-from hermes_worker.channels.targets import shown
+from hermes_worker.channels.targets import redact_target
 from hermes_worker.features.deliveries.schema import DeadTargetList, DeadTargetObject, DeliveryList, DeliveryObject
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
 
-router = APIRouter(tags=["deliveries"], responses=schema.errors(503))
+router = APIRouter(tags=["deliveries"], responses=schema.declare_errors(503))
 
 
 @router.get("/v1/deliveries", response_model_exclude_none=True, dependencies=[READS])
@@ -25,7 +25,7 @@ async def list_deliveries(
 ) -> DeliveryList:
     """Deliveries, newest first."""
     try:
-        views = await context.store(
+        views = await context.call_store(
             Deliveries(context.client.database).list,
             tenant=caller.tenant,
             limit=wanted.limit + 1,
@@ -43,35 +43,35 @@ async def list_deliveries(
 @router.get(
     "/v1/deliveries/{delivery_id}",
     response_model_exclude_none=True,
-    responses=schema.errors(404),
+    responses=schema.declare_errors(404),
     dependencies=[READS],
 )
 async def get_delivery(context: Context, delivery_id: OwnDelivery) -> DeliveryObject:
     """A delivery and what became of it."""
-    return _delivery_object(await context.store(Deliveries(context.client.database).get, delivery_id))
+    return _delivery_object(await context.call_store(Deliveries(context.client.database).get, delivery_id))
 
 
 @router.post(
     "/v1/deliveries/{delivery_id}/retry",
     status_code=202,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 409),
+    responses=schema.declare_errors(404, 409),
     dependencies=[WRITES],
 )
 async def retry_delivery(context: Context, delivery_id: OwnDelivery, later: BackgroundTasks) -> DeliveryObject:
     """Send a settled delivery once more. One that may have arrived already is sent under the same idempotency key
     where the target knows such keys, else with a remark that it may be a duplicate."""
     outbox = Deliveries(context.client.database)
-    hints = await context.store(outbox.retry, delivery_id)
+    hints = await context.call_store(outbox.retry, delivery_id)
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
-    return _delivery_object(await context.store(outbox.get, delivery_id))
+    return _delivery_object(await context.call_store(outbox.get, delivery_id))
 
 
 @router.get("/v1/dead-targets", response_model=DeadTargetList, dependencies=[READS])
 async def list_dead_targets(context: Context, caller: Caller) -> DeadTargetList:
     """Targets of the tenant to which nothing is sent any more. A delivery that is retried and arrives makes one good
     again."""
-    found = await context.store(Deliveries(context.client.database).dead_targets, tenant=caller.tenant)
+    found = await context.call_store(Deliveries(context.client.database).list_dead_targets, tenant=caller.tenant)
     return DeadTargetList(
         data=[DeadTargetObject(key=dead.key, reason=redact(dead.reason), marked_at=dead.marked_at) for dead in found]
     )
@@ -82,7 +82,7 @@ def _delivery_object(view: DeliveryView) -> DeliveryObject:
         delivery_id=view.delivery_id,
         run_id=view.run_id,
         job_id=view.job_id,
-        target=shown(view.target),
+        target=redact_target(view.target),
         state=view.state,
         attempts=view.attempts,
         may_be_duplicate=view.is_in_doubt,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes_worker.cli.layout import in_words, moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_field, format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import clean, one_line
-from hermes_worker.cli.short_ids import whole_id
+from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.delivery_states import DeliveryState
 
 if TYPE_CHECKING:
@@ -34,17 +34,20 @@ def deliveries() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: str | None, as_json: bool) -> None:
     """The newest deliveries first."""
-    client = api_client(home)
-    full_id = None if run_id is None else whole_id(client, run_id, "run")
+    client = open_api_client(home)
+    full_id = None if run_id is None else complete_id(client, run_id, "run")
     found = list(islice(client.deliveries(state=state, run_id=full_id, limit=min(limit, 100)), limit))
     if as_json:
         for view in found:
-            click.echo(json.dumps(_document(view)))
+            click.echo(json.dumps(_build_document(view)))
     elif found:
         rows = [
-            (v.delivery_id, v.state, moment(v.created_at), one_line(v.target, 40), _format_outcome(v)) for v in found
+            (v.delivery_id, v.state, format_moment(v.created_at), flatten_text(v.target, 40), _format_outcome(v))
+            for v in found
         ]
-        click.echo(table(rows, ("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR"), ids=(0,), whole=(2,)))
+        click.echo(
+            render_table(rows, ("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR"), ids=(0,), whole=(2,))
+        )
     else:
         click.echo("no deliveries", err=True)
 
@@ -56,13 +59,13 @@ def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: st
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
     """Everything that is known about one delivery."""
-    client = api_client(home)
-    document = _document(client.delivery(whole_id(client, delivery_id, "delivery")))
+    client = open_api_client(home)
+    document = _build_document(client.delivery(complete_id(client, delivery_id, "delivery")))
     if as_json:
         click.echo(json.dumps(document))
         return
     for name, value in document.items():
-        click.echo(f"{name:16} {clean(in_words(name, value))}")
+        click.echo(f"{name:16} {strip_controls(format_field(name, value))}")
 
 
 @deliveries.command(epilog="One that may have arrived already is sent with a remark that it may be a duplicate.")
@@ -71,8 +74,8 @@ def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
 @click.argument("delivery_id", type=TEXT)
 def retry(home: Path | None, delivery_id: str) -> None:
     """Send a settled delivery once more."""
-    client = api_client(home)
-    retried = client.retry_delivery(whole_id(client, delivery_id, "delivery"))
+    client = open_api_client(home)
+    retried = client.retry_delivery(complete_id(client, delivery_id, "delivery"))
     click.echo(f"{retried.delivery_id} pending")
 
 
@@ -81,19 +84,21 @@ def retry(home: Path | None, delivery_id: str) -> None:
 @of_tenant
 def list_dead(home: Path | None) -> None:
     """Targets that refused us or are gone: nothing is sent there any more."""
-    found = api_client(home).dead_targets()
+    found = open_api_client(home).dead_targets()
     if found:
-        rows = [(one_line(dead.key, 60), moment(dead.marked_at), one_line(dead.reason, 60)) for dead in found]
-        click.echo(table(rows, ("TARGET", "SINCE", "REASON"), whole=(1,)))
+        rows = [
+            (flatten_text(dead.key, 60), format_moment(dead.marked_at), flatten_text(dead.reason, 60)) for dead in found
+        ]
+        click.echo(render_table(rows, ("TARGET", "SINCE", "REASON"), whole=(1,)))
     else:
         click.echo("no dead targets", err=True)
 
 
-def _document(view: DeliveryObject) -> dict[str, object]:
+def _build_document(view: DeliveryObject) -> dict[str, object]:
     """Return a delivery under the names of ``--json``, which are those of the rows."""
     document = view.model_dump(mode="json", exclude={"object"})
     return {"is_in_doubt" if name == "may_be_duplicate" else name: value for name, value in document.items()}
 
 
 def _format_outcome(view: DeliveryObject) -> str:
-    return one_line(view.error or view.receipt or "", 60)
+    return flatten_text(view.error or view.receipt or "", 60)

@@ -11,13 +11,22 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import client_settings, common
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import CLEAR
 from hermes_worker.store.revisions import require_current
-from hermes_worker.store.text_keys import UNUSED_S, KeyStanding, erase_traces, key_standings, left, reseal, retire, uses
-from hermes_worker.wiring import database_of, open_database, sealer_of
+from hermes_worker.store.text_keys import (
+    UNUSED_S,
+    TextKeyStatus,
+    count_left,
+    list_key_statuses,
+    list_key_uses,
+    reencrypt_texts,
+    retire_keys,
+    rewrite_file,
+)
+from hermes_worker.wiring import build_database, build_sealer, open_database
 
 _PREFIX = "hwt_"
 _RANDOM_BYTES = 32
@@ -41,21 +50,21 @@ def new_key() -> None:
 def status(home: Path | None, as_json: bool) -> None:
     """Show which keys are here, which are needed, and how many rows are not stored by the current one."""
     settings = client_settings(home)
-    database = database_of(settings, sealer=sealer_of(settings))  # also when a key is missing
+    database = build_database(settings, sealer=build_sealer(settings))  # also when a key is missing
     try:
         require_current(database)
         current = database.sealer.keys.first
-        keys = key_standings(database)
-        others = left(database, current)
+        keys = list_key_statuses(database)
+        others = count_left(database, current)
     finally:
         database.close()
     if as_json:
-        found = [_facts(key) for key in keys]
+        found = [_build_facts(key) for key in keys]
         click.echo(json.dumps({"keys": found, "left": sum(others.values()), "left_by_table": others}))
         return
-    rows = [(key.key_id, _role(key), "yes" if key.is_needed else "no") for key in keys]
-    click.echo(table(rows, ("KEY", "DOES", "NEEDED"), whole=(0,)))
-    click.echo(f"{sum(others.values())} rows are stored otherwise than by {_told(current)}")
+    rows = [(key.key_id, _describe_role(key), "yes" if key.is_needed else "no") for key in keys]
+    click.echo(render_table(rows, ("KEY", "DOES", "NEEDED"), whole=(0,)))
+    click.echo(f"{sum(others.values())} rows are stored otherwise than by {_describe_key(current)}")
 
 
 @encryption.command(
@@ -77,24 +86,26 @@ def _reseal(database: Database) -> int:
     changed: Counter[str] = Counter()
     broken: set[str] = set()
     for _ in range(_PASSES_MAX):
-        for batch in reseal(database):
+        for batch in reencrypt_texts(database):
             changed[batch.table] += batch.changed
             broken.update(batch.tampered)
             _show_progress(changed.total())
         current = database.sealer.keys.first
-        rest = left(database, current)
+        rest = count_left(database, current)
         if sum(rest.values()) <= len(broken):
             break
     if changed.total():
-        erase_traces(database)
+        rewrite_file(database)
     _clear_progress()
-    click.echo(f"{changed.total()} rows changed, {sum(rest.values())} left; all others are stored by {_told(current)}")
+    click.echo(
+        f"{changed.total()} rows changed, {sum(rest.values())} left; all others are stored by {_describe_key(current)}"
+    )
     for sentence in sorted(broken):
         click.echo(f"not changed: {sentence}", err=True)
-    gone = retire(database) - {CLEAR}
+    gone = retire_keys(database) - {CLEAR}
     if gone:
         click.echo(f"no longer needed, take it out of the keys: {', '.join(sorted(gone))}")
-    waiting = [use for use in uses(database) if use.key_id not in (current, CLEAR)]
+    waiting = [use for use in list_key_uses(database) if use.key_id not in (current, CLEAR)]
     for use in waiting:
         again_s = max(0, round(UNUSED_S - use.unused_s))
         why = (
@@ -106,7 +117,7 @@ def _reseal(database: Database) -> int:
     return EXIT_FAILED if broken else 0
 
 
-def _facts(key: KeyStanding) -> dict[str, object]:
+def _build_facts(key: TextKeyStatus) -> dict[str, object]:
     return {
         "key": key.key_id,
         "is_current": key.is_current,
@@ -115,7 +126,7 @@ def _facts(key: KeyStanding) -> dict[str, object]:
     }
 
 
-def _role(key: KeyStanding) -> str:
+def _describe_role(key: TextKeyStatus) -> str:
     if key.is_current:
         return "is used for new texts"
     if not key.is_key:
@@ -123,7 +134,7 @@ def _role(key: KeyStanding) -> str:
     return "decrypts" if key.is_here else "is not here"
 
 
-def _told(key: str) -> str:
+def _describe_key(key: str) -> str:
     return "no key, in clear" if key == CLEAR else f"the key {key}"
 
 

@@ -28,12 +28,12 @@ from hermes_worker.features.mcp_servers.service import (
     TOKEN_CHARS_MAX,
     McpOfferChanged,
     McpRowsOff,
+    McpServerDraft,
     McpServerInvalid,
-    WantedMcpServer,
     approve_mcp_server,
     ask_mcp_server_again,
-    keep_mcp_server,
-    shown_mcp_server,
+    build_mcp_server_view,
+    store_mcp_server,
 )
 from hermes_worker.features.provider_keys.rows import TextsInClear
 
@@ -42,7 +42,7 @@ router = APIRouter(
     tags=["mcp"],
     route_class=JsonRoute,
     dependencies=[needs(KeyScope.ADMIN)],
-    responses=schema.errors(503),
+    responses=schema.declare_errors(503),
 )
 _NAME = r"^[a-z][a-z0-9-]{0,23}$"
 _ServerName = Annotated[str, Path(pattern=_NAME)]
@@ -93,21 +93,21 @@ class McpApprovalBody(BaseModel):
 @router.get("")
 async def list_mcp_servers(context: Context, caller: Caller) -> McpServerList:
     """The MCP servers that the tenant keeps. None is asked."""
-    found = await context.store(_rows(context).of_tenant, caller.tenant)
-    return McpServerList(data=[shown_mcp_server(row) for row in found])
+    found = await context.call_store(_rows(context).list_of_tenant, caller.tenant)
+    return McpServerList(data=[build_mcp_server_view(row) for row in found])
 
 
-@router.get("/{mcp_server}", responses=schema.errors(404))
+@router.get("/{mcp_server}", responses=schema.declare_errors(404))
 async def get_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerObject:
     """An MCP server, with what it offered when it was last asked."""
-    return await _answer(context, lambda: shown_mcp_server(_rows(context).require(caller.tenant, mcp_server)))
+    return await _answer(context, lambda: build_mcp_server_view(_rows(context).require(caller.tenant, mcp_server)))
 
 
-@router.post("", status_code=201, responses=schema.errors(400, 409))
+@router.post("", status_code=201, responses=schema.declare_errors(400, 409))
 async def add_mcp_server(context: Context, caller: Caller, body: McpServerBody) -> McpServerObject:
     """Keep a server. A worker or a host asks it within some seconds what it offers; nothing of it is offered to agents
     before that is approved. A token is encrypted, and none is taken in where texts are not."""
-    wanted = WantedMcpServer(
+    wanted = McpServerDraft(
         url=body.url,
         command=tuple(body.command),
         token=None if body.token is None else body.token.get_secret_value(),
@@ -117,10 +117,10 @@ async def add_mcp_server(context: Context, caller: Caller, body: McpServerBody) 
         replaces=body.replace,
     )
     settings = context.client.settings.mcp
-    return await _answer(context, lambda: keep_mcp_server(_rows(context), settings, caller.tenant, body.name, wanted))
+    return await _answer(context, lambda: store_mcp_server(_rows(context), settings, caller.tenant, body.name, wanted))
 
 
-@router.post("/{mcp_server}/approve", responses=schema.errors(404, 409))
+@router.post("/{mcp_server}/approve", responses=schema.declare_errors(404, 409))
 async def approve_mcp_server_tools(
     context: Context, caller: Caller, mcp_server: _ServerName, body: McpApprovalBody
 ) -> McpServerObject:
@@ -132,32 +132,32 @@ async def approve_mcp_server_tools(
     )
 
 
-@router.post("/{mcp_server}/test", responses=schema.errors(404, 409))
+@router.post("/{mcp_server}/test", responses=schema.declare_errors(404, 409))
 async def test_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerObject:
     """Have the server be asked at once what it offers; ``looked_at`` says when that was done."""
     settings = context.client.settings.mcp
     return await _answer(context, lambda: ask_mcp_server_again(_rows(context), settings, caller.tenant, mcp_server))
 
 
-@router.delete("/{mcp_server}", responses=schema.errors(404))
+@router.delete("/{mcp_server}", responses=schema.declare_errors(404))
 async def remove_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerRemoved:
     """Forget a server, with its token. Its processes are ended, and sessions that have its tools are told that they
     are gone."""
     try:
-        await context.store(_rows(context).remove, caller.tenant, mcp_server)
+        await context.call_store(_rows(context).remove, caller.tenant, mcp_server)
     except McpServerNotFound as error:
-        raise _refused(error) from None
+        raise _build_error(error) from None
     return McpServerRemoved(name=mcp_server)
 
 
 async def _answer(context: ApiContext, work: Callable[[], McpServerObject]) -> McpServerObject:
     try:
-        return await context.store(work)
+        return await context.call_store(work)
     except tuple(_CODES) as error:
-        raise _refused(error) from None
+        raise _build_error(error) from None
 
 
-def _refused(error: HermesError) -> ApiError:
+def _build_error(error: HermesError) -> ApiError:
     status, code = _CODES[type(error)]
     return ApiError(status, str(error), code=code, param="mcp_server")
 

@@ -16,14 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.features.mcp_servers.rules import source_of_row
-from hermes_worker.features.provider_keys.rows import require_sealed
-from hermes_worker.store.access.audit import Act, Facts, record
+from hermes_worker.features.mcp_servers.rules import format_source
+from hermes_worker.features.provider_keys.rows import require_encryption
+from hermes_worker.store.access.audit import Act, Facts, record_action
 from hermes_worker.store.access.principals import lock_tenant
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
 from hermes_worker.store.resources import ResourceKind
-from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import mcp_servers, resources, tool_sources
 from hermes_worker.store.tool_sources import write_source
 
@@ -86,7 +86,7 @@ class NewMcpServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldMcpServer:
+class McpServerWithToken:
     """A server with its token, about to be asked."""
 
     row: McpServerRow
@@ -131,35 +131,37 @@ class McpServers:
 
     # --- for people --------------------------------------------------------------------------------------------------
 
-    def of_tenant(self, tenant: str) -> list[McpServerRow]:
+    def list_of_tenant(self, tenant: str) -> list[McpServerRow]:
         """List the servers of a tenant, by name."""
         wanted = _WANTED.where(mcp_servers.c.tenant == tenant).order_by(mcp_servers.c.name)
         with self._database.read() as connection:
-            return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
+            return [_to_row(row) for row in fetch_rows(connection.execute(wanted), _ServerRow)]
 
-    def every(self) -> list[McpServerRow]:
+    def list_all(self) -> list[McpServerRow]:
         """List the servers of all tenants, by tenant and name; for operators."""
         wanted = _WANTED.order_by(mcp_servers.c.tenant, mcp_servers.c.name)
         with self._database.read() as connection:
-            return [_view(row) for row in rows_of(connection.execute(wanted), _ServerRow)]
+            return [_to_row(row) for row in fetch_rows(connection.execute(wanted), _ServerRow)]
 
     def find(self, tenant: str, name: str) -> McpServerRow | None:
         with self._database.read() as connection:
-            return _found(connection, tenant, name)
+            return _find_row(connection, tenant, name)
 
     def require(self, tenant: str, name: str) -> McpServerRow:
         """Load a server. Raises ``McpServerNotFound``."""
         found = self.find(tenant, name)
         if found is None:
-            raise _unknown(name)
+            raise _server_not_found(name)
         return found
 
-    def keep(self, tenant: str, name: str, new: NewMcpServer, *, before: McpServerRow | None, facts: Facts) -> None:
+    def write_server(
+        self, tenant: str, name: str, new: NewMcpServer, *, before: McpServerRow | None, facts: Facts
+    ) -> None:
         """Insert a server, or change the one that was read as ``before``. Processes of its former command are ended.
         Raises ``McpServerChanged``, ``McpServersFull``, ``TextsInClear``, ``TenantNotFound``."""
         if new.token is not None:
-            require_sealed(self._database, "token")
-        values: dict[str, object] = {"server": plain(new.server), "is_process": new.is_process}
+            require_encryption(self._database, "token")
+        values: dict[str, object] = {"server": make_storable(new.server), "is_process": new.is_process}
         if not new.keeps_token:
             values["token"] = new.token
         if new.is_elsewhere:
@@ -168,35 +170,35 @@ class McpServers:
             if before is None:
                 self._insert(connection, tenant, name, values)
             else:
-                _change(connection, before, values)
+                _update_if_unchanged(connection, before, values)
             _end_processes(connection, tenant, name)
             if new.is_elsewhere:
-                _forget_tools(connection, tenant, name)
-            record(connection, Act.MCP_SERVER_KEEP, name, tenant=tenant, after=facts)
+                _delete_tools(connection, tenant, name)
+            record_action(connection, Act.MCP_SERVER_KEEP, name, tenant=tenant, after=facts)
 
     def approve(self, before: McpServerRow, server: str, *, facts: Facts) -> None:
         """Write the server with what is approved of it now, and restart its processes. Raises ``McpServerChanged``."""
         with self._database.write() as connection:
-            _change(connection, before, {"server": plain(server)})
+            _update_if_unchanged(connection, before, {"server": make_storable(server)})
             _end_processes(connection, before.tenant, before.name)
-            record(connection, Act.MCP_SERVER_APPROVE, before.name, tenant=before.tenant, after=facts)
+            record_action(connection, Act.MCP_SERVER_APPROVE, before.name, tenant=before.tenant, after=facts)
 
-    def ask_again(self, tenant: str, name: str) -> None:
+    def mark_due(self, tenant: str, name: str) -> None:
         """Make the server due for a poll now. Idempotent. Raises ``McpServerNotFound``."""
         with self._database.write() as connection:
-            asked = sa.update(mcp_servers).where(_is(tenant, name)).values(due_at=db_now())
+            asked = sa.update(mcp_servers).where(_is_server(tenant, name)).values(due_at=db_now())
             if connection.execute(asked).rowcount == 0:
-                raise _unknown(name)
-            record(connection, Act.MCP_SERVER_TEST, name, tenant=tenant)
+                raise _server_not_found(name)
+            record_action(connection, Act.MCP_SERVER_TEST, name, tenant=tenant)
 
     def remove(self, tenant: str, name: str) -> None:
         """Delete a server, with its token, its tools and its processes. Raises ``McpServerNotFound``."""
         with self._database.write() as connection:
-            if connection.execute(sa.delete(mcp_servers).where(_is(tenant, name))).rowcount == 0:
-                raise _unknown(name)
+            if connection.execute(sa.delete(mcp_servers).where(_is_server(tenant, name))).rowcount == 0:
+                raise _server_not_found(name)
             _end_processes(connection, tenant, name)
-            _forget_tools(connection, tenant, name)
-            record(connection, Act.MCP_SERVER_REMOVE, name, tenant=tenant)
+            _delete_tools(connection, tenant, name)
+            record_action(connection, Act.MCP_SERVER_REMOVE, name, tenant=tenant)
 
     def _insert(self, connection: Connection, tenant: str, name: str, values: dict[str, object]) -> None:
         lock_tenant(connection, tenant)
@@ -206,98 +208,100 @@ class McpServers:
         times = {"created_at": db_now(), "changed_at": db_now(), "due_at": db_now()}
         # A random version, so that a look at a removed server of this name does not match the new one.
         version = secrets.randbelow(2**30) + 1
-        row = insert_ignoring(connection, mcp_servers).values(
+        row = build_insert_ignoring(connection, mcp_servers).values(
             tenant=tenant, name=name, version=version, **values, **times
         )
         if connection.execute(row.returning(mcp_servers.c.version)).first() is None:
-            raise _changed(name)
+            raise _server_changed_error(name)
 
     # --- for workers and hosts ---------------------------------------------------------------------------------------
 
-    def held(self, tenant: str, name: str) -> HeldMcpServer | None:
+    def load_with_token(self, tenant: str, name: str) -> McpServerWithToken | None:
         """Load the server with its token, to be asked now; ``None`` when it is gone. Raises ``KeyMissing``,
         ``TextTampered``."""
         with self._database.read() as connection:
-            row = _found(connection, tenant, name)
+            row = _find_row(connection, tenant, name)
             if row is None:
                 return None
-            token = row_of(connection.execute(sa.select(mcp_servers.c.token).where(_is(tenant, name))), _ServerToken)
-        return HeldMcpServer(row=row, token=None if token is None else token.token)
+            token = fetch_row(
+                connection.execute(sa.select(mcp_servers.c.token).where(_is_server(tenant, name))), _ServerToken
+            )
+        return McpServerWithToken(row=row, token=None if token is None else token.token)
 
-    def take_due(self, *, is_process: bool) -> tuple[str, str] | None:
+    def claim_due(self, *, is_process: bool) -> tuple[str, str] | None:
         """Claim the server that is due the longest. Returns its tenant and name; no other process gets it for
         ``TAKEN_S`` seconds unless a person makes it due again. ``None`` when none is due."""
         due = (mcp_servers.c.is_process == sa.literal(is_process)) & (mcp_servers.c.due_at <= db_now())
         wanted = sa.select(mcp_servers.c.tenant, mcp_servers.c.name, mcp_servers.c.due_at).where(due)
         with self._database.read() as connection:
-            row = row_of(connection.execute(wanted.order_by(mcp_servers.c.due_at).limit(1)), _DueServer)
+            row = fetch_row(connection.execute(wanted.order_by(mcp_servers.c.due_at).limit(1)), _DueServer)
         if row is None:
             return None
         with self._database.statement() as connection:
-            mine = _is(row.tenant, row.name) & (mcp_servers.c.due_at == row.due_at)
+            mine = _is_server(row.tenant, row.name) & (mcp_servers.c.due_at == row.due_at)
             taken = connection.execute(sa.update(mcp_servers).where(mine).values(due_at=db_now() + TAKEN_S))
         return (row.tenant, row.name) if taken.rowcount == 1 else None
 
-    def looked(
+    def record_offer(
         self, row: McpServerRow, *, offered: str, server: str, definitions: Sequence[str], again_s: float
     ) -> bool:
         """Write what a server offers now; ``definitions`` are those that sessions may have. Returns False when a person
         changed the server meanwhile. Idempotent."""
-        values = {"offered": plain(offered), "server": plain(server), "problem": None}
+        values = {"offered": make_storable(offered), "server": make_storable(server), "problem": None}
         with self._database.write() as connection:
-            if not _note(connection, row, values, again_s):
+            if not _record_poll(connection, row, values, again_s):
                 return False
-            write_source(connection, source_of_row(row.name), definitions, tenant=row.tenant)
+            write_source(connection, format_source(row.name), definitions, tenant=row.tenant)
             return True
 
-    def failed(self, row: McpServerRow, problem: str, *, again_s: float) -> bool:
+    def record_problem(self, row: McpServerRow, problem: str, *, again_s: float) -> bool:
         """Write why a server could not be asked; its tools stay available to sessions. Returns False when a person
         changed the server meanwhile."""
         with self._database.write() as connection:
-            return _note(connection, row, {"problem": plain(problem)[:PROBLEM_CHARS_MAX]}, again_s)
+            return _record_poll(connection, row, {"problem": make_storable(problem)[:PROBLEM_CHARS_MAX]}, again_s)
 
 
-def _is(tenant: str, name: str) -> sa.ColumnElement[bool]:
+def _is_server(tenant: str, name: str) -> sa.ColumnElement[bool]:
     return sa.and_(mcp_servers.c.tenant == tenant, mcp_servers.c.name == name)
 
 
-def _found(connection: Connection, tenant: str, name: str) -> McpServerRow | None:
-    row = row_of(connection.execute(_WANTED.where(_is(tenant, name))), _ServerRow)
-    return None if row is None else _view(row)
+def _find_row(connection: Connection, tenant: str, name: str) -> McpServerRow | None:
+    row = fetch_row(connection.execute(_WANTED.where(_is_server(tenant, name))), _ServerRow)
+    return None if row is None else _to_row(row)
 
 
-def _view(row: _ServerRow) -> McpServerRow:
+def _to_row(row: _ServerRow) -> McpServerRow:
     return McpServerRow(**{**row._asdict(), "is_process": bool(row.is_process), "has_token": bool(row.has_token)})
 
 
-def _change(connection: Connection, before: McpServerRow, values: dict[str, object]) -> None:
-    this = _is(before.tenant, before.name) & (mcp_servers.c.version == before.version)
+def _update_if_unchanged(connection: Connection, before: McpServerRow, values: dict[str, object]) -> None:
+    this = _is_server(before.tenant, before.name) & (mcp_servers.c.version == before.version)
     times = {"changed_at": db_now(), "due_at": db_now()}
     changed = sa.update(mcp_servers).where(this).values(version=before.version + 1, **values, **times)
     if connection.execute(changed).rowcount == 0:
-        raise _changed(before.name)
+        raise _server_changed_error(before.name)
 
 
-def _note(connection: Connection, row: McpServerRow, values: dict[str, str | None], again_s: float) -> bool:
-    this = _is(row.tenant, row.name) & (mcp_servers.c.version == row.version)
+def _record_poll(connection: Connection, row: McpServerRow, values: dict[str, str | None], again_s: float) -> bool:
+    this = _is_server(row.tenant, row.name) & (mcp_servers.c.version == row.version)
     times = {"looked_at": db_now(), "due_at": db_now() + again_s}
     return connection.execute(sa.update(mcp_servers).where(this).values(**values, **times)).rowcount == 1
 
 
 def _end_processes(connection: Connection, tenant: str, name: str) -> None:
     """Delete the rows of the server's processes; their host notices and ends them."""
-    of = (resources.c.kind == ResourceKind.MCP_STDIO.value) & (resources.c.name == source_of_row(name))
+    of = (resources.c.kind == ResourceKind.MCP_STDIO.value) & (resources.c.name == format_source(name))
     connection.execute(sa.delete(resources).where(of, resources.c.tenant == tenant))
 
 
-def _forget_tools(connection: Connection, tenant: str, name: str) -> None:
-    of = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == source_of_row(name))
+def _delete_tools(connection: Connection, tenant: str, name: str) -> None:
+    of = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == format_source(name))
     connection.execute(sa.delete(tool_sources).where(of))
 
 
-def _unknown(name: str) -> McpServerNotFound:
+def _server_not_found(name: str) -> McpServerNotFound:
     return McpServerNotFound(f"there is no MCP server {name!r}")
 
 
-def _changed(name: str) -> McpServerChanged:
+def _server_changed_error(name: str) -> McpServerChanged:
     return McpServerChanged(f"somebody else changed the MCP server {name!r} at the same time; look at it again")

@@ -12,7 +12,7 @@ _PREFIX: Final = "mcp:"
 _OF: Final = "@"
 
 
-def source_of_row(server: str) -> str:
+def format_source(server: str) -> str:
     """The name of the source, and of the toolset, of a tenant's MCP server."""
     return f"{_PREFIX}{server}"
 
@@ -22,12 +22,12 @@ def is_row_source(source: str) -> bool:
     return source.startswith(_PREFIX)
 
 
-def source_with_tenant(server: str, tenant: str) -> str:
+def format_source_with_tenant(server: str, tenant: str) -> str:
     """The name of the source together with its tenant, as it is stored with a task of the server."""
-    return f"{source_of_row(server)}{_OF}{tenant}"
+    return f"{format_source(server)}{_OF}{tenant}"
 
 
-def server_of_source(source: str) -> tuple[str, str | None]:
+def parse_source(source: str) -> tuple[str, str | None]:
     """Parse the server's name, and the tenant where the source names it, else ``None``."""
     name, _, tenant = source.removeprefix(_PREFIX).partition(_OF)
     return name, tenant or None

@@ -14,9 +14,9 @@ from typing import Final, Literal
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.features.mcp_servers.rows import McpServerExists, McpServerRow, McpServers, NewMcpServer
-from hermes_worker.features.mcp_servers.rules import source_of_row
+from hermes_worker.features.mcp_servers.rules import format_source
 from hermes_worker.features.mcp_servers.schema import McpLeftOutTool, McpServerObject, McpToolObject
-from hermes_worker.mcp.servers import McpServer, approved, changed, check_name, is_allowed, new_server
+from hermes_worker.mcp.servers import McpServer, approve_tools, check_name, find_unapproved, is_allowed, make_server
 from hermes_worker.settings import McpSettings
 from hermes_worker.settings.role_secrets import is_secret
 
@@ -37,7 +37,7 @@ class McpOfferChanged(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedMcpServer:
+class McpServerDraft:
     """A server that is to be stored."""
 
     url: str = ""
@@ -59,14 +59,14 @@ def require_rows(settings: McpSettings) -> None:
         )
 
 
-def keep_mcp_server(
-    rows: McpServers, settings: McpSettings, tenant: str, name: str, wanted: WantedMcpServer
+def store_mcp_server(
+    rows: McpServers, settings: McpSettings, tenant: str, name: str, wanted: McpServerDraft
 ) -> McpServerObject:
     """Keep a server, or change the one of its name if it may. Nothing of it is offered before it was asked and
     approved; what was approved stays approved where the address or command stays. Raises ``McpServerExists``,
     ``McpRowsOff``, ``McpServerInvalid``, and what ``McpServers.keep`` raises."""
     require_rows(settings)
-    server = _checked(settings, name, wanted)
+    server = _build_server(settings, name, wanted)
     before = rows.find(tenant, name)
     if before is not None and not wanted.replaces:
         raise McpServerExists(f"there is an MCP server {name!r} already; change it with --replace")
@@ -83,14 +83,14 @@ def keep_mcp_server(
         is_elsewhere=not stays,
     )
     facts = {"is_process": server.is_process, "trusted": server.trusted, "is_elsewhere": not stays}
-    rows.keep(tenant, name, new, before=before, facts=facts)
-    return shown_mcp_server(rows.require(tenant, name))
+    rows.write_server(tenant, name, new, before=before, facts=facts)
+    return build_mcp_server_view(rows.require(tenant, name))
 
 
-def _checked(settings: McpSettings, name: str, wanted: WantedMcpServer) -> McpServer:
+def _build_server(settings: McpSettings, name: str, wanted: McpServerDraft) -> McpServer:
     try:
         check_name(name)
-        server = new_server(
+        server = make_server(
             url=wanted.url,
             command=wanted.command,
             token_as=wanted.token_as,
@@ -99,7 +99,7 @@ def _checked(settings: McpSettings, name: str, wanted: WantedMcpServer) -> McpSe
         )
     except ConfigurationError as error:
         raise McpServerInvalid(str(error)) from None
-    if name in installed.current().tool_sources:
+    if name in installed.get_installed().tool_sources:
         raise McpServerInvalid(f"{name!r} is the name of tools that the installation has; choose another one")
     if server.is_process and not is_allowed(server.command, settings.row_commands):
         raise McpServerInvalid(
@@ -122,27 +122,27 @@ def approve_mcp_server(rows: McpServers, settings: McpSettings, tenant: str, nam
     require_rows(settings)
     if row.offered is None:
         raise McpOfferChanged(f"nobody has asked the MCP server {name!r} yet what it offers; look at it again")
-    if offer != _offer(row.offered):
+    if offer != _name_offer(row.offered):
         raise McpOfferChanged(f"the MCP server {name!r} offers something else by now; look at it again")
     offered = json.loads(row.offered)
-    server = approved(McpServer.model_validate_json(row.server), offered)
+    server = approve_tools(McpServer.model_validate_json(row.server), offered)
     rows.approve(row, server.model_dump_json(), facts={"offer": offer, "tools": len(offered)})
-    return shown_mcp_server(rows.require(tenant, name))
+    return build_mcp_server_view(rows.require(tenant, name))
 
 
 def ask_mcp_server_again(rows: McpServers, settings: McpSettings, tenant: str, name: str) -> McpServerObject:
     """Have a worker or a host ask the server at once what it offers. Raises ``McpRowsOff``, ``McpServerNotFound``."""
     rows.require(tenant, name)
     require_rows(settings)
-    rows.ask_again(tenant, name)
-    return shown_mcp_server(rows.require(tenant, name))
+    rows.mark_due(tenant, name)
+    return build_mcp_server_view(rows.require(tenant, name))
 
 
-def shown_mcp_server(row: McpServerRow) -> McpServerObject:
+def build_mcp_server_view(row: McpServerRow) -> McpServerObject:
     """A row for people."""
     server = McpServer.model_validate_json(row.server)
     offered = [] if row.offered is None else json.loads(row.offered)
-    waiting = set(changed(server, offered))
+    waiting = set(find_unapproved(server, offered))
     tools = [
         McpToolObject(
             name=one["name"],
@@ -155,7 +155,7 @@ def shown_mcp_server(row: McpServerRow) -> McpServerObject:
     ]
     return McpServerObject(
         name=row.name,
-        toolset=source_of_row(row.name),
+        toolset=format_source(row.name),
         state=_state(row, is_waiting=bool(waiting)),
         url=server.url or None,
         command=list(server.command),
@@ -164,7 +164,7 @@ def shown_mcp_server(row: McpServerRow) -> McpServerObject:
         trusted=server.trusted,
         timeout_s=server.timeout_s,
         has_token=row.has_token,
-        offer=None if row.offered is None else _offer(row.offered),
+        offer=None if row.offered is None else _name_offer(row.offered),
         tools=tools,
         gone=sorted(server.tools.keys() - {one.name for one in tools}) if row.offered is not None else [],
         left_out=[McpLeftOutTool(name=one.name, reason=one.reason) for one in server.left_out],
@@ -183,5 +183,5 @@ def _state(row: McpServerRow, *, is_waiting: bool) -> Literal["unasked", "failin
     return "waiting" if is_waiting else "ready"
 
 
-def _offer(offered: str) -> str:
+def _name_offer(offered: str) -> str:
     return hashlib.sha256(offered.encode()).hexdigest()[:_OFFER_CHARS]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import chosen_tenant
-from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.server import chosen_server
+from hermes_worker.cli.screen import flatten_text
+from hermes_worker.cli.server import find_chosen_server
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import DEFAULT_TENANT
 
@@ -24,9 +24,9 @@ WAIT_S: Final = 60.0
 _LOOK_S: Final = 0.5
 
 
-def means_row(is_row: bool) -> bool:
+def is_about_rows(is_row: bool) -> bool:
     """Whether a verb concerns rows: it says so, or names a server or a tenant, which have no ``mcp.json``."""
-    return is_row or chosen_server() is not None or chosen_tenant() != DEFAULT_TENANT
+    return is_row or find_chosen_server() is not None or chosen_tenant() != DEFAULT_TENANT
 
 
 def wait_for_look(client: HermesClient, name: str, before: float | None, *, wait_s: float = WAIT_S) -> McpServerObject:
@@ -46,14 +46,14 @@ def wait_for_look(client: HermesClient, name: str, before: float | None, *, wait
         time.sleep(_LOOK_S)
 
 
-def list_rows(client: HermesClient, *, as_json: bool) -> None:
+def print_rows(client: HermesClient, *, as_json: bool) -> None:
     """Print the servers. Asks none of them."""
     found = client.mcp_servers()
     if as_json:
         for one in found:
             click.echo(json.dumps({name: one[name] for name in _LISTED} | {"waiting": one.waiting}))
     elif found:
-        click.echo(table([_row(one) for one in found], _TITLES, ids=(0,), whole=(5,)))
+        click.echo(render_table([_format_row(one) for one in found], _TITLES, ids=(0,), whole=(5,)))
     else:
         click.echo("no MCP servers in rows; add one with: hermes-worker mcp add NAME URL --row", err=True)
 
@@ -64,7 +64,7 @@ _LISTED: Final = (
 )
 
 
-def _row(one: McpServerObject) -> tuple[str, ...]:
+def _format_row(one: McpServerObject) -> tuple[str, ...]:
     token, trusted = "set" if one.has_token else "none", "yes" if one.trusted else "no"
-    where = one_line(one.url or " ".join(one.command), 200)
+    where = flatten_text(one.url or " ".join(one.command), 200)
     return one.name, one.state, f"{one.approved}/{len(one.tools)}", token, trusted, where

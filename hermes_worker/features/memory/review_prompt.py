@@ -10,9 +10,9 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hermes_worker.core.messages import Message, Role
-from hermes_worker.core.titles import text_of_row
+from hermes_worker.core.titles import read_row_text
 from hermes_worker.features.memory.review_rules import RECORD_CHARS_MAX, ReviewTopic
-from hermes_worker.safety.untrusted import marked
+from hermes_worker.safety.untrusted import wrap_untrusted
 
 _RESULT_CHARS_MAX = 600
 _ARGUMENTS_CHARS_MAX = 400
@@ -44,7 +44,7 @@ _OF_TOPIC: Mapping[ReviewTopic, str] = {
 }
 
 
-def review_prompt(topics: Collection[ReviewTopic], memories: Sequence[str]) -> str:
+def build_review_prompt(topics: Collection[ReviewTopic], memories: Sequence[str]) -> str:
     """The system prompt of a review. ``memories`` are the blocks of the current memories."""
     sections = [_RULES, *(_OF_TOPIC[topic] for topic in ReviewTopic if topic in topics)]
     if ReviewTopic.MEMORY in topics:
@@ -52,14 +52,14 @@ def review_prompt(topics: Collection[ReviewTopic], memories: Sequence[str]) -> s
     return "\n\n".join(sections)
 
 
-def review_record(said: Sequence[Message]) -> str:
+def render_record(said: Sequence[Message]) -> str:
     """The conversation, in order, as the message with which a review begins; empty when there is none. Of a long one
     the end is kept.
     """
     lines: list[str] = []
     left = RECORD_CHARS_MAX
     for message in reversed(said):
-        text = "\n".join(_lines(message))
+        text = "\n".join(_render_message(message))
         if len(text) > left:
             lines.append("[What was said before this is left out.]")
             break
@@ -68,13 +68,13 @@ def review_record(said: Sequence[Message]) -> str:
             lines.append(text)
     if not lines:
         return ""
-    record = marked("\n\n".join(reversed(lines)), source="conversation").text
+    record = wrap_untrusted("\n\n".join(reversed(lines)), source="conversation").text
     return f"What was said since somebody last looked:\n\n{record}"
 
 
-def _lines(message: Message) -> Iterator[str]:
+def _render_message(message: Message) -> Iterator[str]:
     row = json.loads(message.body)
-    text = text_of_row(row).strip()
+    text = read_row_text(row).strip()
     match message.role:
         case Role.USER:
             yield f"USER: {_cut(text, _SAID_CHARS_MAX)}"

@@ -17,20 +17,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.compactions import is_compaction
+from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.priority import Priority
 from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
-from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.core.urgency import Priority
 from hermes_worker.features.memory.review_rules import KEEPING, ReviewTopic, SinceKept
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import one_of, row_of, rows_of
-from hermes_worker.store.rows import OWN_BUDGET, Hint, insert_ignoring, plain, store_blob
-from hermes_worker.store.runs import background
-from hermes_worker.store.runs.budgets import open_budgets
-from hermes_worker.store.runs.inputs import keep_specs
-from hermes_worker.store.runs.joining import start
-from hermes_worker.store.search.due import BODY, STORED
+from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows
+from hermes_worker.store.rows import OWN_BUDGET, Hint, build_insert_ignoring, make_storable, store_blob
+from hermes_worker.store.runs import continuations as background
+from hermes_worker.store.runs.budgets import create_budgets
+from hermes_worker.store.runs.inputs import insert_specs
+from hermes_worker.store.runs.step_writer import begin_run
+from hermes_worker.store.search.index_queue import BODY, STORED
 from hermes_worker.store.tables import messages, run_tags, runs, sessions, tool_calls
 
 _ROWS_MAX = 400
@@ -87,7 +87,7 @@ _FOLLOWED = (
 )
 
 
-def review_id(run_id: str) -> str:
+def derive_review_id(run_id: str) -> str:
     """Derive the id of the review that comes after a run."""
     return f"run_{hashlib.sha256(f'review:{run_id}'.encode()).hexdigest()[:32]}"
 
@@ -98,18 +98,20 @@ class Reviews:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def since_kept(self, session_pk: int, topic: ReviewTopic) -> SinceKept:
+    def count_since_kept(self, session_pk: int, topic: ReviewTopic) -> SinceKept:
         """Count what happened in a session since something of ``topic`` was kept, or since it was reviewed for that."""
         with self._database.read() as connection:
-            last = max(_last_reviewed(connection, session_pk, topic), _last_kept(connection, session_pk, topic))
+            last = max(
+                _find_last_reviewed(connection, session_pk, topic), _find_last_kept(connection, session_pk, topic)
+            )
             later = sa.and_(runs.c.session_pk == session_pk, runs.c.pk > last)
             asked_for = sa.case((runs.c.cause_pk.is_(None), 1))
             iterations = sa.func.coalesce(sa.func.sum(runs.c.iteration), 0)
             counted = sa.select(sa.func.count(asked_for).label("turns"), iterations.label("iterations")).where(later)
-            row = one_of(connection.execute(counted), _CountedRuns)
+            row = fetch_one(connection.execute(counted), _CountedRuns)
         return SinceKept(run_pk=last, turns=row.turns, iterations=int(row.iterations))
 
-    def said(self, session_pk: int, after_run: int) -> Sequence[Message]:
+    def list_messages(self, session_pk: int, after_run: int) -> Sequence[Message]:
         """List what was said in the runs of a session after the row id ``after_run``, in order; at most the newest
         ``_ROWS_MAX`` rows."""
         wanted = (
@@ -120,7 +122,7 @@ class Reviews:
             .limit(_ROWS_MAX)
         )
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _RecordRow)
+            rows = fetch_rows(connection.execute(wanted), _RecordRow)
         found = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in reversed(rows)]
         return [message for message in found if not is_compaction(message)]
 
@@ -131,14 +133,14 @@ class Reviews:
             if connection.execute(sa.select(runs.c.pk).where(runs.c.pk == run_pk)).first() is None:
                 return []
             root_pk = background.lock_chain(connection, run_pk)
-            followed = row_of(connection.execute(_FOLLOWED, {"run": run_pk}), _FollowedRun)
+            followed = fetch_row(connection.execute(_FOLLOWED, {"run": run_pk}), _FollowedRun)
             halts = connection.execute(sa.select(runs.c.halt).where(runs.c.pk.in_((root_pk, run_pk)))).scalars()
             if followed is None or followed.erasure_pk is not None or any(Halt(halt) for halt in halts if halt):
                 return []
-            return _insert(connection, run_pk, followed, new)
+            return _insert_review(connection, run_pk, followed, new)
 
 
-def _last_reviewed(connection: Connection, session_pk: int, topic: ReviewTopic) -> int:
+def _find_last_reviewed(connection: Connection, session_pk: int, topic: ReviewTopic) -> int:
     review, followed = runs.alias("review"), runs.alias("followed")
     last = (
         sa.select(sa.func.max(followed.c.pk))
@@ -152,7 +154,7 @@ def _last_reviewed(connection: Connection, session_pk: int, topic: ReviewTopic) 
     return int(connection.execute(last).scalar() or 0)
 
 
-def _last_kept(connection: Connection, session_pk: int, topic: ReviewTopic) -> int:
+def _find_last_kept(connection: Connection, session_pk: int, topic: ReviewTopic) -> int:
     of_session = runs.join(tool_calls, tool_calls.c.run_pk == runs.c.pk)
     last = (
         sa.select(sa.func.max(runs.c.pk))
@@ -162,12 +164,12 @@ def _last_kept(connection: Connection, session_pk: int, topic: ReviewTopic) -> i
     return int(connection.execute(last).scalar() or 0)
 
 
-def _insert(connection: Connection, run_pk: int, followed: _FollowedRun, new: NewReview) -> list[Hint]:
-    run_id = review_id(followed.run_id)
-    opened = insert_ignoring(connection, sessions).values(
+def _insert_review(connection: Connection, run_pk: int, followed: _FollowedRun, new: NewReview) -> list[Hint]:
+    run_id = derive_review_id(followed.run_id)
+    opened = build_insert_ignoring(connection, sessions).values(
         session_id=run_id,
         tenant=followed.tenant,
-        system_prompt=plain(new.system_prompt),
+        system_prompt=make_storable(new.system_prompt),
         tools_hash=store_blob(connection, new.tools),
         workspace=followed.workspace,
         created_at=db_now(),
@@ -205,8 +207,8 @@ def _insert(connection: Connection, run_pk: int, followed: _FollowedRun, new: Ne
         .returning(runs.c.pk)
     )
     review_pk = int(connection.execute(inserted).scalar_one())
-    keep_specs(connection, [(review_pk, new.spec)])
+    insert_specs(connection, [(review_pk, new.spec)])
     tags = [{"run_pk": review_pk, "tag": tag, "tenant": followed.tenant} for tag in new.spec.tags]
     connection.execute(sa.insert(run_tags), tags)
-    open_budgets(connection, [(review_pk, new.spec)])
-    return start(connection, int(session_pk), review_pk, run_id, 0, place)
+    create_budgets(connection, [(review_pk, new.spec)])
+    return begin_run(connection, int(session_pk), review_pk, run_id, 0, place)

@@ -83,6 +83,6 @@ class SinceKept:
     iterations: int
 
 
-def review_tools(topics: Collection[ReviewTopic]) -> frozenset[str]:
+def select_review_tools(topics: Collection[ReviewTopic]) -> frozenset[str]:
     """Select the tools of a review about ``topics``."""
     return frozenset(name for topic in topics for name in TOOLS[topic])

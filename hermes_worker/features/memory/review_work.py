@@ -13,7 +13,7 @@ from hermes_worker import __version__
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.features.memory.review_prompt import review_prompt, review_record
+from hermes_worker.features.memory.review_prompt import build_review_prompt, render_record
 from hermes_worker.features.memory.review_rows import NewReview, Reviews
 from hermes_worker.features.memory.review_rules import (
     ITERATIONS_MAX,
@@ -22,10 +22,10 @@ from hermes_worker.features.memory.review_rules import (
     WALL_S_MAX,
     ReviewPolicy,
     ReviewTopic,
-    review_tools,
+    select_review_tools,
 )
 from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryPolicy, MemoryWriter, memory_block
+from hermes_worker.features.memory.rules import MemoryPolicy, MemoryWriter, render_memory_block
 from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
@@ -34,7 +34,7 @@ from hermes_worker.tasks.iteration.planning import tool_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewing:
+class ReviewStarter:
     """The parts that a worker needs to begin reviews. Thread-safe."""
 
     policy: ReviewPolicy
@@ -51,23 +51,23 @@ class Reviewing:
         loaded = claim.loaded
         if loaded.depth or loaded.root_pk != loaded.pk:
             return []
-        offered = self._offered(tool_names(session.tools))
+        offered = self._topics_with_tools(tool_names(session.tools))
         if not offered:
             return []
-        since = {topic: self.rows.since_kept(loaded.session_pk, topic) for topic in offered}
+        since = {topic: self.rows.count_since_kept(loaded.session_pk, topic) for topic in offered}
         due = [topic for topic in offered if self.policy.is_due(topic, since[topic])]
-        due = self._allowed(due, self.memories.writers(claim.run_id)) if due else due
+        due = self._topics_allowed(due, self.memories.load_writers(claim.run_id)) if due else due
         if not due:
             return []
-        said = self.rows.said(loaded.session_pk, min(since[topic].run_pk for topic in due))
-        record = review_record(said)
-        return self.rows.begin(loaded.pk, self._review(claim, session, due, record)) if record else []
+        said = self.rows.list_messages(loaded.session_pk, min(since[topic].run_pk for topic in due))
+        record = render_record(said)
+        return self.rows.begin(loaded.pk, self._build_review(claim, session, due, record)) if record else []
 
-    def _offered(self, names: Collection[str]) -> list[ReviewTopic]:
+    def _topics_with_tools(self, names: Collection[str]) -> list[ReviewTopic]:
         """The topics for which the session has the tools."""
         return [topic for topic in ReviewTopic if topic in self.policy.topics and KEEPING[topic] in names]
 
-    def _allowed(self, topics: Collection[ReviewTopic], asking: Collection[MemoryWriter]) -> list[ReviewTopic]:
+    def _topics_allowed(self, topics: Collection[ReviewTopic], asking: Collection[MemoryWriter]) -> list[ReviewTopic]:
         """The topics about which runs of this kind may keep something."""
         writers = {
             ReviewTopic.MEMORY: self.memory.writers if self.memory.targets else frozenset(),
@@ -75,10 +75,10 @@ class Reviewing:
         }
         return [topic for topic in topics if set(asking) <= set(writers[topic])]
 
-    def _review(
+    def _build_review(
         self, claim: IterationClaim, session: SessionContext, topics: Collection[ReviewTopic], record: str
     ) -> NewReview:
-        names = review_tools(topics)
+        names = select_review_tools(topics)
         kept = [each for each in json.loads(session.tools) if each["function"]["name"] in names]
         asked = self.spec_of(claim.loaded.pk)
         spec = RunSpec(
@@ -99,19 +99,21 @@ class Reviewing:
             overrides=asked.overrides,
             overridden_by=asked.overridden_by,
         )
-        prompt = review_prompt(topics, self._blocks(session.tenant) if ReviewTopic.MEMORY in topics else ())
+        prompt = build_review_prompt(
+            topics, self._memory_blocks(session.tenant) if ReviewTopic.MEMORY in topics else ()
+        )
         return NewReview(spec=spec, system_prompt=prompt, tools=canonical_json(kept))
 
-    def _blocks(self, tenant: str) -> list[str]:
-        standing = self.memories.entries(tenant, self.memory.profile)
+    def _memory_blocks(self, tenant: str) -> list[str]:
+        standing = self.memories.load_entries(tenant, self.memory.profile)
         return [
-            memory_block([entry.content for entry in standing[target]], target, self.memory.rules(target))
+            render_memory_block([entry.content for entry in standing[target]], target, self.memory.build_rules(target))
             for target in standing
             if target in self.memory.targets
         ]
 
 
-def review(reviewing: Reviewing, claim: IterationClaim, session: SessionContext) -> list[Hint]:
+def begin_review(reviewing: ReviewStarter, claim: IterationClaim, session: SessionContext) -> list[Hint]:
     """Begin the review that is due, as ``Reviewing.begin`` does, but begin none while the database is away."""
     try:
         hints = reviewing.begin(claim, session)

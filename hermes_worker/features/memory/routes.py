@@ -25,16 +25,16 @@ from hermes_worker.features.memory.rows import (
 from hermes_worker.features.memory.rules import (
     OPERATIONS_MAX,
     MemoryAuthor,
-    MemoryChanged,
+    MemoryChangeOutcome,
     MemoryEntry,
-    MemoryPlace,
+    MemoryKey,
     MemoryPolicy,
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
-    chars_of,
-    operations_of,
-    usage_of,
+    count_chars,
+    format_usage,
+    parse_operations,
 )
 from hermes_worker.features.memory.schema import (
     ChangedEntry,
@@ -46,14 +46,14 @@ from hermes_worker.features.memory.schema import (
     OneMemory,
     StagedObject,
 )
-from hermes_worker.wiring import memory_policy_of
+from hermes_worker.wiring import build_memory_policy
 
 router = APIRouter(
     prefix="/v1/memory",
     tags=["memory"],
     route_class=JsonRoute,
     dependencies=[needs(KeyScope.MEMORY)],
-    responses=schema.errors(400, 503),
+    responses=schema.declare_errors(400, 503),
 )
 
 _CHARS_MAX = 100_000
@@ -116,67 +116,67 @@ class RedactBody(BaseModel):
 async def show_memory(context: Context, caller: Caller, profile: _Profile = None) -> MemoryObject:
     """Both memories of the tenant as they stand, with who wrote what, and the changes that wait for a person."""
     policy = await _policy(context, caller)
-    views = await context.store(_memories(context).views, caller.tenant, profile or policy.profile)
+    views = await context.call_store(_memories(context).list_current, caller.tenant, profile or policy.profile)
     return MemoryObject(
         profile=profile or policy.profile,
         memory=_one(views, MemoryTarget.MEMORY, policy),
         user=_one(views, MemoryTarget.USER, policy),
-        staged=[_staged(view) for view in views if view.state == "staged"],
+        staged=[_build_staged(view) for view in views if view.state == "staged"],
     )
 
 
-@router.post("/{target}", responses=schema.errors(409))
+@router.post("/{target}", responses=schema.declare_errors(409))
 async def change_memory(
     context: Context, caller: Caller, target: _Target, body: ChangeBody, profile: _Profile = None
 ) -> MemoryChangedObject:
     """Add, replace and remove entries, all together or nothing. A change that was made for what has changed meanwhile,
     and one that would be too much, is refused with what stands there (409, ``current_entries``)."""
-    place, rules, author = await _asked(context, caller, target, profile)
+    place, rules, author = await _resolve_memory(context, caller, target, profile)
     try:
-        operations = operations_of([one.model_dump(exclude_none=True) for one in body.operations])
-        changed = await context.store(_memories(context).change, place, operations, rules, author)
+        operations = parse_operations([one.model_dump(exclude_none=True) for one in body.operations])
+        changed = await context.call_store(_memories(context).change, place, operations, rules, author)
     except MemoryRefused as refused:
-        raise _refused(refused) from None
-    return _changed(changed, target, rules)
+        raise _build_conflict(refused) from None
+    return _build_changed(changed, target, rules)
 
 
-@router.post("/{target}/undo", responses=schema.errors(404, 409))
+@router.post("/{target}/undo", responses=schema.declare_errors(404, 409))
 async def undo_memory(
     context: Context, caller: Caller, target: _Target, body: UndoBody, profile: _Profile = None
 ) -> MemoryChangedObject:
     """Have an entry be what it was before its last change. Undoing that does it again."""
-    place, rules, author = await _asked(context, caller, target, profile)
+    place, rules, author = await _resolve_memory(context, caller, target, profile)
     try:
-        changed = await context.store(_memories(context).undo, place, rules, author, entry_id=body.entry_id)
+        changed = await context.call_store(_memories(context).undo, place, rules, author, entry_id=body.entry_id)
     except MemoryRefused as refused:
-        raise _refused(refused) from None
+        raise _build_conflict(refused) from None
     except MemoryNotFound as error:
         raise _not_found(error) from None
-    return _changed(changed, target, rules)
+    return _build_changed(changed, target, rules)
 
 
-@router.post("/{target}/settle", responses=schema.errors(404, 409))
+@router.post("/{target}/settle", responses=schema.declare_errors(404, 409))
 async def settle_memory(context: Context, caller: Caller, target: _Target, body: SettleBody) -> MemoryChangedObject:
     """Make a change that waits for a person, or drop it."""
-    _, rules, author = await _asked(context, caller, target, None)
+    _, rules, author = await _resolve_memory(context, caller, target, None)
     policy = await _policy(context, caller)
     settle = _memories(context).settle_staged
     try:
-        changed = await context.store(
-            settle, caller.tenant, body.staged_id, policy.rules, author, approves=body.approve
+        changed = await context.call_store(
+            settle, caller.tenant, body.staged_id, policy.build_rules, author, approves=body.approve
         )
     except MemoryRefused as refused:
-        raise _refused(refused) from None
+        raise _build_conflict(refused) from None
     except MemoryNotFound as error:
         raise _not_found(error) from None
-    return _changed(changed, target, rules)
+    return _build_changed(changed, target, rules)
 
 
-@router.post("/{target}/redact", responses=schema.errors(404, 409))
+@router.post("/{target}/redact", responses=schema.declare_errors(404, 409))
 async def redact_memory(context: Context, caller: Caller, target: _Target, body: RedactBody) -> MemoryVersionObject:
     """Redact the text of a past version. That it existed, who wrote it and when, stays."""
     try:
-        view = await context.store(_memories(context).redact, caller.tenant, body.entry_id, body.version)
+        view = await context.call_store(_memories(context).redact, caller.tenant, body.entry_id, body.version)
     except MemoryNotFound as error:
         raise _not_found(error) from None
     except MemoryVersionStands as error:
@@ -195,9 +195,9 @@ async def memory_history(
     limit: Annotated[int, Query(ge=1, le=HISTORY_MAX)] = 100,
 ) -> MemoryVersionList:
     """The versions of a memory, newest first, with who wrote each."""
-    place = (await _asked(context, caller, target, profile))[0]
-    history = _memories(context).history
-    found = await context.store(history, place, entry_id=entry_id, before=behind, limit=limit)
+    place = (await _resolve_memory(context, caller, target, profile))[0]
+    history = _memories(context).list_versions
+    found = await context.call_store(history, place, entry_id=entry_id, before=behind, limit=limit)
     return MemoryVersionList(data=[_version(view) for view in found])
 
 
@@ -207,28 +207,28 @@ def _memories(context: ApiContext) -> Memories:
 
 async def _policy(context: ApiContext, caller: Principal) -> MemoryPolicy:
     """Read the memory policy of the caller's tenant, as it is now."""
-    chosen = await context.store(context.client.live_settings.chosen, caller.tenant)
-    return memory_policy_of(chosen.settings)
+    chosen = await context.call_store(context.client.live_settings.choose_settings, caller.tenant)
+    return build_memory_policy(chosen.settings)
 
 
-async def _asked(
+async def _resolve_memory(
     context: ApiContext, caller: Principal, target: str, profile: str | None
-) -> tuple[MemoryPlace, MemoryRules, MemoryAuthor]:
+) -> tuple[MemoryKey, MemoryRules, MemoryAuthor]:
     policy = await _policy(context, caller)
-    place = MemoryPlace(tenant=caller.tenant, profile=profile or policy.profile, target=MemoryTarget(target))
-    return place, policy.rules(place.target), MemoryAuthor(name=caller.known_as)
+    place = MemoryKey(tenant=caller.tenant, profile=profile or policy.profile, target=MemoryTarget(target))
+    return place, policy.build_rules(place.target), MemoryAuthor(name=caller.display_name)
 
 
 def _one(views: Sequence[MemoryView], target: MemoryTarget, policy: MemoryPolicy) -> OneMemory:
     found = [view for view in views if view.target == target and view.state == "current"]
     return OneMemory(
         entries=[_version(view) for view in found],
-        chars=chars_of([view.content or "" for view in found]),
+        chars=count_chars([view.content or "" for view in found]),
         limit=policy.limits[target],
     )
 
 
-def _staged(view: MemoryView) -> StagedObject:
+def _build_staged(view: MemoryView) -> StagedObject:
     return StagedObject(
         staged_id=view.entry_id,
         number=view.number,
@@ -248,13 +248,13 @@ def _entry(entry: MemoryEntry) -> MemoryEntryObject:
     return MemoryEntryObject(entry_id=entry.entry_id, version=entry.version, content=entry.content)
 
 
-def _changed(changed: MemoryChanged, target: str, rules: MemoryRules) -> MemoryChangedObject:
+def _build_changed(changed: MemoryChangeOutcome, target: str, rules: MemoryRules) -> MemoryChangedObject:
     return MemoryChangedObject(
         target=target,
         message=changed.message,
         changed=[ChangedEntry(entry_id=entry_id, version=version) for entry_id, version in changed.changed],
         entries=[_entry(entry) for entry in changed.entries],
-        usage=usage_of([entry.content for entry in changed.entries], rules.limit),
+        usage=format_usage([entry.content for entry in changed.entries], rules.limit),
     )
 
 
@@ -270,7 +270,7 @@ class MemoryConflict(ApiError):
         return {**super().document, "current_entries": self._entries}
 
 
-def _refused(refused: MemoryRefused) -> ApiError:
+def _build_conflict(refused: MemoryRefused) -> ApiError:
     return MemoryConflict(refused)
 
 

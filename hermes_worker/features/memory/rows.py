@@ -20,28 +20,28 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.principals import KeyScope, scopes_of
+from hermes_worker.core.principals import KeyScope, parse_scopes
 from hermes_worker.features.memory.rules import (
     EntryChange,
     MemoryAction,
     MemoryAuthor,
-    MemoryChanged,
+    MemoryChangeOutcome,
     MemoryEntry,
+    MemoryKey,
     MemoryOperation,
-    MemoryPlace,
     MemoryRefusal,
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
     MemoryWriter,
-    decide,
-    operations_of,
-    writers_of,
+    decide_change,
+    decide_writers,
+    parse_operations,
 )
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.rows import plain
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.rows import make_storable
 from hermes_worker.store.tables import api_keys, memory_versions, runs
 
 _CURRENT, _PAST, _STAGED, _APPROVED, _DECLINED = "current", "past", "staged", "approved", "declined"
@@ -96,7 +96,7 @@ class _AskingRun(NamedTuple):
     overrides: str | None
 
 
-class MemoryAsker(NamedTuple):
+class MemoryRequester(NamedTuple):
     """A run that asks to change memories."""
 
     writers: frozenset[MemoryWriter]
@@ -109,15 +109,15 @@ _VIEW = sa.select(
     memory_versions.c.pk.label("number"),
     *(memory_versions.c[name] for name in MemoryView._fields[1:]),
 )
-_ROW = sa.select(*columns_for(memory_versions, _VersionRow))
+_ROW = sa.select(*select_columns(memory_versions, _VersionRow))
 
 
-def standing(connection: Connection, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
+def load_entries(connection: Connection, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
     """Load both memories of a profile, in one statement."""
     theirs = _in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
     wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
-    rows = rows_of(connection.execute(wanted), _VersionRow)
-    return {target: tuple(_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
+    rows = fetch_rows(connection.execute(wanted), _VersionRow)
+    return {target: tuple(_to_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
 
 
 def is_guest(connection: Connection, tenant: str, principal: str | None) -> bool:
@@ -128,7 +128,7 @@ def is_guest(connection: Connection, tenant: str, principal: str | None) -> bool
         return False
     this = sa.and_(api_keys.c.tenant == tenant, api_keys.c.key_id == key_id)
     words = connection.execute(sa.select(api_keys.c.scopes).where(this)).scalar()
-    scopes = scopes_of((words or "").split())
+    scopes = parse_scopes((words or "").split())
     return KeyScope.MEMORY not in scopes and KeyScope.ADMIN not in scopes
 
 
@@ -140,21 +140,21 @@ class Memories:
 
     # --- reading ---
 
-    def entries(self, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
+    def load_entries(self, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
         """Load both memories of a profile, in one statement."""
         with self._database.read() as connection:
-            return standing(connection, tenant, profile)
+            return load_entries(connection, tenant, profile)
 
-    def views(self, tenant: str, profile: str) -> list[MemoryView]:
+    def list_current(self, tenant: str, profile: str) -> list[MemoryView]:
         """List the current entries of both memories, and the changes that wait for a person, each with its author and
         time."""
         wanted = _VIEW.where(_in_profile(tenant, profile), memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
         with self._database.read() as connection:
-            return rows_of(connection.execute(wanted), MemoryView)
+            return fetch_rows(connection.execute(wanted), MemoryView)
 
-    def history(
+    def list_versions(
         self,
-        place: MemoryPlace,
+        place: MemoryKey,
         *,
         entry_id: str | None = None,
         before: int | None = None,
@@ -162,20 +162,20 @@ class Memories:
     ) -> list[MemoryView]:
         """List versions of a memory, or of one entry, the newest first; ``before`` is a version's number, and only
         older ones are returned."""
-        wanted = _VIEW.where(_at(place)).order_by(memory_versions.c.pk.desc()).limit(min(limit, HISTORY_MAX))
+        wanted = _VIEW.where(_is_in_memory(place)).order_by(memory_versions.c.pk.desc()).limit(min(limit, HISTORY_MAX))
         if entry_id is not None:
             wanted = wanted.where(memory_versions.c.entry_id == entry_id)
         if before is not None:
             wanted = wanted.where(memory_versions.c.pk < before)
         with self._database.read() as connection:
-            return rows_of(connection.execute(wanted), MemoryView)
+            return fetch_rows(connection.execute(wanted), MemoryView)
 
-    def writers(self, run_id: str) -> frozenset[MemoryWriter]:
+    def load_writers(self, run_id: str) -> frozenset[MemoryWriter]:
         """Load the roles of a run that decide whether it may write (``features.memory.rules.require_writer``), from its
         rows alone."""
-        return self.asker(run_id).writers
+        return self.load_requester(run_id).writers
 
-    def asker(self, run_id: str) -> MemoryAsker:
+    def load_requester(self, run_id: str) -> MemoryRequester:
         """Load the roles of a run that decide whether it may write, with the settings that count for the run."""
         root = runs.alias("root")
         wanted = (
@@ -184,49 +184,49 @@ class Memories:
             .where(runs.c.run_id == run_id)
         )
         with self._database.read() as connection:
-            asker = row_of(connection.execute(wanted), _AskingRun)
+            asker = fetch_row(connection.execute(wanted), _AskingRun)
             if asker is None:
-                return MemoryAsker(frozenset({MemoryWriter.GUEST}), {})
+                return MemoryRequester(frozenset({MemoryWriter.GUEST}), {})
             guest = is_guest(connection, asker.tenant, asker.principal)
-        writers = writers_of(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
-        return MemoryAsker(writers, json.loads(asker.overrides) if asker.overrides else {})
+        writers = decide_writers(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
+        return MemoryRequester(writers, json.loads(asker.overrides) if asker.overrides else {})
 
     # --- changing ---
 
     def change(
-        self, place: MemoryPlace, operations: Sequence[MemoryOperation], rules: MemoryRules, author: MemoryAuthor
-    ) -> MemoryChanged:
+        self, place: MemoryKey, operations: Sequence[MemoryOperation], rules: MemoryRules, author: MemoryAuthor
+    ) -> MemoryChangeOutcome:
         """Apply all of ``operations`` or none. Idempotent for an author with a ``call_key``. Raises
         ``MemoryRefused``."""
         with self._database.write() as connection:
-            _hold(connection, place)
-            if (known := _made_by(connection, place, author)) is not None:
+            _lock_memory(connection, place)
+            if (known := _find_earlier_change(connection, place, author)) is not None:
                 return known
-            rows = _rows_at(connection, place)
-            decision = decide(tuple(map(_entry, rows)), [_as_stored(one) for one in operations], rules)
-            made = _write(connection, place, rows, decision.changes, author)
+            rows = _load_rows(connection, place)
+            decision = decide_change(tuple(map(_to_entry, rows)), [_make_storable(one) for one in operations], rules)
+            made = _insert_versions(connection, place, rows, decision.changes, author)
             if made:
-                _record(connection, Act.MEMORY_CHANGE, place, made)
-            entries = tuple(map(_entry, _rows_at(connection, place)))
-            return MemoryChanged(entries=entries, message=decision.message, changed=made)
+                _record_change(connection, Act.MEMORY_CHANGE, place, made)
+            entries = tuple(map(_to_entry, _load_rows(connection, place)))
+            return MemoryChangeOutcome(entries=entries, message=decision.message, changed=made)
 
     def stage(
-        self, place: MemoryPlace, operations: Sequence[MemoryOperation], rules: MemoryRules, author: MemoryAuthor
-    ) -> MemoryChanged:
+        self, place: MemoryKey, operations: Sequence[MemoryOperation], rules: MemoryRules, author: MemoryAuthor
+    ) -> MemoryChangeOutcome:
         """Store a change for a person's decision, if it could be made now. Idempotent for an author with a
         ``call_key``. Raises ``MemoryRefused``."""
         with self._database.write() as connection:
-            _hold(connection, place)
-            if (known := _made_by(connection, place, author)) is not None:
+            _lock_memory(connection, place)
+            if (known := _find_earlier_change(connection, place, author)) is not None:
                 return known
-            entries = tuple(map(_entry, _rows_at(connection, place)))
-            kept = [_as_stored(one) for one in operations]
-            decide(entries, kept, rules)
+            entries = tuple(map(_to_entry, _load_rows(connection, place)))
+            kept = [_make_storable(one) for one in operations]
+            decide_change(entries, kept, rules)
             waiting = sa.select(sa.func.count()).select_from(memory_versions)
-            waiting = waiting.where(_at(place), memory_versions.c.state == _STAGED)
+            waiting = waiting.where(_is_in_memory(place), memory_versions.c.state == _STAGED)
             if connection.execute(waiting).scalar_one() >= STAGED_MAX:
                 raise MemoryRefused(MemoryRefusal.OVER_LIMIT, "Too many changes wait for a person; make no more.")
-            staged_id = _new_id("mst_")
+            staged_id = _create_id("mst_")
             _insert(
                 connection,
                 place,
@@ -237,12 +237,12 @@ class Memories:
                     "position": 0,
                     "state": _STAGED,
                     "act": _PROPOSE,
-                    "content": canonical_json([one.as_document() for one in kept]),
+                    "content": canonical_json([one.build_document() for one in kept]),
                     "past_at": None,
                 },
                 ordinal=0,
             )
-            return MemoryChanged(entries=entries, message="The change waits for a person.", staged_id=staged_id)
+            return MemoryChangeOutcome(entries=entries, message="The change waits for a person.", staged_id=staged_id)
 
     def settle_staged(
         self,
@@ -252,7 +252,7 @@ class Memories:
         author: MemoryAuthor,
         *,
         approves: bool,
-    ) -> MemoryChanged:
+    ) -> MemoryChangeOutcome:
         """Make a staged change, or drop it. A change that cannot be made any more stays staged. Raises
         ``MemoryNotFound``, ``MemoryRefused``."""
         with self._database.write() as connection:
@@ -263,61 +263,63 @@ class Memories:
             ).first()
             if found is None:
                 raise MemoryNotFound(f"there is no staged change {staged_id[:40]!r}; 'hermes-worker memory list' shows")
-            place = MemoryPlace(tenant=tenant, profile=found[0], target=MemoryTarget(found[1]))
-            _hold(connection, place)
+            place = MemoryKey(tenant=tenant, profile=found[0], target=MemoryTarget(found[1]))
+            _lock_memory(connection, place)
             ended = _APPROVED if approves else _DECLINED
-            if connection.execute(sa.update(memory_versions).where(this).values(**_ended(ended))).rowcount == 0:
+            if connection.execute(sa.update(memory_versions).where(this).values(**_past_columns(ended))).rowcount == 0:
                 raise MemoryNotFound(f"the staged change {staged_id!r} was settled by somebody else")
-            rows = _rows_at(connection, place)
+            rows = _load_rows(connection, place)
             made: tuple[tuple[str, int], ...] = ()
             if approves:
-                operations = operations_of(json.loads(found[2]))
-                decision = decide(tuple(map(_entry, rows)), operations, rules(place.target))
-                made = _write(connection, place, rows, decision.changes, author)
-            _record(connection, Act.MEMORY_DECIDE, place, made, staged_id=staged_id, approved=approves)
-            entries = tuple(map(_entry, _rows_at(connection, place)))
+                operations = parse_operations(json.loads(found[2]))
+                decision = decide_change(tuple(map(_to_entry, rows)), operations, rules(place.target))
+                made = _insert_versions(connection, place, rows, decision.changes, author)
+            _record_change(connection, Act.MEMORY_DECIDE, place, made, staged_id=staged_id, approved=approves)
+            entries = tuple(map(_to_entry, _load_rows(connection, place)))
             said = "approved" if approves else "declined"
-            return MemoryChanged(entries=entries, message=f"{staged_id} {said}.", changed=made, staged_id=staged_id)
+            return MemoryChangeOutcome(
+                entries=entries, message=f"{staged_id} {said}.", changed=made, staged_id=staged_id
+            )
 
     def undo(
-        self, place: MemoryPlace, rules: MemoryRules, author: MemoryAuthor, *, entry_id: str | None = None
-    ) -> MemoryChanged:
+        self, place: MemoryKey, rules: MemoryRules, author: MemoryAuthor, *, entry_id: str | None = None
+    ) -> MemoryChangeOutcome:
         """Restore an entry to what it was before its last change: ``entry_id``, or the entry that was changed last.
         Undoing that does it again. Raises ``MemoryNotFound``, ``MemoryRefused``."""
         with self._database.write() as connection:
-            _hold(connection, place)
-            last, before = self._last_two(connection, place, entry_id)
-            rows = _rows_at(connection, place)
+            _lock_memory(connection, place)
+            last, before = self._load_last_two(connection, place, entry_id)
+            rows = _load_rows(connection, place)
             if last.version > 1 and before is None:
                 raise MemoryNotFound(f"what {last.entry_id} was before is not kept any more")
             if before is not None and before.redacted_at is not None:
                 raise MemoryNotFound(f"what {last.entry_id} was before was redacted")
             content = None if before is None else before.content
-            others = [_entry(row) for row in rows if row.entry_id != last.entry_id]
+            others = [_to_entry(row) for row in rows if row.entry_id != last.entry_id]
             if content is not None:
                 # Check it like an added entry: the same limit of size and the same check of the text.
                 try:
-                    decide(others, [MemoryOperation(action=MemoryAction.ADD, content=content)], rules)
+                    decide_change(others, [MemoryOperation(action=MemoryAction.ADD, content=content)], rules)
                 except MemoryRefused as refused:
-                    refused.entries = tuple(map(_entry, rows))
+                    refused.entries = tuple(map(_to_entry, rows))
                     raise
                 if any(one.content == content for one in others):
                     content = None
             made = ((last.entry_id, last.version + 1),)
-            position = self._position(connection, last)
+            position = self._find_position(connection, last)
             _end_current(connection, last.entry_id)
             values = {"entry_id": last.entry_id, "version": last.version + 1, "position": position, "act": "undo"}
-            _insert(connection, place, author, {**values, **_standing(content)}, ordinal=0)
-            _record(connection, Act.MEMORY_UNDO, place, made)
-            entries = tuple(map(_entry, _rows_at(connection, place)))
-            return MemoryChanged(entries=entries, message=f"{last.entry_id} is what it was.", changed=made)
+            _insert(connection, place, author, {**values, **_version_columns(content)}, ordinal=0)
+            _record_change(connection, Act.MEMORY_UNDO, place, made)
+            entries = tuple(map(_to_entry, _load_rows(connection, place)))
+            return MemoryChangeOutcome(entries=entries, message=f"{last.entry_id} is what it was.", changed=made)
 
     def redact(self, tenant: str, entry_id: str, version: int) -> MemoryView:
         """Empty the text of a past version. Idempotent. Raises ``MemoryNotFound``, ``MemoryVersionStands``."""
         this = sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.entry_id == entry_id)
         this = sa.and_(this, memory_versions.c.version == version)
         with self._database.write() as connection:
-            found = row_of(connection.execute(_VIEW.where(this).with_for_update()), MemoryView)
+            found = fetch_row(connection.execute(_VIEW.where(this).with_for_update()), MemoryView)
             if found is None:
                 raise MemoryNotFound(f"there is no version {version} of {entry_id[:40]!r}")
             if found.state in (_CURRENT, _STAGED):
@@ -327,24 +329,24 @@ class Memories:
             if found.redacted_at is None:
                 connection.execute(sa.update(memory_versions).where(this).values(content=None, redacted_at=db_now()))
                 after = {"target": found.target, "version": version}
-                record(connection, Act.MEMORY_REDACT, entry_id, tenant=tenant, after=after)
-            view = row_of(connection.execute(_VIEW.where(this)), MemoryView)
+                record_action(connection, Act.MEMORY_REDACT, entry_id, tenant=tenant, after=after)
+            view = fetch_row(connection.execute(_VIEW.where(this)), MemoryView)
         return view or found
 
-    def _last_two(
-        self, connection: Connection, place: MemoryPlace, entry_id: str | None
+    def _load_last_two(
+        self, connection: Connection, place: MemoryKey, entry_id: str | None
     ) -> tuple[MemoryView, MemoryView | None]:
         """Load the last version of the entry, and the one before where it is kept."""
-        theirs = _VIEW.where(_at(place), memory_versions.c.act != _PROPOSE)
+        theirs = _VIEW.where(_is_in_memory(place), memory_versions.c.act != _PROPOSE)
         if entry_id is not None:
             theirs = theirs.where(memory_versions.c.entry_id == entry_id)
-        last = row_of(connection.execute(theirs.order_by(memory_versions.c.pk.desc()).limit(1)), MemoryView)
+        last = fetch_row(connection.execute(theirs.order_by(memory_versions.c.pk.desc()).limit(1)), MemoryView)
         if last is None:
             raise MemoryNotFound("there is nothing to undo" if entry_id is None else f"there is no {entry_id[:40]!r}")
         this = sa.and_(memory_versions.c.entry_id == last.entry_id, memory_versions.c.version == last.version - 1)
-        return last, row_of(connection.execute(_VIEW.where(this)), MemoryView)
+        return last, fetch_row(connection.execute(_VIEW.where(this)), MemoryView)
 
-    def _position(self, connection: Connection, last: MemoryView) -> int:
+    def _find_position(self, connection: Connection, last: MemoryView) -> int:
         wanted = sa.select(memory_versions.c.position).where(memory_versions.c.pk == last.number)
         return int(connection.execute(wanted).scalar_one())
 
@@ -358,11 +360,11 @@ def _in_profile(tenant: str, profile: str) -> sa.ColumnElement[bool]:
     return sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.profile == profile)
 
 
-def _at(place: MemoryPlace) -> sa.ColumnElement[bool]:
+def _is_in_memory(place: MemoryKey) -> sa.ColumnElement[bool]:
     return sa.and_(_in_profile(place.tenant, place.profile), memory_versions.c.target == place.target.value)
 
 
-def _hold(connection: Connection, place: MemoryPlace) -> None:
+def _lock_memory(connection: Connection, place: MemoryKey) -> None:
     """Lock this memory until the transaction ends. On SQLite only one transaction writes at a time anyway."""
     if connection.dialect.name == "postgresql":
         named = f"memory\0{place.tenant}\0{place.profile}\0{place.target.value}"
@@ -370,24 +372,24 @@ def _hold(connection: Connection, place: MemoryPlace) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.cast(key, sa.BigInteger()))))
 
 
-def _rows_at(connection: Connection, place: MemoryPlace) -> list[_VersionRow]:
+def _load_rows(connection: Connection, place: MemoryKey) -> list[_VersionRow]:
     standing = sa.and_(memory_versions.c.past_at.is_(None), memory_versions.c.state == _CURRENT)
-    return rows_of(connection.execute(_ROW.where(_at(place), standing).order_by(*_ORDER)), _VersionRow)
+    return fetch_rows(connection.execute(_ROW.where(_is_in_memory(place), standing).order_by(*_ORDER)), _VersionRow)
 
 
-def _entry(row: _VersionRow) -> MemoryEntry:
+def _to_entry(row: _VersionRow) -> MemoryEntry:
     return MemoryEntry(entry_id=row.entry_id, version=row.version, content=row.content or "")
 
 
-def _as_stored(operation: MemoryOperation) -> MemoryOperation:
+def _make_storable(operation: MemoryOperation) -> MemoryOperation:
     """Return the operation with texts as the database will return them, so that equal texts compare equal."""
-    content = None if operation.content is None else plain(operation.content)
+    content = None if operation.content is None else make_storable(operation.content)
     return replace(
-        operation, content=content, old_text=None if operation.old_text is None else plain(operation.old_text)
+        operation, content=content, old_text=None if operation.old_text is None else make_storable(operation.old_text)
     )
 
 
-def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -> MemoryChanged | None:
+def _find_earlier_change(connection: Connection, place: MemoryKey, author: MemoryAuthor) -> MemoryChangeOutcome | None:
     """Find what this very call changed before; ``None`` when it did nothing yet."""
     if author.call_key is None:
         return None
@@ -397,8 +399,8 @@ def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -
     made = connection.execute(wanted).all()
     if not made:
         return None
-    return MemoryChanged(
-        entries=tuple(map(_entry, _rows_at(connection, place))),
+    return MemoryChangeOutcome(
+        entries=tuple(map(_to_entry, _load_rows(connection, place))),
         message="This was done before the call was made again.",
         changed=tuple((row[0], int(row[1])) for row in made if row[2] != _PROPOSE),
         is_repeated=True,
@@ -406,9 +408,9 @@ def _made_by(connection: Connection, place: MemoryPlace, author: MemoryAuthor) -
     )
 
 
-def _write(
+def _insert_versions(
     connection: Connection,
-    place: MemoryPlace,
+    place: MemoryKey,
     rows: Sequence[_VersionRow],
     changes: Sequence[EntryChange],
     author: MemoryAuthor,
@@ -420,42 +422,42 @@ def _write(
     for ordinal, change in enumerate(changes):
         if change.entry is None:
             last += 1
-            entry_id, version, position, act = _new_id("mem_"), 1, last, "add"
+            entry_id, version, position, act = _create_id("mem_"), 1, last, "add"
         else:
             _end_current(connection, change.entry.entry_id)
             entry_id, version = change.entry.entry_id, change.entry.version + 1
             position, act = positions[entry_id], "remove" if change.content is None else "replace"
         values = {"entry_id": entry_id, "version": version, "position": position, "act": act}
-        _insert(connection, place, author, {**values, **_standing(change.content)}, ordinal=ordinal)
+        _insert(connection, place, author, {**values, **_version_columns(change.content)}, ordinal=ordinal)
         made.append((entry_id, version))
     return tuple(made)
 
 
-def _standing(content: str | None) -> dict[str, object]:
+def _version_columns(content: str | None) -> dict[str, object]:
     """The columns of a new version, by its content."""
     if content is None:
         return {"content": None, "state": _PAST, "past_at": db_now()}
     return {"content": content, "state": _CURRENT, "past_at": None}
 
 
-def _ended(state: str) -> dict[str, object]:
+def _past_columns(state: str) -> dict[str, object]:
     return {"state": state, "past_at": db_now()}
 
 
 def _end_current(connection: Connection, entry_id: str) -> None:
     current = sa.and_(memory_versions.c.entry_id == entry_id, memory_versions.c.state == _CURRENT)
-    connection.execute(sa.update(memory_versions).where(current).values(**_ended(_PAST)))
+    connection.execute(sa.update(memory_versions).where(current).values(**_past_columns(_PAST)))
 
 
 def _insert(
-    connection: Connection, place: MemoryPlace, author: MemoryAuthor, values: Mapping[str, object], *, ordinal: int
+    connection: Connection, place: MemoryKey, author: MemoryAuthor, values: Mapping[str, object], *, ordinal: int
 ) -> None:
     connection.execute(
         sa.insert(memory_versions).values(
             tenant=place.tenant,
             profile=place.profile,
             target=place.target.value,
-            author=plain(author.name)[:200],
+            author=make_storable(author.name)[:200],
             run_id=author.run_id,
             call_key=author.call_key,
             ordinal=ordinal,
@@ -465,12 +467,12 @@ def _insert(
     )
 
 
-def _new_id(prefix: str) -> str:
+def _create_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(6)}"
 
 
-def _record(
-    connection: Connection, act: Act, place: MemoryPlace, made: Sequence[tuple[str, int]], **more: object
+def _record_change(
+    connection: Connection, act: Act, place: MemoryKey, made: Sequence[tuple[str, int]], **more: object
 ) -> None:
     after = {"profile": place.profile, "entries": [f"{entry_id}@{version}" for entry_id, version in made], **more}
-    record(connection, act, place.target.value, tenant=place.tenant, after=after)
+    record_action(connection, act, place.target.value, tenant=place.tenant, after=after)

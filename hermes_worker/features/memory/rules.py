@@ -110,7 +110,7 @@ class MemoryOperation:
     entry_id: str | None = None
     version: int | None = None
 
-    def as_document(self) -> dict[str, Any]:
+    def build_document(self) -> dict[str, Any]:
         """Build the JSON object, without fields that are not set."""
         found = {"content": self.content, "old_text": self.old_text, "entry_id": self.entry_id, "version": self.version}
         return {"action": self.action.value, **{name: value for name, value in found.items() if value is not None}}
@@ -152,16 +152,16 @@ class _EditedEntry:
     content: str
 
 
-def operations_of(document: object) -> tuple[MemoryOperation, ...]:
+def parse_operations(document: object) -> tuple[MemoryOperation, ...]:
     """Parse operations from outside: a list of objects. Raises ``MemoryRefused``."""
     if not isinstance(document, list) or not document:
         raise MemoryRefused(MemoryRefusal.INVALID, "operations must be a list of at least one operation.")
     if len(document) > OPERATIONS_MAX:
         raise MemoryRefused(MemoryRefusal.INVALID, f"At most {OPERATIONS_MAX} operations go into one change.")
-    return tuple(operation_of(each) for each in document)
+    return tuple(parse_operation(each) for each in document)
 
 
-def operation_of(document: object) -> MemoryOperation:
+def parse_operation(document: object) -> MemoryOperation:
     """Parse one operation from outside. Raises ``MemoryRefused``."""
     if not isinstance(document, Mapping):
         raise MemoryRefused(MemoryRefusal.INVALID, "An operation must be an object with an action.")
@@ -172,31 +172,33 @@ def operation_of(document: object) -> MemoryOperation:
     if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
         raise MemoryRefused(MemoryRefusal.INVALID, "version must be a whole number.")
     # Models that edit files with old_text and new_text write a memory's replacement so too.
-    content = _text(document, "content")
+    content = _read_text(document, "content")
     return MemoryOperation(
         action=MemoryAction(str(document["action"])),
-        content=_text(document, "new_text") if content is None else content,
-        old_text=_text(document, "old_text"),
-        entry_id=_text(document, "entry_id"),
+        content=_read_text(document, "new_text") if content is None else content,
+        old_text=_read_text(document, "old_text"),
+        entry_id=_read_text(document, "entry_id"),
         version=version,
     )
 
 
-def _text(document: Mapping[str, object], name: str) -> str | None:
+def _read_text(document: Mapping[str, object], name: str) -> str | None:
     value = document.get(name)
     if value is not None and not isinstance(value, str):
         raise MemoryRefused(MemoryRefusal.INVALID, f"{name} must be a text.")
     return value
 
 
-def decide(entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation], rules: MemoryRules) -> MemoryDecision:
+def decide_change(
+    entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation], rules: MemoryRules
+) -> MemoryDecision:
     """Apply ``operations`` to ``entries``, all of them or none; the limit holds for the result. An entry that exists
     already is not added again. Raises ``MemoryRefused``, with the present entries."""
     slots = [_EditedEntry(entry, entry.content) for entry in entries]
     said: list[str] = []
     try:
         for operation in operations:
-            said.append(_applied(slots, operation, rules))
+            said.append(_apply_operation(slots, operation, rules))
         _require_room(entries, slots, rules)
     except MemoryRefused as refused:
         refused.entries = tuple(entries)
@@ -212,29 +214,29 @@ def decide(entries: Sequence[MemoryEntry], operations: Sequence[MemoryOperation]
     return MemoryDecision(changes=tuple(changes), contents=tuple(slot.content for slot in slots), message=message)
 
 
-def _applied(slots: list[_EditedEntry], operation: MemoryOperation, rules: MemoryRules) -> str:
+def _apply_operation(slots: list[_EditedEntry], operation: MemoryOperation, rules: MemoryRules) -> str:
     """Apply one operation to ``slots``. Returns a sentence about what it did."""
     match operation.action:
         case MemoryAction.ADD:
-            content = checked_content(operation.content, rules)
+            content = require_content(operation.content, rules)
             if any(slot.content == content for slot in slots):
                 return "This entry is there already; nothing was added."
             slots.append(_EditedEntry(None, content))
             return "Entry added."
         case MemoryAction.REPLACE:
-            content = checked_content(operation.content, rules)
-            slot = _meant(slots, operation)
+            content = require_content(operation.content, rules)
+            slot = _find_meant(slots, operation)
             if any(other.content == content for other in slots if other is not slot):
                 slots.remove(slot)
                 return "Entry replaced by one that was there already."
             slot.content = content
             return "Entry replaced."
         case MemoryAction.REMOVE:
-            slots.remove(_meant(slots, operation))
+            slots.remove(_find_meant(slots, operation))
             return "Entry removed."
 
 
-def checked_content(content: str | None, rules: MemoryRules) -> str:
+def require_content(content: str | None, rules: MemoryRules) -> str:
     """Return the text of an entry as it is stored. Raises ``MemoryRefused``."""
     kept = (content or "").replace("\r\n", "\n").strip()
     if not kept:
@@ -255,26 +257,26 @@ def checked_content(content: str | None, rules: MemoryRules) -> str:
     return kept
 
 
-def _meant(slots: Sequence[_EditedEntry], operation: MemoryOperation) -> _EditedEntry:
+def _find_meant(slots: Sequence[_EditedEntry], operation: MemoryOperation) -> _EditedEntry:
     if operation.entry_id is not None:
-        return _by_id(slots, operation.entry_id, operation.version)
+        return _find_by_id(slots, operation.entry_id, operation.version)
     old_text = (operation.old_text or "").strip()
     if not old_text:
         raise MemoryRefused(MemoryRefusal.INVALID, f"{operation.action} needs old_text: a piece of the entry it means.")
     # An entry that equals the text wins over entries that contain it: no longer text could single it out.
     found = [slot for slot in slots if slot.content == old_text] or [slot for slot in slots if old_text in slot.content]
     if not found:
-        raise MemoryRefused(MemoryRefusal.NO_MATCH, f"No entry holds {preview(old_text)!r} (any more).")
+        raise MemoryRefused(MemoryRefusal.NO_MATCH, f"No entry holds {shorten_preview(old_text)!r} (any more).")
     if len({slot.content for slot in found}) > 1:
         raise MemoryRefused(
             MemoryRefusal.AMBIGUOUS,
-            f"Several entries hold {preview(old_text)!r}; take a longer piece of the one that you mean.",
-            matches=[preview(slot.content) for slot in found],
+            f"Several entries hold {shorten_preview(old_text)!r}; take a longer piece of the one that you mean.",
+            matches=[shorten_preview(slot.content) for slot in found],
         )
     return found[0]
 
 
-def _by_id(slots: Sequence[_EditedEntry], entry_id: str, version: int | None) -> _EditedEntry:
+def _find_by_id(slots: Sequence[_EditedEntry], entry_id: str, version: int | None) -> _EditedEntry:
     slot = next((one for one in slots if one.entry is not None and one.entry.entry_id == entry_id), None)
     if slot is None or slot.entry is None:
         raise MemoryRefused(MemoryRefusal.NO_MATCH, f"There is no entry {entry_id[:40]!r} (any more).")
@@ -287,11 +289,11 @@ def _by_id(slots: Sequence[_EditedEntry], entry_id: str, version: int | None) ->
 
 
 def _require_room(entries: Sequence[MemoryEntry], slots: Sequence[_EditedEntry], rules: MemoryRules) -> None:
-    after = chars_of([slot.content for slot in slots])
+    after = count_chars([slot.content for slot in slots])
     # A change that makes a memory smaller is always allowed, also when the limit was lowered meanwhile.
-    if after <= rules.limit or after < chars_of([entry.content for entry in entries]):
+    if after <= rules.limit or after < count_chars([entry.content for entry in entries]):
         return
-    before = chars_of([entry.content for entry in entries])
+    before = count_chars([entry.content for entry in entries])
     raise MemoryRefused(
         MemoryRefusal.OVER_LIMIT,
         f"There are {before:,} of {rules.limit:,} characters, and this would make {after:,}. Make room in this turn: "
@@ -300,18 +302,18 @@ def _require_room(entries: Sequence[MemoryEntry], slots: Sequence[_EditedEntry],
     )
 
 
-def chars_of(contents: Sequence[str]) -> int:
+def count_chars(contents: Sequence[str]) -> int:
     """Count the characters of entries together, with the delimiters between them."""
     return len(DELIMITER.join(contents))
 
 
-def usage_of(contents: Sequence[str], limit: int) -> str:
+def format_usage(contents: Sequence[str], limit: int) -> str:
     """Format the use of a memory as ``12% — 270/2,200 chars``."""
-    used = chars_of(contents)
+    used = count_chars(contents)
     return f"{min(100, used * 100 // limit)}% — {used:,}/{limit:,} chars"
 
 
-def preview(text: str) -> str:
+def shorten_preview(text: str) -> str:
     """The beginning of a text, on one line."""
     flat = " ".join(text.split())
     return flat if len(flat) <= PREVIEW_CHARS else f"{flat[:PREVIEW_CHARS]}..."
@@ -320,36 +322,36 @@ def preview(text: str) -> str:
 # --- files and prompts -----------------------------------------------------------------------------------------------
 
 
-def parsed(text: str) -> tuple[str, ...]:
+def parse_file(text: str) -> tuple[str, ...]:
     """Parse the entries of a file of the original; equal entries once."""
     whole = text.removeprefix("\ufeff").replace("\r\n", "\n")
     found = (each.strip() for each in f"\n{whole}\n".split(DELIMITER))
     return tuple(dict.fromkeys(each for each in found if each))
 
 
-def written(contents: Sequence[str]) -> str:
-    """Format the file that ``parsed`` reads, as the original writes it."""
+def format_file(contents: Sequence[str]) -> str:
+    """Format the file that ``parse_file`` reads, as the original writes it."""
     return DELIMITER.join(contents)
 
 
-def shown(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> tuple[str, ...]:
+def redact_attacks(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> tuple[str, ...]:
     """Entries as a model may read them: one that looks like an attack is replaced by a notice."""
-    return tuple(_shown(content, target, rules) for content in contents)
+    return tuple(_redact_attack(content, target, rules) for content in contents)
 
 
-def _shown(content: str, target: MemoryTarget, rules: MemoryRules) -> str:
+def _redact_attack(content: str, target: MemoryTarget, rules: MemoryRules) -> str:
     found = rules.scan(content)
     if not found:
         return content
     return f"[BLOCKED: an entry of {FILES[target]} looks like an attack ({', '.join(found)}) and is not shown]"
 
 
-def memory_block(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> str:
+def render_memory_block(contents: Sequence[str], target: MemoryTarget, rules: MemoryRules) -> str:
     """Render a memory for a system prompt; empty for none. Equal entries give equal bytes."""
     if not contents:
         return ""
-    header = f"{_TITLES[target]} [{usage_of(contents, rules.limit)}]"
-    return f"{_RULE}\n{header}\n{_RULE}\n{DELIMITER.join(shown(contents, target, rules))}"
+    header = f"{_TITLES[target]} [{format_usage(contents, rules.limit)}]"
+    return f"{_RULE}\n{header}\n{_RULE}\n{DELIMITER.join(redact_attacks(contents, target, rules))}"
 
 
 # --- who may write ---------------------------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ class MemoryWriter(StrEnum):
 _OF_OWNERS: Final = frozenset({"api", "cli", CHAT_SOURCE})
 
 
-def writers_of(source: str, *, is_child: bool, is_guest: bool) -> frozenset[MemoryWriter]:
+def decide_writers(source: str, *, is_child: bool, is_guest: bool) -> frozenset[MemoryWriter]:
     """Decide the roles of a run, all of which must be allowed: a child of a scheduled run has two. ``source`` is the
     source of the first run of its chain."""
     found = {MemoryWriter.CHILD} if is_child else set()
@@ -385,14 +387,14 @@ def writers_of(source: str, *, is_child: bool, is_guest: bool) -> frozenset[Memo
     return frozenset(found) or frozenset({MemoryWriter.PERSON})
 
 
-def why_not_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> str:
+def explain_not_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> str:
     """Why a run with the roles ``asking`` may not write; empty when it may."""
     return " and ".join(_WHO[word] for word in sorted(writer.value for writer in asking if writer not in allowed))
 
 
 def require_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> None:
     """Require that a run with the roles ``asking`` may write. Raises ``MemoryRefused``."""
-    if why := why_not_writer(asking, allowed):
+    if why := explain_not_writer(asking, allowed):
         raise MemoryRefused(
             MemoryRefusal.NOT_ALLOWED, f"This run may not change what is remembered: {why}. Go on without."
         )
@@ -410,7 +412,7 @@ _WHO: Final[Mapping[str, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlace:
+class MemoryKey:
     """Identifies one memory: its tenant, its profile, and which of the two."""
 
     tenant: str
@@ -430,7 +432,7 @@ class MemoryAuthor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryChanged:
+class MemoryChangeOutcome:
     """The outcome of a change."""
 
     entries: tuple[MemoryEntry, ...]
@@ -457,5 +459,5 @@ class MemoryPolicy:
     profile: str = DEFAULT_PROFILE
     scan: Callable[[str], Sequence[str]] = lambda text: ()
 
-    def rules(self, target: MemoryTarget) -> MemoryRules:
+    def build_rules(self, target: MemoryTarget) -> MemoryRules:
         return MemoryRules(limit=self.limits[target], scan=self.scan)

@@ -15,16 +15,16 @@ from hermes_worker.features.memory import MEMORY, MEMORY_FAILURES_KEY
 from hermes_worker.features.memory.rules import (
     CONSOLIDATION,
     FAILURES_MAX,
-    MemoryChanged,
+    MemoryChangeOutcome,
     MemoryOperation,
     MemoryRefusal,
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
-    operation_of,
-    operations_of,
-    shown,
-    usage_of,
+    format_usage,
+    parse_operation,
+    parse_operations,
+    redact_attacks,
 )
 
 _NOTE: Final = (
@@ -41,7 +41,7 @@ class AgentMemory(Protocol):
 
     def change(
         self, target: MemoryTarget, operations: Sequence[MemoryOperation], context: ToolContext
-    ) -> MemoryChanged:
+    ) -> MemoryChangeOutcome:
         """Raises ``MemoryRefused``, and ``UnavailableError`` when the database does not answer."""
 
 
@@ -56,18 +56,18 @@ class MemoryTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         target = MemoryTarget(arguments["target"])
         try:
-            operations = _operations(arguments)
+            operations = _parse_operations(arguments)
             _require_no_secret(operations, context)
             changed = self._memories.change(target, operations, context)
         except MemoryRefused as refused:
-            return self._refused(refused, target, context)
+            return self._render_refusal(refused, target, context)
         rules = self._memories.rules(target, context)
         contents = [entry.content for entry in changed.entries]
         told: dict[str, object] = {
             "success": True,
             "done": True,
             "target": target.value,
-            "usage": usage_of(contents, rules.limit),
+            "usage": format_usage(contents, rules.limit),
             "entry_count": len(contents),
             "message": changed.message,
             "note": _NOTE,
@@ -75,13 +75,13 @@ class MemoryTool:
         if changed.staged_id is not None:
             told |= {"staged": changed.staged_id, "note": "A person decides whether it is kept; do not wait for that."}
         # Failures count in a row: a long turn may well meet a full memory now and then.
-        forgiven = {MEMORY_FAILURES_KEY: None} if _failures(context) else {}
+        forgiven = {MEMORY_FAILURES_KEY: None} if _count_failures(context) else {}
         return ToolResult(text=canonical_json(told), session_updates=forgiven)
 
-    def _refused(self, refused: MemoryRefused, target: MemoryTarget, context: ToolContext) -> ToolResult:
+    def _render_refusal(self, refused: MemoryRefused, target: MemoryTarget, context: ToolContext) -> ToolResult:
         if refused.kind not in CONSOLIDATION:
             return ToolResult(text=canonical_json({"success": False, "error": str(refused)}), is_error=True)
-        failures = _failures(context) + 1
+        failures = _count_failures(context) + 1
         updates = {MEMORY_FAILURES_KEY: {"run": context.run_id, "count": failures}}
         if failures > FAILURES_MAX:
             said = (
@@ -96,24 +96,24 @@ class MemoryTool:
         rules = self._memories.rules(target, context)
         contents = [entry.content for entry in refused.entries]
         told |= {
-            "current_entries": list(shown(contents, target, rules)),
-            "usage": usage_of(contents, rules.limit).rpartition(" — ")[2].removesuffix(" chars"),
+            "current_entries": list(redact_attacks(contents, target, rules)),
+            "usage": format_usage(contents, rules.limit).rpartition(" — ")[2].removesuffix(" chars"),
         }
         return ToolResult(text=canonical_json(told), is_error=True, session_updates=updates)
 
 
-def _operations(arguments: Mapping[str, Any]) -> tuple[MemoryOperation, ...]:
+def _parse_operations(arguments: Mapping[str, Any]) -> tuple[MemoryOperation, ...]:
     wanted = arguments.get("operations")
     if wanted is not None:
-        return operations_of(wanted)
+        return parse_operations(wanted)
     if arguments.get("action") is None:
         raise MemoryRefused(MemoryRefusal.INVALID, "Give an action, or operations for several at once.")
-    return (operation_of({name: arguments.get(name) for name in ("action", "content", "old_text", "new_text")}),)
+    return (parse_operation({name: arguments.get(name) for name in ("action", "content", "old_text", "new_text")}),)
 
 
 def _require_no_secret(operations: Sequence[MemoryOperation], context: ToolContext) -> None:
     for operation in operations:
-        if operation.content is not None and context.redactor.text(operation.content) != operation.content:
+        if operation.content is not None and context.redactor.redact_text(operation.content) != operation.content:
             raise MemoryRefused(
                 MemoryRefusal.THREAT,
                 "Blocked: the text holds what looks like a secret. Entries stand in every system prompt; say where the "
@@ -121,7 +121,7 @@ def _require_no_secret(operations: Sequence[MemoryOperation], context: ToolConte
             )
 
 
-def _failures(context: ToolContext) -> int:
+def _count_failures(context: ToolContext) -> int:
     """How often this turn was told to make room."""
     kept = context.session.get(MEMORY_FAILURES_KEY)
     if not isinstance(kept, Mapping) or kept.get("run") != context.run_id:

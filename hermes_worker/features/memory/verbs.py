@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.features.memory.rules import (
@@ -21,9 +21,9 @@ from hermes_worker.features.memory.rules import (
     MemoryAction,
     MemoryOperation,
     MemoryTarget,
-    parsed,
-    usage_of,
-    written,
+    format_file,
+    format_usage,
+    parse_file,
 )
 
 if TYPE_CHECKING:
@@ -44,23 +44,23 @@ class MemoryFileUnreadable(HermesError):
     """A file is too large for a memory, or is no text."""
 
 
-def _of_one(command: _Command) -> _Command:
+def _add_target_option(command: _Command) -> _Command:
     option = click.option(
         "--user",
         "target",
         flag_value=MemoryTarget.USER.value,
         help="What agents know about the user. Default: their own notes.",
     )
-    return option(_of_profile(command))
+    return option(_add_profile_option(command))
 
 
-def _of_profile(command: _Command) -> _Command:
+def _add_profile_option(command: _Command) -> _Command:
     option = click.option("--profile", type=TEXT, help="Whose memory. Default: that of memory.profile.")
     found: _Command = reachable(of_tenant(option(command)))
     return found
 
 
-def _target(word: str | None) -> MemoryTarget:
+def _choose_target(word: str | None) -> MemoryTarget:
     return MemoryTarget(word) if word else MemoryTarget.MEMORY
 
 
@@ -70,18 +70,18 @@ def memory() -> None:
 
 
 @memory.command("list")
-@_of_profile
+@_add_profile_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_entries(home: Path | None, profile: str | None, as_json: bool) -> None:
     """Both memories entry by entry, and the changes that wait for a person."""
-    standing = api_client(home).memory(profile=profile)
+    standing = open_api_client(home).memory(profile=profile)
     found = [*standing.memory.entries, *standing.user.entries, *map(_proposed_version, standing.staged)]
     if as_json:
         _print_json(found)
         return
     if found:
         rows = [_format_row(version) for version in found]
-        click.echo(table(rows, ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"), ids=(0,), whole=(0, 1, 2, 3)))
+        click.echo(render_table(rows, ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"), ids=(0,), whole=(0, 1, 2, 3)))
     for target in MemoryTarget:
         click.echo(f"{target.value}: {_format_usage(_pick(standing, target))}", err=True)
     if standing.staged:
@@ -89,10 +89,10 @@ def list_entries(home: Path | None, profile: str | None, as_json: bool) -> None:
 
 
 @memory.command("show")
-@_of_profile
+@_add_profile_option
 def show(home: Path | None, profile: str | None) -> None:
     """Both memories whole, as agents read them."""
-    standing = api_client(home).memory(profile=profile)
+    standing = open_api_client(home).memory(profile=profile)
     for target in MemoryTarget:
         kept = _pick(standing, target)
         click.echo(f"# {FILES[target]} ({_format_usage(kept)})")
@@ -102,7 +102,7 @@ def show(home: Path | None, profile: str | None) -> None:
 
 
 @memory.command("add", epilog='Example: hermes-worker memory add --user "Prefers short answers."')
-@_of_one
+@_add_target_option
 @click.argument("content", type=TEXT)
 def add(home: Path | None, profile: str | None, target: str | None, content: str) -> None:
     """Remember CONTENT. New conversations know it."""
@@ -110,7 +110,7 @@ def add(home: Path | None, profile: str | None, target: str | None, content: str
 
 
 @memory.command("replace", epilog='Example: hermes-worker memory replace mem_0123456789ab "Prefers long answers."')
-@_of_one
+@_add_target_option
 @click.option("--version", type=click.IntRange(1), help="Only if the entry has this version still.")
 @click.argument("entry", type=TEXT)
 @click.argument("content", type=TEXT)
@@ -122,7 +122,7 @@ def replace(
 
 
 @memory.command("remove")
-@_of_one
+@_add_target_option
 @click.option("--version", type=click.IntRange(1), help="Only if the entry has this version still.")
 @click.argument("entry", type=TEXT)
 def remove(home: Path | None, profile: str | None, target: str | None, version: int | None, entry: str) -> None:
@@ -131,16 +131,16 @@ def remove(home: Path | None, profile: str | None, target: str | None, version: 
 
 
 @memory.command("undo")
-@_of_one
+@_add_target_option
 @click.argument("entry_id", type=TEXT, required=False)
 def undo(home: Path | None, profile: str | None, target: str | None, entry_id: str | None) -> None:
     """Have an entry be what it was before its last change; without ENTRY_ID the one that was changed last. Undoing that
     does it again."""
-    _print_change(api_client(home).undo_memory(_target(target), entry_id=entry_id, profile=profile))
+    _print_change(open_api_client(home).undo_memory(_choose_target(target), entry_id=entry_id, profile=profile))
 
 
 @memory.command("history")
-@_of_one
+@_add_target_option
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.argument("entry_id", type=TEXT, required=False)
@@ -148,49 +148,58 @@ def history(
     home: Path | None, profile: str | None, target: str | None, limit: int, as_json: bool, entry_id: str | None
 ) -> None:
     """Who changed what, in which run, the newest first; of one entry with ENTRY_ID."""
-    found = api_client(home).memory_history(_target(target), entry_id=entry_id, limit=limit, profile=profile)
+    found = open_api_client(home).memory_history(
+        _choose_target(target), entry_id=entry_id, limit=limit, profile=profile
+    )
     if as_json:
         _print_json(found)
     elif found:
         rows = [
-            (f"{one.entry_id}@{one.version}", one.act, moment(one.at), one.author, one.run_id or "-", _format_text(one))
+            (
+                f"{one.entry_id}@{one.version}",
+                one.act,
+                format_moment(one.at),
+                one.author,
+                one.run_id or "-",
+                _format_text(one),
+            )
             for one in found
         ]
-        click.echo(table(rows, ("VERSION", "WHAT", "WHEN", "BY", "RUN", "TEXT"), ids=(0, 4), whole=(0, 1, 2)))
+        click.echo(render_table(rows, ("VERSION", "WHAT", "WHEN", "BY", "RUN", "TEXT"), ids=(0, 4), whole=(0, 1, 2)))
     else:
         click.echo("nothing was remembered yet", err=True)
 
 
 @memory.command("redact", epilog="Example: hermes-worker memory redact mem_0123456789ab@1")
-@_of_one
+@_add_target_option
 @click.argument("version", type=TEXT)
 def redact(home: Path | None, profile: str | None, target: str | None, version: str) -> None:
     """Empty the text of a past VERSION, as 'history' names it. That it was there stays."""
     entry_id, _, number = version.partition("@")
     if not number.isascii() or not number.isdigit() or len(number) > 9:
         raise click.UsageError("name a version as 'hermes-worker memory history' does: mem_0123456789ab@1")
-    emptied = api_client(home).redact_memory(_target(target), entry_id, int(number))
+    emptied = open_api_client(home).redact_memory(_choose_target(target), entry_id, int(number))
     click.echo(f"{emptied.entry_id}@{emptied.version} holds no text any more")
 
 
 @memory.command("approve")
-@_of_profile
+@_add_profile_option
 @click.argument("staged_id", type=TEXT)
 def approve(home: Path | None, profile: str | None, staged_id: str) -> None:
     """Make a change that waits for a person."""
-    _print_change(api_client(home).settle_memory(MemoryTarget.MEMORY, staged_id, approve=True))
+    _print_change(open_api_client(home).settle_memory(MemoryTarget.MEMORY, staged_id, approve=True))
 
 
 @memory.command("decline")
-@_of_profile
+@_add_profile_option
 @click.argument("staged_id", type=TEXT)
 def decline(home: Path | None, profile: str | None, staged_id: str) -> None:
     """Drop a change that waits for a person."""
-    _print_change(api_client(home).settle_memory(MemoryTarget.MEMORY, staged_id, approve=False))
+    _print_change(open_api_client(home).settle_memory(MemoryTarget.MEMORY, staged_id, approve=False))
 
 
 @memory.command("import", epilog="Example: hermes-worker memory import --user ~/.hermes/memories/USER.md")
-@_of_one
+@_add_target_option
 @click.argument("file", type=click.File("rb"))
 def import_file(home: Path | None, profile: str | None, target: str | None, file: BinaryIO) -> None:
     """Add the entries of a MEMORY.md or USER.md that are not there yet, all of them or none. FILE may be '-'."""
@@ -198,7 +207,7 @@ def import_file(home: Path | None, profile: str | None, target: str | None, file
     if len(data) > _FILE_BYTES_MAX:
         raise MemoryFileUnreadable(f"{file.name!r} is larger than a memory can be")
     try:
-        entries = parsed(data.decode("utf-8"))
+        entries = parse_file(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise MemoryFileUnreadable(f"{file.name!r} is no UTF-8 text") from error
     if not entries:
@@ -207,19 +216,19 @@ def import_file(home: Path | None, profile: str | None, target: str | None, file
     if len(entries) > OPERATIONS_MAX:
         raise MemoryFileUnreadable(f"{file.name!r} has {len(entries)} entries; at most {OPERATIONS_MAX} come at once")
     wanted = [MemoryOperation(action=MemoryAction.ADD, content=content) for content in entries]
-    documents = [operation.as_document() for operation in wanted]
-    came = api_client(home).change_memory(_target(target), documents, profile=profile)
+    documents = [operation.build_document() for operation in wanted]
+    came = open_api_client(home).change_memory(_choose_target(target), documents, profile=profile)
     click.echo(f"{len(came.changed)} of {len(entries)} entries added; the others were there")
 
 
 @memory.command("export")
-@_of_one
+@_add_target_option
 @click.argument("file", type=click.File("w", encoding="utf-8", lazy=False), required=False)
 def export(home: Path | None, profile: str | None, target: str | None, file: TextIO | None) -> None:
     """Write a memory as the original's MEMORY.md or USER.md; without FILE to the terminal."""
-    kept = _pick(api_client(home).memory(profile=profile), _target(target))
+    kept = _pick(open_api_client(home).memory(profile=profile), _choose_target(target))
     contents = [version.content or "" for version in kept.entries]
-    click.echo(written(contents), file=file, nl=bool(contents))
+    click.echo(format_file(contents), file=file, nl=bool(contents))
 
 
 def _build_operation(action: MemoryAction, entry: str, version: int | None, content: str | None) -> MemoryOperation:
@@ -231,8 +240,8 @@ def _build_operation(action: MemoryAction, entry: str, version: int | None, cont
 
 
 def _change(home: Path | None, profile: str | None, target: str | None, operations: Sequence[MemoryOperation]) -> None:
-    documents = [operation.as_document() for operation in operations]
-    _print_change(api_client(home).change_memory(_target(target), documents, profile=profile))
+    documents = [operation.build_document() for operation in operations]
+    _print_change(open_api_client(home).change_memory(_choose_target(target), documents, profile=profile))
 
 
 def _print_change(change: MemoryChangedObject) -> None:
@@ -245,7 +254,7 @@ def _pick(standing: MemoryObject, target: MemoryTarget) -> OneMemory:
 
 
 def _format_usage(kept: OneMemory) -> str:
-    return usage_of([version.content or "" for version in kept.entries], kept.limit)
+    return format_usage([version.content or "" for version in kept.entries], kept.limit)
 
 
 def _proposed_version(staged: StagedObject) -> MemoryVersionObject:
@@ -269,13 +278,13 @@ def _proposed_version(staged: StagedObject) -> MemoryVersionObject:
 
 def _format_row(version: MemoryVersionObject) -> tuple[str, ...]:
     number = "waits" if version.state == "staged" else str(version.version)
-    return version.entry_id, version.target, number, moment(version.at), version.author, _format_text(version)
+    return version.entry_id, version.target, number, format_moment(version.at), version.author, _format_text(version)
 
 
 def _format_text(version: MemoryVersionObject) -> str:
     if version.content is None:
         return "(redacted)" if version.redacted_at is not None else "-"
-    return one_line(version.content, _TEXT_CHARS)
+    return flatten_text(version.content, _TEXT_CHARS)
 
 
 def _print_json(versions: Sequence[MemoryVersionObject]) -> None:

@@ -8,9 +8,9 @@ from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import (
     MemoryAuthor,
-    MemoryChanged,
+    MemoryChangeOutcome,
+    MemoryKey,
     MemoryOperation,
-    MemoryPlace,
     MemoryRefusal,
     MemoryRefused,
     MemoryRules,
@@ -18,7 +18,7 @@ from hermes_worker.features.memory.rules import (
     require_writer,
 )
 from hermes_worker.observe import count, log
-from hermes_worker.store.access.audit import Actor, acting
+from hermes_worker.store.access.audit import Actor, set_actor
 
 
 class AgentMemories:
@@ -32,24 +32,24 @@ class AgentMemories:
         policy = context.policies.memory
         if target not in policy.targets:
             raise MemoryRefused(MemoryRefusal.NOT_ALLOWED, f"The memory {target.value!r} is not in use here.")
-        return policy.rules(target)
+        return policy.build_rules(target)
 
     def change(
         self, target: MemoryTarget, operations: Sequence[MemoryOperation], context: ToolContext
-    ) -> MemoryChanged:
+    ) -> MemoryChangeOutcome:
         """Raises ``MemoryRefused``, ``UnavailableError``."""
         rules, policy = self.rules(target, context), context.policies.memory
         try:
-            require_writer(self._memories.writers(context.run_id), policy.writers)
+            require_writer(self._memories.load_writers(context.run_id), policy.writers)
         except MemoryRefused as refused:
             count("memory.refused")
             log.info("memory.refused", reason=str(refused))
             raise
         tenant, name = context.origin.tenant, f"agent:{context.session_id}"
-        place = MemoryPlace(tenant=tenant, profile=policy.profile, target=target)
+        place = MemoryKey(tenant=tenant, profile=policy.profile, target=target)
         author = MemoryAuthor(name=name, run_id=context.run_id, call_key=context.idempotency_key)
         act = self._memories.stage if policy.is_staged else self._memories.change
-        with acting(Actor(tenant=tenant, name=name)):
+        with set_actor(Actor(tenant=tenant, name=name)):
             changed = act(place, operations, rules, author)
         count("memory.changed")
         return changed

@@ -24,7 +24,7 @@ from hermes_worker.features.provider_keys.schema import ProviderKeyList, Provide
 from hermes_worker.features.provider_keys.service import ProviderUnknown, add_provider_key
 from hermes_worker.store.access.principals import TenantNotFound
 
-router = APIRouter(prefix="/v1/tenants", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1/tenants", tags=["tenants"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
 
 _KEY = {"type": "string", "pattern": f"^[!-~]{{8,{KEY_CHARS_MAX}}}$", "writeOnly": True}
@@ -43,19 +43,22 @@ _Tenant = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 _KeyId = Annotated[str, Path(pattern=r"^pkey_[0-9a-f]{12}$")]
 
 
-@router.get("/{tenant}/provider-keys", dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404))
+@router.get("/{tenant}/provider-keys", dependencies=[FOR_OPERATORS], responses=schema.declare_errors(400, 404))
 async def list_provider_keys(context: Context, tenant: _Tenant) -> ProviderKeyList:
     """The provider keys that a tenant brought, without the keys."""
     try:
-        await context.store(context.tenants.require_tenant, tenant)
+        await context.call_store(context.tenants.require_tenant, tenant)
     except TenantNotFound:
         raise tenant_not_found(tenant) from None
-    found = await context.store(ProviderKeys(context.client.database).of_tenant, tenant)
+    found = await context.call_store(ProviderKeys(context.client.database).list_of_tenant, tenant)
     return ProviderKeyList.model_validate({"data": found}, from_attributes=True)
 
 
 @router.post(
-    "/{tenant}/provider-keys", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404, 409)
+    "/{tenant}/provider-keys",
+    status_code=201,
+    dependencies=[FOR_OPERATORS],
+    responses=schema.declare_errors(400, 404, 409),
 )
 async def create_provider_key(context: Context, tenant: _Tenant, body: ProviderKeyBody) -> ProviderKeyObject:
     """Have a tenant be asked for with a key of its own at a provider, and with no key of the installation from then on.
@@ -63,7 +66,7 @@ async def create_provider_key(context: Context, tenant: _Tenant, body: ProviderK
     encrypted, so that the key is."""
     database = context.client.database
     try:
-        made = await context.store(add_provider_key, database, tenant, body.provider, body.key.get_secret_value())
+        made = await context.call_store(add_provider_key, database, tenant, body.provider, body.key.get_secret_value())
     except TenantNotFound:
         raise tenant_not_found(tenant) from None
     except ProviderUnknown as error:
@@ -78,13 +81,13 @@ async def create_provider_key(context: Context, tenant: _Tenant, body: ProviderK
 
 
 @router.delete(
-    "/{tenant}/provider-keys/{provider_key_id}", dependencies=[FOR_OPERATORS], responses=schema.errors(400, 404)
+    "/{tenant}/provider-keys/{provider_key_id}", dependencies=[FOR_OPERATORS], responses=schema.declare_errors(400, 404)
 )
 async def delete_provider_key(context: Context, tenant: _Tenant, provider_key_id: _KeyId) -> ProviderKeyObject:
     """Delete a provider key of a tenant; it is answered once more, without the key. When it was the last, the tenant's
     runs are asked for with keys of the installation."""
     try:
-        gone = await context.store(ProviderKeys(context.client.database).remove, tenant, provider_key_id)
+        gone = await context.call_store(ProviderKeys(context.client.database).remove, tenant, provider_key_id)
     except ProviderKeyNotFound:
         message = f"Provider key not found: {provider_key_id}"
         raise ApiError(404, message, code="key_not_found", param="provider_key_id") from None

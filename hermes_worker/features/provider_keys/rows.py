@@ -1,8 +1,8 @@
 """Provider keys that tenants bring, as rows: encrypted, added and removed by operators, read by workers for models.
 
 The database holds no key in clear: where texts are not encrypted, no key is accepted. A row is never changed. So the
-number of rows, the newest time and the sum of the row ids tell whether the keys are others than before (``version``),
-and a worker that looks every second decrypts nothing while nothing changed.
+number of rows, the newest time and the sum of the row ids tell whether the keys are others than before
+(``load_version``), and a worker that looks every second decrypts nothing while nothing changed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.observe import log
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.access.principals import lock_tenant
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, one_of, row_of, rows_of
+from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import CLEAR, TextTampered, is_stored_by
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import provider_keys
 
 KEYS_MAX = 100
@@ -46,7 +46,7 @@ class TextsInClear(HermesError):
     """Texts are not encrypted, so a key would be readable in the database."""
 
 
-def require_sealed(database: Database, what: str, otherwise: str = "") -> None:
+def require_encryption(database: Database, what: str, otherwise: str = "") -> None:
     """Require that texts are encrypted. ``what`` names what would be stored in clear, and ``otherwise`` what else can
     be done. Raises ``TextsInClear``."""
     if database.sealer.keys.first == CLEAR:
@@ -69,7 +69,7 @@ class ProviderKeyView(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldKey:
+class DecryptedKey:
     """A tenant's provider key, decrypted for use."""
 
     key_id: str
@@ -98,7 +98,7 @@ class _Secret(NamedTuple):
     secret: str
 
 
-_VIEW = sa.select(*columns_for(provider_keys, ProviderKeyView))
+_VIEW = sa.select(*select_columns(provider_keys, ProviderKeyView))
 _VERSION: Prepared[Nothing, KeysVersion] = Prepared(
     sa.select(
         sa.func.count().label("keys"),
@@ -123,39 +123,39 @@ class ProviderKeys:
             "key_id": f"pkey_{secrets.token_hex(6)}",
             "tenant": tenant,
             "provider": provider,
-            "fingerprint": _fingerprint(tenant, provider, key),
+            "fingerprint": _compute_fingerprint(tenant, provider, key),
         }
         is_theirs = provider_keys.c.tenant == tenant
         with self._database.write() as connection:
             lock_tenant(connection, tenant)
-            require_sealed(self._database, "key", ", or name the key in HERMES_TENANT_KEYS of the model workers")
+            require_encryption(self._database, "key", ", or name the key in HERMES_TENANT_KEYS of the model workers")
             this = sa.and_(*(provider_keys.c[name] == values[name] for name in ("tenant", "provider", "fingerprint")))
-            there = row_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
+            there = fetch_row(connection.execute(_VIEW.where(this)), ProviderKeyView)
             if there is not None:
                 return there
             count = sa.select(sa.func.count()).select_from(provider_keys).where(is_theirs)
             if connection.execute(count).scalar_one() >= KEYS_MAX:
                 raise ProviderKeysFull(f"the tenant {tenant!r} has {KEYS_MAX} provider keys; remove one first")
-            row = insert_ignoring(connection, provider_keys).values(**values, secret=key, created_at=db_now())
+            row = build_insert_ignoring(connection, provider_keys).values(**values, secret=key, created_at=db_now())
             made = connection.execute(row.returning(provider_keys.c.pk)).first() is not None
-            view = one_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
+            view = fetch_one(connection.execute(_VIEW.where(this)), ProviderKeyView)
             if made:
-                record(connection, Act.PROVIDER_KEY_ADD, view.key_id, tenant=tenant, after=_facts(view))
+                record_action(connection, Act.PROVIDER_KEY_ADD, view.key_id, tenant=tenant, after=_describe_key(view))
             return view
 
-    def of_tenant(self, tenant: str) -> list[ProviderKeyView]:
+    def list_of_tenant(self, tenant: str) -> list[ProviderKeyView]:
         """List the keys of a tenant, the oldest first."""
         with self._database.read() as connection:
             wanted = _VIEW.where(provider_keys.c.tenant == tenant).order_by(provider_keys.c.pk)
-            return rows_of(connection.execute(wanted), ProviderKeyView)
+            return fetch_rows(connection.execute(wanted), ProviderKeyView)
 
-    def of_everybody(self) -> list[ProviderKeyView]:
+    def list_all(self) -> list[ProviderKeyView]:
         """List the keys of all tenants, by tenant."""
         with self._database.read() as connection:
             wanted = _VIEW.order_by(provider_keys.c.tenant, provider_keys.c.pk)
-            return rows_of(connection.execute(wanted), ProviderKeyView)
+            return fetch_rows(connection.execute(wanted), ProviderKeyView)
 
-    def in_clear(self) -> int:
+    def count_in_clear(self) -> int:
         """Count the keys that are stored in clear, because encryption was turned off after they were added."""
         counted = sa.select(sa.func.count()).where(is_stored_by(provider_keys.c.secret, CLEAR))
         with self._database.read() as connection:
@@ -165,33 +165,34 @@ class ProviderKeys:
         """Delete a key; no worker uses it after a second or two. Raises ``ProviderKeyNotFound``."""
         this = (provider_keys.c.tenant == tenant) & (provider_keys.c.key_id == key_id)
         with self._database.write() as connection:
-            view = row_of(connection.execute(_VIEW.where(this)), ProviderKeyView)
+            view = fetch_row(connection.execute(_VIEW.where(this)), ProviderKeyView)
             if view is None or connection.execute(sa.delete(provider_keys).where(this)).rowcount == 0:
                 raise ProviderKeyNotFound(
                     f"there is no provider key {key_id!r}; 'hermes-worker providers keys list' shows those there are"
                 )
-            record(connection, Act.PROVIDER_KEY_REMOVE, key_id, tenant=tenant, before=_facts(view))
+            record_action(connection, Act.PROVIDER_KEY_REMOVE, key_id, tenant=tenant, before=_describe_key(view))
             return view
 
-    def version(self) -> KeysVersion:
+    def load_version(self) -> KeysVersion:
         """Load a value that changes whenever a key is added or removed."""
         with self._database.read() as connection:
             return _VERSION.one(connection, {})
 
-    def held(self) -> list[HeldKey]:
+    def list_keys(self) -> list[DecryptedKey]:
         """Load all keys, decrypted, in the order in which they were added. Raises ``KeyMissing``."""
-        wanted = sa.select(*columns_for(provider_keys, _SecretRow)).order_by(provider_keys.c.pk)
+        wanted = sa.select(*select_columns(provider_keys, _SecretRow)).order_by(provider_keys.c.pk)
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _SecretRow)
+            rows = fetch_rows(connection.execute(wanted), _SecretRow)
         return [
-            HeldKey(key_id=row.key_id, tenant=row.tenant, provider=row.provider, key=self._opened(row)) for row in rows
+            DecryptedKey(key_id=row.key_id, tenant=row.tenant, provider=row.provider, key=self._decrypt(row))
+            for row in rows
         ]
 
-    def _opened(self, row: _SecretRow) -> str | None:
+    def _decrypt(self, row: _SecretRow) -> str | None:
         try:
             with self._database.read() as connection:
                 found = connection.execute(sa.select(provider_keys.c.secret).where(provider_keys.c.pk == row.pk))
-                secret = row_of(found, _Secret)
+                secret = fetch_row(found, _Secret)
         except TextTampered as error:
             log.warning("provider.key_unreadable", tenant=row.tenant, key_id=row.key_id, error=str(error))
             return None
@@ -205,11 +206,11 @@ def _require_key(key: str) -> None:
         )
 
 
-def _fingerprint(tenant: str, provider: str, key: str) -> str:
+def _compute_fingerprint(tenant: str, provider: str, key: str) -> str:
     """Hash a key with its tenant and its provider, so that the fingerprint cannot be found in a table of known keys,
     and differs between tenants."""
     return hashlib.sha256(f"{tenant}\0{provider}\0{key}".encode()).hexdigest()[:16]
 
 
-def _facts(view: ProviderKeyView) -> dict[str, object]:
+def _describe_key(view: ProviderKeyView) -> dict[str, object]:
     return {"provider": view.provider, "fingerprint": view.fingerprint}

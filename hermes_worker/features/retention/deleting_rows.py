@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.run_events import TERMINAL_EVENTS
-from hermes_worker.features.retention.fact_rows import is_needed_firing, members
+from hermes_worker.features.retention.fact_rows import is_in_chains, is_needed_firing
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import columns_for, rows_of
-from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.search.due import forget
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.rows import build_insert_ignoring
+from hermes_worker.store.search.index_queue import delete_from_index
 from hermes_worker.store.tables import (
     artifact_gatherings,
     artifacts,
@@ -89,9 +89,9 @@ def delete_chain(
             if connection.execute(locked).first() is None or not may_go(connection):
                 return deleted
             # A child's number is above its parent's.
-            wanted = sa.select(*columns_for(runs, _GoingRun)).where(members([root_pk]))
+            wanted = sa.select(*select_columns(runs, _GoingRun)).where(is_in_chains([root_pk]))
             last = connection.execute(wanted.order_by(runs.c.pk.desc()).limit(_RUNS_AT_ONCE))
-            rows = rows_of(last, _GoingRun)
+            rows = fetch_rows(last, _GoingRun)
             if _delete_runs(connection, rows, erasure_pk):
                 deleted += len(rows)
 
@@ -110,7 +110,7 @@ def _delete_runs(connection: Connection, rows: Sequence[_GoingRun], erasure_pk: 
         connection.execute(sa.delete(run_pk.table).where(run_pk.in_(pks)))
     connection.execute(sa.delete(runs).where(runs.c.pk.in_(pks)))
     tombstones = [{"run_id": row.run_id, "tenant": row.tenant, "erasure_pk": erasure_pk} for row in rows]
-    connection.execute(insert_ignoring(connection, deleted_runs).values(deleted_at=db_now()), tombstones)
+    connection.execute(build_insert_ignoring(connection, deleted_runs).values(deleted_at=db_now()), tombstones)
     return True
 
 
@@ -148,7 +148,7 @@ def delete_events(connection: Connection, run_pks: Sequence[int]) -> int:
     return count
 
 
-def old_events(run_pks: Sequence[int]) -> sa.Select[Any]:
+def select_old_events(run_pks: Sequence[int]) -> sa.Select[Any]:
     """Select how many events ``delete_events`` would delete."""
     last = sa.select(runs.c.event_seq).where(runs.c.pk == events.c.run_pk).scalar_subquery()
     return sa.select(sa.func.count()).where(
@@ -171,7 +171,7 @@ def delete_session(database: Database, session_pk: int, may_go: Callable[[Connec
         named = sa.select(messages.c.blob_hash).where(of_session, messages.c.blob_hash.is_not(None))
         released = sa.or_(blobs.c.hash.in_(named), blobs.c.hash == tools_hash)
         connection.execute(sa.update(blobs).where(released).values(released_at=db_now()))
-        forget(connection, session_pk)
+        delete_from_index(connection, session_pk)
         connection.execute(sa.delete(messages).where(of_session))
         connection.execute(sa.delete(sessions).where(sessions.c.pk == session_pk))
         return True
@@ -203,7 +203,7 @@ def delete_blobs(database: Database, most: int, *, released_before: float | None
         return len(hashes), connection.execute(gone).rowcount
 
 
-def unused_blobs(connection: Connection) -> int:
+def count_unused_blobs(connection: Connection) -> int:
     """Count how many texts ``delete_blobs`` would delete in all."""
     wanted = sa.select(sa.func.count()).select_from(blobs).where(_WAS_RELEASED, sa.not_(_IS_USED))
     return int(connection.execute(wanted).scalar_one())

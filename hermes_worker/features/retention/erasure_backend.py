@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.options import chosen_tenant
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.short_ids import whole_session
+from hermes_worker.cli.short_ids import complete_session_id
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.features.retention.erasure_rows import NotYetErased, RunsAtWork
-from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Person, read_receipt
+from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Person, parse_receipt
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -27,10 +27,10 @@ Progress = Callable[[Counter[str]], None]
 def open_erasures(home: Path | None, told: Progress) -> ErasureRows:
     """Open the erasures of a home or server. ``told`` is called with what was erased so far. Raises
     ``ConfigurationError``, ``UnavailableError``."""
-    return ErasureRows(api_client(home, names_tenant=True), chosen_tenant(), told)
+    return ErasureRows(open_api_client(home, names_tenant=True), chosen_tenant(), told)
 
 
-def _not_ended(at_work: Sequence[str]) -> RunsAtWork:
+def _build_runs_at_work(at_work: Sequence[str]) -> RunsAtWork:
     return RunsAtWork(
         f"{len(at_work)} runs were told to stop and have not ended, {at_work[0]} among them; call 'hermes-worker erase "
         "--resume --stop' when a worker has ended them"
@@ -46,21 +46,21 @@ class ErasureRows:
         self._tenant = None if tenant == DEFAULT_TENANT else tenant
         self._told = told
 
-    def exported(self, person: Person) -> Iterator[tuple[str, str]]:
-        for line in self._client.export(self._whom(person), tenant=self._tenant):
+    def export(self, person: Person) -> Iterator[tuple[str, str]]:
+        for line in self._client.export(self._build_subject(person), tenant=self._tenant):
             yield str(json.loads(line)["kind"]), line
 
-    def receipts(self, receipt_id: str | None) -> Sequence[Mapping[str, Any]]:
+    def list_receipts(self, receipt_id: str | None) -> Sequence[Mapping[str, Any]]:
         if receipt_id is None:
             return self._client.erasure_receipts(tenant=self._tenant)
         return [self._client.erasure_receipt(receipt_id, tenant=self._tenant)]
 
     def foretell(self, person: Person) -> ForetoldErasure:
-        return self._client.foretell_erasure(self._whom(person), tenant=self._tenant)
+        return self._client.foretell_erasure(self._build_subject(person), tenant=self._tenant)
 
     def erase(self, person: Person, *, shared: bool, stops_within_s: float | None) -> ErasureReceipt:
         stops = stops_within_s is not None
-        begun = self._client.begin_erasure(self._whom(person), shared=shared, stop=stops, tenant=self._tenant)
+        begun = self._client.begin_erasure(self._build_subject(person), shared=shared, stop=stops, tenant=self._tenant)
         return self._finish(begun.receipt_id, stops_within_s)
 
     def resume(self, *, stops_within_s: float | None) -> Sequence[ErasureReceipt]:
@@ -70,7 +70,7 @@ class ErasureRows:
     def replay(self, receipts: Sequence[ErasureReceipt], *, stops_within_s: float | None) -> Sequence[ErasureReceipt]:
         done = []
         for receipt in receipts:
-            begun = self._client.replay_erasure(json.dumps(receipt.to_document()), tenant=self._tenant)
+            begun = self._client.replay_erasure(json.dumps(receipt.build_document()), tenant=self._tenant)
             done.append(self._finish(begun.receipt_id, stops_within_s))
         return done
 
@@ -82,20 +82,20 @@ class ErasureRows:
         while True:
             work = self._client.work_on_erasure(receipt_id, stop=deadline is not None, tenant=self._tenant)
             if work.done:
-                return read_receipt(json.dumps(work.receipt))
+                return parse_receipt(json.dumps(work.receipt))
             told.update(work.did)
             self._told(told)
             if work.open_runs:
                 if deadline is not None and time.monotonic() > deadline:
-                    raise _not_ended(work.open_runs)
+                    raise _build_runs_at_work(work.open_runs)
                 time.sleep(_LOOK_EVERY_S)
             elif work.waits_for:
                 raise NotYetErased(work.waits_for)
 
-    def _whom(self, person: Person) -> dict[str, Any]:
+    def _build_subject(self, person: Person) -> dict[str, Any]:
         """Build the subject for the API. Raises ``AmbiguousId``."""
         return {
-            "sessions": [whole_session(self._client, each) for each in person.sessions],
+            "sessions": [complete_session_id(self._client, each) for each in person.sessions],
             "named": [list(each) for each in person.named],
             "principals": list(person.principals),
             "holders": list(person.holders),

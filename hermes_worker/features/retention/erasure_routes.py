@@ -17,18 +17,18 @@ from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.api.exporting import DECLARED, lines_of
 from hermes_worker.api.formats import NO_NUL
+from hermes_worker.api.line_streams import DECLARED, stream_lines
 from hermes_worker.api.owners import ActsFor
 from hermes_worker.broker.queue import NoBroker
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.features.retention.erasure_rows import (
-    Erasure,
     ErasureHeld,
     ErasureNotFound,
     Erasures,
     NotYetErased,
+    RunningErasure,
     RunsAtWork,
     SharedWithOthers,
 )
@@ -37,7 +37,7 @@ from hermes_worker.features.retention.erasure_rules import (
     InvalidReceipt,
     NobodyNamed,
     Person,
-    read_receipt,
+    parse_receipt,
 )
 from hermes_worker.features.retention.erasure_schema import (
     ErasureList,
@@ -46,9 +46,9 @@ from hermes_worker.features.retention.erasure_schema import (
     ForetoldErasure,
     ReceiptList,
 )
-from hermes_worker.features.retention.export_rows import exported
+from hermes_worker.features.retention.export_rows import export_rows
 from hermes_worker.features.retention.naming_rows import NothingNamed, resolve_person
-from hermes_worker.stream.live import forget
+from hermes_worker.stream.live import delete_previews
 from hermes_worker.wiring import remove_files_here
 
 router = APIRouter(
@@ -56,7 +56,7 @@ router = APIRouter(
     tags=["retention"],
     route_class=JsonRoute,
     dependencies=[needs(KeyScope.ADMIN)],
-    responses=schema.errors(503),
+    responses=schema.declare_errors(503),
 )
 _AT_IT_S = 5.0
 """Seconds for which one request erases; the next one goes on."""
@@ -92,7 +92,7 @@ class Whom(BaseModel):
             is_everybody=self.everybody,
         )
         try:
-            found.require_somebody()
+            found.require_named()
         except NobodyNamed:
             raise invalid("body", "Nobody is named: say whom it is about.") from None
         return found
@@ -121,19 +121,21 @@ class WorkOnErasure(BaseModel):
 # --- before ----------------------------------------------------------------------------------------------------------
 
 
-@router.post("/exports", response_class=StreamingResponse, responses={**schema.errors(404), 200: DECLARED})
+@router.post("/exports", response_class=StreamingResponse, responses={**schema.declare_errors(404), 200: DECLARED})
 async def export_everything(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> StreamingResponse:
     """Everything of a subject as JSON Lines, one row each: ``kind``, which is its table, and ``row``. An export that
     breaks off ends without the end of a body."""
-    person, _ = await _known(context, caller, tenant, body)
-    return lines_of(context, lambda: _rows(context, tenant, person))
+    person, _ = await _resolve_subject(context, caller, tenant, body)
+    return stream_lines(context, lambda: _rows(context, tenant, person))
 
 
-async def _known(context: ApiContext, caller: Principal, tenant: str, whom: Whom) -> tuple[Person, Sequence[str]]:
+async def _resolve_subject(
+    context: ApiContext, caller: Principal, tenant: str, whom: Whom
+) -> tuple[Person, Sequence[str]]:
     """Resolve whose rows a request means, with ids in the place of names, and list the names that match nothing. Raises
     ``ApiError`` where nothing matches, or where a session does not."""
     try:
-        return await context.store(resolve_person, context.client.database, tenant, caller.source, whom.person())
+        return await context.call_store(resolve_person, context.client.database, tenant, caller.source, whom.person())
     except NothingNamed as error:
         code = "session_not_found" if error.field in ("sessions", "named") else "nothing_named"
         message = f"Invalid {error.field!r}: {error}. Nothing was exported or erased."
@@ -141,14 +143,14 @@ async def _known(context: ApiContext, caller: Principal, tenant: str, whom: Whom
 
 
 def _rows(context: ApiContext, tenant: str, person: Person) -> Iterator[str]:
-    return (row.to_json() for row in exported(context.client.database, tenant, person))
+    return (row.to_json() for row in export_rows(context.client.database, tenant, person))
 
 
-@router.post("/erasures/foretold", responses=schema.errors(404))
+@router.post("/erasures/foretold", responses=schema.declare_errors(404))
 async def foretell_erasure(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> ForetoldErasure:
     """Say what an erasure would erase. Changes nothing."""
-    person, unknown = await _known(context, caller, tenant, body)
-    foretold = await context.store(Erasures(context.client.database).foretell, tenant, person)
+    person, unknown = await _resolve_subject(context, caller, tenant, body)
+    foretold = await context.call_store(Erasures(context.client.database).preview_erasure, tenant, person)
     return ForetoldErasure(
         would_erase=foretold.counts,
         open_runs=foretold.open_runs,
@@ -158,59 +160,59 @@ async def foretell_erasure(context: Context, caller: Caller, tenant: ActsFor, bo
     )
 
 
-@router.post("/erasures", status_code=201, responses=schema.errors(404, 409))
+@router.post("/erasures", status_code=201, responses=schema.declare_errors(404, 409))
 async def begin_erasure(context: Context, caller: Caller, tenant: ActsFor, body: BeginErasure) -> ErasureObject:
     """Mark everything of a subject, so that nothing new begins. The work that follows erases it."""
-    person, _ = await _known(context, caller, tenant, body.whom)
+    person, _ = await _resolve_subject(context, caller, tenant, body.whom)
     if person.is_everybody and tenant == caller.tenant and not caller.is_of_operators:
         raise invalid("everybody", "Invalid 'everybody': an operator erases a whole tenant.")
     try:
-        return _object(await context.store(_begin, context, caller, tenant, person, body))
+        return _object(await context.call_store(_begin, context, caller, tenant, person, body))
     except (ErasureHeld, SharedWithOthers, RunsAtWork) as error:
         raise _in_the_way(error) from None
 
 
-def _begin(context: ApiContext, caller: Principal, tenant: str, person: Person, body: BeginErasure) -> Erasure:
+def _begin(context: ApiContext, caller: Principal, tenant: str, person: Person, body: BeginErasure) -> RunningErasure:
     every = Erasures(context.client.database)
-    open_runs = every.foretell(tenant, person).open_runs
+    open_runs = every.preview_erasure(tenant, person).open_runs
     if open_runs and not body.stop:
         raise RunsAtWork(f"{len(open_runs)} runs have not ended, {open_runs[0]} among them; add --stop")
-    return every.begin(tenant, person, by=caller.known_as, takes_shared=body.shared)
+    return every.begin(tenant, person, by=caller.display_name, takes_shared=body.shared)
 
 
-@router.post("/erasures/replayed", status_code=201, responses=schema.errors(404, 409))
+@router.post("/erasures/replayed", status_code=201, responses=schema.declare_errors(404, 409))
 async def replay_erasure(context: Context, caller: Caller, tenant: ActsFor, body: ReplayErasure) -> ErasureObject:
     """Begin again what a receipt of the tenant records, as after a restore."""
     try:
-        receipt = read_receipt(body.receipt)
+        receipt = parse_receipt(body.receipt)
         if receipt.tenant != tenant:
             raise InvalidReceipt(f"this is no receipt of the tenant {tenant!r}")
-        return _object(await context.store(_again, context, caller, receipt))
+        return _object(await context.call_store(_begin_again, context, caller, receipt))
     except InvalidReceipt as error:
         raise invalid("receipt", f"Invalid 'receipt': {error}.") from None
     except ErasureHeld as error:
         raise _in_the_way(error) from None
 
 
-def _again(context: ApiContext, caller: Principal, receipt: ErasureReceipt) -> Erasure:
+def _begin_again(context: ApiContext, caller: Principal, receipt: ErasureReceipt) -> RunningErasure:
     every = Erasures(context.client.database)
-    found = every.again(receipt)
+    found = every.find_person_again(receipt)
     person = Person(sessions=("none",)) if found == Person() else found  # nothing of them is there
-    by, replays = caller.known_as, receipt.receipt_id
+    by, replays = caller.display_name, receipt.receipt_id
     return every.begin(receipt.tenant, person, by=by, takes_shared=True, replays=replays)
 
 
 # --- at it -----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/erasures", responses=schema.errors(404))
+@router.get("/erasures", responses=schema.declare_errors(404))
 async def list_erasures(context: Context, tenant: ActsFor) -> ErasureList:
     """Erasures of the tenant that have begun and are not finished."""
-    found = await context.store(Erasures(context.client.database).unfinished, tenant)
+    found = await context.call_store(Erasures(context.client.database).list_unfinished, tenant)
     return ErasureList(data=[_object(erasure) for erasure in found])
 
 
-@router.post("/erasures/{receipt_id}/work", responses=schema.errors(404, 409))
+@router.post("/erasures/{receipt_id}/work", responses=schema.declare_errors(404, 409))
 async def work_on_erasure(
     context: Context,
     caller: Caller,
@@ -221,13 +223,13 @@ async def work_on_erasure(
 ) -> ErasureWork:
     """Erase for some seconds. It may be interrupted anywhere and repeated; the last one brings the receipt."""
     every = Erasures(context.client.database)
-    found = [each for each in await context.store(every.unfinished, tenant) if each.receipt_id == receipt_id]
+    found = [each for each in await context.call_store(every.list_unfinished, tenant) if each.receipt_id == receipt_id]
     try:
         if not found:
-            return await context.store(_finished, every, tenant, receipt_id)
-        if body.stop and (at_work := await context.store(_stop_some, context, caller, every, found[0], later)):
+            return await context.call_store(_build_finished, every, tenant, receipt_id)
+        if body.stop and (at_work := await context.call_store(_stop_some, context, caller, every, found[0], later)):
             return ErasureWork(done=False, did={}, open_runs=at_work, waits_for="runs that end", receipt=None)
-        return await context.store(_work, context, every, found[0])
+        return await context.call_store(_work, context, every, found[0])
     except (RunsAtWork, ErasureHeld) as error:
         raise _in_the_way(error) from None
     except ErasureNotFound:
@@ -235,47 +237,47 @@ async def work_on_erasure(
 
 
 def _stop_some(
-    context: ApiContext, caller: Principal, every: Erasures, erasure: Erasure, later: BackgroundTasks
+    context: ApiContext, caller: Principal, every: Erasures, erasure: RunningErasure, later: BackgroundTasks
 ) -> Sequence[str]:
     """Ask some runs of the erasure to stop. Returns the runs that have not ended."""
-    at_work = every.open_runs(erasure)
-    asked = context.client.runs.stopping(at_work)
+    at_work = every.list_open_runs(erasure)
+    asked = context.client.runs.find_stopping(at_work)
     for run_id in [each for each in at_work if each not in asked][:_STOPPED_AT_ONCE]:
         told = context.client.runs.stop_tree(run_id, by=caller.name)
-        later.add_task(context.tell_broker, context.client.publisher.tell_stopped, told.run_ids, told.hints)
-    return every.open_runs(erasure)
+        later.add_task(context.tell_broker, context.client.publisher.publish_stops, told.run_ids, told.hints)
+    return every.list_open_runs(erasure)
 
 
-def _finished(every: Erasures, tenant: str, receipt_id: str) -> ErasureWork:
+def _build_finished(every: Erasures, tenant: str, receipt_id: str) -> ErasureWork:
     """Build the answer for a client that lost the last one, from the receipt. Raises ``ErasureNotFound``."""
-    receipt = every.receipt(receipt_id)
+    receipt = every.load_receipt(receipt_id)
     if receipt.tenant != tenant:
         raise ErasureNotFound(receipt_id)
-    return ErasureWork(done=True, did={}, open_runs=[], waits_for=None, receipt=receipt.to_document())
+    return ErasureWork(done=True, did={}, open_runs=[], waits_for=None, receipt=receipt.build_document())
 
 
-def _work(context: ApiContext, every: Erasures, erasure: Erasure) -> ErasureWork:
+def _work(context: ApiContext, every: Erasures, erasure: RunningErasure) -> ErasureWork:
     did: Counter[str] = Counter()
     ends_at = time.monotonic() + _AT_IT_S
     try:
-        for what in every.steps(erasure, patience_s=_AT_IT_S):
+        for what in every.delete_stepwise(erasure, patience_s=_AT_IT_S):
             did[what] += 1
             # Only behind what is gone for good: the first steps are done again by every request.
             if what in ("runs", "sessions") and time.monotonic() > ends_at:
                 return ErasureWork(done=False, did=did, open_runs=[], waits_for=None, receipt=None)
         removed = remove_files_here(context.client.settings.home, erasure.tenant, erasure.sessions, erasure.jobs)
-        previews, not_reached = _forget(context, every.run_ids(erasure))
+        previews, not_reached = _forget(context, every.list_deleted_run_ids(erasure))
         more = {**removed, **({"previews": previews} if previews else {})}
         receipt = every.finish(erasure, more=more, not_reached=not_reached)
     except NotYetErased as error:
         return ErasureWork(done=False, did=did, open_runs=[], waits_for=str(error), receipt=None)
-    return ErasureWork(done=True, did=did, open_runs=[], waits_for=None, receipt=receipt.to_document())
+    return ErasureWork(done=True, did=did, open_runs=[], waits_for=None, receipt=receipt.build_document())
 
 
 def _forget(context: ApiContext, run_ids: Sequence[str]) -> tuple[int, Sequence[str]]:
     """Delete previews in the broker; where it cannot be reached they expire by themselves."""
     try:
-        return forget(context.client.redis, run_ids), ()
+        return delete_previews(context.client.redis, run_ids), ()
     except NoBroker:
         return 0, ()
     except (redis.RedisError, OSError):
@@ -285,26 +287,26 @@ def _forget(context: ApiContext, run_ids: Sequence[str]) -> tuple[int, Sequence[
 # --- afterwards ------------------------------------------------------------------------------------------------------
 
 
-@router.get("/erasure-receipts", responses=schema.errors(404))
+@router.get("/erasure-receipts", responses=schema.declare_errors(404))
 async def list_receipts(context: Context, tenant: ActsFor) -> ReceiptList:
     """The receipts of the tenant's erasures."""
-    found = await context.store(Erasures(context.client.database).receipts)
-    return ReceiptList(data=[each.to_document() for each in found if each.tenant == tenant])
+    found = await context.call_store(Erasures(context.client.database).list_receipts)
+    return ReceiptList(data=[each.build_document() for each in found if each.tenant == tenant])
 
 
-@router.get("/erasure-receipts/{receipt_id}", response_model=dict[str, Any], responses=schema.errors(404))
+@router.get("/erasure-receipts/{receipt_id}", response_model=dict[str, Any], responses=schema.declare_errors(404))
 async def get_receipt(context: Context, tenant: ActsFor, receipt_id: str) -> Mapping[str, Any]:
     """A receipt, after its signature was verified."""
     try:
-        receipt = await context.store(Erasures(context.client.database).receipt, receipt_id)
+        receipt = await context.call_store(Erasures(context.client.database).load_receipt, receipt_id)
     except ErasureNotFound:
         raise _no_erasure(receipt_id) from None
     if receipt.tenant != tenant:
         raise _no_erasure(receipt_id)
-    return receipt.to_document()
+    return receipt.build_document()
 
 
-def _object(erasure: Erasure) -> ErasureObject:
+def _object(erasure: RunningErasure) -> ErasureObject:
     return ErasureObject(receipt_id=erasure.receipt_id, tenant=erasure.tenant, by=erasure.by, began_at=erasure.began_at)
 
 

@@ -1,10 +1,10 @@
 """The erasure of a person, a session or a tenant: marked first, then deleted in small transactions, then receipted.
 
 Theory of operation. ``begin`` writes the row that says what the erasure is about, and marks the sessions: from then on
-nothing begins there. The caller stops what is at work. ``steps`` deletes chains and sessions as retention does
-(``features.retention.deleting_rows``), each under its lock and only while no hold keeps it; strips what has to stay;
-and ``finish`` ends with a receipt, which replaces the plan. It may be interrupted anywhere and called again: what is
-gone is not found again, and the row is there until the receipt is.
+nothing begins there. The caller stops what is at work. ``delete_stepwise`` deletes chains and sessions as retention
+does (``features.retention.deleting_rows``), each under its lock and only while no hold keeps it; strips what has to
+stay; and ``finish`` ends with a receipt, which replaces the plan. It may be interrupted anywhere and called again: what
+is gone is not found again, and the row is there until the receipt is.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from hermes_worker.features.retention import deleting_rows as deleting
 from hermes_worker.features.retention.erasure_rules import (
     ErasureReceipt,
     Person,
-    hashed,
-    new_receipt_id,
-    read_receipt,
-    without_author,
+    create_receipt_id,
+    hash_subject,
+    parse_receipt,
+    remove_author,
 )
-from hermes_worker.features.retention.export_rows import counts
-from hermes_worker.features.retention.fact_rows import chains, members, sessions_of
-from hermes_worker.features.retention.hold_rows import holds_of
+from hermes_worker.features.retention.export_rows import count_rows
+from hermes_worker.features.retention.fact_rows import is_in_chains, load_chains, load_sessions
+from hermes_worker.features.retention.hold_rows import load_holds
 from hermes_worker.features.retention.selection_rows import (
     OF_TENANT,
-    Selected,
-    filters_of,
-    in_parts,
-    kept_for,
-    person_again,
-    remembered_by,
-    runs_of,
-    select,
+    SelectedRows,
+    build_answer_conditions,
+    build_filter_conditions,
+    build_memory_conditions,
+    find_person_again,
+    list_runs,
+    select_rows,
+    split_into_parts,
 )
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, one_of, rows_of
-from hermes_worker.store.rows import insert_ignoring, store_blob
-from hermes_worker.store.search.indexing import merge_forgotten
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.engine.prepared import fetch_one, fetch_rows, select_columns
+from hermes_worker.store.rows import build_insert_ignoring, store_blob
+from hermes_worker.store.search.indexing import merge_deleted
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import (
     api_keys,
     dead_targets,
@@ -110,10 +110,10 @@ class NotYetErased(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
+class ErasurePreview:
     """The preview of an erasure."""
 
-    selected: Selected
+    selected: SelectedRows
     counts: Mapping[str, int]
     open_runs: tuple[str, ...]
     held: tuple[int, ...]
@@ -121,7 +121,7 @@ class Foretold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Erasure:
+class RunningErasure:
     """An erasure that has begun."""
 
     pk: int
@@ -164,26 +164,26 @@ class Erasures:
 
     # --- before ---
 
-    def foretell(self, tenant: str, person: Person) -> Foretold:
+    def preview_erasure(self, tenant: str, person: Person) -> ErasurePreview:
         """Find out what would be erased, without changing anything. Raises ``NobodyNamed``."""
         with self._database.read() as connection:
-            selected = select(connection, tenant, person)
-            return Foretold(
+            selected = select_rows(connection, tenant, person)
+            return ErasurePreview(
                 selected=selected,
-                counts=counts(connection, selected),
-                open_runs=tuple(_open_runs(connection, selected)),
-                held=tuple(_holds(connection, selected)),
+                counts=count_rows(connection, selected),
+                open_runs=tuple(_list_open_runs(connection, selected)),
+                held=tuple(_list_holds(connection, selected)),
             )
 
     def begin(
         self, tenant: str, person: Person, *, by: str, takes_shared: bool = False, replays: str | None = None
-    ) -> Erasure:
+    ) -> RunningErasure:
         """Begin an erasure: mark everything of a person, so that nothing new begins. Raises ``NobodyNamed``,
         ``ErasureHeld``, ``SharedWithOthers``."""
         with self._database.write() as connection:
-            selected = select(connection, tenant, person)
-            if held := _holds(connection, selected):
-                raise ErasureHeld(_held_sentence(held, tenant))
+            selected = select_rows(connection, tenant, person)
+            if held := _list_holds(connection, selected):
+                raise ErasureHeld(_format_held(held, tenant))
             if selected.shared and not takes_shared:
                 raise SharedWithOthers(
                     f"others asked for {selected.shared} runs in the same sessions; look at the export, and add "
@@ -193,30 +193,32 @@ class Erasures:
                 "person": person.to_json(),
                 "by": by,
                 "replays": replays,
-                "counts": counts(connection, selected),
+                "counts": count_rows(connection, selected),
             }
-            plan |= {"sessions": _session_ids(connection, selected), "jobs": _job_ids(connection, selected)}
-            values = {"receipt_id": new_receipt_id(), "tenant": tenant, "plan": json.dumps(plan)}
+            plan |= {"sessions": _list_session_ids(connection, selected), "jobs": _list_job_ids(connection, selected)}
+            values = {"receipt_id": create_receipt_id(), "tenant": tenant, "plan": json.dumps(plan)}
             made = sa.insert(erasures).values(began_at=db_now(), **values).returning(erasures.c.pk)
             pk = int(connection.execute(made).scalar_one())
-            _mark(connection, selected, pk)
-            record(connection, Act.ERASURE_BEGIN, values["receipt_id"], tenant=tenant, after={"rows": plan["counts"]})
-        return self._begun(pk)
+            _mark_selected(connection, selected, pk)
+            record_action(
+                connection, Act.ERASURE_BEGIN, values["receipt_id"], tenant=tenant, after={"rows": plan["counts"]}
+            )
+        return self._load_erasure(pk)
 
-    def unfinished(self, tenant: str | None = None) -> list[Erasure]:
+    def list_unfinished(self, tenant: str | None = None) -> list[RunningErasure]:
         """List the erasures without a receipt, oldest first."""
         wanted = sa.select(erasures.c.pk).where(erasures.c.ended_at.is_(None)).order_by(erasures.c.pk)
         wanted = wanted if tenant is None else wanted.where(erasures.c.tenant == tenant)
         with self._database.read() as connection:
             pks = connection.execute(wanted).scalars().all()
-        return [self._begun(pk) for pk in pks]
+        return [self._load_erasure(pk) for pk in pks]
 
-    def open_runs(self, erasure: Erasure) -> list[str]:
+    def list_open_runs(self, erasure: RunningErasure) -> list[str]:
         """List the ids of its runs that have not ended: the caller stops them first."""
         with self._database.read() as connection:
-            return _open_runs(connection, self._selected(connection, erasure))
+            return _list_open_runs(connection, self._select_remaining(connection, erasure))
 
-    def run_ids(self, erasure: Erasure) -> list[str]:
+    def list_deleted_run_ids(self, erasure: RunningErasure) -> list[str]:
         """List the ids of the runs that it has deleted."""
         gone = sa.select(deleted_runs.c.run_id).where(deleted_runs.c.tenant == erasure.tenant)
         with self._database.read() as connection:
@@ -225,27 +227,27 @@ class Erasures:
 
     # --- at it ---
 
-    def steps(self, erasure: Erasure, *, patience_s: float = _PATIENCE_S) -> Iterator[str]:
+    def delete_stepwise(self, erasure: RunningErasure, *, patience_s: float = _PATIENCE_S) -> Iterator[str]:
         """Delete, transaction by transaction, and yield what was done. ``patience_s`` is how many seconds transactions
         from before may take to end. Raises ``RunsAtWork``, ``ErasureHeld``, ``NotYetErased``; then it can be called
         again."""
-        while count_what_is_over(self._database):
+        while count_ended_rows(self._database):
             pass
         with self._database.read() as connection:
-            selected = self._selected(connection, erasure)
-            if at_work := _open_runs(connection, selected):
+            selected = self._select_remaining(connection, erasure)
+            if at_work := _list_open_runs(connection, selected):
                 raise RunsAtWork(f"{len(at_work)} runs have not ended, {at_work[0]!r} among them; add --stop")
-            if held := _holds(connection, selected):
-                raise ErasureHeld(_held_sentence(held, erasure.tenant))
+            if held := _list_holds(connection, selected):
+                raise ErasureHeld(_format_held(held, erasure.tenant))
         with self._database.write() as connection:
-            _mark(connection, selected, erasure.pk)  # including rows written since the selection
+            _mark_selected(connection, selected, erasure.pk)  # including rows written since the selection
         with self._database.write() as connection:
-            for this in kept_for(connection, selected):  # before the runs by which they are found
+            for this in build_answer_conditions(connection, selected):  # before the runs by which they are found
                 connection.execute(sa.delete(kept_answers).where(this))
-            for this in list(remembered_by(connection, selected)):
+            for this in list(build_memory_conditions(connection, selected)):
                 connection.execute(sa.delete(memory_versions).where(this))
         yield "answers"
-        self._keep_numbers(selected)
+        self._reserve_row_ids(selected)
         yield "numbers"
         for root in selected.roots:
             self._strip_firings(root)
@@ -264,16 +266,18 @@ class Erasures:
         self._erase_blobs(patience_s)
         yield "blobs"
         deadline = time.monotonic() + _WORDS_S
-        while time.monotonic() < deadline and merge_forgotten(self._database):
+        while time.monotonic() < deadline and merge_deleted(self._database):
             pass
         yield "words"
 
     def finish(
-        self, erasure: Erasure, *, more: Mapping[str, int] | None = None, not_reached: Sequence[str] = ()
+        self, erasure: RunningErasure, *, more: Mapping[str, int] | None = None, not_reached: Sequence[str] = ()
     ) -> ErasureReceipt:
         """Check that everything is gone, and write the receipt. Raises ``NotYetErased``."""
         with self._database.write() as connection:
-            left = counts(connection, self._selected(connection, erasure)) - Counter({"jobs": 10**9, "firings": 10**9})
+            left = count_rows(connection, self._select_remaining(connection, erasure)) - Counter(
+                {"jobs": 10**9, "firings": 10**9}
+            )
             if left:
                 told = ", ".join(f"{number} {name}" for name, number in sorted(left.items()))
                 raise NotYetErased(f"there are still {told}; call 'hermes-worker erase --resume' again")
@@ -284,67 +288,67 @@ class Erasures:
                 by=erasure.by,
                 began_at=erasure.began_at,
                 ended_at=ended_at,
-                person=hashed(erasure.person),
+                person=hash_subject(erasure.person),
                 sessions=erasure.sessions,
                 jobs=erasure.jobs,
                 erased={**erasure.counts, **(more or {})},
                 not_reached=tuple(not_reached),
                 replays=erasure.replays,
             )
-            text = _document_of(self._before_log(receipt))
+            text = _dump_receipt(self._note_pending_log(receipt))
             this = (erasures.c.pk == erasure.pk) & erasures.c.ended_at.is_(None)
             done = sa.update(erasures).where(this).values(ended_at=ended_at, plan=None, receipt=text)
             if connection.execute(done).rowcount == 0:
                 raise ErasureNotFound(f"the erasure {erasure.receipt_id!r} was finished by somebody else")
-        return self._with_empty_log(receipt)
+        return self._empty_log(receipt)
 
-    def _before_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
+    def _note_pending_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
         """Return the receipt as it stands until SQLite's log is empty, and for ever if that is never seen: the log
         holds the deletions and the plan until then."""
         if not self._database.is_sqlite:
             return receipt
         return replace(receipt, not_reached=(*receipt.not_reached, IN_THE_LOG))
 
-    def _with_empty_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
+    def _empty_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
         """Empty SQLite's log, and return the receipt that says whether that succeeded."""
-        if not self._database.is_sqlite or not self._database.empty_log(wait_s=_LOG_WAIT_S):
-            return self._before_log(receipt)
+        if not self._database.is_sqlite or not self._database.truncate_log(wait_s=_LOG_WAIT_S):
+            return self._note_pending_log(receipt)
         with self._database.write() as connection:
             this = erasures.c.receipt_id == receipt.receipt_id
-            connection.execute(sa.update(erasures).where(this).values(receipt=_document_of(receipt)))
+            connection.execute(sa.update(erasures).where(this).values(receipt=_dump_receipt(receipt)))
         return receipt
 
     # --- afterwards ---
 
-    def receipt(self, receipt_id: str) -> ErasureReceipt:
+    def load_receipt(self, receipt_id: str) -> ErasureReceipt:
         """Load a receipt. Raises ``ErasureNotFound``, and ``InvalidReceipt`` for one that was changed."""
         this = sa.select(erasures.c.receipt).where(erasures.c.receipt_id == receipt_id)
         with self._database.read() as connection:
             text = connection.execute(this).scalar()
         if text is None:
             raise ErasureNotFound(f"there is no receipt {receipt_id!r}; 'hermes-worker erase --receipts' lists them")
-        return read_receipt(text)
+        return parse_receipt(text)
 
-    def receipts(self) -> list[ErasureReceipt]:
+    def list_receipts(self) -> list[ErasureReceipt]:
         """List all receipts, oldest first. Raises ``InvalidReceipt``."""
         wanted = sa.select(erasures.c.receipt).where(erasures.c.receipt.is_not(None)).order_by(erasures.c.pk)
         with self._database.read() as connection:
             texts = connection.execute(wanted).scalars().all()
-        return [read_receipt(text) for text in texts if text is not None]
+        return [parse_receipt(text) for text in texts if text is not None]
 
-    def again(self, receipt: ErasureReceipt) -> Person:
+    def find_person_again(self, receipt: ErasureReceipt) -> Person:
         """Find the person a receipt was about, as far as their names are in this database."""
         with self._database.read() as connection:
-            return person_again(connection, receipt)
+            return find_person_again(connection, receipt)
 
     # --- parts ---
 
-    def _begun(self, pk: int) -> Erasure:
-        this = sa.select(*columns_for(erasures, _BegunErasure)).where(erasures.c.pk == pk)
+    def _load_erasure(self, pk: int) -> RunningErasure:
+        this = sa.select(*select_columns(erasures, _BegunErasure)).where(erasures.c.pk == pk)
         with self._database.read() as connection:
-            row = one_of(connection.execute(this), _BegunErasure)
+            row = fetch_one(connection.execute(this), _BegunErasure)
         plan = json.loads(row.plan or "{}")
-        return Erasure(
+        return RunningErasure(
             pk=row.pk,
             receipt_id=row.receipt_id,
             tenant=row.tenant,
@@ -357,7 +361,7 @@ class Erasures:
             replays=plan["replays"],
         )
 
-    def _selected(self, connection: Connection, erasure: Erasure) -> Selected:
+    def _select_remaining(self, connection: Connection, erasure: RunningErasure) -> SelectedRows:
         """Select what is left to erase. The definitions of its jobs, by which they could be found, are gone already."""
         person = erasure.person
         marked = sa.select(sessions.c.session_id).where(sessions.c.erasure_pk == erasure.pk)
@@ -370,9 +374,9 @@ class Erasures:
             targets=person.targets,
             is_everybody=person.is_everybody,
         )
-        return select(connection, erasure.tenant, everything)
+        return select_rows(connection, erasure.tenant, everything)
 
-    def _keep_numbers(self, selected: Selected) -> None:
+    def _reserve_row_ids(self, selected: SelectedRows) -> None:
         """Reserve the highest row ids. SQLite gives the id of a deleted last row to the next one, and ids are in
         messages. So empty rows take the highest ids, and go when they are not the last any more."""
         if not self._database.is_sqlite:
@@ -380,11 +384,11 @@ class Erasures:
         with self._database.write() as connection:
             last_run = connection.execute(sa.select(sa.func.max(runs.c.pk))).scalar()
             last_session = connection.execute(sa.select(sa.func.max(sessions.c.pk))).scalar()
-            theirs = set(runs_of(connection, selected.roots))
+            theirs = set(list_runs(connection, selected.roots))
             old = sa.select(runs.c.pk).where(runs.c.tenant == _NOBODY, runs.c.pk < (last_run or 0))
             stale = connection.execute(old).scalars().all()
             if last_run in theirs or last_session in selected.sessions:
-                _stand_in(connection)
+                _insert_placeholder(connection)
             elif not stale:
                 return
             connection.execute(sa.delete(runs).where(runs.c.pk.in_(stale)))
@@ -394,34 +398,34 @@ class Erasures:
     def _strip_firings(self, root: int) -> None:
         """Empty the firings of runs that are deleted: the slot stays settled, and nothing else of it is left."""
         with self._database.write() as connection:
-            theirs = sa.select(runs.c.pk).where(members([root]))
-            connection.execute(_stripped(firings.c.run_pk.in_(theirs)))
+            theirs = sa.select(runs.c.pk).where(is_in_chains([root]))
+            connection.execute(_build_firing_erasure(firings.c.run_pk.in_(theirs)))
 
-    def _erase_rows(self, erasure: Erasure, selected: Selected) -> None:
+    def _erase_rows(self, erasure: RunningErasure, selected: SelectedRows) -> None:
         """Erase what is no conversation: jobs, keys, addresses, and everything that only a tenant has."""
         with self._database.write() as connection:
-            for part in in_parts(selected.jobs):
+            for part in split_into_parts(selected.jobs):
                 connection.execute(sa.delete(deliveries).where(deliveries.c.job_pk.in_(part)))
-                connection.execute(_stripped(firings.c.job_pk.in_(part)))
-                connection.execute(_forgotten(jobs.c.pk.in_(part)))
-            for first in in_parts(range(len(erasure.jobs))):
+                connection.execute(_build_firing_erasure(firings.c.job_pk.in_(part)))
+                connection.execute(_build_job_erasure(jobs.c.pk.in_(part)))
+            for first in split_into_parts(range(len(erasure.jobs))):
                 ids = [erasure.jobs[each] for each in first]
-                connection.execute(_forgotten(jobs.c.job_id.in_(ids)))
-            for first in in_parts(range(len(erasure.sessions))):
+                connection.execute(_build_job_erasure(jobs.c.job_id.in_(ids)))
+            for first in split_into_parts(range(len(erasure.sessions))):
                 ids = [erasure.sessions[each] for each in first]
                 # Record the ids of sessions too: a fork has no run with its id.
                 tombstones = [
                     {"run_id": each, "tenant": erasure.tenant, "deleted_at": erasure.began_at} for each in ids
                 ]
-                connection.execute(insert_ignoring(connection, deleted_runs), tombstones)
+                connection.execute(build_insert_ignoring(connection, deleted_runs), tombstones)
                 gone = deleted_runs.c.run_id.in_(ids) & (deleted_runs.c.tenant == erasure.tenant)
                 connection.execute(sa.update(deleted_runs).where(gone).values(erasure_pk=erasure.pk))
-            for part in in_parts(selected.holders):
+            for part in split_into_parts(selected.holders):
                 held = sa.select(api_keys.c.key_id).where(api_keys.c.principal_pk.in_(part))
                 connection.execute(sa.delete(page_logins).where(page_logins.c.key_id.in_(held)))
                 connection.execute(sa.delete(api_keys).where(api_keys.c.principal_pk.in_(part)))
                 connection.execute(sa.delete(principals).where(principals.c.pk.in_(part)))
-            for this in filters_of(selected):
+            for this in build_filter_conditions(selected):
                 connection.execute(sa.delete(saved_filters).where(this))
             marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)
             connection.execute(sa.delete(dead_targets).where(marked))
@@ -439,12 +443,12 @@ class Erasures:
         while True:
             beyond = sa.tuple_(events.c.run_pk, events.c.seq) > sa.tuple_(*map(sa.literal, mark))
             wanted = (
-                sa.select(*columns_for(events, _AuthoredEvent)).where(beyond).order_by(events.c.run_pk, events.c.seq)
+                sa.select(*select_columns(events, _AuthoredEvent)).where(beyond).order_by(events.c.run_pk, events.c.seq)
             )
             with self._database.write() as connection:
-                rows = rows_of(connection.execute(wanted.limit(_EVENTS_AT_ONCE)), _AuthoredEvent)
+                rows = fetch_rows(connection.execute(wanted.limit(_EVENTS_AT_ONCE)), _AuthoredEvent)
                 for row in rows:
-                    kept = without_author(json.loads(row.data), authors) if '"by"' in row.data else None
+                    kept = remove_author(json.loads(row.data), authors) if '"by"' in row.data else None
                     if kept is not None:
                         this = (events.c.run_pk == row.run_pk) & (events.c.seq == row.seq)
                         connection.execute(sa.update(events).where(this).values(data=json.dumps(kept)))
@@ -480,25 +484,25 @@ class Erasures:
             return int(connection.execute(older, {"at": at}).scalar_one()) == 0
 
 
-def _open_runs(connection: Connection, selected: Selected) -> list[str]:
+def _list_open_runs(connection: Connection, selected: SelectedRows) -> list[str]:
     found: list[str] = []
-    for part in in_parts(runs_of(connection, selected.roots)):
+    for part in split_into_parts(list_runs(connection, selected.roots)):
         is_open = sa.and_(runs.c.pk.in_(part), runs.c.exit_reason.is_(None))
         found += connection.execute(sa.select(runs.c.run_id).where(is_open).order_by(runs.c.pk)).scalars()
     return found
 
 
-def _session_ids(connection: Connection, selected: Selected) -> list[str]:
+def _list_session_ids(connection: Connection, selected: SelectedRows) -> list[str]:
     found: list[str] = []
-    for part in in_parts(selected.sessions):
+    for part in split_into_parts(selected.sessions):
         wanted = sa.select(sessions.c.session_id).where(sessions.c.pk.in_(part)).order_by(sessions.c.pk)
         found += connection.execute(wanted).scalars()
     return found
 
 
-def _job_ids(connection: Connection, selected: Selected) -> list[str]:
+def _list_job_ids(connection: Connection, selected: SelectedRows) -> list[str]:
     found: list[str] = []
-    for part in in_parts(selected.jobs):
+    for part in split_into_parts(selected.jobs):
         found += connection.execute(sa.select(jobs.c.job_id).where(jobs.c.pk.in_(part)).order_by(jobs.c.pk)).scalars()
     return found
 
@@ -506,10 +510,10 @@ def _job_ids(connection: Connection, selected: Selected) -> list[str]:
 # --- holds -----------------------------------------------------------------------------------------------------------
 
 
-def _holds(connection: Connection, selected: Selected) -> list[int]:
+def _list_holds(connection: Connection, selected: SelectedRows) -> list[int]:
     """The numbers of the legal holds that keep some of it."""
-    wanted = sa.select(*columns_for(legal_holds, _HeldBy)).where(legal_holds.c.tenant == selected.tenant)
-    rows, roots, within = rows_of(connection.execute(wanted), _HeldBy), set(selected.roots), set(selected.sessions)
+    wanted = sa.select(*select_columns(legal_holds, _HeldBy)).where(legal_holds.c.tenant == selected.tenant)
+    rows, roots, within = fetch_rows(connection.execute(wanted), _HeldBy), set(selected.roots), set(selected.sessions)
     return [
         row.pk
         for row in rows
@@ -517,7 +521,7 @@ def _holds(connection: Connection, selected: Selected) -> list[int]:
     ]
 
 
-def _held_sentence(held: Sequence[int], tenant: str) -> str:
+def _format_held(held: Sequence[int], tenant: str) -> str:
     named = ", ".join(map(str, held))
     release = f"hermes-worker retention release {held[0]} --tenant {tenant}"
     return f"legal holds keep some of it ({named}); look at 'hermes-worker retention holds', and '{release}' lifts one"
@@ -526,26 +530,26 @@ def _held_sentence(held: Sequence[int], tenant: str) -> str:
 def _chain_may_go(tenant: str, root: int, connection: Connection) -> bool:
     """Whether a locked chain may be deleted without regard to the rules: no hold was placed on it, and no run of it is
     at work."""
-    found = chains(connection, [root], holds_of(connection, tenant))
+    found = load_chains(connection, [root], load_holds(connection, tenant))
     return bool(found) and not found[0].is_held and not found[0].open_runs
 
 
 def _session_may_go(tenant: str, session: int, connection: Connection) -> bool:
-    found = sessions_of(connection, [session], holds_of(connection, tenant))
+    found = load_sessions(connection, [session], load_holds(connection, tenant))
     return bool(found) and not found[0].is_held and not found[0].is_at_work
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def _mark(connection: Connection, selected: Selected, pk: int) -> None:
+def _mark_selected(connection: Connection, selected: SelectedRows, pk: int) -> None:
     """Mark what the erasure selects: no run begins in these sessions, no slot of these jobs, nothing with these
     keys."""
-    for part in in_parts(selected.sessions):
+    for part in split_into_parts(selected.sessions):
         connection.execute(sa.update(sessions).where(sessions.c.pk.in_(part)).values(erasure_pk=pk))
-    for part in in_parts(selected.jobs):
-        connection.execute(_removed(jobs.c.pk.in_(part)))
-    for part in in_parts(selected.holders):
+    for part in split_into_parts(selected.jobs):
+        connection.execute(_build_job_removal(jobs.c.pk.in_(part)))
+    for part in split_into_parts(selected.holders):
         mine = sa.and_(api_keys.c.principal_pk.in_(part), api_keys.c.revoked_at.is_(None))
         connection.execute(sa.update(api_keys).where(mine).values(revoked_at=db_now()))
     if selected.person.is_everybody:
@@ -553,17 +557,17 @@ def _mark(connection: Connection, selected: Selected, pk: int) -> None:
         connection.execute(sa.update(tenants).where(ours).values(disabled_at=db_now()))
 
 
-def _removed(which: sa.ColumnElement[bool]) -> sa.Update:
+def _build_job_removal(which: sa.ColumnElement[bool]) -> sa.Update:
     at = sa.func.coalesce(jobs.c.removed_at, db_now())
     return sa.update(jobs).where(which).values(removed_at=at, next_slot=None, next_fire_at=None, updated_at=db_now())
 
 
-def _forgotten(which: sa.ColumnElement[bool]) -> sa.Update:
+def _build_job_erasure(which: sa.ColumnElement[bool]) -> sa.Update:
     texts = {"name": "", "definition": "{}", "paused_reason": None, "last_error": None}
-    return _removed(which).values(**texts)
+    return _build_job_removal(which).values(**texts)
 
 
-def _stripped(which: sa.ColumnElement[bool]) -> sa.Update:
+def _build_firing_erasure(which: sa.ColumnElement[bool]) -> sa.Update:
     """Build the update that removes the texts of firings. A firing that had a run becomes one whose execution is
     over."""
     had_run = firings.c.run_pk.is_not(None)
@@ -589,7 +593,7 @@ def _stripped(which: sa.ColumnElement[bool]) -> sa.Update:
     )
 
 
-def _stand_in(connection: Connection) -> None:
+def _insert_placeholder(connection: Connection) -> None:
     run_id = f"run_{uuid.uuid4().hex}"
     opened = {"session_id": run_id, "tenant": _NOBODY, "system_prompt": "", "workspace": "{}"}
     opened |= {"tools_hash": store_blob(connection, "[]")}
@@ -608,5 +612,5 @@ def _stand_in(connection: Connection) -> None:
     connection.execute(sa.insert(events).values(**end, at=db_now()))
 
 
-def _document_of(receipt: ErasureReceipt) -> str:
-    return json.dumps(receipt.to_document())
+def _dump_receipt(receipt: ErasureReceipt) -> str:
+    return json.dumps(receipt.build_document())

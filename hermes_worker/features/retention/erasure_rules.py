@@ -64,7 +64,7 @@ class Person:
     is_everybody: bool = False
     """The whole tenant."""
 
-    def require_somebody(self) -> None:
+    def require_named(self) -> None:
         """Require that something is named. Raises ``NobodyNamed``."""
         if not (self.sessions or self.named or self.principals or self.holders or self.targets or self.is_everybody):
             raise NobodyNamed("say whom: --session, --named, --principal, --holder, --target or --everybody")
@@ -109,16 +109,16 @@ class HashedPerson:
     hashes: frozenset[str]
     is_everybody: bool = False
 
-    def knows(self, kind: str, *words: str) -> bool:
+    def has_name(self, kind: str, *words: str) -> bool:
         """Whether this was one of the names; ``kind`` is ``named``, ``principal``, ``holder`` or ``target``."""
-        return _hash(self.salt, kind, *words) in self.hashes
+        return _hash_name(self.salt, kind, *words) in self.hashes
 
 
-def new_receipt_id() -> str:
+def create_receipt_id() -> str:
     return f"{RECEIPT_PREFIX}{secrets.token_hex(16)}"
 
 
-def hashed(person: Person, salt: str | None = None) -> HashedPerson:
+def hash_subject(person: Person, salt: str | None = None) -> HashedPerson:
     """Hash the names of a subject; ``salt`` is drawn unless it is given. A guessable name can be tried, so receipts are
     confidential."""
     salt = salt or secrets.token_hex(16)
@@ -129,7 +129,7 @@ def hashed(person: Person, salt: str | None = None) -> HashedPerson:
         *(("holder", each) for each in person.holders),
         *(("target", each) for each in person.targets),
     ]
-    found = frozenset(_hash(salt, *each) for each in words)
+    found = frozenset(_hash_name(salt, *each) for each in words)
     return HashedPerson(salt=salt, hashes=found, is_everybody=person.is_everybody)
 
 
@@ -153,12 +153,12 @@ class ErasureReceipt:
     """The receipt that this one repeats after a restore."""
     version: int = field(default=1)
 
-    def to_document(self) -> dict[str, object]:
+    def build_document(self) -> dict[str, object]:
         """The JSON object, with its hash."""
-        document = self._plain()
-        return {**document, "sha256": _hash_of(document)}
+        document = self._build_plain()
+        return {**document, "sha256": _hash_document(document)}
 
-    def _plain(self) -> dict[str, object]:
+    def _build_plain(self) -> dict[str, object]:
         return {
             "receipt": self.receipt_id,
             "version": self.version,
@@ -181,7 +181,7 @@ class ErasureReceipt:
         }
 
 
-def read_receipt(text: str) -> ErasureReceipt:
+def parse_receipt(text: str) -> ErasureReceipt:
     """Parse and verify a receipt. Raises ``InvalidReceipt``."""
     try:
         document = json.loads(text)
@@ -207,25 +207,25 @@ def read_receipt(text: str) -> ErasureReceipt:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidReceipt("this is no receipt of an erasure: one JSON object a line is expected") from error
-    if _hash_of(document) != told:
+    if _hash_document(document) != told:
         raise InvalidReceipt(f"the receipt {receipt.receipt_id!r} was changed: its hash is another one")
     return receipt
 
 
-def read_receipts(lines: Iterable[str]) -> list[ErasureReceipt]:
+def parse_receipts(lines: Iterable[str]) -> list[ErasureReceipt]:
     """Parse and verify the receipts in the lines of a file. Raises ``InvalidReceipt``."""
-    return [read_receipt(line) for line in lines if line.strip()]
+    return [parse_receipt(line) for line in lines if line.strip()]
 
 
-def _hash(salt: str, *words: str) -> str:
+def _hash_name(salt: str, *words: str) -> str:
     return hashlib.sha256("\0".join([salt, *words]).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _hash_of(document: Mapping[str, object]) -> str:
+def _hash_document(document: Mapping[str, object]) -> str:
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def without_author(data: Mapping[str, object], authors: Sequence[str]) -> dict[str, object] | None:
+def remove_author(data: Mapping[str, object], authors: Sequence[str]) -> dict[str, object] | None:
     """The data of an event without its author, if that was one of ``authors``; ``None`` when it was not."""
     return {key: value for key, value in data.items() if key != "by"} if data.get("by") in authors else None

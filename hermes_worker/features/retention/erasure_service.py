@@ -30,11 +30,11 @@ def delete_session(client: Client, tenant: str, reference: str, *, by: str, sour
         raise SessionOfChild("this session belongs to delegated work: delete the session that delegated it")
     person = Person(sessions=(view.label.id,))
     erasures = Erasures(client.database)
-    if at_work := erasures.foretell(tenant, person).open_runs:
+    if at_work := erasures.preview_erasure(tenant, person).open_runs:
         raise SessionActive(f"run {at_work[0]!r} is at work in this session, or for it; stop it first")
-    sessions.let_forks_stay(reference)
+    sessions.detach_forks(reference)
     erasure = erasures.begin(tenant, person, by=by, takes_shared=True)
-    for step in erasures.steps(erasure):
+    for step in erasures.delete_stepwise(erasure):
         if step == _LAST_STEP:
             break
     erasures.finish(erasure)

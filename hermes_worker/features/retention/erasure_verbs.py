@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.features.retention.erasure_backend import open_erasures
-from hermes_worker.features.retention.erasure_rules import OUTSIDE, STAYS, ErasureReceipt, Person, read_receipts
+from hermes_worker.features.retention.erasure_rules import OUTSIDE, STAYS, ErasureReceipt, Person, parse_receipts
 
 if TYPE_CHECKING:
     from hermes_worker.features.retention.erasure_schema import ForetoldErasure
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def of_person(command: _Command) -> _Command:
+def add_subject_options(command: _Command) -> _Command:
     """Add the options that name a subject: each may be given several times."""
     options = (
         click.option(
@@ -70,13 +70,13 @@ def of_person(command: _Command) -> _Command:
 @click.command(epilog="Files of workspaces are not in it; docs/erasure.md says where they are and what each line is.")
 @reachable
 @of_tenant
-@of_person
+@add_subject_options
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="A new file, for you alone. Default: here."
 )
 def export(home: Path | None, out: Path | None, **whom: Any) -> None:
     """Write everything of a person, a session or a tenant as JSON lines."""
-    rows = open_erasures(home, _show_progress).exported(_person(**whom))
+    rows = open_erasures(home, _show_progress).export(_build_person(**whom))
     if out is None:
         for _, line in rows:
             click.echo(line)
@@ -90,7 +90,9 @@ def export(home: Path | None, out: Path | None, **whom: Any) -> None:
         for kind, line in rows:
             file.write(line + "\n")
             counted[kind] += 1
-    click.echo(table(sorted((kind, str(count)) for kind, count in counted.items()), ("KIND", "WRITTEN"), whole=(0, 1)))
+    click.echo(
+        render_table(sorted((kind, str(count)) for kind, count in counted.items()), ("KIND", "WRITTEN"), whole=(0, 1))
+    )
 
 
 @click.command(
@@ -98,7 +100,7 @@ def export(home: Path | None, out: Path | None, **whom: Any) -> None:
 )
 @reachable
 @of_tenant
-@of_person
+@add_subject_options
 @click.option("--yes", is_flag=True, help="Really do it. What is erased cannot be brought back.")
 @click.option("--stop", "stops", is_flag=True, help="Stop runs that have not ended, and wait for their end.")
 @click.option("--wait-s", type=click.FloatRange(0), default=60.0, show_default=True, help="How long to wait for that.")
@@ -125,21 +127,21 @@ def erase(
     every = open_erasures(home, _show_progress)
     stops_within_s = wait_s if stops else None
     if receipt_id is not None or receipts:
-        for receipt in every.receipts(receipt_id):
+        for receipt in every.list_receipts(receipt_id):
             click.echo(json.dumps(receipt))
         return 0
     if resume:
-        return _told(every.resume(stops_within_s=stops_within_s), as_json)
+        return _print_receipts(every.resume(stops_within_s=stops_within_s), as_json)
     if replay is not None:
-        read = read_receipts(replay.read_text(encoding="utf-8").splitlines())
-        return _told(every.replay(read, stops_within_s=stops_within_s), as_json)
-    person = _person(**whom)
+        read = parse_receipts(replay.read_text(encoding="utf-8").splitlines())
+        return _print_receipts(every.replay(read, stops_within_s=stops_within_s), as_json)
+    person = _build_person(**whom)
     if not yes:
-        return _foretell(every.foretell(person), as_json)
-    return _told([every.erase(person, shared=shared, stops_within_s=stops_within_s)], as_json)
+        return _print_forecast(every.foretell(person), as_json)
+    return _print_receipts([every.erase(person, shared=shared, stops_within_s=stops_within_s)], as_json)
 
 
-def _person(
+def _build_person(
     sessions: Sequence[str],
     named: Sequence[tuple[str, str]],
     principals: Sequence[str],
@@ -155,16 +157,16 @@ def _person(
         targets=tuple(targets),
         is_everybody=everybody,
     )
-    person.require_somebody()
+    person.require_named()
     return person
 
 
-def _foretell(foretold: ForetoldErasure, as_json: bool) -> int:
+def _print_forecast(foretold: ForetoldErasure, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(foretold.model_dump(exclude={"object"})))
         return 0
     rows = [(kind, str(count)) for kind, count in sorted(foretold.would_erase.items())]
-    click.echo(table(rows, ("KIND", "WOULD BE ERASED"), whole=(0, 1)) if rows else "nothing is there of them")
+    click.echo(render_table(rows, ("KIND", "WOULD BE ERASED"), whole=(0, 1)) if rows else "nothing is there of them")
     for sentence in foretold.unknown:
         click.echo(f"{sentence}: is it spelt as lists show it?", err=True)
     if foretold.open_runs:
@@ -177,19 +179,21 @@ def _foretell(foretold: ForetoldErasure, as_json: bool) -> int:
     return 0
 
 
-def _told(receipts: Sequence[ErasureReceipt], as_json: bool) -> int:
+def _print_receipts(receipts: Sequence[ErasureReceipt], as_json: bool) -> int:
     _clear_progress()
     for receipt in receipts:
         if as_json:
-            click.echo(json.dumps(receipt.to_document()))
+            click.echo(json.dumps(receipt.build_document()))
             continue
         rows = [(kind, str(count)) for kind, count in sorted(receipt.erased.items())]
-        click.echo(table(rows, ("KIND", "ERASED"), whole=(0, 1)))
+        click.echo(render_table(rows, ("KIND", "ERASED"), whole=(0, 1)))
         for name, why in STAYS.items():
             click.echo(f"stays: {name}, {why}")
         for place in (*OUTSIDE, *receipt.not_reached):
             click.echo(f"not reached: {place}")
-        click.echo(f"{receipt.receipt_id} at {moment(receipt.ended_at)}; keep the receipt outside of the backups")
+        click.echo(
+            f"{receipt.receipt_id} at {format_moment(receipt.ended_at)}; keep the receipt outside of the backups"
+        )
     if not receipts and not as_json:
         click.echo("nothing to do", err=True)
     return 0

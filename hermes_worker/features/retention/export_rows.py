@@ -16,13 +16,13 @@ from hermes_worker.features.retention.selection_rows import (
     BY_RUN,
     BY_SESSION,
     OF_TENANT,
-    Selected,
-    filters_of,
-    in_parts,
-    kept_for,
-    remembered_by,
-    runs_of,
-    select,
+    SelectedRows,
+    build_answer_conditions,
+    build_filter_conditions,
+    build_memory_conditions,
+    list_runs,
+    select_rows,
+    split_into_parts,
 )
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.tables import (
@@ -42,7 +42,7 @@ from hermes_worker.store.tables import (
     saved_filters,
 )
 
-_NOT_TOLD = frozenset({"lease_token", "lease_owner", "erasure_pk"})
+_NOT_EXPORTED = frozenset({"lease_token", "lease_owner", "erasure_pk"})
 """Columns that are no data of the person: claims of workers, and our own marks."""
 _SECRET = frozenset({"api_keys.hash", "mcp_servers.token", "page_logins.hash", "webhook_routes.secret"})
 
@@ -58,81 +58,85 @@ class ExportedRow:
         return json.dumps({"kind": self.kind, "row": dict(self.row)}, ensure_ascii=False, default=str)
 
 
-def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+def iterate_conditions(
+    connection: Connection, selected: SelectedRows
+) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
     """Yield which rows belong to a selection, as tables with conditions that one statement takes. No row is in two of
     them."""
     for column in BY_RUN:
-        for part in in_parts(runs_of(connection, selected.roots)):
+        for part in split_into_parts(list_runs(connection, selected.roots)):
             yield column.table, column.in_(part)
     for column in BY_SESSION:
-        for part in in_parts(selected.sessions):
+        for part in split_into_parts(selected.sessions):
             yield column.table, column.in_(part)
-    for part in in_parts(selected.jobs):
+    for part in split_into_parts(selected.jobs):
         yield jobs, jobs.c.pk.in_(part)
-    yield from _wheres_of_both(connection, selected)
+    yield from _iterate_firings_and_deliveries(connection, selected)
     if selected.person.is_everybody:
         for table in OF_TENANT:
             ours = table.c.tenant == selected.tenant
             yield table, sa.and_(ours, table.c.run_pk.is_(None)) if "run_pk" in table.c else ours
         return
-    for this in kept_for(connection, selected):
+    for this in build_answer_conditions(connection, selected):
         yield kept_answers, this
-    for this in remembered_by(connection, selected):
+    for this in build_memory_conditions(connection, selected):
         yield memory_versions, this
-    for part in in_parts(selected.holders):
+    for part in split_into_parts(selected.holders):
         held = sa.select(api_keys.c.key_id).where(api_keys.c.principal_pk.in_(part))
         yield page_logins, page_logins.c.key_id.in_(held)
         yield api_keys, api_keys.c.principal_pk.in_(part)
         yield principals, principals.c.pk.in_(part)
-    for this in filters_of(selected):
+    for this in build_filter_conditions(selected):
         yield saved_filters, this
     if selected.person.targets:
         marked = dead_targets.c.key.in_(selected.person.targets)
         yield dead_targets, sa.and_(dead_targets.c.tenant == selected.tenant, marked)
 
 
-def _wheres_of_both(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+def _iterate_firings_and_deliveries(
+    connection: Connection, selected: SelectedRows
+) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
     """Yield the conditions for firings and deliveries, which name a run, a job, or both."""
     for table in (firings, deliveries):
-        for part in in_parts(selected.jobs):
+        for part in split_into_parts(selected.jobs):
             yield table, table.c.job_pk.in_(part)
-        of_others = [table.c.job_pk.not_in(part) for part in in_parts(selected.jobs)]
+        of_others = [table.c.job_pk.not_in(part) for part in split_into_parts(selected.jobs)]
         is_others = sa.or_(table.c.job_pk.is_(None), sa.and_(sa.true(), *of_others))
-        for part in in_parts(runs_of(connection, selected.roots)):
+        for part in split_into_parts(list_runs(connection, selected.roots)):
             yield table, sa.and_(table.c.run_pk.in_(part), is_others)
 
 
-def counts(connection: Connection, selected: Selected) -> Counter[str]:
+def count_rows(connection: Connection, selected: SelectedRows) -> Counter[str]:
     """Count the rows of each table that belong to a selection; ``blobs`` are those that their messages and artifacts
     name."""
     found: Counter[str] = Counter()
-    for table, where in wheres(connection, selected):
+    for table, where in iterate_conditions(connection, selected):
         found[table.name] += connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
-    for part in in_parts(selected.sessions):
+    for part in split_into_parts(selected.sessions):
         named = sa.select(sa.func.count(sa.distinct(messages.c.blob_hash))).where(messages.c.session_pk.in_(part))
         found["blobs"] += connection.execute(named).scalar_one()
-    for part in in_parts(runs_of(connection, selected.roots)):
+    for part in split_into_parts(list_runs(connection, selected.roots)):
         kept = sa.select(sa.func.count(sa.distinct(artifacts.c.blob_hash))).where(artifacts.c.run_pk.in_(part))
         found["blobs"] += connection.execute(kept).scalar_one()
     return +found
 
 
-def exported(database: Database, tenant: str, person: Person) -> Iterator[ExportedRow]:
+def export_rows(database: Database, tenant: str, person: Person) -> Iterator[ExportedRow]:
     """Yield every row, from one snapshot, in an order in which a row comes before those that name it. Raises
     ``NobodyNamed``."""
     with database.snapshot() as connection:
-        selected = select(connection, tenant, person)
-        for table, where in wheres(connection, selected):
+        selected = select_rows(connection, tenant, person)
+        for table, where in iterate_conditions(connection, selected):
             told = [column for column in table.columns if f"{table.name}.{column.name}" not in _SECRET]
-            told = [column for column in told if column.name not in _NOT_TOLD]
+            told = [column for column in told if column.name not in _NOT_EXPORTED]
             wanted = sa.select(*told).where(where).order_by(*table.primary_key.columns)
             for row in connection.execution_options(yield_per=AT_ONCE).execute(wanted).mappings():
                 yield ExportedRow(kind=table.name, row=dict(row))
-        yield from _blobs(connection, selected)
-        yield from _deeds(connection, selected)
+        yield from _export_blobs(connection, selected)
+        yield from _export_audit(connection, selected)
 
 
-def _deeds(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
+def _export_audit(connection: Connection, selected: SelectedRows) -> Iterator[ExportedRow]:
     """Yield the rows of the audit log about what the person did. They are no part of an erasure: the log cannot be
     changed, and its rows are deleted by their own rule."""
     theirs = audit_log.c.tenant == selected.tenant
@@ -142,16 +146,16 @@ def _deeds(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
         yield ExportedRow(kind=audit_log.name, row=dict(row))
 
 
-def _blobs(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
+def _export_blobs(connection: Connection, selected: SelectedRows) -> Iterator[ExportedRow]:
     """Long texts of messages, and the files that runs left, as Base64."""
     told: set[str] = set()
     named = [
         sa.select(messages.c.blob_hash).where(messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None))
-        for part in in_parts(selected.sessions)
+        for part in split_into_parts(selected.sessions)
     ]
     named += [
         sa.select(artifacts.c.blob_hash).where(artifacts.c.run_pk.in_(part))
-        for part in in_parts(runs_of(connection, selected.roots))
+        for part in split_into_parts(list_runs(connection, selected.roots))
     ]
     for wanted in named:
         for digest in connection.execute(wanted.distinct()).scalars().all():

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.features.retention.hold_rows import Holds
 from hermes_worker.features.retention.rules import USED_BY_JOBS_S, ChainFacts, SessionFacts
 from hermes_worker.store.engine.database import db_now_once
-from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.engine.sealing import may_contain
 from hermes_worker.store.tables import deliveries, firings, idempotency_keys, jobs, messages, runs, sessions
 
@@ -80,12 +80,12 @@ def is_needed_firing() -> sa.ColumnElement[bool]:
     )
 
 
-def members(roots: Sequence[int]) -> sa.ColumnElement[bool]:
+def is_in_chains(roots: Sequence[int]) -> sa.ColumnElement[bool]:
     """Condition for the runs of these chains, spelled as in the index ``ix_runs_tree``."""
     return sa.or_(runs.c.pk.in_(roots), sa.and_(runs.c.root_pk.is_not(None), runs.c.root_pk.in_(roots)))
 
 
-def chains(
+def load_chains(
     connection: Connection, roots: Sequence[int], holds: Holds, *, keys_before: float | None = None
 ) -> list[ChainFacts]:
     """Load the facts about chains, in the order of ``roots``; chains that are gone are left out. Idempotency keys from
@@ -94,14 +94,16 @@ def chains(
         return []
     found: dict[int, list[_Member]] = defaultdict(list)
     columns = (runs.c.pk, _root, runs.c.session_pk, runs.c.exit_reason, runs.c.finished_at, runs.c.is_counted)
-    for row in rows_of(connection.execute(sa.select(*columns).where(members(roots))), _Member):
+    for row in fetch_rows(connection.execute(sa.select(*columns).where(is_in_chains(roots))), _Member):
         found[row.root].append(row)
-    needed = _needed_roots(connection, roots, keys_before)
+    needed = _find_needed_roots(connection, roots, keys_before)
     last = connection.execute(sa.select(sa.func.max(runs.c.pk))).scalar()
-    return [_chain(root, found[root], holds, needed, last) for root in roots if root in found]
+    return [_build_chain_facts(root, found[root], holds, needed, last) for root in roots if root in found]
 
 
-def _chain(root: int, rows: Sequence[_Member], holds: Holds, needed: set[int], last: int | None) -> ChainFacts:
+def _build_chain_facts(
+    root: int, rows: Sequence[_Member], holds: Holds, needed: set[int], last: int | None
+) -> ChainFacts:
     ends = [row.finished_at for row in rows if row.finished_at is not None]
     within = frozenset(row.session_pk for row in rows)
     return ChainFacts(
@@ -115,29 +117,29 @@ def _chain(root: int, rows: Sequence[_Member], holds: Holds, needed: set[int], l
     )
 
 
-def _needed_roots(connection: Connection, roots: Sequence[int], keys_before: float | None) -> set[int]:
+def _find_needed_roots(connection: Connection, roots: Sequence[int], keys_before: float | None) -> set[int]:
     owed = sa.select(_root).join(deliveries, deliveries.c.run_pk == runs.c.pk)
     keyed = sa.select(_root).join(idempotency_keys, idempotency_keys.c.run_pk == runs.c.pk)
     read = sa.select(_root).join(firings, firings.c.run_pk == runs.c.pk)
     every = sa.union(
-        owed.where(members(roots), sa.or_(deliveries.c.settled_at.is_(None), deliveries.c.is_counted == 0)),
-        keyed.where(members(roots), idempotency_keys.c.created_at >= (keys_before or 0.0)),
-        read.where(members(roots), is_needed_firing()),
+        owed.where(is_in_chains(roots), sa.or_(deliveries.c.settled_at.is_(None), deliveries.c.is_counted == 0)),
+        keyed.where(is_in_chains(roots), idempotency_keys.c.created_at >= (keys_before or 0.0)),
+        read.where(is_in_chains(roots), is_needed_firing()),
     )
     return set(connection.execute(every).scalars())
 
 
-def held_runs(connection: Connection, run_pks: Sequence[int], holds: Holds) -> set[int]:
+def find_held_runs(connection: Connection, run_pks: Sequence[int], holds: Holds) -> set[int]:
     """Find the runs among ``run_pks`` that belong to a chain under a legal hold."""
     if not run_pks or not (holds.roots or holds.sessions):
         return set(run_pks) if holds.is_whole else set()
     wanted = sa.select(runs.c.pk, _root).where(runs.c.pk.in_(run_pks))
-    roots = {row.pk: row.root for row in rows_of(connection.execute(wanted), _RootRow)}
-    held = {facts.root_pk for facts in chains(connection, sorted(set(roots.values())), holds) if facts.is_held}
+    roots = {row.pk: row.root for row in fetch_rows(connection.execute(wanted), _RootRow)}
+    held = {facts.root_pk for facts in load_chains(connection, sorted(set(roots.values())), holds) if facts.is_held}
     return {pk for pk, root in roots.items() if root in held}
 
 
-def sessions_of(connection: Connection, session_pks: Sequence[int], holds: Holds) -> list[SessionFacts]:
+def load_sessions(connection: Connection, session_pks: Sequence[int], holds: Holds) -> list[SessionFacts]:
     """Load the facts about sessions, in the order of their row ids; sessions that are gone are left out."""
     if not session_pks:
         return []
@@ -155,12 +157,12 @@ def sessions_of(connection: Connection, session_pks: Sequence[int], holds: Holds
         sa.func.coalesce(last_message, sessions.c.created_at).label("quiet_since"),
     )
     wanted = wanted.where(sessions.c.pk.in_(session_pks)).order_by(sessions.c.pk)
-    rows = rows_of(connection.execute(wanted), _QuietSession)
+    rows = fetch_rows(connection.execute(wanted), _QuietSession)
     roots: dict[int, set[int]] = defaultdict(set)
     within = sa.select(runs.c.session_pk, _root).where(runs.c.session_pk.in_(session_pks)).distinct()
-    for each in rows_of(connection.execute(within), _WithinRow):
+    for each in fetch_rows(connection.execute(within), _WithinRow):
         roots[each.session_pk].add(each.root)
-    attached = {tenant: _attached(connection, tenant) for tenant in {row.tenant for row in rows}}
+    attached = {tenant: _find_attached(connection, tenant) for tenant in {row.tenant for row in rows}}
     last = connection.execute(sa.select(sa.func.max(sessions.c.pk))).scalar()
     return [
         SessionFacts(
@@ -175,7 +177,7 @@ def sessions_of(connection: Connection, session_pks: Sequence[int], holds: Holds
     ]
 
 
-def _attached(connection: Connection, tenant: str) -> set[str]:
+def _find_attached(connection: Connection, tenant: str) -> set[str]:
     """Find the sessions into which jobs of a tenant write their answers."""
     definitions = sa.select(jobs.c.definition).where(
         jobs.c.tenant == tenant, jobs.c.removed_at.is_(None), may_contain(jobs.c.definition, "%attach_to%")

@@ -11,12 +11,12 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.features.retention.rules import RetentionKind, RetentionRule, rule_of
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.features.retention.rules import RetentionKind, RetentionRule, parse_rule
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, rows_of
-from hermes_worker.store.rows import plain
-from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound, find
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.rows import make_storable
+from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound, find_run
 from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import legal_holds, retention_marks, retention_rules, runs, sessions, tenants
 
@@ -67,28 +67,28 @@ class Retention:
         self._database = database
         self._defaults = defaults
 
-    def rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
+    def load_rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
         """Load the rules of a tenant."""
         with self._database.read() as connection:
-            return rules_for(connection, tenant, self._defaults)
+            return load_rules(connection, tenant, self._defaults)
 
     def set_rule(self, tenant: str, kind: RetentionKind, rule: RetentionRule) -> None:
-        this = _of_kind(tenant, kind)
+        this = _is_rule(tenant, kind)
         with self._database.write() as connection:
-            kept = rules_for(connection, tenant, self._defaults)[kind]
+            kept = load_rules(connection, tenant, self._defaults)[kind]
             connection.execute(sa.delete(retention_rules).where(this))
             before, after = {"rule": str(kept)}, {"rule": str(rule)}
-            record(connection, Act.RULE_SET, kind.value, tenant=tenant, before=before, after=after)
+            record_action(connection, Act.RULE_SET, kind.value, tenant=tenant, before=before, after=after)
             values = {"tenant": tenant, "kind": kind.value, "rule": str(rule)}
             connection.execute(sa.insert(retention_rules).values(values))
 
     def unset_rule(self, tenant: str, kind: RetentionKind) -> None:
         """Let the installation's rule hold again. Idempotent."""
         with self._database.write() as connection:
-            connection.execute(sa.delete(retention_rules).where(_of_kind(tenant, kind)))
-            record(connection, Act.RULE_UNSET, kind.value, tenant=tenant)
+            connection.execute(sa.delete(retention_rules).where(_is_rule(tenant, kind)))
+            record_action(connection, Act.RULE_UNSET, kind.value, tenant=tenant)
 
-    def hold(
+    def place_hold(
         self,
         tenant: str,
         *,
@@ -105,18 +105,18 @@ class Retention:
                 session_id = find_session(connection, tenant, source, session_id)[1]
             values = {
                 "tenant": tenant,
-                "root_pk": None if run_id is None else _root_of(connection, run_id, tenant),
-                "session_pk": None if session_id is None else _session_pk(connection, session_id, tenant),
-                "reason": plain(reason),
+                "root_pk": None if run_id is None else _find_root(connection, run_id, tenant),
+                "session_pk": None if session_id is None else _find_session_pk(connection, session_id, tenant),
+                "reason": make_storable(reason),
                 "placed_by": by,
                 "placed_at": db_now(),
             }
             made = connection.execute(sa.insert(legal_holds).values(values).returning(legal_holds.c.pk)).scalar_one()
             held = {"run": run_id, "session": session_id}
-            record(connection, Act.HOLD_PLACE, made, tenant=tenant, after=held)
-        return next(view for view in self.holds(tenant) if view.number == made)
+            record_action(connection, Act.HOLD_PLACE, made, tenant=tenant, after=held)
+        return next(view for view in self.list_holds(tenant) if view.number == made)
 
-    def holds(self, tenant: str) -> list[LegalHold]:
+    def list_holds(self, tenant: str) -> list[LegalHold]:
         """Oldest first."""
         wanted = (
             sa.select(
@@ -144,7 +144,7 @@ class Retention:
                     placed_by=row.placed_by,
                     placed_at=row.placed_at,
                 )
-                for row in rows_of(connection.execute(wanted), _HoldRow)
+                for row in fetch_rows(connection.execute(wanted), _HoldRow)
             ]
 
     def release(self, tenant: str, number: int) -> None:
@@ -154,7 +154,7 @@ class Retention:
             if connection.execute(sa.delete(legal_holds).where(this)).rowcount == 0:
                 raise HoldNotFound(f"there is no hold {number} of the tenant {tenant!r}")
             connection.execute(sa.delete(retention_marks).where(retention_marks.c.tenant == tenant))
-            record(connection, Act.HOLD_RELEASE, number, tenant=tenant)
+            record_action(connection, Act.HOLD_RELEASE, number, tenant=tenant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +167,9 @@ class Holds:
     sessions: frozenset[int]
 
 
-def holds_of(connection: Connection, tenant: str) -> Holds:
-    held = sa.select(*columns_for(legal_holds, _HeldThing)).where(legal_holds.c.tenant == tenant)
-    rows = rows_of(connection.execute(held), _HeldThing)
+def load_holds(connection: Connection, tenant: str) -> Holds:
+    held = sa.select(*select_columns(legal_holds, _HeldThing)).where(legal_holds.c.tenant == tenant)
+    rows = fetch_rows(connection.execute(held), _HeldThing)
     return Holds(
         is_whole=any(row.root_pk is None and row.session_pk is None for row in rows),
         roots=frozenset(row.root_pk for row in rows if row.root_pk is not None),
@@ -177,28 +177,28 @@ def holds_of(connection: Connection, tenant: str) -> Holds:
     )
 
 
-def rules_for(
+def load_rules(
     connection: Connection, tenant: str, defaults: Mapping[RetentionKind, RetentionRule]
 ) -> dict[RetentionKind, RetentionRule]:
     """Load the rules of a tenant; where it has none, the installation's."""
-    wanted = sa.select(*columns_for(retention_rules, _RuleRow)).where(retention_rules.c.tenant == tenant)
-    own = rows_of(connection.execute(wanted), _RuleRow)
+    wanted = sa.select(*select_columns(retention_rules, _RuleRow)).where(retention_rules.c.tenant == tenant)
+    own = fetch_rows(connection.execute(wanted), _RuleRow)
     known = {kind.value: kind for kind in RetentionKind}
-    return {**defaults, **{known[row.kind]: rule_of(known[row.kind], row.rule) for row in own if row.kind in known}}
+    return {**defaults, **{known[row.kind]: parse_rule(known[row.kind], row.rule) for row in own if row.kind in known}}
 
 
-def every_tenant(connection: Connection) -> list[str]:
+def list_tenants(connection: Connection) -> list[str]:
     """List the names of all tenants, the default one first."""
     others = connection.execute(sa.select(tenants.c.name).where(tenants.c.name != DEFAULT_TENANT)).scalars()
     return [DEFAULT_TENANT, *sorted(others)]
 
 
-def _of_kind(tenant: str, kind: RetentionKind) -> sa.ColumnElement[bool]:
+def _is_rule(tenant: str, kind: RetentionKind) -> sa.ColumnElement[bool]:
     return sa.and_(retention_rules.c.tenant == tenant, retention_rules.c.kind == kind.value)
 
 
-def _root_of(connection: Connection, run_id: str, tenant: str) -> int:
-    pk = find(connection, run_id, tenant)
+def _find_root(connection: Connection, run_id: str, tenant: str) -> int:
+    pk = find_run(connection, run_id, tenant)
     root = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == pk).scalar_subquery()
     # A process that is deleting the chain has this lock: after waiting for it, the run no longer exists.
     locked = connection.execute(sa.select(runs.c.pk).where(runs.c.pk == root).with_for_update()).scalar()
@@ -207,7 +207,7 @@ def _root_of(connection: Connection, run_id: str, tenant: str) -> int:
     return int(locked)
 
 
-def _session_pk(connection: Connection, session_id: str, tenant: str) -> int:
+def _find_session_pk(connection: Connection, session_id: str, tenant: str) -> int:
     this = (sessions.c.session_id == session_id) & (sessions.c.tenant == tenant)
     pk = connection.execute(sa.select(sessions.c.pk).where(this).with_for_update()).scalar()
     if pk is None:

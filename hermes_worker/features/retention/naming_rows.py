@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.features.retention.erasure_rules import Person
-from hermes_worker.features.retention.selection_rows import targets_of_tenant
+from hermes_worker.features.retention.selection_rows import load_targets
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.session_references import HOW_SHOWN, find_session
@@ -42,7 +42,7 @@ def resolve_person(database: Database, tenant: str, source: str, person: Person)
             ids = tuple(find_session(connection, tenant, source, each)[1] for each in person.sessions)
         except SessionNotFound as error:
             raise NothingNamed("sessions", str(error)) from None
-        looked_up = list(_looked_up(connection, tenant, person))
+        looked_up = list(_look_words_up(connection, tenant, person))
     missing = [(field, word) for field, word, is_there in looked_up if not is_there]
     lost = [each for each in missing if each[0] == "named"]
     if not lost and (ids or person.is_everybody or len(missing) < len(looked_up)):
@@ -60,7 +60,7 @@ _WHERE_SHOWN: Final = {
 }
 
 
-def _looked_up(connection: Connection, tenant: str, person: Person) -> Iterator[tuple[str, str, bool]]:
+def _look_words_up(connection: Connection, tenant: str, person: Person) -> Iterator[tuple[str, str, bool]]:
     """Yield for each word, except those for sessions: the field in which it was given, its description, and whether it
     names something."""
 
@@ -73,12 +73,12 @@ def _looked_up(connection: Connection, tenant: str, person: Person) -> Iterator[
         yield "named", f"the name {name!r} of {source!r}", exists(its)
     for principal in person.principals:
         told = f"the principal {principal!r}"
-        yield "principals", told, any(map(exists, _traces(tenant, partial(eq, principal))))
+        yield "principals", told, any(map(exists, _select_traces(tenant, partial(eq, principal))))
     for holder in person.holders:
         held = one.where(principals.c.tenant == tenant, principals.c.name == holder)
-        traces = _traces(tenant, partial(_begins_with, f"api:{holder}/"))
+        traces = _select_traces(tenant, partial(_begins_with, f"api:{holder}/"))
         yield "holders", f"the holder {holder!r}", any(map(exists, (held, *traces)))
-    known = targets_of_tenant(connection, tenant) if person.targets else set()
+    known = load_targets(connection, tenant) if person.targets else set()
     for target in person.targets:
         yield "targets", f"the address {target!r}", target in known
 
@@ -87,7 +87,7 @@ def _begins_with(start: str, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
     return column.startswith(start, autoescape=True)
 
 
-def _traces(tenant: str, is_theirs: _IsTheirs) -> Iterator[sa.Select[Any]]:
+def _select_traces(tenant: str, is_theirs: _IsTheirs) -> Iterator[sa.Select[Any]]:
     """Yield selects of the rows in which a person's name stands: what they submitted, answered, wrote into a memory, or
     did."""
     one = sa.select(sa.literal(1))

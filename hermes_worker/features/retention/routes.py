@@ -18,8 +18,8 @@ from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
 from hermes_worker.features.retention.hold_rows import HoldNotFound, LegalHold, Retention
-from hermes_worker.features.retention.rows import Pruned, note_prune
-from hermes_worker.features.retention.rules import InvalidRule, RetentionKind, RetentionRule, rule_of
+from hermes_worker.features.retention.rows import Pruned, record_prune
+from hermes_worker.features.retention.rules import InvalidRule, RetentionKind, RetentionRule, parse_rule
 from hermes_worker.features.retention.schema import (
     HoldList,
     HoldReleased,
@@ -29,14 +29,14 @@ from hermes_worker.features.retention.schema import (
     RulesObject,
 )
 from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound
-from hermes_worker.wiring import prune_files_here, pruner_of, retention_rules_of
+from hermes_worker.wiring import build_pruner, build_retention_rules, prune_files_here
 
 router = APIRouter(
     prefix="/v1",
     tags=["retention"],
     route_class=JsonRoute,
     dependencies=[needs(KeyScope.ADMIN)],
-    responses=schema.errors(503),
+    responses=schema.declare_errors(503),
 )
 _AT_IT_S = 5.0
 """Seconds for which one request deletes; the next one goes on."""
@@ -90,7 +90,7 @@ class PruneBody(BaseModel):
 @router.get("/retention")
 async def show_rules(context: Context, caller: Caller) -> RulesObject:
     """The rules that hold for the tenant."""
-    return await context.store(_rules, _retention(context), caller.tenant)
+    return await context.call_store(_rules, _retention(context), caller.tenant)
 
 
 @router.patch("/retention")
@@ -98,12 +98,12 @@ async def change_rules(context: Context, caller: Caller, body: ChangedRules) -> 
     """Give the tenant rules of its own, and take them back."""
     try:
         wanted = {
-            RetentionKind(kind): None if text is None else rule_of(RetentionKind(kind), text)
+            RetentionKind(kind): None if text is None else parse_rule(RetentionKind(kind), text)
             for kind, text in body.rules.items()
         }
     except InvalidRule as error:
         raise invalid("rules", f"{error}.") from None
-    return await context.store(_change, _retention(context), caller.tenant, wanted)
+    return await context.call_store(_change, _retention(context), caller.tenant, wanted)
 
 
 def _change(retention: Retention, tenant: str, wanted: Mapping[RetentionKind, RetentionRule | None]) -> RulesObject:
@@ -116,11 +116,11 @@ def _change(retention: Retention, tenant: str, wanted: Mapping[RetentionKind, Re
 
 
 def _rules(retention: Retention, tenant: str) -> RulesObject:
-    return RulesObject(rules={kind.value: str(rule) for kind, rule in retention.rules(tenant).items()})
+    return RulesObject(rules={kind.value: str(rule) for kind, rule in retention.load_rules(tenant).items()})
 
 
 def _retention(context: ApiContext) -> Retention:
-    return Retention(context.client.database, retention_rules_of(context.client.settings))
+    return Retention(context.client.database, build_retention_rules(context.client.settings))
 
 
 # --- holds -----------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _retention(context: ApiContext) -> Retention:
 @router.get("/holds")
 async def list_holds(context: Context, caller: Caller) -> HoldList:
     """What is held of the tenant."""
-    found = await context.store(_retention(context).holds, caller.tenant)
+    found = await context.call_store(_retention(context).list_holds, caller.tenant)
     return HoldList(data=[_describe_hold(hold) for hold in found])
 
 
@@ -137,18 +137,18 @@ def _describe_hold(hold: LegalHold) -> HoldView:
     return HoldView.model_validate(hold, from_attributes=True)
 
 
-@router.post("/holds", status_code=201, responses=schema.errors(404))
+@router.post("/holds", status_code=201, responses=schema.declare_errors(404))
 async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldView:
     """Hold a run, a session or everything of the tenant: it is kept until the hold is released, even where the rules
     let it go."""
     if body.run_id is not None and body.session_id is not None:
         raise invalid("session_id", "Invalid 'session_id': name a run or a session, not both.")
     try:
-        placed = await context.store(
-            _retention(context).hold,
+        placed = await context.call_store(
+            _retention(context).place_hold,
             caller.tenant,
             reason=body.reason,
-            by=caller.known_as,
+            by=caller.display_name,
             run_id=body.run_id,
             session_id=body.session_id,
             source=caller.source,
@@ -162,11 +162,11 @@ async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldVie
     return _describe_hold(placed)
 
 
-@router.delete("/holds/{number}", responses=schema.errors(404))
+@router.delete("/holds/{number}", responses=schema.declare_errors(404))
 async def release_hold(context: Context, caller: Caller, number: _Number) -> HoldReleased:
     """End a hold."""
     try:
-        await context.store(_retention(context).release, caller.tenant, number)
+        await context.call_store(_retention(context).release, caller.tenant, number)
     except HoldNotFound:
         raise ApiError(404, "There is no such hold.", code="hold_not_found", param="number") from None
     return HoldReleased(number=number)
@@ -181,17 +181,17 @@ async def prune(context: Context, caller: Caller, body: PruneBody) -> PruneObjec
     if body.all_tenants and not caller.is_of_operators:
         message = f"'all_tenants' is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r}."
         raise ApiError(403, message, code="missing_scope", param="all_tenants")
-    return await context.store(_prune, context, None if body.all_tenants else caller.tenant, body)
+    return await context.call_store(_prune_some, context, None if body.all_tenants else caller.tenant, body)
 
 
-def _prune(context: ApiContext, tenant: str | None, body: PruneBody) -> PruneObject:
+def _prune_some(context: ApiContext, tenant: str | None, body: PruneBody) -> PruneObject:
     database, settings = context.client.database, context.client.settings
     if not body.dry_run and body.after is None:
-        note_prune(database, tenant)
+        record_prune(database, tenant)
     counts: Counter[str] = Counter()
     ends_at = time.monotonic() + _AT_IT_S
     after = Pruned(what="", count=0, **body.after.model_dump()) if body.after else None
-    for batch in pruner_of(database, settings).steps(tenant=tenant, acts=not body.dry_run, after=after):
+    for batch in build_pruner(database, settings).prune_stepwise(tenant=tenant, acts=not body.dry_run, after=after):
         counts[batch.what] += batch.count
         # The texts to which nothing refers come last, and belong to no tenant.
         may_stop = batch.within if batch.tenant else batch.count

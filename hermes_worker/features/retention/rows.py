@@ -20,25 +20,31 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.home_paths import same_place
+from hermes_worker.core.home_paths import strip_said
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.features.retention import deleting_rows as deleting
-from hermes_worker.features.retention.fact_rows import chains, held_runs, is_needed_firing, members, sessions_of
-from hermes_worker.features.retention.hold_rows import Holds, every_tenant, holds_of, rules_for
+from hermes_worker.features.retention.fact_rows import (
+    find_held_runs,
+    is_in_chains,
+    is_needed_firing,
+    load_chains,
+    load_sessions,
+)
+from hermes_worker.features.retention.hold_rows import Holds, list_tenants, load_holds, load_rules
 from hermes_worker.features.retention.rules import (
     COUNTABLE,
     RetentionKind,
     RetentionRule,
-    before,
-    chain_may_go,
-    is_over,
+    compute_cutoff,
+    is_session_expired,
+    may_delete_chain,
 )
 from hermes_worker.features.skills import rows as skills
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.rows import build_insert_ignoring
+from hermes_worker.store.statistics import count_ended_rows
 from hermes_worker.store.tables import (
     RUN_IS_OPEN,
     artifacts,
@@ -157,7 +163,7 @@ _Row = TypeVar("_Row", _EndedInPass, _SettledRow)
 _Step = Callable[[_Scope, float | None, _Mark], _Batch]
 
 
-def _place_of(after: Pruned, named: Sequence[str]) -> int:
+def _find_start(after: Pruned, named: Sequence[str]) -> int:
     """The index of the tenant at which a caller stopped; after all of them for rows without a tenant, which come
     last."""
     if not after.tenant:
@@ -165,10 +171,10 @@ def _place_of(after: Pruned, named: Sequence[str]) -> int:
     return named.index(after.tenant) if after.tenant in named else 0
 
 
-def note_prune(database: Database, tenant: str | None) -> None:
+def record_prune(database: Database, tenant: str | None) -> None:
     """Record in the audit log that a person started a deletion by rules, for a tenant or, with ``None``, for all."""
     with database.write() as connection:
-        record(connection, Act.PRUNE, tenant or "all", tenant=tenant or DEFAULT_TENANT)
+        record_action(connection, Act.PRUNE, tenant or "all", tenant=tenant or DEFAULT_TENANT)
 
 
 class Pruner:
@@ -180,36 +186,36 @@ class Pruner:
         self._defaults = defaults
         self._looks = 0
         self._steps: Mapping[RetentionKind, _Step] = {
-            RetentionKind.IDEMPOTENCY_KEYS: self._requests,
-            RetentionKind.WEBHOOK_EVENTS: partial(self._rows, webhook_events, webhook_events.c.received_at),
-            RetentionKind.TOMBSTONES: partial(self._rows, deleted_runs, deleted_runs.c.deleted_at),
-            RetentionKind.DELIVERIES: self._deliveries,
-            RetentionKind.FIRINGS: self._firings,
-            RetentionKind.ARTIFACTS: self._artifacts,
-            RetentionKind.EVENTS: self._events,
-            RetentionKind.RUNS: self._runs,
-            RetentionKind.TRANSCRIPTS: self._transcripts,
-            RetentionKind.MEMORY: partial(self._rows, memory_versions, memory_versions.c.past_at),
-            RetentionKind.INBOUND: partial(self._rows, inbound, inbound.c.received_at),
-            RetentionKind.AUDIT: partial(self._rows, audit_log, audit_log.c.at),
+            RetentionKind.IDEMPOTENCY_KEYS: self._prune_requests,
+            RetentionKind.WEBHOOK_EVENTS: partial(self._prune_rows, webhook_events, webhook_events.c.received_at),
+            RetentionKind.TOMBSTONES: partial(self._prune_rows, deleted_runs, deleted_runs.c.deleted_at),
+            RetentionKind.DELIVERIES: self._prune_deliveries,
+            RetentionKind.FIRINGS: self._prune_firings,
+            RetentionKind.ARTIFACTS: self._prune_artifacts,
+            RetentionKind.EVENTS: self._prune_events,
+            RetentionKind.RUNS: self._prune_runs,
+            RetentionKind.TRANSCRIPTS: self._prune_transcripts,
+            RetentionKind.MEMORY: partial(self._prune_rows, memory_versions, memory_versions.c.past_at),
+            RetentionKind.INBOUND: partial(self._prune_rows, inbound, inbound.c.received_at),
+            RetentionKind.AUDIT: partial(self._prune_rows, audit_log, audit_log.c.at),
         }
 
-    def take_turn(self, interval_s: float) -> bool:
+    def claim_interval(self, interval_s: float) -> bool:
         """Claim this interval. Of many processes that ask, one gets True and is to look."""
         with self._database.write() as connection:
             fresh = {"name": _TURN, "ran_at": 0.0}
-            connection.execute(insert_ignoring(connection, maintenance), fresh)
+            connection.execute(build_insert_ignoring(connection, maintenance), fresh)
             due = sa.and_(maintenance.c.name == _TURN, maintenance.c.ran_at <= db_now() - interval_s)
             return connection.execute(sa.update(maintenance).where(due).values(ran_at=db_now())).rowcount == 1
 
-    def look(self, seconds: float = _LOOK_S) -> Counter[str] | None:
+    def prune_once(self, seconds: float = _LOOK_S) -> Counter[str] | None:
         """Delete for up to ``seconds``, if it is time for that. Returns how many rows were deleted, by kind; ``None``
         when another process did it in this interval. There is a pause after each batch, for other writers."""
-        if not self.take_turn(LOOK_EVERY_S):
+        if not self.claim_interval(LOOK_EVERY_S):
             return None
         ends_at = time.monotonic() + seconds
         deleted: Counter[str] = Counter()
-        for batch in self.steps():
+        for batch in self.prune_stepwise():
             deleted[batch.what] += batch.count
             if time.monotonic() > ends_at:
                 break
@@ -217,88 +223,94 @@ class Pruner:
                 time.sleep(_PAUSE_S)
         return deleted
 
-    def steps(self, *, tenant: str | None = None, acts: bool = True, after: Pruned | None = None) -> Iterator[Pruned]:
+    def prune_stepwise(
+        self, *, tenant: str | None = None, acts: bool = True, after: Pruned | None = None
+    ) -> Iterator[Pruned]:
         """Delete batch after batch, until everything is gone that may go; the caller may stop between two of them. For
         one ``tenant``, or all. Without ``acts`` nothing is deleted, and every batch says what would be. To go on where
         a caller stopped, pass the last batch as ``after``."""
         self._looks += 1
         with self._database.read() as connection:
-            named = every_tenant(connection) if tenant is None else [tenant]
-        count_what_is_over(self._database)  # statistics count rows before they are deleted
+            named = list_tenants(connection) if tenant is None else [tenant]
+        count_ended_rows(self._database)  # statistics count rows before they are deleted
         first = self._looks % len(named)
         # Looks start at different tenants: one that runs out of time does not always skip the same tenants.
-        order = [*named[first:], *named[:first]] if after is None else named[_place_of(after, named) :]
+        order = [*named[first:], *named[:first]] if after is None else named[_find_start(after, named) :]
         for each in order:
-            scope = self._scope(each, acts)
-            for kind in self._kinds(each, after):
-                for batch in self._pass(scope, kind):
+            scope = self._build_scope(each, acts)
+            for kind in self._list_remaining_kinds(each, after):
+                for batch in self._run_pass(scope, kind):
                     if batch.runs:
                         yield Pruned(what=RetentionKind.RUNS.value, tenant=each, count=batch.runs)
                     is_through = batch.next is None
                     yield Pruned(
                         what=kind.value, tenant=each, count=batch.count, within=kind.value, is_through=is_through
                     )
-        yield from self._blobs(acts)
-        if unused := skills.prune(self._database, acts=acts):
+        yield from self._prune_blobs(acts)
+        if unused := skills.prune_skills(self._database, acts=acts):
             yield Pruned(what=SKILL_CONTENTS, tenant="", count=unused)
 
-    def _kinds(self, tenant: str, after: Pruned | None) -> Sequence[RetentionKind]:
+    def _list_remaining_kinds(self, tenant: str, after: Pruned | None) -> Sequence[RetentionKind]:
         """List the kinds of a tenant that are not through yet."""
         kinds = list(self._steps)
         if after is None or after.tenant != tenant or after.within not in kinds:
             return kinds
         return kinds[kinds.index(RetentionKind(after.within)) + after.is_through :]
 
-    def rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
+    def load_rules(self, tenant: str) -> dict[RetentionKind, RetentionRule]:
         """Load the rules of a tenant."""
         with self._database.read() as connection:
-            return rules_for(connection, tenant, self._defaults)
+            return load_rules(connection, tenant, self._defaults)
 
-    def tenants(self) -> list[str]:
+    def list_tenants(self) -> list[str]:
         """All of them."""
         with self._database.read() as connection:
-            return every_tenant(connection)
+            return list_tenants(connection)
 
-    def over_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
+    def find_expired_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         """Find the sessions among ``session_ids`` whose own workspace may be deleted: quiet for as long as the rule
         says, or deleted. Sessions that this database never knew are left out. Workspaces of erased sessions may go
         against any rule, except those in which a kept fork works."""
         with self._database.read() as connection:
-            forks = self._workspaces_of_forks(connection, tenant)
-        erased = self._erased(tenant, session_ids) - set(forks.values())
-        rule = self.rules(tenant)[RetentionKind.WORKSPACES]
+            forks = self._load_fork_workspaces(connection, tenant)
+        erased = self._find_erased(tenant, session_ids) - set(forks.values())
+        rule = self.load_rules(tenant)[RetentionKind.WORKSPACES]
         if rule.age_s is None:
             return erased
         quiet_before = self._database.now() - rule.age_s
         with self._database.read() as connection:
-            holds = holds_of(connection, tenant)
+            holds = load_holds(connection, tenant)
             ours = sa.and_(sessions.c.tenant == tenant, sessions.c.session_id.in_(session_ids))
-            wanted = sa.select(*columns_for(sessions, _KnownSession)).where(ours)
-            known = {row.pk: row.session_id for row in rows_of(connection.execute(wanted), _KnownSession)}
-            facts = sessions_of(connection, sorted(known), holds)
+            wanted = sa.select(*select_columns(sessions, _KnownSession)).where(ours)
+            known = {row.pk: row.session_id for row in fetch_rows(connection.execute(wanted), _KnownSession)}
+            facts = load_sessions(connection, sorted(known), holds)
             # A session has the id of the run that opened it.
             gone = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.run_id.in_(session_ids))
             deleted = set(connection.execute(sa.select(deleted_runs.c.run_id).where(gone)).scalars())
             quiet = {
-                each.session_pk for each in sessions_of(connection, sorted(forks), holds) if is_over(each, quiet_before)
+                each.session_pk
+                for each in load_sessions(connection, sorted(forks), holds)
+                if is_session_expired(each, quiet_before)
             }
             shared = {name for pk, name in forks.items() if pk not in quiet}
         if holds.is_whole:
             return erased
-        over = {known[each.session_pk] for each in facts if is_over(each, quiet_before)}
+        over = {known[each.session_pk] for each in facts if is_session_expired(each, quiet_before)}
         return ((over | deleted - set(known.values())) - shared) | erased
 
-    def idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
+    def find_idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
         """Find the sessions among ``session_ids``, of any tenant, whose workspace was not used for ``idle_s`` seconds
         and is not in use: neither the session nor a child or a fork that works in it has an open run."""
         before = self._database.now() - idle_s
-        return {name for name, (at_work, since) in self._uses(session_ids).items() if not at_work and since < before}
+        return {
+            name for name, (at_work, since) in self._load_uses(session_ids).items() if not at_work and since < before
+        }
 
-    def workspace_states(self, session_ids: Collection[str]) -> dict[str, str]:
+    def load_workspace_states(self, session_ids: Collection[str]) -> dict[str, str]:
         """Load for each of these sessions that exists whether its workspace is ``at work`` or ``quiet``."""
-        return {name: "at work" if busy else "quiet" for name, (busy, _) in self._uses(session_ids).items()}
+        return {name: "at work" if busy else "quiet" for name, (busy, _) in self._load_uses(session_ids).items()}
 
-    def _uses(self, session_ids: Collection[str]) -> dict[str, tuple[bool, float]]:
+    def _load_uses(self, session_ids: Collection[str]) -> dict[str, tuple[bool, float]]:
         """Load whether the workspace of each session is in use, and since when its own session is quiet."""
         last_message = (
             sa.select(messages.c.created_at)
@@ -313,10 +325,10 @@ class Pruner:
         with self._database.read() as connection:
             # Read the sessions before the open runs: a run that begins in between is then among the open ones.
             found = connection.execute(wanted.where(sessions.c.session_id.in_(session_ids))).all()
-            busy = set(map(same_place, connection.execute(at_work).scalars()))
-        return {name: (same_place(workspace) in busy, float(quiet)) for name, workspace, quiet in found}
+            busy = set(map(strip_said, connection.execute(at_work).scalars()))
+        return {name: (strip_said(workspace) in busy, float(quiet)) for name, workspace, quiet in found}
 
-    def _workspaces_of_forks(self, connection: Connection, tenant: str) -> dict[int, str]:
+    def _load_fork_workspaces(self, connection: Connection, tenant: str) -> dict[int, str]:
         """Load the names of the directories in which forks work, by the row ids of the forks: the directories were made
         for other sessions."""
         forked = sa.and_(sessions.c.tenant == tenant, sessions.c.forked_from.is_not(None))
@@ -330,28 +342,28 @@ class Pruner:
         with self._database.read() as connection:
             return bool(connection.execute(sa.select(is_erased)).scalar_one())
 
-    def _erased(self, tenant: str, session_ids: Collection[str]) -> set[str]:
+    def _find_erased(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         ours = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
         wanted = sa.select(deleted_runs.c.run_id).where(ours, deleted_runs.c.run_id.in_(session_ids))
         with self._database.read() as connection:
             return set(connection.execute(wanted).scalars())
 
-    def _scope(self, tenant: str, acts: bool) -> _Scope:
+    def _build_scope(self, tenant: str, acts: bool) -> _Scope:
         now = self._database.now()
         with self._database.read() as connection:
-            rules, holds = rules_for(connection, tenant, self._defaults), holds_of(connection, tenant)
+            rules, holds = load_rules(connection, tenant, self._defaults), load_holds(connection, tenant)
         return _Scope(tenant=tenant, rules=rules, holds=holds, now=now, going=set(), acts=acts)
 
-    def _pass(self, scope: _Scope, kind: RetentionKind) -> Iterator[_Batch]:
+    def _run_pass(self, scope: _Scope, kind: RetentionKind) -> Iterator[_Batch]:
         """Yield the batches of one kind, from where the last pass stopped to the end; a dry run begins at the
         beginning."""
         rule = scope.rules[kind]
         if scope.holds.is_whole or rule.is_for_ever:
             return
-        cut = before(rule, scope.now, self._newest_beyond(scope.tenant, kind, rule))
+        cut = compute_cutoff(rule, scope.now, self._find_newest_beyond(scope.tenant, kind, rule))
         if cut is None and kind is not RetentionKind.FIRINGS:
             return
-        mark = self._mark(scope.tenant, kind) if scope.acts else _Mark()
+        mark = self._load_mark(scope.tenant, kind) if scope.acts else _Mark()
         while True:
             batch = self._steps[kind](scope, cut, mark)
             # The pass of the events never has to begin again; the other passes may keep rows that can be deleted later.
@@ -363,7 +375,7 @@ class Pruner:
                 return
             mark = batch.next
 
-    def _newest_beyond(self, tenant: str, kind: RetentionKind, rule: RetentionRule) -> float | None:
+    def _find_newest_beyond(self, tenant: str, kind: RetentionKind, rule: RetentionRule) -> float | None:
         """Find the end of the newest row that exceeds a rule's count. For firings the count is per job."""
         if rule.count is None or kind not in COUNTABLE or kind is RetentionKind.FIRINGS:
             return None
@@ -376,7 +388,9 @@ class Pruner:
 
     # --- kinds of rows ---
 
-    def _rows(self, table: sa.Table, at: sa.Column[float], scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_rows(
+        self, table: sa.Table, at: sa.Column[float], scope: _Scope, cut: float | None, mark: _Mark
+    ) -> _Batch:
         """Delete rows to which nothing refers, and that no hold keeps."""
         old = sa.and_(table.c.tenant == scope.tenant, at < cut)
         if not scope.acts:
@@ -389,19 +403,21 @@ class Pruner:
             deleted = connection.execute(sa.delete(table).where(sa.tuple_(*keys).in_(some))).rowcount
         return _Batch(deleted, mark if deleted == _ROWS_AT_ONCE else None)
 
-    def _requests(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_requests(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         """Delete records of requests: idempotency keys, and stored answers."""
         tables = (idempotency_keys, kept_answers)
-        batches = [self._rows(table, table.c.created_at, scope, cut, mark) for table in tables]
+        batches = [self._prune_rows(table, table.c.created_at, scope, cut, mark) for table in tables]
         later = mark if any(batch.next is not None for batch in batches) else None
         return _Batch(sum(batch.count for batch in batches), later)
 
-    def _deliveries(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_deliveries(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         at = deliveries.c.settled_at
         old = sa.select(deliveries.c.pk, at.label("at"), deliveries.c.run_pk).where(deliveries.c.is_counted == 1)
-        rows = self._page(_SettledRow, old, at, scope, cut, mark, _ROWS_AT_ONCE)
+        rows = self._load_page(_SettledRow, old, at, scope, cut, mark, _ROWS_AT_ONCE)
         with self._database.read() as connection:
-            held = held_runs(connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds)
+            held = find_held_runs(
+                connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds
+            )
         going = [row.pk for row in rows if row.run_pk not in held]
         if scope.acts and going:
             # A delivery that was meanwhile queued again is no longer settled, and is not deleted.
@@ -409,84 +425,86 @@ class Pruner:
                 deliveries.c.pk.in_(going), at.is_not(None), deliveries.c.is_counted == 1
             )
             with self._database.write() as connection:
-                return _Batch(connection.execute(gone).rowcount, _after(rows, _ROWS_AT_ONCE))
-        return _Batch(len(going), _after(rows, _ROWS_AT_ONCE))
+                return _Batch(connection.execute(gone).rowcount, _next_mark(rows, _ROWS_AT_ONCE))
+        return _Batch(len(going), _next_mark(rows, _ROWS_AT_ONCE))
 
-    def _artifacts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_artifacts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         """Delete artifacts, by when they were kept; their contents follow when nothing else refers to them."""
         at = artifacts.c.created_at
         kept = sa.select(artifacts.c.pk, at.label("at"), artifacts.c.run_pk)
-        rows = self._page(_SettledRow, kept, at, scope, cut, mark, _ROWS_AT_ONCE)
+        rows = self._load_page(_SettledRow, kept, at, scope, cut, mark, _ROWS_AT_ONCE)
         with self._database.read() as connection:
-            held = held_runs(connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds)
+            held = find_held_runs(
+                connection, sorted({row.run_pk for row in rows if row.run_pk is not None}), scope.holds
+            )
         going = [row.pk for row in rows if row.run_pk not in held]
         if scope.acts and going:
             with self._database.write() as connection:
                 count = deleting.delete_artifacts(connection, artifacts.c.pk.in_(going))
-            return _Batch(count, _after(rows, _ROWS_AT_ONCE))
-        return _Batch(len(going), _after(rows, _ROWS_AT_ONCE))
+            return _Batch(count, _next_mark(rows, _ROWS_AT_ONCE))
+        return _Batch(len(going), _next_mark(rows, _ROWS_AT_ONCE))
 
-    def _events(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_events(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         ended = sa.select(runs.c.pk, runs.c.finished_at.label("at"))
-        rows = self._page(_EndedInPass, ended, runs.c.finished_at, scope, cut, mark, _ENDED_AT_ONCE)
+        rows = self._load_page(_EndedInPass, ended, runs.c.finished_at, scope, cut, mark, _ENDED_AT_ONCE)
         with self._database.read() as connection:
-            held = held_runs(connection, [row.pk for row in rows], scope.holds)
+            held = find_held_runs(connection, [row.pk for row in rows], scope.holds)
             going = [row.pk for row in rows if row.pk not in held]
-            count = int(connection.execute(deleting.old_events(going)).scalar_one()) if going else 0
+            count = int(connection.execute(deleting.select_old_events(going)).scalar_one()) if going else 0
         if scope.acts and count:
             with self._database.write() as connection:
                 count = deleting.delete_events(connection, going)
-        return _Batch(count, _after(rows, _ENDED_AT_ONCE))
+        return _Batch(count, _next_mark(rows, _ENDED_AT_ONCE))
 
-    def _firings(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_firings(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         """Delete the firings of some jobs that the job does not read any more and whose run is not held."""
         wanted = sa.select(jobs.c.pk).where(jobs.c.tenant == scope.tenant, jobs.c.pk > mark.pk).order_by(jobs.c.pk)
         with self._database.read() as connection:
             found = connection.execute(wanted.limit(_JOBS_AT_ONCE)).scalars().all()
-        count = sum(self._firings_of(scope, job_pk, cut) for job_pk in found)
+        count = sum(self._prune_firings_of(scope, job_pk, cut) for job_pk in found)
         return _Batch(count, _Mark(0.0, found[-1]) if len(found) == _JOBS_AT_ONCE else None)
 
-    def _firings_of(self, scope: _Scope, job_pk: int, cut: float | None) -> int:
+    def _prune_firings_of(self, scope: _Scope, job_pk: int, cut: float | None) -> int:
         of_job = firings.c.job_pk == job_pk
         kept = scope.rules[RetentionKind.FIRINGS].count
         with self._database.read() as connection:
             if kept is not None:
                 newest = sa.select(firings.c.settled_at).where(of_job).order_by(firings.c.slot.desc())
                 beyond = connection.execute(newest.offset(kept).limit(1)).scalar()
-                cut = before(scope.rules[RetentionKind.FIRINGS], scope.now, beyond)
+                cut = compute_cutoff(scope.rules[RetentionKind.FIRINGS], scope.now, beyond)
             if cut is None:
                 return 0
             old = sa.and_(of_job, firings.c.settled_at < cut, sa.not_(is_needed_firing()))
-            wanted = sa.select(*columns_for(firings, _FiredRow)).where(old).order_by(firings.c.slot)
-            rows = rows_of(connection.execute(wanted.limit(_ROWS_AT_ONCE)), _FiredRow)
-            held = held_runs(connection, [row.run_pk for row in rows if row.run_pk is not None], scope.holds)
+            wanted = sa.select(*select_columns(firings, _FiredRow)).where(old).order_by(firings.c.slot)
+            rows = fetch_rows(connection.execute(wanted.limit(_ROWS_AT_ONCE)), _FiredRow)
+            held = find_held_runs(connection, [row.run_pk for row in rows if row.run_pk is not None], scope.holds)
         going = [row.pk for row in rows if row.run_pk not in held]
         if not scope.acts or not going:
             return len(going)
         with self._database.write() as connection:
             return connection.execute(sa.delete(firings).where(firings.c.pk.in_(going), old)).rowcount
 
-    def _runs(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_runs(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         ended = sa.select(runs.c.pk, runs.c.finished_at.label("at")).where(runs.c.root_pk.is_(None))
-        rows = self._page(_EndedInPass, ended, runs.c.finished_at, scope, cut, mark, _CHAINS_AT_ONCE)
+        rows = self._load_page(_EndedInPass, ended, runs.c.finished_at, scope, cut, mark, _CHAINS_AT_ONCE)
         count = self._delete_chains(scope, [row.pk for row in rows], cut, frozenset())
-        return _Batch(count, _after(rows, _CHAINS_AT_ONCE))
+        return _Batch(count, _next_mark(rows, _CHAINS_AT_ONCE))
 
     def _delete_chains(self, scope: _Scope, roots: Sequence[int], cut: float | None, over: frozenset[int]) -> int:
         """Delete the chains among ``roots`` that may go. Returns how many runs were deleted. ``over`` are sessions that
         are deleted as well."""
 
-        keys_before = before(scope.rules[RetentionKind.IDEMPOTENCY_KEYS], scope.now, None)
+        keys_before = compute_cutoff(scope.rules[RetentionKind.IDEMPOTENCY_KEYS], scope.now, None)
 
         def going(connection: Connection, wanted: Sequence[int]) -> list[int]:
-            found = chains(connection, wanted, holds_of(connection, scope.tenant), keys_before=keys_before)
-            return [each.root_pk for each in found if chain_may_go(each, cut, over, scope.now)]
+            found = load_chains(connection, wanted, load_holds(connection, scope.tenant), keys_before=keys_before)
+            return [each.root_pk for each in found if may_delete_chain(each, cut, over, scope.now)]
 
         with self._database.read() as connection:
             chosen = [root for root in going(connection, roots) if root not in scope.going]
             if not scope.acts:
                 scope.going.update(chosen)
-                wanted = sa.select(sa.func.count()).where(members(chosen))
+                wanted = sa.select(sa.func.count()).where(is_in_chains(chosen))
                 return int(connection.execute(wanted).scalar_one()) if chosen else 0
 
         def may_go(root: int, connection: Connection) -> bool:
@@ -494,20 +512,20 @@ class Pruner:
 
         return sum(deleting.delete_chain(self._database, root, partial(may_go, root)) for root in chosen)
 
-    def _transcripts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+    def _prune_transcripts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         """Delete quiet sessions, each after its chains."""
         old = sa.and_(sessions.c.tenant == scope.tenant, sessions.c.created_at < cut, sessions.c.pk > mark.pk)
         wanted = sa.select(sessions.c.pk).where(old).order_by(sessions.c.pk).limit(_SESSIONS_AT_ONCE)
 
         def over(connection: Connection, wanted: Sequence[int]) -> set[int]:
-            found = sessions_of(connection, wanted, holds_of(connection, scope.tenant))
-            return {each.session_pk for each in found if is_over(each, cut)}
+            found = load_sessions(connection, wanted, load_holds(connection, scope.tenant))
+            return {each.session_pk for each in found if is_session_expired(each, cut)}
 
         with self._database.read() as connection:
             page = connection.execute(wanted).scalars().all()
-            facts = [each for each in sessions_of(connection, page, scope.holds) if is_over(each, cut)]
+            facts = [each for each in load_sessions(connection, page, scope.holds) if is_session_expired(each, cut)]
             roots = sorted({root for each in facts for root in each.runs})
-            others = {pk for each in chains(connection, roots, scope.holds) for pk in each.sessions}
+            others = {pk for each in load_chains(connection, roots, scope.holds) for pk in each.sessions}
             quiet = frozenset(over(connection, sorted(others)))
         gone = self._delete_chains(scope, roots, None, quiet)
 
@@ -521,10 +539,10 @@ class Pruner:
             count = sum(each.runs <= scope.going for each in facts)
         return _Batch(count, _Mark(0.0, page[-1]) if len(page) == _SESSIONS_AT_ONCE else None, gone)
 
-    def _blobs(self, acts: bool) -> Iterator[Pruned]:
+    def _prune_blobs(self, acts: bool) -> Iterator[Pruned]:
         if not acts:
             with self._database.read() as connection:
-                yield Pruned(what=BLOBS, tenant="", count=deleting.unused_blobs(connection))
+                yield Pruned(what=BLOBS, tenant="", count=deleting.count_unused_blobs(connection))
             return
         while True:
             seen, deleted = deleting.delete_blobs(self._database, _ROWS_AT_ONCE // 10)
@@ -534,7 +552,7 @@ class Pruner:
 
     # --- where a pass stands ---
 
-    def _page(
+    def _load_page(
         self,
         row: type[_Row],
         wanted: sa.Select[Any],
@@ -549,13 +567,13 @@ class Pruner:
         old = sa.and_(table.c.tenant == scope.tenant, at.is_not(None), at < cut)
         beyond = sa.tuple_(at, table.c.pk) > sa.tuple_(sa.literal(mark.at, sa.Double()), sa.literal(mark.pk))
         with self._database.read() as connection:
-            return rows_of(connection.execute(wanted.where(old, beyond).order_by(at, table.c.pk).limit(most)), row)
+            return fetch_rows(connection.execute(wanted.where(old, beyond).order_by(at, table.c.pk).limit(most)), row)
 
-    def _mark(self, tenant: str, kind: RetentionKind) -> _Mark:
+    def _load_mark(self, tenant: str, kind: RetentionKind) -> _Mark:
         this = (retention_marks.c.tenant == tenant) & (retention_marks.c.kind == kind.value)
         with self._database.read() as connection:
-            place = sa.select(*columns_for(retention_marks, _PlaceInPass)).where(this)
-            row = row_of(connection.execute(place), _PlaceInPass)
+            place = sa.select(*select_columns(retention_marks, _PlaceInPass)).where(this)
+            row = fetch_row(connection.execute(place), _PlaceInPass)
         return _Mark() if row is None else _Mark(float(row.at), int(row.pk))
 
     def _set_mark(self, tenant: str, kind: RetentionKind, mark: _Mark) -> None:
@@ -563,9 +581,9 @@ class Pruner:
         values = {"tenant": tenant, "kind": kind.value, "at": mark.at, "pk": mark.pk}
         with self._database.write() as connection:
             if connection.execute(sa.update(retention_marks).where(this).values(at=mark.at, pk=mark.pk)).rowcount == 0:
-                connection.execute(insert_ignoring(connection, retention_marks), values)
+                connection.execute(build_insert_ignoring(connection, retention_marks), values)
 
 
-def _after(rows: Sequence[_HasEnd], most: int) -> _Mark | None:
+def _next_mark(rows: Sequence[_HasEnd], most: int) -> _Mark | None:
     """The position at which the pass goes on after a page of at most ``most`` rows; ``None`` at the end."""
     return _Mark(float(rows[-1].at), int(rows[-1].pk)) if len(rows) == most else None

@@ -110,7 +110,7 @@ _UNITS = {"d": _DAY_S, "h": 3600.0}
 _AGE_S_MAX = 36_500 * _DAY_S
 
 
-def rule_of(kind: RetentionKind, text: str) -> RetentionRule:
+def parse_rule(kind: RetentionKind, text: str) -> RetentionRule:
     """Parse ``never``, ``30d``, ``12h``, ``/1000`` or ``30d/1000``. Raises ``InvalidRule``."""
     if text == "never":
         return FOR_EVER
@@ -127,16 +127,16 @@ def rule_of(kind: RetentionKind, text: str) -> RetentionRule:
     return RetentionRule(age_s=age, count=count)
 
 
-def rules_of(written: Collection[str]) -> dict[RetentionKind, RetentionRule]:
+def parse_rules(written: Collection[str]) -> dict[RetentionKind, RetentionRule]:
     """Parse ``KIND=RULE`` texts. Raises ``InvalidRule``."""
     found: dict[RetentionKind, RetentionRule] = {}
     for text in written:
         name, _, rule = text.partition("=")
-        found[kind_of(name.strip())] = rule_of(kind_of(name.strip()), rule.strip())
+        found[parse_kind(name.strip())] = parse_rule(parse_kind(name.strip()), rule.strip())
     return found
 
 
-def kind_of(name: str) -> RetentionKind:
+def parse_kind(name: str) -> RetentionKind:
     """Parse the name of a kind. Raises ``InvalidRule``."""
     try:
         return RetentionKind(name)
@@ -144,7 +144,7 @@ def kind_of(name: str) -> RetentionKind:
         raise InvalidRule(f"{name!r} is no kind; there are {', '.join(RetentionKind)}") from None
 
 
-def before(rule: RetentionRule, now: float, newest_beyond_count: float | None) -> float | None:
+def compute_cutoff(rule: RetentionRule, now: float, newest_beyond_count: float | None) -> float | None:
     """The time (epoch seconds) such that rows which ended earlier may be deleted by ``rule``; ``None`` keeps all.
     ``newest_beyond_count`` is the time of the newest row that exceeds the rule's count."""
     cuts = [] if rule.age_s is None else [now - rule.age_s]
@@ -170,7 +170,7 @@ class ChainFacts:
     """A delivery is not settled, a request may still be repeated under its key, or a job still reads from it."""
 
 
-def chain_may_go(facts: ChainFacts, ended_before: float | None, over: Collection[int], now: float) -> bool:
+def may_delete_chain(facts: ChainFacts, ended_before: float | None, over: Collection[int], now: float) -> bool:
     """Whether a chain may be deleted: by the rule for runs (``ended_before``), or together with its sessions, when all
     of them are in ``over``."""
     if facts.is_held or facts.is_needed or facts.open_runs or facts.ended_at is None:
@@ -197,7 +197,7 @@ class SessionFacts:
     """A job writes its answers into it."""
 
 
-def is_over(facts: SessionFacts, quiet_before: float | None) -> bool:
+def is_session_expired(facts: SessionFacts, quiet_before: float | None) -> bool:
     """Whether a session has been quiet for so long that it is deleted, with its runs."""
     is_free = not (facts.is_at_work or facts.is_held or facts.is_needed)
     return is_free and quiet_before is not None and facts.quiet_since < quiet_before

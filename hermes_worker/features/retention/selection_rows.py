@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.features.retention.erasure_rules import ErasureReceipt, HashedPerson, Person
-from hermes_worker.features.retention.fact_rows import members
-from hermes_worker.store.engine.prepared import columns_for, rows_of
+from hermes_worker.features.retention.fact_rows import is_in_chains
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
 from hermes_worker.store.tables import (
     allowed_patterns,
     api_keys,
@@ -157,7 +157,7 @@ class _NamedSession(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class SelectedRows:
     """Rows of a tenant by their row ids, each in order."""
 
     tenant: str
@@ -174,30 +174,30 @@ class Selected:
     """The principals under which the person answered, stopped and approved runs of others."""
 
 
-def select(connection: Connection, tenant: str, person: Person) -> Selected:
+def select_rows(connection: Connection, tenant: str, person: Person) -> SelectedRows:
     """Select the rows of a person. Raises ``NobodyNamed``."""
-    person.require_somebody()
-    own_jobs = _jobs(connection, tenant, person)
-    first = _named_sessions(connection, tenant, person)
-    asked = _asked_roots(connection, tenant, person, own_jobs)
-    found, roots = _closed(connection, tenant, first, asked)
-    attached = _attached_to(connection, tenant, found)
+    person.require_named()
+    own_jobs = _find_jobs(connection, tenant, person)
+    first = _find_named_sessions(connection, tenant, person)
+    asked = _find_roots(connection, tenant, person, own_jobs)
+    found, roots = _extend_selection(connection, tenant, first, asked)
+    attached = _find_attached_jobs(connection, tenant, found)
     if new := attached - own_jobs:
         own_jobs |= new
-        found, roots = _closed(connection, tenant, found, roots | _roots_of_jobs(connection, own_jobs))
-    return Selected(
+        found, roots = _extend_selection(connection, tenant, found, roots | _find_roots_of_jobs(connection, own_jobs))
+    return SelectedRows(
         tenant=tenant,
         person=person,
         sessions=tuple(sorted(found)),
         roots=tuple(sorted(roots)),
         jobs=tuple(sorted(own_jobs)),
-        holders=tuple(_holders(connection, tenant, person)),
-        shared=_shared(connection, person, roots - asked, first),
-        authors=tuple(_authors(connection, tenant, person)),
+        holders=tuple(_find_holders(connection, tenant, person)),
+        shared=_count_shared(connection, person, roots - asked, first),
+        authors=tuple(_list_authors(connection, tenant, person)),
     )
 
 
-def person_again(connection: Connection, receipt: ErasureReceipt) -> Person:
+def find_person_again(connection: Connection, receipt: ErasureReceipt) -> Person:
     """Find the person a receipt was about, as far as their names are in this database (again)."""
     tenant, hashes = receipt.tenant, receipt.person
     named = sa.select(sessions.c.source, sessions.c.name).where(
@@ -209,21 +209,21 @@ def person_again(connection: Connection, receipt: ErasureReceipt) -> Person:
         sessions=receipt.sessions,
         named=tuple(
             (row.source, row.name)
-            for row in rows_of(connection.execute(named), _NamedSession)
-            if hashes.knows("named", row.source, row.name)
+            for row in fetch_rows(connection.execute(named), _NamedSession)
+            if hashes.has_name("named", row.source, row.name)
         ),
-        principals=_known(hashes, "principal", connection.execute(asked).scalars()),
-        holders=_known(hashes, "holder", connection.execute(held).scalars()),
-        targets=_known(hashes, "target", targets_of_tenant(connection, tenant)),
+        principals=_match_hashes(hashes, "principal", connection.execute(asked).scalars()),
+        holders=_match_hashes(hashes, "holder", connection.execute(held).scalars()),
+        targets=_match_hashes(hashes, "target", load_targets(connection, tenant)),
         is_everybody=hashes.is_everybody,
     )
 
 
-def _known(hashes: HashedPerson, kind: str, names: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(sorted({name for name in names if name is not None and hashes.knows(kind, name)}))
+def _match_hashes(hashes: HashedPerson, kind: str, names: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sorted({name for name in names if name is not None and hashes.has_name(kind, name)}))
 
 
-def targets_of_tenant(connection: Connection, tenant: str) -> set[str]:
+def load_targets(connection: Connection, tenant: str) -> set[str]:
     """Load every address to which something of a tenant was, is or will be sent."""
     sent = sa.select(deliveries.c.target).where(deliveries.c.tenant == tenant).distinct()
     wanted = sa.select(runs.c.deliver).where(runs.c.tenant == tenant, runs.c.deliver.is_not(None)).distinct()
@@ -231,72 +231,74 @@ def targets_of_tenant(connection: Connection, tenant: str) -> set[str]:
     found |= set(connection.execute(sa.select(dead_targets.c.key).where(dead_targets.c.tenant == tenant)).scalars())
     for text in connection.execute(wanted).scalars():
         found |= set(json.loads(text or "[]"))
-    for row in _live_jobs(connection, tenant):
-        found |= _targets_of(row.definition)
+    for row in _list_live_jobs(connection, tenant):
+        found |= _parse_targets(row.definition)
     return found
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def in_parts(values: Iterable[T]) -> Iterator[list[T]]:
+def split_into_parts(values: Iterable[T]) -> Iterator[list[T]]:
     """Split values into lists that one statement takes."""
     rest = iter(values)
     while part := list(islice(rest, AT_ONCE)):
         yield part
 
 
-def numbers(
+def collect_row_ids(
     connection: Connection, wanted: Iterable[int], statement: Callable[[list[int]], sa.Select[Any]]
 ) -> set[int]:
     """Collect the row ids that ``statement`` finds for all of ``wanted``, part by part."""
-    return {int(each) for part in in_parts(wanted) for each in connection.execute(statement(part)).scalars()}
+    return {int(each) for part in split_into_parts(wanted) for each in connection.execute(statement(part)).scalars()}
 
 
 _root = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
 
 
-def runs_of(connection: Connection, roots: Iterable[int]) -> list[int]:
+def list_runs(connection: Connection, roots: Iterable[int]) -> list[int]:
     """List the row ids of all runs of these chains, in order."""
-    return sorted(numbers(connection, roots, lambda part: sa.select(runs.c.pk).where(members(part))))
+    return sorted(collect_row_ids(connection, roots, lambda part: sa.select(runs.c.pk).where(is_in_chains(part))))
 
 
-def _closed(connection: Connection, tenant: str, first: set[int], asked: set[int]) -> tuple[set[int], set[int]]:
+def _extend_selection(
+    connection: Connection, tenant: str, first: set[int], asked: set[int]
+) -> tuple[set[int], set[int]]:
     """Extend sessions and roots by everything that they lead to."""
     found, roots = set(first), set(asked)
     fresh_sessions, fresh_roots = set(first), set(asked)
     while fresh_sessions or fresh_roots:
-        fresh_sessions |= (forks := _forks(connection, tenant, fresh_sessions) - found)
+        fresh_sessions |= (forks := _find_forks(connection, tenant, fresh_sessions) - found)
         found |= forks
-        within = numbers(
-            connection, fresh_roots, lambda part: sa.select(runs.c.session_pk).where(members(part)).distinct()
+        within = collect_row_ids(
+            connection, fresh_roots, lambda part: sa.select(runs.c.session_pk).where(is_in_chains(part)).distinct()
         )
         fresh_sessions |= within - found
         found |= within
-        leads = numbers(
+        leads = collect_row_ids(
             connection,
             fresh_sessions,
             lambda part: sa.select(_root).where(runs.c.session_pk.in_(part), runs.c.tenant == tenant).distinct(),
         )
-        leads |= _retries(connection, tenant, fresh_roots | leads)
+        leads |= _find_retries(connection, tenant, fresh_roots | leads)
         fresh_sessions, fresh_roots = set(), leads - roots
         roots |= leads
     return found, roots
 
 
-def _retries(connection: Connection, tenant: str, roots: set[int]) -> set[int]:
+def _find_retries(connection: Connection, tenant: str, roots: set[int]) -> set[int]:
     """Find chains that repeat submissions of these chains: they contain the same input."""
-    return numbers(
+    return collect_row_ids(
         connection,
-        runs_of(connection, roots),
+        list_runs(connection, roots),
         lambda part: sa.select(_root).where(runs.c.retry_of_pk.in_(part), runs.c.tenant == tenant),
     )
 
 
-def _forks(connection: Connection, tenant: str, originals: set[int]) -> set[int]:
+def _find_forks(connection: Connection, tenant: str, originals: set[int]) -> set[int]:
     """Find sessions that began with a copy of these sessions' transcripts."""
     found: set[int] = set()
-    for part in in_parts(originals):
+    for part in split_into_parts(originals):
         ids = connection.execute(sa.select(sessions.c.session_id).where(sessions.c.pk.in_(part))).scalars().all()
         is_fork = sa.and_(sessions.c.tenant == tenant, sessions.c.forked_from.in_(ids))
         found |= set(connection.execute(sa.select(sessions.c.pk).where(is_fork)).scalars())
@@ -306,7 +308,7 @@ def _forks(connection: Connection, tenant: str, originals: set[int]) -> set[int]
 # --- what was named --------------------------------------------------------------------------------------------------
 
 
-def _named_sessions(connection: Connection, tenant: str, person: Person) -> set[int]:
+def _find_named_sessions(connection: Connection, tenant: str, person: Person) -> set[int]:
     ours = sessions.c.tenant == tenant
     if person.is_everybody:
         return set(connection.execute(sa.select(sessions.c.pk).where(ours)).scalars())
@@ -320,12 +322,12 @@ def _named_sessions(connection: Connection, tenant: str, person: Person) -> set[
     return found
 
 
-def _asked_roots(connection: Connection, tenant: str, person: Person, own_jobs: set[int]) -> set[int]:
+def _find_roots(connection: Connection, tenant: str, person: Person, own_jobs: set[int]) -> set[int]:
     """Find chains that the person submitted, whose answers go to the person, or that the person's jobs began."""
     if person.is_everybody:
         every = sa.select(_root).where(runs.c.tenant == tenant).distinct()
         return set(connection.execute(every).scalars())
-    found = _roots_of_jobs(connection, own_jobs)
+    found = _find_roots_of_jobs(connection, own_jobs)
     if person.principals or person.holders:
         asked: list[sa.ColumnElement[bool]] = [runs.c.principal.in_(person.principals)]
         asked += [runs.c.principal.startswith(f"api:{holder}/", autoescape=True) for holder in person.holders]
@@ -334,30 +336,32 @@ def _asked_roots(connection: Connection, tenant: str, person: Person, own_jobs: 
         sent = sa.select(_root).join(deliveries, deliveries.c.run_pk == runs.c.pk)
         sent = sent.where(deliveries.c.tenant == tenant, deliveries.c.target.in_(person.targets))
         found |= set(connection.execute(sent).scalars())
-        wanted = sa.select(*columns_for(runs, _AskedTarget)).where(runs.c.tenant == tenant, runs.c.deliver.is_not(None))
-        for row in rows_of(connection.execute(wanted), _AskedTarget):
+        wanted = sa.select(*select_columns(runs, _AskedTarget)).where(
+            runs.c.tenant == tenant, runs.c.deliver.is_not(None)
+        )
+        for row in fetch_rows(connection.execute(wanted), _AskedTarget):
             if not set(person.targets).isdisjoint(json.loads(row.deliver or "[]")):
                 found.add(row.root_pk or row.pk)
     return found
 
 
-def _roots_of_jobs(connection: Connection, own_jobs: Iterable[int]) -> set[int]:
-    return numbers(
+def _find_roots_of_jobs(connection: Connection, own_jobs: Iterable[int]) -> set[int]:
+    return collect_row_ids(
         connection,
         own_jobs,
         lambda part: sa.select(_root).join(firings, firings.c.run_pk == runs.c.pk).where(firings.c.job_pk.in_(part)),
     )
 
 
-def _shared(connection: Connection, person: Person, others: set[int], named: set[int]) -> int:
+def _count_shared(connection: Connection, person: Person, others: set[int], named: set[int]) -> int:
     """Count how many of these chains other principals submitted, in sessions that were not named themselves."""
     if person.is_everybody:
         return 0
     shared = 0
-    for part in in_parts(others):
-        wanted = sa.select(*columns_for(runs, _OwnedRoot)).where(runs.c.pk.in_(part))
+    for part in split_into_parts(others):
+        wanted = sa.select(*select_columns(runs, _OwnedRoot)).where(runs.c.pk.in_(part))
         wanted = wanted.where(runs.c.session_pk.not_in(named)) if named else wanted
-        rows = rows_of(connection.execute(wanted), _OwnedRoot)
+        rows = fetch_rows(connection.execute(wanted), _OwnedRoot)
         shared += sum(row.principal is not None and not person.is_principal(row.principal) for row in rows)
     return shared
 
@@ -365,12 +369,12 @@ def _shared(connection: Connection, person: Person, others: set[int], named: set
 # --- jobs and holders ------------------------------------------------------------------------------------------------
 
 
-def _live_jobs(connection: Connection, tenant: str) -> list[_OwnedJob]:
-    wanted = sa.select(*columns_for(jobs, _OwnedJob)).where(jobs.c.tenant == tenant)
-    return rows_of(connection.execute(wanted), _OwnedJob)
+def _list_live_jobs(connection: Connection, tenant: str) -> list[_OwnedJob]:
+    wanted = sa.select(*select_columns(jobs, _OwnedJob)).where(jobs.c.tenant == tenant)
+    return fetch_rows(connection.execute(wanted), _OwnedJob)
 
 
-def _targets_of(definition: str) -> set[str]:
+def _parse_targets(definition: str) -> set[str]:
     """The addresses to which a job's answers go, including the chat that it came from."""
     read = json.loads(definition)
     origin = read.get("origin") or {}
@@ -380,30 +384,30 @@ def _targets_of(definition: str) -> set[str]:
     return found
 
 
-def _jobs(connection: Connection, tenant: str, person: Person) -> set[int]:
-    rows = _live_jobs(connection, tenant) if person.is_everybody or person.targets else []
+def _find_jobs(connection: Connection, tenant: str, person: Person) -> set[int]:
+    rows = _list_live_jobs(connection, tenant) if person.is_everybody or person.targets else []
     if person.is_everybody:
         return {row.pk for row in rows}
-    return {row.pk for row in rows if not _targets_of(row.definition).isdisjoint(person.targets)}
+    return {row.pk for row in rows if not _parse_targets(row.definition).isdisjoint(person.targets)}
 
 
-def _attached_to(connection: Connection, tenant: str, found: set[int]) -> set[int]:
+def _find_attached_jobs(connection: Connection, tenant: str, found: set[int]) -> set[int]:
     """Find jobs that write their answers into these sessions."""
     ids: set[str] = set()
-    for part in in_parts(found):
+    for part in split_into_parts(found):
         ids |= set(connection.execute(sa.select(sessions.c.session_id).where(sessions.c.pk.in_(part))).scalars())
-    rows = _live_jobs(connection, tenant) if ids else []
+    rows = _list_live_jobs(connection, tenant) if ids else []
     return {row.pk for row in rows if json.loads(row.definition).get("attach_to") in ids}
 
 
-def _holders(connection: Connection, tenant: str, person: Person) -> list[int]:
+def _find_holders(connection: Connection, tenant: str, person: Person) -> list[int]:
     ours = sa.select(principals.c.pk).where(principals.c.tenant == tenant).order_by(principals.c.pk)
     if not person.is_everybody:
         ours = ours.where(principals.c.name.in_(person.holders))
     return [int(pk) for pk in connection.execute(ours).scalars()]
 
 
-def _authors(connection: Connection, tenant: str, person: Person) -> list[str]:
+def _list_authors(connection: Connection, tenant: str, person: Person) -> list[str]:
     """List the principals under which the person acted; empty for a whole tenant, of which no rows of others are
     left."""
     if person.is_everybody or not (person.principals or person.holders):
@@ -416,14 +420,14 @@ def _authors(connection: Connection, tenant: str, person: Person) -> list[str]:
     return sorted(names | set(person.principals))
 
 
-def kept_for(connection: Connection, selected: Selected) -> list[sa.ColumnElement[bool]]:
+def build_answer_conditions(connection: Connection, selected: SelectedRows) -> list[sa.ColumnElement[bool]]:
     """Build conditions for the stored answers of the API that the person received, and those that mention the person's
     runs and sessions."""
-    ours = set(_ids(connection, runs.c.run_id, runs_of(connection, selected.roots)))
-    ours |= set(_ids(connection, sessions.c.session_id, selected.sessions))
-    wanted = sa.select(*columns_for(kept_answers, _KeptAnswer)).where(kept_answers.c.tenant == selected.tenant)
+    ours = set(_iterate_ids(connection, runs.c.run_id, list_runs(connection, selected.roots)))
+    ours |= set(_iterate_ids(connection, sessions.c.session_id, selected.sessions))
+    wanted = sa.select(*select_columns(kept_answers, _KeptAnswer)).where(kept_answers.c.tenant == selected.tenant)
     found = []
-    for row in rows_of(connection.execute(wanted), _KeptAnswer):
+    for row in fetch_rows(connection.execute(wanted), _KeptAnswer):
         named = _ID.findall(row.operation) + _ID.findall(row.body or "")
         if row.principal in selected.authors or not ours.isdisjoint(named):
             this = sa.and_(kept_answers.c.principal == row.principal, kept_answers.c.key == row.key)
@@ -431,24 +435,24 @@ def kept_for(connection: Connection, selected: Selected) -> list[sa.ColumnElemen
     return found
 
 
-def remembered_by(connection: Connection, selected: Selected) -> Iterator[sa.ColumnElement[bool]]:
+def build_memory_conditions(connection: Connection, selected: SelectedRows) -> Iterator[sa.ColumnElement[bool]]:
     """Yield conditions, each for one statement, for the memories that the person's runs wrote, and those that the
     person wrote; no version is in two of them."""
     ours = memory_versions.c.tenant == selected.tenant
-    run_ids = list(_ids(connection, runs.c.run_id, runs_of(connection, selected.roots)))
-    for part in in_parts(range(len(run_ids))):
+    run_ids = list(_iterate_ids(connection, runs.c.run_id, list_runs(connection, selected.roots)))
+    for part in split_into_parts(range(len(run_ids))):
         yield sa.and_(ours, memory_versions.c.run_id.in_([run_ids[each] for each in part]))
     if selected.authors:
         yield sa.and_(ours, memory_versions.c.run_id.is_(None), memory_versions.c.author.in_(selected.authors))
 
 
-def filters_of(selected: Selected) -> Iterator[sa.ColumnElement[bool]]:
+def build_filter_conditions(selected: SelectedRows) -> Iterator[sa.ColumnElement[bool]]:
     """Yield conditions, each for one statement, for the filters that holders of keys saved."""
     ours = saved_filters.c.tenant == selected.tenant
-    for part in in_parts(sorted(f"api:{holder}" for holder in selected.person.holders)):
+    for part in split_into_parts(sorted(f"api:{holder}" for holder in selected.person.holders)):
         yield ours & saved_filters.c.holder.in_(part)
 
 
-def _ids(connection: Connection, column: sa.Column[str], pks: Iterable[int]) -> Iterator[str]:
-    for part in in_parts(pks):
+def _iterate_ids(connection: Connection, column: sa.Column[str], pks: Iterable[int]) -> Iterator[str]:
+    for part in split_into_parts(pks):
         yield from connection.execute(sa.select(column).where(column.table.c.pk.in_(part))).scalars()

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
-from hermes_worker.cli.short_ids import whole_id, whole_session
-from hermes_worker.features.retention.rules import RetentionKind, kind_of, rule_of
+from hermes_worker.cli.screen import flatten_text
+from hermes_worker.cli.short_ids import complete_id, complete_session_id
+from hermes_worker.features.retention.rules import RetentionKind, parse_kind, parse_rule
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def prune(home: Path | None, all_tenants: bool, dry_run: bool, as_json: bool) -> int:
     """Delete what the rules of retention let go."""
-    client = api_client(home)
+    client = open_api_client(home)
     counts: Counter[str] = Counter({kind.value: 0 for kind in RetentionKind})
     status = 0
     try:
@@ -53,7 +53,7 @@ def prune(home: Path | None, all_tenants: bool, dry_run: bool, as_json: bool) ->
         click.echo(json.dumps({"dry_run": dry_run, "interrupted": bool(status), "deleted": dict(counts)}))
         return status
     rows = [(what, str(count)) for what, count in counts.items()]
-    click.echo(table(rows, ("KIND", "WOULD BE DELETED" if dry_run else "DELETED"), whole=(0, 1)))
+    click.echo(render_table(rows, ("KIND", "WOULD BE DELETED" if dry_run else "DELETED"), whole=(0, 1)))
     return status
 
 
@@ -74,7 +74,7 @@ def _prune_in_portions(client: HermesClient, *, is_dry: bool, all_tenants: bool)
 def _show_progress(counts: Counter[str]) -> None:
     if sys.stderr.isatty():
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-        click.echo(f"\r\x1b[K{one_line(told, 110)}", err=True, nl=False)
+        click.echo(f"\r\x1b[K{flatten_text(told, 110)}", err=True, nl=False)
 
 
 def _clear_progress() -> None:
@@ -93,11 +93,11 @@ def retention() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, as_json: bool) -> None:
     """The rules that hold for a tenant."""
-    rules = api_client(home).retention_rules()
+    rules = open_api_client(home).retention_rules()
     if as_json:
         click.echo(json.dumps(rules))
         return
-    click.echo(table(list(rules.items()), ("KIND", "GOES AFTER"), whole=(0, 1)))
+    click.echo(render_table(list(rules.items()), ("KIND", "GOES AFTER"), whole=(0, 1)))
 
 
 @retention.command("set", epilog="Example: hermes-worker retention set runs 365d/100000 --tenant acme")
@@ -107,9 +107,9 @@ def show(home: Path | None, as_json: bool) -> None:
 @click.argument("rule", type=TEXT)
 def set_rule(home: Path | None, kind: str, rule: str) -> None:
     """Give a tenant a rule of its own: never, 30d, 12h, /1000 or 30d/1000."""
-    chosen = kind_of(kind)
-    text = str(rule_of(chosen, rule))
-    api_client(home).change_retention({chosen.value: text})
+    chosen = parse_kind(kind)
+    text = str(parse_rule(chosen, rule))
+    open_api_client(home).change_retention({chosen.value: text})
     click.echo(f"{kind} {text}")
 
 
@@ -119,7 +119,7 @@ def set_rule(home: Path | None, kind: str, rule: str) -> None:
 @click.argument("kind", type=TEXT)
 def unset_rule(home: Path | None, kind: str) -> None:
     """Let the installation's rule hold for a tenant again."""
-    api_client(home).change_retention({kind_of(kind).value: None})
+    open_api_client(home).change_retention({parse_kind(kind).value: None})
     click.echo(f"{kind} as for everybody")
 
 
@@ -133,11 +133,11 @@ def hold(home: Path | None, run_id: str | None, session_id: str | None, reason: 
     """Keep something whatever the rules say, until it is released."""
     if run_id is not None and session_id is not None:
         raise click.UsageError("give --run or --session, not both")
-    client = api_client(home)
-    full_id = None if run_id is None else whole_id(client, run_id, "run")
-    whole = None if session_id is None else whole_session(client, session_id)
+    client = open_api_client(home)
+    full_id = None if run_id is None else complete_id(client, run_id, "run")
+    whole = None if session_id is None else complete_session_id(client, session_id)
     placed = client.place_hold(reason, run_id=full_id, session_id=whole)
-    click.echo(f"{placed.number} holds {_held(placed)}")
+    click.echo(f"{placed.number} holds {_describe_held(placed)}")
 
 
 @retention.command()
@@ -146,13 +146,16 @@ def hold(home: Path | None, run_id: str | None, session_id: str | None, reason: 
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def holds(home: Path | None, as_json: bool) -> None:
     """What is held of a tenant."""
-    found = api_client(home).holds()
+    found = open_api_client(home).holds()
     if as_json:
         for view in found:
             click.echo(json.dumps(view.model_dump()))
     elif found:
-        rows = [(str(v.number), _held(v), moment(v.placed_at), v.placed_by, one_line(v.reason, 60)) for v in found]
-        click.echo(table(rows, ("HOLD", "OF", "SINCE", "BY", "REASON"), whole=(0, 1)))
+        rows = [
+            (str(v.number), _describe_held(v), format_moment(v.placed_at), v.placed_by, flatten_text(v.reason, 60))
+            for v in found
+        ]
+        click.echo(render_table(rows, ("HOLD", "OF", "SINCE", "BY", "REASON"), whole=(0, 1)))
     else:
         click.echo("no holds", err=True)
 
@@ -163,9 +166,9 @@ def holds(home: Path | None, as_json: bool) -> None:
 @click.argument("number", type=click.IntRange(1))
 def release(home: Path | None, number: int) -> None:
     """End a hold."""
-    api_client(home).release_hold(number)
+    open_api_client(home).release_hold(number)
     click.echo(f"{number} released")
 
 
-def _held(view: HoldView) -> str:
+def _describe_held(view: HoldView) -> str:
     return view.run_id or view.session_id or f"everything of {view.tenant}"

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from hermes_worker.features.memory.rules import MemoryWriter, why_not_writer
+from hermes_worker.features.memory.rules import MemoryWriter, explain_not_writer
 from hermes_worker.features.skills.rules import (
     FILE_BYTES_MAX,
     SKILL_FILE,
     WRITABLE_FOLDERS,
     SkillError,
     SkillFile,
-    checked_files,
-    checked_path,
+    require_files,
+    require_path,
 )
 
 SKILL_MANAGE_TOOL: Final = "skill_manage"
@@ -35,7 +35,7 @@ class SkillAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkillWish:
+class SkillChangeRequest:
     """The change that a call asks for."""
 
     action: SkillAction
@@ -57,16 +57,16 @@ class SkillWish:
         return self.action not in (SkillAction.CREATE, SkillAction.PATCH)
 
 
-def linked_path(path: str | None) -> str:
+def require_linked_path(path: str | None) -> str:
     """Return a path where agents may put files. Raises ``SkillError``."""
-    composed = checked_path(path or "")
+    composed = require_path(path or "")
     folder, slash, _ = composed.partition("/")
     if not slash or folder not in WRITABLE_FOLDERS:
         raise SkillError(f"file_path must be below one of {', '.join(WRITABLE_FOLDERS)}, not {composed[:80]!r}")
     return composed
 
 
-def with_file(files: Sequence[SkillFile], path: str, text: str) -> tuple[SkillFile, ...]:
+def add_file(files: Sequence[SkillFile], path: str, text: str) -> tuple[SkillFile, ...]:
     """Add or replace a file. Raises ``SkillError``."""
     body = text.encode()
     if len(body) > FILE_BYTES_MAX:
@@ -74,10 +74,10 @@ def with_file(files: Sequence[SkillFile], path: str, text: str) -> tuple[SkillFi
     before = next((file for file in files if file.path == path), None)
     is_executable = before is not None and before.is_executable
     others = (file for file in files if file.path != path)
-    return checked_files((*others, SkillFile(path=path, body=body, is_executable=is_executable)))
+    return require_files((*others, SkillFile(path=path, body=body, is_executable=is_executable)))
 
 
-def without_file(files: Sequence[SkillFile], path: str) -> tuple[SkillFile, ...]:
+def remove_file(files: Sequence[SkillFile], path: str) -> tuple[SkillFile, ...]:
     """Remove a file. Raises ``SkillError`` when it does not exist."""
     others = tuple(file for file in files if file.path != path)
     if len(others) == len(files):
@@ -85,7 +85,7 @@ def without_file(files: Sequence[SkillFile], path: str) -> tuple[SkillFile, ...]
     return others
 
 
-def text_to_patch(files: Sequence[SkillFile], path: str) -> str:
+def require_text(files: Sequence[SkillFile], path: str) -> str:
     """Return the text of a file that is to be changed. Raises ``SkillError``."""
     found = next((file for file in files if file.path == path), None)
     if found is None:
@@ -95,15 +95,15 @@ def text_to_patch(files: Sequence[SkillFile], path: str) -> str:
     return found.text
 
 
-def changed_texts(before: Sequence[SkillFile], after: Sequence[SkillFile]) -> tuple[SkillFile, ...]:
+def find_changed_files(before: Sequence[SkillFile], after: Sequence[SkillFile]) -> tuple[SkillFile, ...]:
     """Find the files of ``after`` that are new or differ from ``before``."""
     known = {file.path: file.body for file in before}
     return tuple(file for file in after if known.get(file.path) != file.body)
 
 
-def patched_path(wish: SkillWish) -> str:
+def choose_patched_path(wish: SkillChangeRequest) -> str:
     """The file that a patch changes: ``SKILL.md`` unless another is named. Raises ``SkillError``."""
-    return SKILL_FILE if wish.file_path in (None, "", SKILL_FILE) else linked_path(wish.file_path)
+    return SKILL_FILE if wish.file_path in (None, "", SKILL_FILE) else require_linked_path(wish.file_path)
 
 
 class SkillWrites(StrEnum):
@@ -128,5 +128,5 @@ def require_skill_writer(asking: Collection[MemoryWriter], policy: SkillPolicy) 
     """Require that a run with the roles ``asking`` may change skills. Raises ``SkillError``."""
     if policy.writes is SkillWrites.OFF:
         raise SkillError("Agents may not change skills here. Go on without.")
-    if why := why_not_writer(asking, policy.writers):
+    if why := explain_not_writer(asking, policy.writers):
         raise SkillError(f"This run may not change skills: {why}. Go on without.")

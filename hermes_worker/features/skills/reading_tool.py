@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.interruptible import run_interruptibly
 from hermes_worker.agent.tools.results import json_result
 from hermes_worker.features.skills import SKILL_VIEW, SKILLS_LIST
 from hermes_worker.features.skills.rules import (
@@ -21,13 +21,13 @@ from hermes_worker.features.skills.rules import (
     SkillFacts,
     SkillFile,
     SkillNotFound,
-    filled,
-    linked_files,
-    main_text,
+    expand_variables,
+    group_linked_files,
     needs_folder,
+    require_main_text,
 )
 from hermes_worker.observe import log
-from hermes_worker.safety.origins import Judgement, Origin, judge
+from hermes_worker.safety.origins import Judgement, TextOrigin, judge_text
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 
 SKILLS_FOLDER: Final = "hermes-skills"
@@ -35,13 +35,13 @@ SKILLS_FOLDER: Final = "hermes-skills"
 _NAMES_MAX: Final = 20
 
 
-class SkillsOfRun(Protocol):
+class RunSkillReader(Protocol):
     """The skills that the run of a call was begun with. ``features.skills.work``."""
 
-    def shown(self, context: ToolContext) -> Sequence[SkillEntry]:
+    def list_visible(self, context: ToolContext) -> Sequence[SkillEntry]:
         """The skills whose conditions hold in the run's session, by category and name. Raises ``SkillError``."""
 
-    def named(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
+    def load_skill(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
         """One skill of the set with its files. Raises ``SkillNotFound``, ``SkillError``."""
 
     @property
@@ -52,21 +52,21 @@ class SkillsOfRun(Protocol):
 class SkillsListTool:
     """Names and describes the skills of a run."""
 
-    def __init__(self, skills: SkillsOfRun) -> None:
+    def __init__(self, skills: RunSkillReader) -> None:
         self._skills = skills
 
     spec: Final = SKILLS_LIST
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            found = self._skills.shown(context)
+            found = self._skills.list_visible(context)
         except SkillError as error:
-            return _failed(str(error))
+            return _failure_result(str(error))
         wanted = arguments.get("category")
         listed = [entry for entry in found if not wanted or entry.category == wanted]
         told: dict[str, object] = {
             "success": True,
-            "skills": [_line(entry) for entry in listed],
+            "skills": [_render_line(entry) for entry in listed],
             "categories": sorted({entry.category for entry in found if entry.category}),
             "count": len(listed),
             "hint": "Use skill_view(name) to see full content, tags, and linked files",
@@ -77,7 +77,7 @@ class SkillsListTool:
 class SkillViewTool:
     """Shows a skill, or one of its files."""
 
-    def __init__(self, skills: SkillsOfRun) -> None:
+    def __init__(self, skills: RunSkillReader) -> None:
         self._skills = skills
 
     spec: Final = SKILL_VIEW
@@ -85,30 +85,32 @@ class SkillViewTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         name = arguments["name"]
         try:
-            entry, files = self._skills.named(name, context)
+            entry, files = self._skills.load_skill(name, context)
         except SkillNotFound as error:
             return self._not_found(str(error), context)
         except SkillError as error:
-            return _failed(str(error))
+            return _failure_result(str(error))
         path = arguments.get("file_path")
         if path and path != SKILL_FILE:
-            return _file(entry, files, path, context)
-        return _whole(entry, files, context, self._skills.variables)
+            return _render_file(entry, files, path, context)
+        return _render_skill(entry, files, context, self._skills.variables)
 
     def _not_found(self, said: str, context: ToolContext) -> ToolResult:
-        names = [entry.name for entry in self._skills.shown(context)]
-        return _failed(said, available_skills=names[:_NAMES_MAX], hint="Use skills_list to see all available skills")
+        names = [entry.name for entry in self._skills.list_visible(context)]
+        return _failure_result(
+            said, available_skills=names[:_NAMES_MAX], hint="Use skills_list to see all available skills"
+        )
 
 
-def _line(entry: SkillEntry) -> Mapping[str, object]:
+def _render_line(entry: SkillEntry) -> Mapping[str, object]:
     return {"name": entry.name, "description": entry.facts.description, "category": entry.category or None}
 
 
-def _failed(said: str, **more: object) -> ToolResult:
+def _failure_result(said: str, **more: object) -> ToolResult:
     return json_result({"success": False, "error": said, **more}, is_error=True)
 
 
-def _setup(facts: SkillFacts, variables: Set[str]) -> Mapping[str, object]:
+def _render_setup(facts: SkillFacts, variables: Set[str]) -> Mapping[str, object]:
     """What has to be there before the skill can be followed, with the names of the original. A skill that names a
     variable does not get it to commands: only the operator of the installation decides that.
     """
@@ -129,10 +131,12 @@ def _setup(facts: SkillFacts, variables: Set[str]) -> Mapping[str, object]:
     return told
 
 
-def _whole(entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext, variables: Set[str]) -> ToolResult:
+def _render_skill(
+    entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext, variables: Set[str]
+) -> ToolResult:
     facts = entry.facts
-    folder = _laid_out(entry, files, context.workspace) if needs_folder(files) else None
-    linked = linked_files(files)
+    folder = _lay_out_files(entry, files, context.workspace) if needs_folder(files) else None
+    linked = group_linked_files(files)
     told: dict[str, object] = {
         "success": True,
         "name": entry.name,
@@ -141,7 +145,7 @@ def _whole(entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext, 
         "related_skills": list(facts.related),
         "version": entry.hash[:12],
         "linked_files": dict(linked) or None,
-        **_setup(facts, variables),
+        **_render_setup(facts, variables),
     }
     if linked:
         told["usage_hint"] = "To view linked files, call skill_view(name, file_path), such as 'references/api.md'"
@@ -149,36 +153,36 @@ def _whole(entry: SkillEntry, files: Sequence[SkillFile], context: ToolContext, 
         told["compatibility"] = facts.compatibility
     if folder is not None:
         told["skill_dir"] = folder
-    judged = _judged(main_text(files), entry, context)
-    content = filled(judged.text, folder=folder, session_id=context.session_id)
-    return _shown({**told, "content": content}, judged)
+    judged = _judge_text(require_main_text(files), entry, context)
+    content = expand_variables(judged.text, folder=folder, session_id=context.session_id)
+    return _result_with_warning({**told, "content": content}, judged)
 
 
-def _file(entry: SkillEntry, files: Iterable[SkillFile], path: str, context: ToolContext) -> ToolResult:
+def _render_file(entry: SkillEntry, files: Iterable[SkillFile], path: str, context: ToolContext) -> ToolResult:
     found = next((file for file in files if file.path == path), None)
     if found is None:
-        return _failed(
+        return _failure_result(
             f"File {path[:200]!r} not found in skill {entry.name!r}.",
-            available_files=dict(linked_files(files)),
+            available_files=dict(group_linked_files(files)),
             hint="Use one of the available file paths listed above",
         )
     told: dict[str, object] = {"success": True, "name": entry.name, "file": path}
     if found.text is None:
         size = f"[Binary file: {path.rpartition('/')[2]}, size: {len(found.body)} bytes]"
         return json_result({**told, "content": size, "is_binary": True})
-    judged = _judged(found.text, entry, context)
-    return _shown({**told, "content": judged.text}, judged)
+    judged = _judge_text(found.text, entry, context)
+    return _result_with_warning({**told, "content": judged.text}, judged)
 
 
-def _judged(text: str, entry: SkillEntry, context: ToolContext) -> Judgement:
+def _judge_text(text: str, entry: SkillEntry, context: ToolContext) -> Judgement:
     """Raises ``ToolInterrupted``."""
-    judged = interruptible(lambda: judge(text, Origin.SKILL), context.cancelled)
+    judged = run_interruptibly(lambda: judge_text(text, TextOrigin.SKILL), context.cancelled)
     if judged.threats:
         log.warning("skill.suspicious", skill=entry.name, threats=list(judged.threats))
     return judged
 
 
-def _shown(told: Mapping[str, object], judged: Judgement) -> ToolResult:
+def _result_with_warning(told: Mapping[str, object], judged: Judgement) -> ToolResult:
     """The result, with a warning and in the wrapper of untrusted text where the text looks like an attack."""
     if not judged.threats:
         return json_result(told)
@@ -188,14 +192,14 @@ def _shown(told: Mapping[str, object], judged: Judgement) -> ToolResult:
     return replace(json_result({**told, **warned}), is_untrusted=True)
 
 
-def _laid_out(entry: SkillEntry, files: Iterable[SkillFile], workspace: Workspace) -> str | None:
+def _lay_out_files(entry: SkillEntry, files: Iterable[SkillFile], workspace: Workspace) -> str | None:
     """Write the skill's files into the workspace and return their folder, ``None`` where it takes none. ``SKILL.md`` is
     written last and so says that the others are there: later changes of an agent stay.
     """
     folder = f"{SKILLS_FOLDER}/{entry.name.replace(':', '.')}-{entry.hash[:12]}"
     ordered = sorted(files, key=lambda file: file.path == SKILL_FILE)
     try:
-        if ordered and _is_there(workspace, f"{folder}/{SKILL_FILE}", ordered[-1].body):
+        if ordered and _has_content(workspace, f"{folder}/{SKILL_FILE}", ordered[-1].body):
             return str(workspace.resolve(folder))
         workspace.require_free_space()
         # Ignored by git from the start, so that no agent commits it.
@@ -208,7 +212,7 @@ def _laid_out(entry: SkillEntry, files: Iterable[SkillFile], workspace: Workspac
         return None
 
 
-def _is_there(workspace: Workspace, path: str, body: bytes) -> bool:
+def _has_content(workspace: Workspace, path: str, body: bytes) -> bool:
     try:
         return workspace.read_bytes(path) == body
     except WorkspaceError:

@@ -25,15 +25,15 @@ from hermes_worker.features.skills.rules import (
     SkillFile,
     SkillMoved,
     SkillNotFound,
-    checked_files,
-    main_file,
+    find_main_file,
+    require_files,
 )
 from hermes_worker.features.skills.schema import RemovedSkill, SkillFileObject, SkillSheetObject
 from hermes_worker.features.skills.shelf_files import SkillShelf
-from hermes_worker.features.skills.text_rules import threats_in
-from hermes_worker.safety.threats import Scope
+from hermes_worker.features.skills.text_rules import find_threats
+from hermes_worker.safety.threats import ThreatScope
 
-router = APIRouter(prefix="/v1/skills", tags=["skills"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1/skills", tags=["skills"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
 _CHANGES = needs(KeyScope.MEMORY)
 _Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,129}$", description="As lists name it.")]
@@ -62,7 +62,7 @@ class KeepBody(BaseModel):
     expects: _Hash | None = Field(default=None, description="Only if this is the newest version.")
 
 
-@router.get("/{skill}", responses=schema.errors(404), dependencies=[READS])
+@router.get("/{skill}", responses=schema.declare_errors(404), dependencies=[READS])
 async def show_skill(
     context: Context,
     caller: Caller,
@@ -74,21 +74,21 @@ async def show_skill(
     """The newest version of a skill or bundle of the tenant, even one that runs do not get, with the text of one
     file."""
     try:
-        return await context.store(_describe_skill, context.client.skills, caller.tenant, skill, file)
+        return await context.call_store(_describe_skill, context.client.skills, caller.tenant, skill, file)
     except SkillNotFound as error:
         raise ApiError(404, f"{error}.", code="skill_not_found") from None
 
 
-@router.put("/{skill}", responses=schema.errors(400, 404, 409), dependencies=[_CHANGES])
+@router.put("/{skill}", responses=schema.declare_errors(400, 404, 409), dependencies=[_CHANGES])
 async def keep_skill(context: Context, caller: Caller, skill: _Name, body: KeepBody) -> SkillSheetObject:
     """Add a skill, or make this its newest version. It must be one of agentskills.io, and no text in it may look like
     an attack; what is not is refused (409, ``invalid_skill``). Runs that began before go on with what they have."""
     shelf = context.client.skills
     try:
-        files = checked_files([_given(each) for each in body.files])
-        keep = partial(shelf.keep, by="people", category=body.category, expects=body.expects)
-        await context.store(keep, caller.tenant, skill, lambda _: files)
-        return await context.store(_describe_skill, shelf, caller.tenant, skill)
+        files = require_files([_decode_file(each) for each in body.files])
+        keep = partial(shelf.keep_version, by="people", category=body.category, expects=body.expects)
+        await context.call_store(keep, caller.tenant, skill, lambda _: files)
+        return await context.call_store(_describe_skill, shelf, caller.tenant, skill)
     except SkillNotFound as error:
         raise ApiError(404, f"{error}.", code="skill_not_found") from None
     except SkillMoved as error:
@@ -97,7 +97,7 @@ async def keep_skill(context: Context, caller: Caller, skill: _Name, body: KeepB
         raise ApiError(409, f"{error}.", code="invalid_skill", param="files") from None
 
 
-@router.delete("/{skill}", responses=schema.errors(404, 409), dependencies=[_CHANGES])
+@router.delete("/{skill}", responses=schema.declare_errors(404, 409), dependencies=[_CHANGES])
 async def remove_skill(
     context: Context,
     caller: Caller,
@@ -108,7 +108,7 @@ async def remove_skill(
 ) -> RemovedSkill:
     """Take a skill away. One that a folder brought stays away until the folder changes."""
     try:
-        await context.store(partial(context.client.skills.remove, expects=expects), caller.tenant, skill)
+        await context.call_store(partial(context.client.skills.remove_skill, expects=expects), caller.tenant, skill)
     except SkillNotFound as error:
         raise ApiError(404, f"{error}.", code="skill_not_found") from None
     except SkillError as error:
@@ -116,7 +116,7 @@ async def remove_skill(
     return RemovedSkill(name=skill)
 
 
-def _given(file: GivenFile) -> SkillFile:
+def _decode_file(file: GivenFile) -> SkillFile:
     """Decode a file of a skill. Raises ``SkillError``."""
     if (file.text is None) == (file.base64 is None):
         raise SkillError(f"the file {file.path!r} needs either 'text' or 'base64'")
@@ -130,13 +130,13 @@ def _given(file: GivenFile) -> SkillFile:
 def _describe_skill(shelf: SkillShelf, tenant: str, name: str, path: str | None = None) -> SkillSheetObject:
     """Return the newest version of a skill with the text of one of its files, ``SKILL.md`` unless another is named.
     Raises ``SkillNotFound``, also for a file that it does not have, ``SkillError``, ``UnavailableError``."""
-    shelf.look_again(tenant)
+    shelf.forget_look(tenant)
     shelf.sync(tenant)
-    row = shelf.rows_of(tenant).find(name)
+    row = shelf.skills_of_tenant(tenant).find(name)
     if row is None:
         raise SkillNotFound(f"there is no skill {name[:80]!r}")
-    facts, files = row.entry.facts, shelf.folder(tenant, row.hash)
-    wanted = next((file for file in files if file.path == path), None) if path else main_file(files)
+    facts, files = row.entry.facts, shelf.load_files(tenant, row.hash)
+    wanted = next((file for file in files if file.path == path), None) if path else find_main_file(files)
     if wanted is None:
         raise SkillNotFound(f"the skill {name!r} has no file {(path or SKILL_FILE)[:200]!r}")
     return SkillSheetObject(
@@ -153,7 +153,7 @@ def _describe_skill(shelf: SkillShelf, tenant: str, name: str, path: str | None 
         compatibility=facts.compatibility,
         bundle=list(facts.bundle),
         is_usable=shelf.is_usable(facts),
-        threats=list(threats_in(files, Scope.CONTEXT)),
+        threats=list(find_threats(files, ThreatScope.CONTEXT)),
         files=[
             SkillFileObject(path=file.path, size=len(file.body), is_executable=file.is_executable) for file in files
         ],

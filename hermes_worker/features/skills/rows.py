@@ -3,7 +3,7 @@
 Theory of operation. ``skills`` names the newest version of each skill. A *set* is all of them at one moment, stored
 under its own hash; a run's row names one set, so the skills it sees never change, whatever is edited. Folders and sets
 are stored once and never changed. Each has the time of its last use; storing a set marks its folders as used in the
-same transaction, so that ``prune`` deletes nothing that a run may yet read.
+same transaction, so that ``prune_skills`` deletes nothing that a run may yet read.
 """
 
 from __future__ import annotations
@@ -25,17 +25,26 @@ from hermes_worker.features.skills.rules import (
     SkillMoved,
     SkillNotFound,
     SkillSet,
-    content_hash,
-    folder_json,
-    folder_of,
+    compute_content_hash,
+    dump_folder,
+    parse_folder,
 )
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import runs, skill_changes, skill_contents, skills
 
-__all__ = ["KEPT_S", "CallOfAgent", "KeptSkill", "RunOfSkills", "SkillChange", "SkillRow", "Skills", "prune"]
+__all__ = [
+    "KEPT_S",
+    "NewSkillVersion",
+    "RunSkillFacts",
+    "SkillCall",
+    "SkillChange",
+    "SkillRow",
+    "Skills",
+    "prune_skills",
+]
 
 KEPT_S = 86_400.0
 """Seconds for which an unreferenced folder or set is kept: longer than any run takes to begin after its set was
@@ -70,7 +79,7 @@ class SkillChange(NamedTuple):
     hash: str | None
 
 
-class RunOfSkills(NamedTuple):
+class RunSkillFacts(NamedTuple):
     """The facts that decide which skills a run sees."""
 
     pk: int
@@ -79,7 +88,7 @@ class RunOfSkills(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOfAgent:
+class SkillCall:
     """The tool call that changes a skill."""
 
     run_pk: int
@@ -87,7 +96,7 @@ class CallOfAgent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptSkill:
+class NewSkillVersion:
     """A version of a skill that is to be stored."""
 
     facts: SkillFacts
@@ -116,27 +125,27 @@ class Skills:
         self._database = database
         self.tenant = tenant
 
-    def of(self, tenant: str) -> Skills:
+    def for_tenant(self, tenant: str) -> Skills:
         """The skills of another tenant in the same database."""
         return Skills(self._database, tenant)
 
     # --- the newest versions ---
 
-    def rows(self, *, with_removed: bool = False) -> list[SkillRow]:
+    def list_skills(self, *, with_removed: bool = False) -> list[SkillRow]:
         """List all skills by name."""
-        wanted = sa.select(*columns_for(skills, SkillRow)).where(skills.c.tenant == self.tenant)
+        wanted = sa.select(*select_columns(skills, SkillRow)).where(skills.c.tenant == self.tenant)
         if not with_removed:
             wanted = wanted.where(skills.c.is_removed == 0)
         with self._database.read() as connection:
-            return rows_of(connection.execute(wanted.order_by(skills.c.name)), SkillRow)
+            return fetch_rows(connection.execute(wanted.order_by(skills.c.name)), SkillRow)
 
     def find(self, name: str) -> SkillRow | None:
         """Load the newest version of a skill; ``None`` when there is none."""
         with self._database.read() as connection:
-            row = self._row(connection, name)
+            row = self._load_row(connection, name)
         return row if row is not None and not row.is_removed else None
 
-    def fingerprint(self) -> Sequence[tuple[str, str, str, int]]:
+    def load_fingerprint(self) -> Sequence[tuple[str, str, str, int]]:
         """Load name, category, hash and version number of every skill, by name: equal only when the sets are equal.
         Decrypts no text."""
         wanted = sa.select(skills.c.name, skills.c.category, skills.c.hash, skills.c.version)
@@ -144,23 +153,23 @@ class Skills:
         with self._database.read() as connection:
             return [tuple(row) for row in connection.execute(wanted)]
 
-    def keep(
-        self, kept: KeptSkill, *, expects: str | None, is_new: bool = False, call: CallOfAgent | None = None
+    def write_skill(
+        self, kept: NewSkillVersion, *, expects: str | None, is_new: bool = False, call: SkillCall | None = None
     ) -> SkillChange:
         """Store the newest version of a skill. With ``expects`` only the version of this hash may be replaced; with
         ``is_new`` there must be none. Under ``call`` it happens once, and a repetition returns the first outcome.
         Raises ``SkillMoved``, ``SkillError``."""
-        name, digest = kept.facts.name, content_hash(kept.files)
+        name, digest = kept.facts.name, compute_content_hash(kept.files)
         with self._database.write() as connection:
-            if call is not None and (before := self._claimed(connection, call, name, digest)) is not None:
+            if call is not None and (before := self._claim_change(connection, call, name, digest)) is not None:
                 return before
-            row = self._row(connection, name, locks=True)
+            row = self._load_row(connection, name, locks=True)
             _require_expected(name, row, expects=expects, is_new=is_new)
-            self._store(connection, digest, folder_json(kept.files), is_set=False)
+            self._store_text(connection, digest, dump_folder(kept.files), is_set=False)
             values = {
                 "category": kept.category,
                 "hash": digest,
-                "facts": plain(kept.facts.to_json()),
+                "facts": make_storable(kept.facts.to_json()),
                 "origin": kept.origin,
                 "source_hash": kept.source_hash,
                 "is_removed": 0,
@@ -168,52 +177,52 @@ class Skills:
             }
             if row is None:
                 self._require_room(connection)
-                added = insert_ignoring(connection, skills).values(tenant=self.tenant, name=name, **values)
+                added = build_insert_ignoring(connection, skills).values(tenant=self.tenant, name=name, **values)
                 if connection.execute(added.returning(skills.c.pk)).first() is None:
                     raise SkillMoved(f"somebody else made the skill {name!r} at the same time; look and try again")
             else:
-                self._release(connection, row.hash)
-                changed = sa.update(skills).where(self._is(name)).values(**values, version=skills.c.version + 1)
+                self._release_version(connection, row.hash)
+                changed = sa.update(skills).where(self._is_skill(name)).values(**values, version=skills.c.version + 1)
                 connection.execute(changed)
             was = None if row is None or row.is_removed else row.hash
             facts = {"hash": digest, "origin": kept.origin}
-            record(connection, Act.SKILL_KEEP, name, tenant=self.tenant, before={"hash": was}, after=facts)
+            record_action(connection, Act.SKILL_KEEP, name, tenant=self.tenant, before={"hash": was}, after=facts)
         return SkillChange(name=name, hash=digest)
 
-    def remove(self, name: str, *, expects: str | None = None, call: CallOfAgent | None = None) -> SkillChange:
+    def remove(self, name: str, *, expects: str | None = None, call: SkillCall | None = None) -> SkillChange:
         """Remove a skill; runs that began with it continue with it. Raises ``SkillNotFound``, ``SkillMoved``."""
         with self._database.write() as connection:
-            if call is not None and (before := self._claimed(connection, call, name, None)) is not None:
+            if call is not None and (before := self._claim_change(connection, call, name, None)) is not None:
                 return before
-            row = self._row(connection, name, locks=True)
+            row = self._load_row(connection, name, locks=True)
             if row is None or row.is_removed:
                 raise SkillNotFound(f"there is no skill {name!r}")
             _require_expected(name, row, expects=expects, is_new=False)
-            self._release(connection, row.hash)
+            self._release_version(connection, row.hash)
             if row.source_hash is None:
-                connection.execute(sa.delete(skills).where(self._is(name)))
+                connection.execute(sa.delete(skills).where(self._is_skill(name)))
             else:  # the next import of its folder would add it again
-                gone = sa.update(skills).where(self._is(name))
+                gone = sa.update(skills).where(self._is_skill(name))
                 connection.execute(gone.values(is_removed=1, version=skills.c.version + 1, changed_at=db_now()))
-            record(connection, Act.SKILL_REMOVE, name, tenant=self.tenant, before={"hash": row.hash})
+            record_action(connection, Act.SKILL_REMOVE, name, tenant=self.tenant, before={"hash": row.hash})
         return SkillChange(name=name, hash=None)
 
-    def forget(self, name: str, origin: str) -> bool:
+    def remove_vanished(self, name: str, origin: str) -> bool:
         """Remove a skill whose folder at ``origin`` was deleted. Returns whether there was one."""
         with self._database.write() as connection:
-            row = self._row(connection, name, locks=True)
+            row = self._load_row(connection, name, locks=True)
             if row is None or row.origin != origin:
                 return False
-            self._release(connection, row.hash)
-            connection.execute(sa.delete(skills).where(self._is(name)))
+            self._release_version(connection, row.hash)
+            connection.execute(sa.delete(skills).where(self._is_skill(name)))
             return True
 
-    def change_of(self, key: str) -> SkillChange | None:
+    def find_change(self, key: str) -> SkillChange | None:
         """Find what a call changed; ``None`` when it changed nothing yet."""
         with self._database.read() as connection:
-            return self._change(connection, key)
+            return self._find_change(connection, key)
 
-    def made_by(self, run_pk: int, name: str) -> frozenset[str]:
+    def list_versions_of_run(self, run_pk: int, name: str) -> frozenset[str]:
         """List the hashes of the versions of a skill that a run's own calls made."""
         wanted = sa.select(skill_changes.c.hash).where(skill_changes.c.run_pk == run_pk, skill_changes.c.name == name)
         with self._database.read() as connection:
@@ -221,17 +230,17 @@ class Skills:
 
     # --- what runs use ---
 
-    def current_set(self) -> SkillSet | None:
+    def store_current_set(self) -> SkillSet | None:
         """Store all skills as they are now as a set, which a run may name; ``None`` when there are none."""
         for _ in range(_TRIES):
-            found = SkillSet(entries=tuple(row.entry for row in self.rows()))
+            found = SkillSet(entries=tuple(row.entry for row in self.list_skills()))
             if not found.entries:
                 return None
-            if self._keep_set(found):
+            if self._store_set(found):
                 return found
         raise SkillMoved("the skills change faster than they can be read; try again")
 
-    def _keep_set(self, found: SkillSet) -> bool:
+    def _store_set(self, found: SkillSet) -> bool:
         """Store a set. Returns False when one of its folders was deleted meanwhile."""
         hashes = sorted({entry.hash for entry in found.entries})
         with self._database.write() as connection:
@@ -241,22 +250,22 @@ class Skills:
                 return False
             stale = skill_contents.c.used_at < db_now() - _SEEN_S
             connection.execute(sa.update(skill_contents).where(ours, stale).values(used_at=db_now()))
-            self._store(connection, found.hash, found.to_json(), is_set=True)
+            self._store_text(connection, found.hash, found.to_json(), is_set=True)
         return True
 
-    def stored_set(self, digest: str) -> SkillSet:
+    def load_set(self, digest: str) -> SkillSet:
         """Load a set by its hash. Raises ``SkillNotFound``."""
-        found = SkillSet.from_json(self._body(digest, is_set=True))
+        found = SkillSet.from_json(self._load_body(digest, is_set=True))
         if found.hash != digest:
             raise SkillError(f"the stored set of skills {digest[:12]} is not what its hash says")
         return found
 
-    def folder(self, digest: str) -> tuple[SkillFile, ...]:
+    def load_folder(self, digest: str) -> tuple[SkillFile, ...]:
         """Load the files of one version of a skill. Raises ``SkillNotFound``, and ``SkillError`` for a row that was
         tampered with."""
-        return folder_of(self._body(digest, is_set=False), digest)
+        return parse_folder(self._load_body(digest, is_set=False), digest)
 
-    def run(self, run_id: str) -> RunOfSkills:
+    def load_skills_of_run(self, run_id: str) -> RunSkillFacts:
         """Load what a run began with. Raises ``SkillNotFound`` when there is no such run."""
         first = runs.alias("first")
         wanted = (
@@ -268,12 +277,12 @@ class Skills:
             .where(runs.c.run_id == run_id, runs.c.tenant == self.tenant)
         )
         with self._database.read() as connection:
-            row = row_of(connection.execute(wanted), RunOfSkills)
+            row = fetch_row(connection.execute(wanted), RunSkillFacts)
         if row is None:
             raise SkillNotFound(f"there is no run {run_id!r}")
         return row
 
-    def _body(self, digest: str, *, is_set: bool) -> str:
+    def _load_body(self, digest: str, *, is_set: bool) -> str:
         this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
         wanted = sa.select(skill_contents.c.body).where(this, skill_contents.c.is_set == int(is_set))
         with self._database.read() as connection:
@@ -284,46 +293,50 @@ class Skills:
 
     # --- parts ---
 
-    def _is(self, name: str) -> sa.ColumnElement[bool]:
+    def _is_skill(self, name: str) -> sa.ColumnElement[bool]:
         return sa.and_(skills.c.tenant == self.tenant, skills.c.name == name)
 
-    def _row(self, connection: Connection, name: str, *, locks: bool = False) -> SkillRow | None:
-        wanted = sa.select(*columns_for(skills, SkillRow)).where(self._is(name))
-        return row_of(connection.execute(wanted.with_for_update() if locks else wanted), SkillRow)
+    def _load_row(self, connection: Connection, name: str, *, locks: bool = False) -> SkillRow | None:
+        wanted = sa.select(*select_columns(skills, SkillRow)).where(self._is_skill(name))
+        return fetch_row(connection.execute(wanted.with_for_update() if locks else wanted), SkillRow)
 
     def _require_room(self, connection: Connection) -> None:
         ours = sa.select(sa.func.count()).select_from(skills).where(skills.c.tenant == self.tenant)
         if connection.execute(ours).scalar_one() >= SKILLS_MAX:
             raise SkillError(f"there are {SKILLS_MAX} skills already; remove one first")
 
-    def _store(self, connection: Connection, digest: str, body: str, *, is_set: bool) -> None:
+    def _store_text(self, connection: Connection, digest: str, body: str, *, is_set: bool) -> None:
         """Store a text under its hash, and mark it as used. Idempotent."""
         this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
         seen = sa.select(skill_contents.c.used_at - db_now()).where(this).with_for_update()
         age = connection.execute(seen).scalar()
         if age is None:
-            values = {"tenant": self.tenant, "hash": digest, "is_set": int(is_set), "body": plain(body)}
-            connection.execute(insert_ignoring(connection, skill_contents).values(**values, used_at=db_now()))
+            values = {"tenant": self.tenant, "hash": digest, "is_set": int(is_set), "body": make_storable(body)}
+            connection.execute(build_insert_ignoring(connection, skill_contents).values(**values, used_at=db_now()))
         elif age < -_SEEN_S:
             connection.execute(sa.update(skill_contents).where(this).values(used_at=db_now()))
 
-    def _release(self, connection: Connection, digest: str) -> None:
+    def _release_version(self, connection: Connection, digest: str) -> None:
         """Release a version that is not the newest any more: it is kept for a day, and for as long as runs need it."""
         this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
         connection.execute(sa.update(skill_contents).where(this).values(used_at=db_now()))
 
-    def _change(self, connection: Connection, key: str) -> SkillChange | None:
+    def _find_change(self, connection: Connection, key: str) -> SkillChange | None:
         this = skill_changes.c.call_key == key
-        return row_of(connection.execute(sa.select(*columns_for(skill_changes, SkillChange)).where(this)), SkillChange)
+        return fetch_row(
+            connection.execute(sa.select(*select_columns(skill_changes, SkillChange)).where(this)), SkillChange
+        )
 
-    def _claimed(self, connection: Connection, call: CallOfAgent, name: str, digest: str | None) -> SkillChange | None:
+    def _claim_change(
+        self, connection: Connection, call: SkillCall, name: str, digest: str | None
+    ) -> SkillChange | None:
         """Record that the call makes this change. Returns what it changed before, or ``None`` when this is the first
         time. Another worker with the same call waits here."""
         values = {"run_pk": call.run_pk, "call_key": call.key, "name": name, "hash": digest}
-        added = insert_ignoring(connection, skill_changes).values(**values, changed_at=db_now())
+        added = build_insert_ignoring(connection, skill_changes).values(**values, changed_at=db_now())
         if connection.execute(added.returning(skill_changes.c.pk)).first() is not None:
             return None
-        return self._change(connection, call.key)
+        return self._find_change(connection, call.key)
 
 
 def _require_expected(name: str, row: SkillRow | None, *, expects: str | None, is_new: bool) -> None:
@@ -334,7 +347,7 @@ def _require_expected(name: str, row: SkillRow | None, *, expects: str | None, i
         raise SkillMoved(f"the skill {name!r} was changed or removed in between; look at it and try again")
 
 
-def prune(database: Database, *, acts: bool = True, older_than_s: float = KEPT_S) -> int:
+def prune_skills(database: Database, *, acts: bool = True, older_than_s: float = KEPT_S) -> int:
     """Delete sets that no run names and folders without references, a day after their last use. Returns how many.
     Without ``acts`` only the sets are counted, and nothing is deleted. Safe in several processes at once."""
     old = skill_contents.c.used_at < db_now() - older_than_s
@@ -353,16 +366,16 @@ def _prune_folders(database: Database, old: sa.ColumnElement[bool]) -> int:
     is_newest = sa.exists().where(skills.c.tenant == skill_contents.c.tenant, skills.c.hash == skill_contents.c.hash)
     folders = sa.and_(skill_contents.c.is_set == 0, old, sa.not_(is_newest))
     with database.read() as connection:
-        wanted = sa.select(*columns_for(skill_contents, _FolderRow)).where(folders).order_by("pk").limit(1_000)
-        found = rows_of(connection.execute(wanted), _FolderRow)
+        wanted = sa.select(*select_columns(skill_contents, _FolderRow)).where(folders).order_by("pk").limit(1_000)
+        found = fetch_rows(connection.execute(wanted), _FolderRow)
         if not found:
             return 0
         tenants = {row.tenant for row in found}
-        named = sa.select(*columns_for(skill_contents, _SetRow))
+        named = sa.select(*select_columns(skill_contents, _SetRow))
         named = named.where(skill_contents.c.is_set == 1, skill_contents.c.tenant.in_(tenants))
         used = {
             (row.tenant, entry.hash)
-            for row in rows_of(connection.execute(named), _SetRow)
+            for row in fetch_rows(connection.execute(named), _SetRow)
             for entry in SkillSet.from_json(row.body).entries
         }
     kept = [row.pk for row in found if (row.tenant, row.hash) in used]

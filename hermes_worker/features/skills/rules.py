@@ -174,7 +174,7 @@ class SkillSet:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def checked_path(path: str) -> str:
+def require_path(path: str) -> str:
     """Return a path inside a skill, in Unicode's composed form. Raises ``SkillError`` for one that leads out of it, or
     that a file system would confuse with another."""
     composed = unicodedata.normalize("NFC", path)
@@ -194,13 +194,13 @@ def checked_path(path: str) -> str:
     return composed
 
 
-def checked_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
+def require_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
     """Return the files of a skill by path. Raises ``SkillError`` when there are too many or too large ones, no
     ``SKILL.md``, or two paths that are one on some file systems."""
     found: dict[str, SkillFile] = {}
     total = 0
     for file in files:
-        path = checked_path(file.path)
+        path = require_path(file.path)
         folded = path.casefold()
         if folded in found:
             raise SkillError(f"two files of the skill have the path {path!r}, as far as some file systems know")
@@ -215,7 +215,7 @@ def checked_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
         if any("/".join(parents[:length]) in found for length in range(1, len(parents))):
             raise SkillError(f"a part of the path {path!r} is a file itself")
     ordered = tuple(sorted(found.values(), key=lambda file: file.path.encode()))
-    main = main_file(ordered)
+    main = find_main_file(ordered)
     if main is None:
         raise SkillError(f"a skill has a file {SKILL_FILE}")
     if main.text is None:
@@ -225,21 +225,21 @@ def checked_files(files: Iterable[SkillFile]) -> tuple[SkillFile, ...]:
     return ordered
 
 
-def main_file(files: Iterable[SkillFile]) -> SkillFile | None:
+def find_main_file(files: Iterable[SkillFile]) -> SkillFile | None:
     """Find ``SKILL.md``, or the one file of a bundle; ``None`` when there is none."""
     by_path = {file.path: file for file in files}
     return by_path.get(SKILL_FILE) or by_path.get(BUNDLE_FILE)
 
 
-def main_text(files: Iterable[SkillFile]) -> str:
+def require_main_text(files: Iterable[SkillFile]) -> str:
     """Return the text of ``SKILL.md``. Raises ``SkillError`` when there is none."""
-    main = main_file(files)
+    main = find_main_file(files)
     if main is None or main.text is None:
         raise SkillError(f"a skill has a file {SKILL_FILE}")
     return main.text
 
 
-def content_hash(files: Sequence[SkillFile]) -> str:
+def compute_content_hash(files: Sequence[SkillFile]) -> str:
     """SHA-256, in hexadecimal digits, of the paths, the bytes and the modes of all files in the order of their paths;
     equal exactly when the folders are equal."""
     digest = hashlib.sha256(_HASHED_AS)
@@ -250,19 +250,19 @@ def content_hash(files: Sequence[SkillFile]) -> str:
     return digest.hexdigest()
 
 
-def folder_json(files: Sequence[SkillFile]) -> str:
+def dump_folder(files: Sequence[SkillFile]) -> str:
     """Dump the files for storage."""
-    return canonical_json([_stored(file) for file in sorted(files, key=lambda each: each.path.encode())])
+    return canonical_json([_dump_file(file) for file in sorted(files, key=lambda each: each.path.encode())])
 
 
-def _stored(file: SkillFile) -> dict[str, object]:
+def _dump_file(file: SkillFile) -> dict[str, object]:
     text = file.text
     body = {"text": text} if text is not None else {"base64": base64.b64encode(file.body).decode("ascii")}
     return {"path": file.path, **({"mode": "x"} if file.is_executable else {}), **body}
 
 
-def folder_of(text: str, digest: str) -> tuple[SkillFile, ...]:
-    """Parse what ``folder_json`` wrote. Raises ``SkillError`` when it does not have this hash."""
+def parse_folder(text: str, digest: str) -> tuple[SkillFile, ...]:
+    """Parse what ``dump_folder`` wrote. Raises ``SkillError`` when it does not have this hash."""
     try:
         files = tuple(
             SkillFile(
@@ -274,7 +274,7 @@ def folder_of(text: str, digest: str) -> tuple[SkillFile, ...]:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SkillError(f"the stored skill {digest[:12]} cannot be read: {error}") from error
-    if content_hash(files) != digest:
+    if compute_content_hash(files) != digest:
         raise SkillError(f"the stored skill {digest[:12]} is not what its hash says")
     return files
 
@@ -282,65 +282,69 @@ def folder_of(text: str, digest: str) -> tuple[SkillFile, ...]:
 # --- front matter ----------------------------------------------------------------------------------------------------
 
 
-def facts_of(front: Mapping[str, Any], *, called: str) -> SkillFacts:
+def parse_facts(front: Mapping[str, Any], *, called: str) -> SkillFacts:
     """Parse a front matter leniently: ``called`` replaces a missing name. Raises ``SkillError`` for an invalid name."""
-    name = _word(front.get("name")) or called
+    name = _read_word(front.get("name")) or called
     if not _NAME.fullmatch(name):
         raise SkillError(
             f"{name[:80]!r} cannot be the name of a skill: 1 to {NAME_CHARS_MAX} lower-case letters, digits and hyphens"
         )
-    metadata = _mapping(front.get("metadata"))
-    own = _mapping(metadata.get("hermes"))
+    metadata = _read_mapping(front.get("metadata"))
+    own = _read_mapping(metadata.get("hermes"))
     return SkillFacts(
         name=name,
-        description=_word(front.get("description"))[:DESCRIPTION_CHARS_MAX],
-        version=(_word(front.get("version")) or _word(metadata.get("version")))[:NAME_CHARS_MAX],
-        license=_word(front.get("license"))[:200],
-        compatibility=_word(front.get("compatibility"))[:COMPATIBILITY_CHARS_MAX],
-        platforms=_words(front.get("platforms") or own.get("platforms")),
-        tags=_words(own.get("tags")),
-        related=_words(own.get("related_skills")),
-        requires_tools=_words(own.get("requires_tools")),
-        requires_toolsets=_words(own.get("requires_toolsets")),
-        fallback_for_tools=_words(own.get("fallback_for_tools")),
-        fallback_for_toolsets=_words(own.get("fallback_for_toolsets")),
-        env_vars=_variables_of(front, own),
-        commands=_prerequisites(front, own, "commands"),
+        description=_read_word(front.get("description"))[:DESCRIPTION_CHARS_MAX],
+        version=(_read_word(front.get("version")) or _read_word(metadata.get("version")))[:NAME_CHARS_MAX],
+        license=_read_word(front.get("license"))[:200],
+        compatibility=_read_word(front.get("compatibility"))[:COMPATIBILITY_CHARS_MAX],
+        platforms=_read_words(front.get("platforms") or own.get("platforms")),
+        tags=_read_words(own.get("tags")),
+        related=_read_words(own.get("related_skills")),
+        requires_tools=_read_words(own.get("requires_tools")),
+        requires_toolsets=_read_words(own.get("requires_toolsets")),
+        fallback_for_tools=_read_words(own.get("fallback_for_tools")),
+        fallback_for_toolsets=_read_words(own.get("fallback_for_toolsets")),
+        env_vars=_parse_variables(front, own),
+        commands=_parse_prerequisites(front, own, "commands"),
     )
 
 
-def _variables_of(front: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
+def _parse_variables(front: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of environment variables, each once; invalid names are left out."""
     named: list[str] = []
     for field in (front.get("required_environment_variables"), own.get("required_environment_variables")):
         if isinstance(field, Sequence) and not isinstance(field, str):
-            named += [_word(each.get("name") if isinstance(each, Mapping) else each) for each in field[:_VARIABLES_MAX]]
-    named += _prerequisites(front, own, "env_vars")
+            named += [
+                _read_word(each.get("name") if isinstance(each, Mapping) else each) for each in field[:_VARIABLES_MAX]
+            ]
+    named += _parse_prerequisites(front, own, "env_vars")
     return tuple(dict.fromkeys(name for name in named if _ENVIRONMENT_NAME.fullmatch(name)))
 
 
-def _prerequisites(front: Mapping[str, Any], own: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    said = _mapping(front.get("prerequisites")) or _mapping(own.get("prerequisites"))
-    return _words(said.get(name))[:_VARIABLES_MAX]
+def _parse_prerequisites(front: Mapping[str, Any], own: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    said = _read_mapping(front.get("prerequisites")) or _read_mapping(own.get("prerequisites"))
+    return _read_words(said.get(name))[:_VARIABLES_MAX]
 
 
-def bundle_of(document: Mapping[str, Any], *, called: str) -> SkillFacts:
+def parse_bundle(document: Mapping[str, Any], *, called: str) -> SkillFacts:
     """Parse ``BUNDLE.yaml``. Raises ``SkillError``."""
-    named = _words(document.get("skills"))
+    named = _read_words(document.get("skills"))
     if not named:
         raise SkillError(f"the bundle {called[:80]!r} must have a list 'skills' of names")
     if not _NAME.fullmatch(called):
         raise SkillError(f"{called[:80]!r} cannot be the name of a bundle")
-    return SkillFacts(name=called, description=_word(document.get("description"))[:DESCRIPTION_CHARS_MAX], bundle=named)
+    return SkillFacts(
+        name=called, description=_read_word(document.get("description"))[:DESCRIPTION_CHARS_MAX], bundle=named
+    )
 
 
-def problems_of(front: Mapping[str, Any], *, folder: str | None) -> list[str]:
+def find_front_matter_problems(front: Mapping[str, Any], *, folder: str | None) -> list[str]:
     """List what keeps a front matter from conforming to agentskills.io, as sentences. ``folder`` is the name of its
     folder, ``None`` when it has none yet."""
     found = []
     if extra := sorted(str(name) for name in front.keys() - _STANDARD_FIELDS):
         found.append(f"fields that the format does not know: {', '.join(extra)[:200]} (put them below 'metadata')")
-    found += _name_problems(front.get("name"), folder)
+    found += _find_name_problems(front.get("name"), folder)
     description = front.get("description")
     if not isinstance(description, str) or not description.strip():
         found.append("'description' must say what the skill does and when to use it")
@@ -354,7 +358,7 @@ def problems_of(front: Mapping[str, Any], *, folder: str | None) -> list[str]:
     return found
 
 
-def _name_problems(name: object, folder: str | None) -> list[str]:
+def _find_name_problems(name: object, folder: str | None) -> list[str]:
     if not isinstance(name, str) or not name.strip():
         return ["'name' is missing"]
     name = unicodedata.normalize("NFKC", name.strip())
@@ -369,7 +373,7 @@ def _name_problems(name: object, folder: str | None) -> list[str]:
     return found
 
 
-def checked_category(category: str | None) -> str:
+def require_category(category: str | None) -> str:
     """Return a valid category; empty for none. Raises ``SkillError``."""
     if not category:
         return ""
@@ -378,20 +382,20 @@ def checked_category(category: str | None) -> str:
     return category
 
 
-def _word(value: object) -> str:
+def _read_word(value: object) -> str:
     return " ".join(str(value).split()) if isinstance(value, str | int | float) and value is not True else ""
 
 
-def _words(value: object) -> tuple[str, ...]:
+def _read_words(value: object) -> tuple[str, ...]:
     """Read names from a list, or from a text with commas between them."""
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, Sequence):
         return ()
-    found = (_word(each)[:NAME_CHARS_MAX] for each in listed[:100])
+    found = (_read_word(each)[:NAME_CHARS_MAX] for each in listed[:100])
     return tuple(each for each in found if each)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _read_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -399,7 +403,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkillSurroundings:
+class SkillConditions:
     """The facts that the conditions of skills depend on."""
 
     tools: Set[str] = frozenset()
@@ -409,7 +413,7 @@ class SkillSurroundings:
     disabled: Set[str] = frozenset()
 
 
-def hidden_because(facts: SkillFacts, around: SkillSurroundings) -> str | None:
+def explain_hidden(facts: SkillFacts, around: SkillConditions) -> str | None:
     """Why a skill is not offered under these conditions; ``None`` when it is."""
     if facts.name in around.disabled:
         return "it is disabled"
@@ -431,10 +435,10 @@ def _is_platform(named: str, platform: str) -> bool:
     return platform.startswith(_OF_PLATFORM.get(named, named))
 
 
-def shown_of(skills: SkillSet, around: SkillSurroundings) -> tuple[SkillEntry, ...]:
+def select_offered(skills: SkillSet, around: SkillConditions) -> tuple[SkillEntry, ...]:
     """Select the skills that are offered under these conditions, by category and name; those without a category come
     first."""
-    offered = (entry for entry in skills.entries if hidden_because(entry.facts, around) is None)
+    offered = (entry for entry in skills.entries if explain_hidden(entry.facts, around) is None)
     return tuple(sorted(offered, key=lambda entry: (entry.category, entry.name)))
 
 
@@ -445,7 +449,7 @@ _INDEX_HEAD = (
 )
 
 
-def skill_index(entries: Sequence[SkillEntry]) -> str:
+def render_skill_index(entries: Sequence[SkillEntry]) -> str:
     """Render the index for the system prompt; empty when there is no skill. Bundles are left out: they are for people
     and jobs."""
     entries = [entry for entry in entries if not entry.facts.bundle]
@@ -458,24 +462,24 @@ def skill_index(entries: Sequence[SkillEntry]) -> str:
             category = entry.category
             notes = (each.facts.category_note for each in entries if each.category == category)
             note = next((note for note in notes if note), "")
-            lines.append(f"  {category}: {_unclosed(note)}".rstrip())
-        lines.append(f"{'    ' if category else '  '}- {entry.name}: {_short(entry.facts.description)}")
+            lines.append(f"  {category}: {_neutralize_tags(note)}".rstrip())
+        lines.append(f"{'    ' if category else '  '}- {entry.name}: {_shorten(entry.facts.description)}")
     return "\n".join((_INDEX_HEAD, "<available_skills>", *lines, "</available_skills>"))
 
 
-def _short(description: str) -> str:
+def _shorten(description: str) -> str:
     """Shorten a description to one line that cannot end the list."""
-    line = _unclosed(description)
+    line = _neutralize_tags(description)
     if len(line) <= INDEX_DESCRIPTION_CHARS:
         return line
     return f"{line[: INDEX_DESCRIPTION_CHARS - 3].rstrip()}..."
 
 
-def _unclosed(text: str) -> str:
+def _neutralize_tags(text: str) -> str:
     return " ".join(text.split()).replace("<", "(").replace(">", ")")
 
 
-def filled(text: str, *, folder: str | None, session_id: str) -> str:
+def expand_variables(text: str, *, folder: str | None, session_id: str) -> str:
     """Replace ``${HERMES_SKILL_DIR}`` and ``${HERMES_SESSION_ID}`` by their values; a value of ``None`` leaves its
     variable as it is. One pass: variables inside a value are not replaced."""
     values = {"HERMES_SKILL_DIR": folder, "HERMES_SESSION_ID": session_id}
@@ -490,17 +494,17 @@ def filled(text: str, *, folder: str | None, session_id: str) -> str:
 ALONGSIDE = "The user gave this instruction alongside the skill(s) above:"
 
 
-def instructed(texts: Sequence[str], prompt: str) -> str:
+def prepend_skills(texts: Sequence[str], prompt: str) -> str:
     """Put the texts of skills before the prompt that is to be done by them."""
     return "\n\n".join((*(text.strip() for text in texts), ALONGSIDE, prompt)) if texts else prompt
 
 
 def needs_folder(files: Sequence[SkillFile]) -> bool:
     """Whether the skill is useful only where its files are: it has scripts, or names its folder."""
-    return "${HERMES_SKILL_DIR}" in main_text(files) or any(file.path.startswith("scripts/") for file in files)
+    return "${HERMES_SKILL_DIR}" in require_main_text(files) or any(file.path.startswith("scripts/") for file in files)
 
 
-def linked_files(files: Iterable[SkillFile]) -> Mapping[str, Sequence[str]]:
+def group_linked_files(files: Iterable[SkillFile]) -> Mapping[str, Sequence[str]]:
     """The files beside ``SKILL.md`` by their folders; those in no folder are under ``other``."""
     found: dict[str, list[str]] = {}
     for file in files:
@@ -510,8 +514,8 @@ def linked_files(files: Iterable[SkillFile]) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def followed(name: str, files: Sequence[SkillFile]) -> str:
+def build_skill_prompt(name: str, files: Sequence[SkillFile]) -> str:
     """The text that stands before the prompt of a run that is to follow a skill."""
     others = [file.path for file in files if file.path not in (SKILL_FILE, BUNDLE_FILE)]
     more = f" Its other files, for skill_view: {', '.join(others[:50])}." if others else ""
-    return f"[Follow the skill {name!r}.{more}]\n\n{main_text(files).strip()}"
+    return f"[Follow the skill {name!r}.{more}]\n\n{require_main_text(files).strip()}"

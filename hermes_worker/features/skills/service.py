@@ -10,11 +10,11 @@ from typing import Any
 from hermes_worker.features.skills.rules import (
     SkillError,
     SkillSet,
-    instructed,
-    shown_of,
-    skill_index,
+    prepend_skills,
+    render_skill_index,
+    select_offered,
 )
-from hermes_worker.features.skills.shelf_files import SkillShelf, surroundings
+from hermes_worker.features.skills.shelf_files import SkillShelf, build_surroundings
 
 _VIEW_TOOL = "skill_view"
 
@@ -34,31 +34,31 @@ class OfferedSkills:
         """The set's hash, which the run's row names; ``None`` for no set."""
         return self.found.hash if self.found is not None else None
 
-    def index(self, tools: Set[str]) -> str:
+    def build_index(self, tools: Set[str]) -> str:
         """Build the block of the system prompt of a session with these tools; empty where it could load no skill."""
         if self.found is None or _VIEW_TOOL not in tools:
             return ""
-        return skill_index(shown_of(self.found, surroundings(tools, self.disabled)))
+        return render_skill_index(select_offered(self.found, build_surroundings(tools, self.disabled)))
 
-    def before(self, asked: str | Sequence[Mapping[str, Any]]) -> str | Sequence[Mapping[str, Any]]:
+    def prepend_texts(self, asked: str | Sequence[Mapping[str, Any]]) -> str | Sequence[Mapping[str, Any]]:
         """Put the texts that the run is to follow before its input."""
         if not self.texts:
             return asked
         if isinstance(asked, str):
-            return instructed(self.texts, asked)
-        return [{"type": "text", "text": instructed(self.texts, "")}, *asked]
+            return prepend_skills(self.texts, asked)
+        return [{"type": "text", "text": prepend_skills(self.texts, "")}, *asked]
 
 
 NO_SKILLS = OfferedSkills()
 
 
-def offered(shelf: SkillShelf, tenant: str, names: Sequence[str] = ()) -> OfferedSkills:
+def find_offered_skills(shelf: SkillShelf, tenant: str, names: Sequence[str] = ()) -> OfferedSkills:
     """Find the skills that a tenant has now. Raises ``SkillError`` for a name that no skill has,
     ``UnavailableError``."""
     if not names:
-        return OfferedSkills(found=shelf.current(tenant), disabled=shelf.disabled)
-    named = shelf.named(tenant, names)
+        return OfferedSkills(found=shelf.current_set(tenant), disabled=shelf.disabled)
+    named = shelf.load_named(tenant, names)
     if named.missing:
         raise SkillError(f"there is no skill {named.missing[0]!r}; 'GET /v1/skills' lists those there are")
-    found = shelf.stored_set(tenant, named.set_hash) if named.set_hash is not None else None
+    found = shelf.load_set(tenant, named.set_hash) if named.set_hash is not None else None
     return OfferedSkills(found=found, texts=named.texts, disabled=shelf.disabled)

@@ -24,10 +24,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hermes_worker import installed
-from hermes_worker.core.principals import DEFAULT_TENANT, tenant_home
-from hermes_worker.features.skills.change_rules import SkillRewrite, changed_texts
-from hermes_worker.features.skills.rows import CallOfAgent, KeptSkill, SkillChange, SkillRow, Skills
+from hermes_worker.core.principals import DEFAULT_TENANT, find_tenant_home
+from hermes_worker.features.skills.change_rules import SkillRewrite, find_changed_files
+from hermes_worker.features.skills.rows import NewSkillVersion, SkillCall, SkillChange, SkillRow, Skills
 from hermes_worker.features.skills.rules import (
+    SkillConditions,
     SkillEntry,
     SkillError,
     SkillFacts,
@@ -35,19 +36,18 @@ from hermes_worker.features.skills.rules import (
     SkillMoved,
     SkillNotFound,
     SkillSet,
-    SkillSurroundings,
-    checked_category,
-    checked_files,
-    content_hash,
-    followed,
-    hidden_because,
-    main_text,
+    build_skill_prompt,
+    compute_content_hash,
+    explain_hidden,
+    require_category,
+    require_files,
+    require_main_text,
 )
-from hermes_worker.features.skills.text_rules import category_note, facts_in, problems_in
-from hermes_worker.features.skills.workspace_files import SkillFolder, read_skill_folder, skill_folders
+from hermes_worker.features.skills.text_rules import find_problems, read_category_note, read_facts
+from hermes_worker.features.skills.workspace_files import SkillFolder, find_skill_folders, read_skill_folder
 from hermes_worker.observe import count, log
-from hermes_worker.safety.origins import Origin, judge
-from hermes_worker.safety.threats import Scope, scan
+from hermes_worker.safety.origins import TextOrigin, judge_text
+from hermes_worker.safety.threats import ThreatScope, scan_text
 
 LOOK_EVERY_S = 1.0
 """How many seconds old a process's knowledge of a tenant's skills may be."""
@@ -96,7 +96,7 @@ class FolderCache:
         self._size = 0
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[str, str], fetch: Callable[[], tuple[SkillFile, ...]]) -> tuple[SkillFile, ...]:
+    def get_or_fetch(self, key: tuple[str, str], fetch: Callable[[], tuple[SkillFile, ...]]) -> tuple[SkillFile, ...]:
         """The cached files, or those that ``fetch`` returns, which are then cached. Two threads may fetch the same."""
         with self._lock:
             if key in self._held:
@@ -107,14 +107,14 @@ class FolderCache:
         with self._lock:
             if key not in self._held:
                 self._held[key] = files
-                self._size += _size(files)
+                self._size += _count_bytes(files)
             while self._size > self._bytes_max and len(self._held) > 1:
                 _, gone = self._held.popitem(last=False)
-                self._size -= _size(gone)
+                self._size -= _count_bytes(gone)
         return files
 
 
-def _size(files: Sequence[SkillFile]) -> int:
+def _count_bytes(files: Sequence[SkillFile]) -> int:
     return sum(len(file.body) + len(file.path) for file in files)
 
 
@@ -143,13 +143,13 @@ class SkillShelf:
         self._stamps: dict[tuple[str, Path], Mapping[str, SkillFolder]] = {}
         self._lock = threading.RLock()
 
-    def rows_of(self, tenant: str) -> Skills:
+    def skills_of_tenant(self, tenant: str) -> Skills:
         """The rows of a tenant, as they are at this moment."""
-        return self._skills.of(tenant)
+        return self._skills.for_tenant(tenant)
 
     # --- sets ---
 
-    def current(self, tenant: str) -> SkillSet | None:
+    def current_set(self, tenant: str) -> SkillSet | None:
         """The set that a run which begins now has; ``None`` where there is no skill. At most a second old, and stored:
         its hash may be named by a run."""
         with self._lock:
@@ -158,10 +158,10 @@ class SkillShelf:
             if known is not None and now - known.looked_at < LOOK_EVERY_S:
                 return known.found
             self._sync(tenant)
-            rows = self._skills.of(tenant)
-            fingerprint = rows.fingerprint()
+            rows = self._skills.for_tenant(tenant)
+            fingerprint = rows.load_fingerprint()
             if known is None or fingerprint != known.fingerprint or now - known.stored_at >= _STORED_AGAIN_S:
-                known = _KnownSkills(now, fingerprint, rows.current_set() if fingerprint else None, now)
+                known = _KnownSkills(now, fingerprint, rows.store_current_set() if fingerprint else None, now)
             else:
                 known = _KnownSkills(now, fingerprint, known.found, known.stored_at)
             if len(self._known) >= _TENANTS_MAX:
@@ -169,12 +169,12 @@ class SkillShelf:
             self._known[tenant] = known
             return known.found
 
-    def usable(self, tenant: str) -> tuple[SkillEntry, ...]:
+    def list_usable(self, tenant: str) -> tuple[SkillEntry, ...]:
         """Skills and bundles that a run which begins now may name, with any tools; by name."""
-        found = self.current(tenant)
+        found = self.current_set(tenant)
         return tuple(entry for entry in found.entries if self.is_usable(entry.facts)) if found else ()
 
-    def look_again(self, tenant: str) -> None:
+    def forget_look(self, tenant: str) -> None:
         """Make the next look read the rows: a skill was changed here."""
         with self._lock:
             if tenant in self._known:
@@ -187,41 +187,41 @@ class SkillShelf:
 
     # --- contents ---
 
-    def folder(self, tenant: str, digest: str) -> tuple[SkillFile, ...]:
+    def load_files(self, tenant: str, digest: str) -> tuple[SkillFile, ...]:
         """The files of one version of a skill. Raises ``SkillError``."""
-        return self._cache.get((tenant, digest), lambda: self._skills.of(tenant).folder(digest))
+        return self._cache.get_or_fetch((tenant, digest), lambda: self._skills.for_tenant(tenant).load_folder(digest))
 
-    def stored_set(self, tenant: str, digest: str) -> SkillSet:
+    def load_set(self, tenant: str, digest: str) -> SkillSet:
         """Load a set by its hash. Raises ``SkillError``."""
         known = self._known.get(tenant)
         if known is not None and known.found is not None and known.found.hash == digest:
             return known.found
-        return self._skills.of(tenant).stored_set(digest)
+        return self._skills.for_tenant(tenant).load_set(digest)
 
-    def named(self, tenant: str, names: Sequence[str]) -> NamedSkills:
+    def load_named(self, tenant: str, names: Sequence[str]) -> NamedSkills:
         """The texts of skills and bundles, in order and each once; missing names are listed."""
         if not names:
             return NamedSkills()
-        self.look_again(tenant)  # it may have been put there for this very run
-        found = self.current(tenant)
+        self.forget_look(tenant)  # it may have been put there for this very run
+        found = self.current_set(tenant)
         texts: dict[str, str] = {}
         missing: list[str] = []
         for name in names:
-            parts = list(self._parts(found, name)) if found is not None else []
+            parts = list(self._find_parts(found, name)) if found is not None else []
             if not parts:
                 missing.append(name)
             for entry in parts:
                 if isinstance(entry, str):
                     missing.append(entry)
                 elif entry.name not in texts:
-                    texts[entry.name] = followed(entry.name, self.folder(tenant, entry.hash))
+                    texts[entry.name] = build_skill_prompt(entry.name, self.load_files(tenant, entry.hash))
         return NamedSkills(
             texts=tuple(texts.values()),
             missing=tuple(dict.fromkeys(missing)),
             set_hash=found.hash if found is not None else None,
         )
 
-    def _parts(self, found: SkillSet, name: str) -> Iterator[SkillEntry | str]:
+    def _find_parts(self, found: SkillSet, name: str) -> Iterator[SkillEntry | str]:
         """The skills that a name stands for; names of those that are not there."""
         entry = found.find(name)
         if entry is None or not self.is_usable(entry.facts):
@@ -236,13 +236,13 @@ class SkillShelf:
 
     def is_usable(self, facts: SkillFacts) -> bool:
         """Whether a skill can be asked for by name here, whatever its conditions about tools."""
-        around = SkillSurroundings(platform=sys.platform, disabled=self.disabled)
+        around = SkillConditions(platform=sys.platform, disabled=self.disabled)
         own = replace(facts, requires_tools=(), requires_toolsets=(), fallback_for_tools=(), fallback_for_toolsets=())
-        return hidden_because(own, around) is None
+        return explain_hidden(own, around) is None
 
     # --- changes ---
 
-    def keep(
+    def keep_version(
         self,
         tenant: str,
         name: str,
@@ -252,44 +252,44 @@ class SkillShelf:
         category: str | None = None,
         expects: str | None = None,
         is_new: bool = False,
-        call: CallOfAgent | None = None,
+        call: SkillCall | None = None,
     ) -> SkillChange:
         """Make another version of a skill, or a new one, with the files that ``rewrite`` gives. ``by`` is ``people``
         or ``agents``; ``expects`` is the version that alone may be replaced. What a folder brought stays that
         folder's, and this version counts until the folder changes. Raises ``SkillError``, ``SkillMoved``."""
-        rows, row = self._own(tenant, name, "changed")
+        rows, row = self._require_own(tenant, name, "changed")
         if row is None and expects is not None:
             raise SkillNotFound(f"there is no skill {name!r}")
-        before = self.folder(tenant, row.hash) if row is not None else ()
+        before = self.load_files(tenant, row.hash) if row is not None else ()
         after = tuple(rewrite(before))
-        where = checked_category(category) if category is not None or row is None else row.category
+        where = require_category(category) if category is not None or row is None else row.category
         stays = row is not None and row.category == where
         note = row.entry.facts.category_note if row is not None and stays else ""
-        kept = KeptSkill(
-            facts=replace(checked_version(name, before, after), category_note=note),
+        kept = NewSkillVersion(
+            facts=replace(check_version(name, before, after), category_note=note),
             files=after,
             category=where,
             origin=row.origin if row is not None and row.source_hash is not None else by,
             source_hash=row.source_hash if row is not None else None,
         )
         expected = row.hash if row is not None and expects is None else expects
-        changed = rows.keep(kept, expects=expected, is_new=is_new or row is None, call=call)
-        self.look_again(tenant)
+        changed = rows.write_skill(kept, expects=expected, is_new=is_new or row is None, call=call)
+        self.forget_look(tenant)
         return changed
 
-    def remove(
-        self, tenant: str, name: str, *, expects: str | None = None, call: CallOfAgent | None = None
+    def remove_skill(
+        self, tenant: str, name: str, *, expects: str | None = None, call: SkillCall | None = None
     ) -> SkillChange:
         """Take a skill away. Raises ``SkillNotFound``, ``SkillMoved``, ``SkillError`` for one of an extension."""
-        rows, _ = self._own(tenant, name, "removed")
+        rows, _ = self._require_own(tenant, name, "removed")
         changed = rows.remove(name, expects=expects, call=call)
-        self.look_again(tenant)
+        self.forget_look(tenant)
         return changed
 
-    def _own(self, tenant: str, name: str, what: str) -> tuple[Skills, SkillRow | None]:
+    def _require_own(self, tenant: str, name: str, what: str) -> tuple[Skills, SkillRow | None]:
         """The tenant's skills, and the one that is to be ``what``. Raises ``SkillError`` for one of an extension."""
         self.sync(tenant)
-        rows = self._skills.of(tenant)
+        rows = self._skills.for_tenant(tenant)
         row = rows.find(name)
         if row is not None and row.origin.startswith("plugin:"):
             raise SkillError(f"the skill {name!r} comes with an extension and cannot be {what}")
@@ -297,15 +297,18 @@ class SkillShelf:
 
     # --- folders ---
 
-    def _roots(self, tenant: str) -> Iterator[_SkillRoot]:
+    def _list_roots(self, tenant: str) -> Iterator[_SkillRoot]:
         """The directories of skills, in the order in which a name counts."""
-        homes = [tenant_home(self._home, tenant) / "skills", tenant_home(self._home, tenant) / "skill-bundles"]
+        homes = [
+            find_tenant_home(self._home, tenant) / "skills",
+            find_tenant_home(self._home, tenant) / "skill-bundles",
+        ]
         external = [Path(path).expanduser() for path in self._external] if tenant == DEFAULT_TENANT else []
         for path in (*homes, *external):
             yield _SkillRoot(path, f"home:{_place_id(path)}")
-        for extension in installed.current().having("skills"):
+        for extension in installed.get_installed().list_bringing("skills"):
             for declared in extension.skills:
-                folder = _folder_of(declared.folder)
+                folder = _find_folder(declared.folder)
                 if folder is None:
                     log.warning("skill.left_out", skill=declared.folder, reason="its package cannot be found")
                 else:
@@ -314,49 +317,53 @@ class SkillShelf:
     def _sync(self, tenant: str) -> None:
         taken: set[str] = set()
         rows: dict[str, SkillRow] | None = None
-        for root in self._roots(tenant):
+        for root in self._list_roots(tenant):
             key = (tenant, root.path)
             before = self._stamps.get(key)
-            folders = {folder.name: folder for folder in skill_folders(root.path)}
+            folders = {folder.name: folder for folder in find_skill_folders(root.path)}
             if before is None and not folders and not root.path.is_dir():
                 continue
             if folders == before:
                 taken |= {root.prefix + name for name in folders}
                 continue
             if rows is None:
-                rows = {row.name: row for row in self._skills.of(tenant).rows(with_removed=True)}
+                rows = {row.name: row for row in self._skills.for_tenant(tenant).list_skills(with_removed=True)}
             names = set()
             for name, folder in folders.items():
                 if before is not None and before.get(name) == folder:
                     names.add(root.prefix + name)
                     continue
-                kept = self._read(root, folder)
+                kept = self._read_folder(root, folder)
                 if kept is None or kept.facts.name in taken:
                     continue
                 names.add(kept.facts.name)
-                self._bring(tenant, kept, rows.get(kept.facts.name))
+                self._keep_folder(tenant, kept, rows.get(kept.facts.name))
             for name, row in rows.items():
                 if row.origin == root.origin and name not in names and name not in taken:
-                    self._skills.of(tenant).forget(name, root.origin)
+                    self._skills.for_tenant(tenant).remove_vanished(name, root.origin)
             taken |= names
             self._stamps[key] = folders
 
-    def _read(self, root: _SkillRoot, folder: SkillFolder) -> KeptSkill | None:
+    def _read_folder(self, root: _SkillRoot, folder: SkillFolder) -> NewSkillVersion | None:
         """Read a folder; ``None`` for one that is no skill, for which the log says why."""
         try:
             files = read_skill_folder(folder.path)
-            facts = facts_in(files, called=folder.name)
+            facts = read_facts(files, called=folder.name)
         except SkillError as error:
             log.warning("skill.left_out", skill=root.prefix + folder.name, reason=str(error))
             return None
         # It is asked for by the name of its folder, as agentskills.io wants the two to be the same.
-        note = category_note(folder.category_text())
-        facts = replace(described(facts, files), name=root.prefix + folder.name, category_note=note)
-        return KeptSkill(
-            facts=facts, files=files, category=folder.category, origin=root.origin, source_hash=content_hash(files)
+        note = read_category_note(folder.read_category_text())
+        facts = replace(add_safe_description(facts, files), name=root.prefix + folder.name, category_note=note)
+        return NewSkillVersion(
+            facts=facts,
+            files=files,
+            category=folder.category,
+            origin=root.origin,
+            source_hash=compute_content_hash(files),
         )
 
-    def _bring(self, tenant: str, kept: KeptSkill, row: SkillRow | None) -> None:
+    def _keep_folder(self, tenant: str, kept: NewSkillVersion, row: SkillRow | None) -> None:
         """Keep what a folder holds, unless that is known already."""
         if row is not None and row.source_hash is None:
             log.warning("skill.left_out", skill=row.name, reason="a skill that was added by name stands before it")
@@ -369,44 +376,44 @@ class SkillShelf:
             return  # it was changed since, and another machine has the same folder
         try:
             expects = row.hash if row is not None and not row.is_removed else None
-            self._skills.of(tenant).keep(kept, expects=expects, is_new=row is None)
+            self._skills.for_tenant(tenant).write_skill(kept, expects=expects, is_new=row is None)
         except SkillMoved:
             log.debug("skill.moved", skill=kept.facts.name)  # another process was at it
         except SkillError as error:
             log.warning("skill.left_out", skill=kept.facts.name, reason=str(error))
 
 
-def surroundings(tools: Set[str], disabled: Set[str]) -> SkillSurroundings:
+def build_surroundings(tools: Set[str], disabled: Set[str]) -> SkillConditions:
     """The facts that skills' conditions are checked with, in a session with these tools."""
-    declared = installed.current().tools
+    declared = installed.get_installed().tools
     toolsets = {declared[name].spec.toolset for name in tools if name in declared}
-    return SkillSurroundings(tools=tools, toolsets=toolsets, platform=sys.platform, disabled=disabled)
+    return SkillConditions(tools=tools, toolsets=toolsets, platform=sys.platform, disabled=disabled)
 
 
-def checked_version(name: str, before: Sequence[SkillFile], after: Sequence[SkillFile]) -> SkillFacts:
+def check_version(name: str, before: Sequence[SkillFile], after: Sequence[SkillFile]) -> SkillFacts:
     """The facts of a new version. Raises ``SkillError`` for one that is no skill of agentskills.io, where the version
     before was one, and for texts that look like an attack.
     """
-    files = checked_files(after)
-    known = problems_in(before, folder=name) if before else []
-    if problems := [each for each in problems_in(files, folder=name) if each not in known]:
+    files = require_files(after)
+    known = find_problems(before, folder=name) if before else []
+    if problems := [each for each in find_problems(files, folder=name) if each not in known]:
         raise SkillError("; ".join(problems))
-    for file in changed_texts(before, files):
-        judged = judge(file.text or "", Origin.SKILL_WRITE)
+    for file in find_changed_files(before, files):
+        judged = judge_text(file.text or "", TextOrigin.SKILL_WRITE)
         if judged.is_blocked:
             raise SkillError(f"{file.path} looks like an attack ({', '.join(judged.threats)}); nothing was kept")
-    return replace(described(facts_in(files, called=name), files), name=name)
+    return replace(add_safe_description(read_facts(files, called=name), files), name=name)
 
 
-def described(facts: SkillFacts, files: Sequence[SkillFile]) -> SkillFacts:
+def add_safe_description(facts: SkillFacts, files: Sequence[SkillFile]) -> SkillFacts:
     """The facts with a description that may stand in a prompt: the first line of the text where there is none, and a
     remark in place of one that looks like an attack.
     """
     description = facts.description
     if not description:
-        lines = (line.strip(" #\t") for line in main_text(files).splitlines())
+        lines = (line.strip(" #\t") for line in require_main_text(files).splitlines())
         description = next((line for line in lines if line and line != "---"), "")[:200]
-    if found := scan(description, Scope.CONTEXT):
+    if found := scan_text(description, ThreatScope.CONTEXT):
         description = _BLOCKED.format(found=", ".join(found))
     return replace(facts, description=description)
 
@@ -417,7 +424,7 @@ def _place_id(path: Path) -> str:
     return hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _folder_of(reference: str) -> Path | None:
+def _find_folder(reference: str) -> Path | None:
     """``package:folder`` as a directory; imports no more than the package's parents."""
     package, _, folder = reference.partition(":")
     try:
@@ -434,7 +441,7 @@ __all__ = [
     "FolderCache",
     "NamedSkills",
     "SkillShelf",
-    "checked_version",
-    "described",
-    "surroundings",
+    "add_safe_description",
+    "build_surroundings",
+    "check_version",
 ]

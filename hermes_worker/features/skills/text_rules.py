@@ -20,12 +20,12 @@ from hermes_worker.features.skills.rules import (
     SkillError,
     SkillFacts,
     SkillFile,
-    bundle_of,
-    facts_of,
-    main_text,
-    problems_of,
+    find_front_matter_problems,
+    parse_bundle,
+    parse_facts,
+    require_main_text,
 )
-from hermes_worker.safety.threats import Scope, scan, skill_threats
+from hermes_worker.safety.threats import ThreatScope, find_skill_threats, scan_text
 
 FRONT_CHARS_MAX = 20_000
 _EVENTS_MAX = 2_000
@@ -37,7 +37,7 @@ _VALUE = re.compile(
 """A name and its text, which may go on in lines that stand deeper."""
 
 
-def front_matter(text: str) -> tuple[Mapping[str, Any], str]:
+def parse_front_matter(text: str) -> tuple[Mapping[str, Any], str]:
     """The front matter of a ``SKILL.md``, and what stands behind it; nothing where there is none. Scalars are texts.
     Raises ``SkillError``."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
@@ -47,14 +47,14 @@ def front_matter(text: str) -> tuple[Mapping[str, Any], str]:
     if end < 0:
         raise SkillError(f"the front matter of {SKILL_FILE} does not end: close it with a line '{_FENCE}'")
     behind = text[end + 1 + len(_FENCE) :].partition("\n")[2]
-    return _mapping_of(text[len(_FENCE) + 1 : end + 1], SKILL_FILE), behind
+    return _parse_mapping(text[len(_FENCE) + 1 : end + 1], SKILL_FILE), behind
 
 
-def _mapping_of(text: str, where: str) -> Mapping[str, Any]:
+def _parse_mapping(text: str, where: str) -> Mapping[str, Any]:
     if len(text) > FRONT_CHARS_MAX:
         raise SkillError(f"the front matter of {where} has more than {FRONT_CHARS_MAX:,} characters")
     try:
-        document = _document_of(text, where)
+        document = _parse_document(text, where)
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise SkillError(f"the front matter of {where} is no YAML: {' '.join(str(error).split())[:200]}") from None
     if document in (None, ""):
@@ -64,10 +64,10 @@ def _mapping_of(text: str, where: str) -> Mapping[str, Any]:
     return document
 
 
-def _document_of(text: str, where: str) -> Any:
+def _parse_document(text: str, where: str) -> Any:
     """Raises ``SkillError``, ``yaml.YAMLError``."""
     if not _is_yaml(text):
-        text = _VALUE.sub(_quoted_value, text)
+        text = _VALUE.sub(_quote_value, text)
     _require_plain(text, where)
     return yaml.load(text, Loader=yaml.BaseLoader)
 
@@ -82,7 +82,7 @@ def _is_yaml(text: str) -> bool:
     return True
 
 
-def _quoted_value(line: re.Match[str]) -> str:
+def _quote_value(line: re.Match[str]) -> str:
     """A line of front matter with the quotes that YAML asks for and people leave out: ``description: Use when: it
     rains``.
     """
@@ -102,38 +102,38 @@ def _require_plain(text: str, where: str) -> None:
             raise SkillError(f"the front matter of {where} has too many values, or too deep ones")
 
 
-def facts_in(files: Sequence[SkillFile], *, called: str) -> SkillFacts:
+def read_facts(files: Sequence[SkillFile], *, called: str) -> SkillFacts:
     """The facts that a folder with this name states about itself. Raises ``SkillError``."""
     if _is_bundle(files):
-        return bundle_of(_mapping_of(main_text(files), BUNDLE_FILE), called=called)
-    front, _ = front_matter(main_text(files))
-    return facts_of(front, called=called)
+        return parse_bundle(_parse_mapping(require_main_text(files), BUNDLE_FILE), called=called)
+    front, _ = parse_front_matter(require_main_text(files))
+    return parse_facts(front, called=called)
 
 
-def category_note(text: str) -> str:
+def read_category_note(text: str) -> str:
     """The note of a ``DESCRIPTION.md`` about its category: its ``description``, otherwise its first line. Empty where
     that looks like an attack, or cannot be read.
     """
     try:
-        front, behind = front_matter(text)
+        front, behind = parse_front_matter(text)
     except SkillError:
         return ""
     lines = (line.strip(" #\t") for line in behind.splitlines())
     said = front.get("description")
     note = said if isinstance(said, str) and said.strip() else next((line for line in lines if line), "")
-    return "" if scan(note, Scope.CONTEXT) else " ".join(note.split())[:CATEGORY_CHARS_MAX]
+    return "" if scan_text(note, ThreatScope.CONTEXT) else " ".join(note.split())[:CATEGORY_CHARS_MAX]
 
 
-def problems_in(files: Sequence[SkillFile], *, folder: str | None) -> list[str]:
+def find_problems(files: Sequence[SkillFile], *, folder: str | None) -> list[str]:
     """The reasons, in sentences, why a folder is no skill as agentskills.io defines it; empty when it is one. Raises
     ``SkillError`` for files that cannot be read at all.
     """
     if _is_bundle(files):
-        bundle_of(_mapping_of(main_text(files), BUNDLE_FILE), called=folder or "bundle")
+        parse_bundle(_parse_mapping(require_main_text(files), BUNDLE_FILE), called=folder or "bundle")
         return []
-    text = main_text(files)
-    front, behind = front_matter(text)
-    found = problems_of(front, folder=folder)
+    text = require_main_text(files)
+    front, behind = parse_front_matter(text)
+    found = find_front_matter_problems(front, folder=folder)
     if not front:
         return [f"{SKILL_FILE} must begin with front matter: a line '{_FENCE}', 'name', 'description' and '{_FENCE}'"]
     if _FENCE in text[len(_FENCE) : text.index(f"\n{_FENCE}", len(_FENCE))]:
@@ -148,13 +148,13 @@ def _is_bundle(files: Iterable[SkillFile]) -> bool:
     return BUNDLE_FILE in names and SKILL_FILE not in names
 
 
-def threats_in(files: Sequence[SkillFile], scope: Scope = Scope.STRICT) -> tuple[str, ...]:
+def find_threats(files: Sequence[SkillFile], scope: ThreatScope = ThreatScope.STRICT) -> tuple[str, ...]:
     """The findings in the texts of a skill that look like an attack: ``PATH: PATTERN``, each once."""
     found = (
         f"{file.path}: {pattern}"
         for file in files
         for text in (file.text,)
         if text is not None
-        for pattern in (*scan(text, scope), *(skill_threats(text) if scope is Scope.STRICT else ()))
+        for pattern in (*scan_text(text, scope), *(find_skill_threats(text) if scope is ThreatScope.STRICT else ()))
     )
     return tuple(dict.fromkeys(found))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import clean, one_line
-from hermes_worker.cli.server import not_of_server
+from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.cli.server import refuse_server_options
 from hermes_worker.features.skills.rules import SkillError, SkillFile
-from hermes_worker.features.skills.text_rules import problems_in, threats_in
+from hermes_worker.features.skills.text_rules import find_problems, find_threats
 from hermes_worker.features.skills.workspace_files import ARCHIVE_BYTES_MAX, read_skill_archive, read_skill_folder
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 
@@ -37,16 +37,16 @@ def skills() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_skills(home: Path | None, as_json: bool) -> None:
     """The skills and bundles that a run can be given now."""
-    found = api_client(home).skills()
+    found = open_api_client(home).skills()
     if as_json:
         for each in found:
             click.echo(json.dumps({name: each.get(name) for name in ("name", "category", "description")}))
     elif found:
         rows = [
-            (each["name"], each.get("category") or "-", one_line(each["description"], _DESCRIPTION_CHARS) or "-")
+            (each["name"], each.get("category") or "-", flatten_text(each["description"], _DESCRIPTION_CHARS) or "-")
             for each in found
         ]
-        click.echo(table(rows, ("NAME", "CATEGORY", "DESCRIPTION"), ids=(0,), whole=(0, 1)))
+        click.echo(render_table(rows, ("NAME", "CATEGORY", "DESCRIPTION"), ids=(0,), whole=(0, 1)))
     else:
         click.echo("there are no skills yet", err=True)
 
@@ -59,35 +59,35 @@ def list_skills(home: Path | None, as_json: bool) -> None:
 @click.argument("file", type=TEXT, required=False)
 def show(home: Path | None, as_json: bool, name: str, file: str | None) -> None:
     """What a skill says of itself, its files and its instructions; with FILE the text of that file alone."""
-    sheet = api_client(home).skill(name, file=file)
+    sheet = open_api_client(home).skill(name, file=file)
     if as_json:
         click.echo(json.dumps(sheet.model_dump(exclude={"object"})))
         return
     if file is None:
-        click.echo("\n".join(f"{label + ':':14}{value}" for label, value in _facts(sheet)))
+        click.echo("\n".join(f"{label + ':':14}{value}" for label, value in _iterate_facts(sheet)))
         click.echo()
     if sheet.content is None:
         click.echo(f"{sheet.file} is no text", err=True)
     else:
-        click.echo(clean(sheet.content).rstrip("\n"))
+        click.echo(strip_controls(sheet.content).rstrip("\n"))
 
 
-def _facts(sheet: SkillSheetObject) -> Iterator[tuple[str, str]]:
+def _iterate_facts(sheet: SkillSheetObject) -> Iterator[tuple[str, str]]:
     yield "name", sheet.name
-    yield "description", one_line(sheet.description, 1_024)
+    yield "description", flatten_text(sheet.description, 1_024)
     yield "category", sheet.category or "-"
     yield "hash", sheet.hash
-    yield "from", f"{sheet.origin}, {moment(sheet.changed_at)}"
+    yield "from", f"{sheet.origin}, {format_moment(sheet.changed_at)}"
     for label, values in (("tags", sheet.tags), ("related", sheet.related), ("stands for", sheet.bundle)):
         if values:
-            yield label, one_line(", ".join(values), 1_024)
+            yield label, flatten_text(", ".join(values), 1_024)
     for label, value in (("version", sheet.version), ("license", sheet.license), ("needs", sheet.compatibility)):
         if value:
-            yield label, one_line(value, 1_024)
+            yield label, flatten_text(value, 1_024)
     if not sheet.is_usable:
         yield "not usable", "it is disabled, or for another platform"
     for threat in sheet.threats:
-        yield "looks like", one_line(threat, 1_024)
+        yield "looks like", flatten_text(threat, 1_024)
     for each in sheet.files:
         yield "file", f"{each.path} ({each.size:,} bytes{', executable' if each.is_executable else ''})"
 
@@ -105,7 +105,7 @@ def add(home: Path | None, name: str | None, category: str | None, path: Path) -
     called = name or folder
     if called is None:
         raise SkillError(f"the files of {str(path)!r} lie in no folder; name the skill with --name")
-    kept = api_client(home).keep_skill(called, [_as_document(each) for each in files], category=category)
+    kept = open_api_client(home).keep_skill(called, [_as_document(each) for each in files], category=category)
     click.echo(f"{called} {kept.hash[:12]}")
 
 
@@ -122,32 +122,32 @@ def _as_document(file: SkillFile) -> dict[str, object]:
 def remove(home: Path | None, name: str) -> None:
     """Take a skill away. Runs that began with it go on with it; one that a folder brought stays away until the folder
     changes."""
-    api_client(home).remove_skill(name)
+    open_api_client(home).remove_skill(name)
     click.echo(f"{name} is removed")
 
 
 @skills.command("validate", epilog="Example: hermes-worker skills validate ./skills/tidy")
-@not_of_server
+@refuse_server_options
 @click.argument("path", type=click.Path(path_type=Path))
 def validate(path: Path) -> None:
     """Whether PATH, a folder or a ZIP archive, is a skill as agentskills.io has it; nothing is kept. Ends with 1 where
     it is none."""
-    problems = list(_problems(path))
+    problems = list(_list_problems(path))
     for problem in problems:
-        click.echo(one_line(problem, 1_024))
+        click.echo(flatten_text(problem, 1_024))
     if problems:
         raise click.exceptions.Exit(1)
     click.echo(f"{str(path)!r} is a skill")
 
 
-def _problems(path: Path) -> Iterator[str]:
+def _list_problems(path: Path) -> Iterator[str]:
     try:
         folder, files = read_skill(path)
-        yield from problems_in(files, folder=folder)
+        yield from find_problems(files, folder=folder)
     except SkillError as error:
         yield str(error)
         return
-    for threat in threats_in(files):
+    for threat in find_threats(files):
         yield f"it looks like an attack: {threat}"
 
 

@@ -8,8 +8,13 @@ from collections.abc import Callable, Collection, Sequence, Set
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.features.memory.rules import MemoryWriter
-from hermes_worker.features.skills.change_rules import SkillAction, SkillRewrite, SkillWish, require_skill_writer
-from hermes_worker.features.skills.rows import CallOfAgent, SkillChange
+from hermes_worker.features.skills.change_rules import (
+    SkillAction,
+    SkillChangeRequest,
+    SkillRewrite,
+    require_skill_writer,
+)
+from hermes_worker.features.skills.rows import SkillCall, SkillChange
 from hermes_worker.features.skills.rules import (
     SkillEntry,
     SkillError,
@@ -17,17 +22,17 @@ from hermes_worker.features.skills.rules import (
     SkillMoved,
     SkillNotFound,
     SkillSet,
-    shown_of,
+    select_offered,
 )
-from hermes_worker.features.skills.shelf_files import SkillShelf, surroundings
+from hermes_worker.features.skills.shelf_files import SkillShelf, build_surroundings
 from hermes_worker.observe import log
-from hermes_worker.store.access.audit import Actor, acting
+from hermes_worker.store.access.audit import Actor, set_actor
 from hermes_worker.tasks.iteration.planning import tool_names
 
 
 class AgentSkills:
-    """``features.skills.reading_tool.SkillsOfRun`` and ``features.skills.managing_tool.SkillKeeper`` of one database.
-    Thread-safe."""
+    """``features.skills.reading_tool.RunSkillReader`` and ``features.skills.managing_tool.SkillKeeper`` of one
+    database. Thread-safe."""
 
     def __init__(
         self,
@@ -50,48 +55,52 @@ class AgentSkills:
     def variables(self) -> Set[str]:
         return self._variables
 
-    def shown(self, context: ToolContext) -> Sequence[SkillEntry]:
+    def list_visible(self, context: ToolContext) -> Sequence[SkillEntry]:
         """Raises ``SkillError``, ``UnavailableError``."""
-        around = surroundings(tool_names(self._tools_of(context.run_id)), self._shelf.disabled)
-        return tuple(entry for entry in shown_of(self._set(context), around) if not entry.facts.bundle)
+        around = build_surroundings(tool_names(self._tools_of(context.run_id)), self._shelf.disabled)
+        return tuple(entry for entry in select_offered(self._load_set(context), around) if not entry.facts.bundle)
 
-    def named(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
+    def load_skill(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
         """Raises ``SkillNotFound``, ``SkillError``, ``UnavailableError``."""
-        entry = self._set(context).find(name)
+        entry = self._load_set(context).find(name)
         if entry is None or entry.facts.bundle or not self._shelf.is_usable(entry.facts):
             raise SkillNotFound(f"Skill {name[:80]!r} not found.")
-        return entry, self._shelf.folder(context.origin.tenant, entry.hash)
+        return entry, self._shelf.load_files(context.origin.tenant, entry.hash)
 
-    def change(self, wish: SkillWish, rewrite: SkillRewrite, context: ToolContext) -> str | None:
+    def change(self, wish: SkillChangeRequest, rewrite: SkillRewrite, context: ToolContext) -> str | None:
         """Raises ``SkillError``, ``UnavailableError``."""
         tenant = context.origin.tenant
-        if (done := self._shelf.rows_of(tenant).change_of(context.idempotency_key)) is not None:
+        if (done := self._shelf.skills_of_tenant(tenant).find_change(context.idempotency_key)) is not None:
             return done.hash
         try:
             require_skill_writer(self._writers_of(context.run_id), context.policies.skills)
-            with acting(Actor(tenant=tenant, name=f"agent:{context.session_id}")):
-                return self._changed(wish, rewrite, context).hash
+            with set_actor(Actor(tenant=tenant, name=f"agent:{context.session_id}")):
+                return self._apply_change(wish, rewrite, context).hash
         except SkillError as error:
-            if (done := self._shelf.rows_of(tenant).change_of(context.idempotency_key)) is not None:
+            if (done := self._shelf.skills_of_tenant(tenant).find_change(context.idempotency_key)) is not None:
                 return done.hash  # an attempt that was given up did it meanwhile
             log.info("skill.refused", action=wish.action.value, reason=str(error))
             raise
 
-    def _changed(self, wish: SkillWish, rewrite: SkillRewrite, context: ToolContext) -> SkillChange:
+    def _apply_change(self, wish: SkillChangeRequest, rewrite: SkillRewrite, context: ToolContext) -> SkillChange:
         tenant, name = context.origin.tenant, wish.name
-        rows = self._shelf.rows_of(tenant)
-        run = rows.run(context.run_id)
-        call = CallOfAgent(run_pk=run.pk, key=context.idempotency_key)
+        rows = self._shelf.skills_of_tenant(tenant)
+        run = rows.load_skills_of_run(context.run_id)
+        call = SkillCall(run_pk=run.pk, key=context.idempotency_key)
         row = rows.find(name)
         if wish.action is SkillAction.CREATE:
             if row is not None:
                 raise SkillError(f"A skill named {name!r} already exists.")
-            return self._shelf.keep(tenant, name, rewrite, by="agents", category=wish.category, is_new=True, call=call)
+            return self._shelf.keep_version(
+                tenant, name, rewrite, by="agents", category=wish.category, is_new=True, call=call
+            )
         if row is None:
             raise SkillNotFound(f"Skill {name[:80]!r} not found. Use skills_list to see all available skills.")
         if row.entry.facts.bundle:
             raise SkillError(f"{name!r} is a bundle, which people change.")
-        if wish.overwrites and row.hash not in rows.made_by(run.pk, name) | self._seen(name, tenant, run.skills_hash):
+        if wish.overwrites and row.hash not in rows.list_versions_of_run(run.pk, name) | self._hashes_in_set(
+            name, tenant, run.skills_hash
+        ):
             raise SkillMoved(
                 f"Skill {name!r} was changed since this conversation began, so {wish.action.value!r} would undo what "
                 "somebody else did. Patch it, or leave it to a later conversation."
@@ -99,16 +108,18 @@ class AgentSkills:
         if wish.action is SkillAction.DELETE:
             if wish.absorbed_into and (wish.absorbed_into == name or rows.find(wish.absorbed_into) is None):
                 raise SkillNotFound(f"absorbed_into: there is no other skill {wish.absorbed_into[:80]!r}.")
-            return self._shelf.remove(tenant, name, expects=row.hash, call=call)
-        return self._shelf.keep(tenant, name, rewrite, by="agents", expects=row.hash, call=call)
+            return self._shelf.remove_skill(tenant, name, expects=row.hash, call=call)
+        return self._shelf.keep_version(tenant, name, rewrite, by="agents", expects=row.hash, call=call)
 
-    def _seen(self, name: str, tenant: str, digest: str | None) -> set[str]:
-        entry = self._stored(tenant, digest).find(name)
+    def _hashes_in_set(self, name: str, tenant: str, digest: str | None) -> set[str]:
+        entry = self._load_stored_set(tenant, digest).find(name)
         return set() if entry is None else {entry.hash}
 
-    def _set(self, context: ToolContext) -> SkillSet:
+    def _load_set(self, context: ToolContext) -> SkillSet:
         tenant = context.origin.tenant
-        return self._stored(tenant, self._shelf.rows_of(tenant).run(context.run_id).skills_hash)
+        return self._load_stored_set(
+            tenant, self._shelf.skills_of_tenant(tenant).load_skills_of_run(context.run_id).skills_hash
+        )
 
-    def _stored(self, tenant: str, digest: str | None) -> SkillSet:
-        return self._shelf.stored_set(tenant, digest) if digest is not None else SkillSet()
+    def _load_stored_set(self, tenant: str, digest: str | None) -> SkillSet:
+        return self._shelf.load_set(tenant, digest) if digest is not None else SkillSet()

@@ -26,8 +26,8 @@ from hermes_worker.features.skills.rules import (
     SKILLS_MAX,
     SkillError,
     SkillFile,
-    checked_files,
-    checked_path,
+    require_files,
+    require_path,
 )
 from hermes_worker.system.plainfiles import NotPlain, read_plain
 
@@ -48,7 +48,7 @@ class SkillFolder:
     stamp: tuple[tuple[str, int, int, int], ...]
     """Path, size, time of change (ns) and mode of each file, the category's file among them."""
 
-    def category_text(self) -> str:
+    def read_category_text(self) -> str:
         """The text of the category's file; empty where there is none that can be read."""
         if not self.category:
             return ""
@@ -59,25 +59,25 @@ class SkillFolder:
         return body.decode("utf-8", "replace")
 
 
-def skill_folders(root: Path) -> list[SkillFolder]:
+def find_skill_folders(root: Path) -> list[SkillFolder]:
     """The folders of skills below ``root``, by name; of two with one name the first by path counts. Reads no file."""
     found: dict[str, SkillFolder] = {}
-    for category, folder in _candidates(root):
+    for category, folder in _find_candidates(root):
         if folder.name not in found and len(found) < SKILLS_MAX:
-            stamp = (*_stamp(folder), *(_category_stamp(folder.parent) if category else ()))
+            stamp = (*_compute_stamp(folder), *(_compute_category_stamp(folder.parent) if category else ()))
             found[folder.name] = SkillFolder(path=folder, name=folder.name, category=category, stamp=stamp)
     return [found[name] for name in sorted(found)]
 
 
-def _candidates(root: Path) -> Iterator[tuple[str, Path]]:
-    for entry in _folders(root):
+def _find_candidates(root: Path) -> Iterator[tuple[str, Path]]:
+    for entry in _list_folders(root):
         if _is_skill(entry):
             yield "", entry
         else:
-            yield from ((entry.name, inner) for inner in _folders(entry) if _is_skill(inner))
+            yield from ((entry.name, inner) for inner in _list_folders(entry) if _is_skill(inner))
 
 
-def _folders(root: Path) -> list[Path]:
+def _list_folders(root: Path) -> list[Path]:
     """Directories, no links, without hidden ones."""
     try:
         with os.scandir(root) as entries:
@@ -92,17 +92,17 @@ def _is_skill(folder: Path) -> bool:
     return any((folder / name).is_file() and not (folder / name).is_symlink() for name in (SKILL_FILE, BUNDLE_FILE))
 
 
-def _stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+def _compute_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     found = []
     try:
-        for path, status in _walked(folder):
+        for path, status in _walk_files(folder):
             found.append((path, status.st_size, status.st_mtime_ns, stat.S_IMODE(status.st_mode)))
     except (OSError, SkillError) as error:
         found.append((f"!{error}", 0, 0, 0))
     return tuple(found)
 
 
-def _category_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+def _compute_category_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     try:
         status = (folder / CATEGORY_FILE).lstat()
     except OSError:
@@ -110,7 +110,7 @@ def _category_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     return ((f"../{CATEGORY_FILE}", status.st_size, status.st_mtime_ns, stat.S_IMODE(status.st_mode)),)
 
 
-def _walked(folder: Path, inside: str = "", depth: int = 1) -> Iterator[tuple[str, os.stat_result]]:
+def _walk_files(folder: Path, inside: str = "", depth: int = 1) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the files of a folder without following links. Raises ``OSError``, ``SkillError``."""
     count = 0
     with os.scandir(folder / inside) as entries:
@@ -126,7 +126,7 @@ def _walked(folder: Path, inside: str = "", depth: int = 1) -> Iterator[tuple[st
             if entry.is_dir():
                 if depth >= PATH_PARTS_MAX:
                     raise SkillError(f"{path[:80]!r} lies too deep: at most {PATH_PARTS_MAX} folders")
-                yield from _walked(folder, path, depth + 1)
+                yield from _walk_files(folder, path, depth + 1)
             else:
                 yield path, entry.stat(follow_symlinks=False)
 
@@ -136,21 +136,21 @@ def read_skill_folder(folder: Path) -> tuple[SkillFile, ...]:
     files: list[SkillFile] = []
     total = 0
     try:
-        for path, status in _walked(folder):
+        for path, status in _walk_files(folder):
             left = min(FILE_BYTES_MAX, SKILL_BYTES_MAX - total)
             if len(files) >= FILES_MAX or status.st_size > left:
                 raise SkillError(
                     f"{path[:80]!r} is too much: a skill has at most {FILES_MAX} files, {SKILL_BYTES_MAX:,} bytes, and "
                     f"{FILE_BYTES_MAX:,} in one file"
                 )
-            body = read_plain(folder / checked_path(path), bytes_max=left + 1, follows_links=False)
+            body = read_plain(folder / require_path(path), bytes_max=left + 1, follows_links=False)
             total += len(body)
             files.append(SkillFile(path=path, body=body, is_executable=bool(status.st_mode & stat.S_IXUSR)))
     except NotPlain:
         raise SkillError(f"{folder.name!r} holds something that is no plain file") from None
     except (OSError, UnicodeError) as error:
         raise SkillError(f"{folder.name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return checked_files(files)
+    return require_files(files)
 
 
 def read_skill_archive(body: bytes) -> tuple[str | None, tuple[SkillFile, ...]]:
@@ -163,7 +163,7 @@ def read_skill_archive(body: bytes) -> tuple[str | None, tuple[SkillFile, ...]]:
         raise SkillError(f"an archive of a skill has at most {ARCHIVE_BYTES_MAX:,} bytes")
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
-            files = list(_unpacked(archive))
+            files = list(_unpack_files(archive))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError, zlib.error):
         raise SkillError("it is no ZIP archive that can be read: damaged, encrypted or of an unknown kind") from None
     tops = {file.path.partition("/")[0] for file in files}
@@ -173,10 +173,10 @@ def read_skill_archive(body: bytes) -> tuple[str | None, tuple[SkillFile, ...]]:
             SkillFile(path=file.path.partition("/")[2], body=file.body, is_executable=file.is_executable)
             for file in files
         ]
-    return folder, checked_files(files)
+    return folder, require_files(files)
 
 
-def _unpacked(archive: zipfile.ZipFile) -> Iterator[SkillFile]:
+def _unpack_files(archive: zipfile.ZipFile) -> Iterator[SkillFile]:
     infos = archive.infolist()
     if len(infos) > 4 * FILES_MAX:
         raise SkillError(f"a skill has at most {FILES_MAX} files")
@@ -187,7 +187,7 @@ def _unpacked(archive: zipfile.ZipFile) -> Iterator[SkillFile]:
         mode = info.external_attr >> 16
         if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):
             raise SkillError(f"{info.filename[:80]!r} in the archive is no file")
-        path = checked_path(info.filename)
+        path = require_path(info.filename)
         if any(part.startswith(".") or part in (*_LEFT_OUT, "__MACOSX") for part in path.split("/")):
             continue
         with archive.open(info) as packed:
@@ -201,7 +201,7 @@ def _unpacked(archive: zipfile.ZipFile) -> Iterator[SkillFile]:
 def write_skill(folder: Path, files: Sequence[SkillFile]) -> None:
     """Write a skill into a folder that is not there yet. Raises ``OSError``."""
     folder.mkdir(parents=True)
-    for file in checked_files(files):
+    for file in require_files(files):
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.body)

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.owners import for_all_or_own
-from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy, SpendQuestion, SpendRow, read_spend
+from hermes_worker.api.owners import choose_tenant_or_all
+from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy, SpendQuery, SpendRow, load_spend
 from hermes_worker.features.spend.schema import SpendObject
 
-router = APIRouter(prefix="/v1/spend", tags=["runs"], responses=schema.errors(503))
+router = APIRouter(prefix="/v1/spend", tags=["runs"], responses=schema.declare_errors(503))
 _DAYS = 30
 _AGE_S_MAX = 300
 
@@ -59,23 +59,23 @@ class SpendList(BaseModel):
 async def list_spend(context: Context, caller: Caller, wanted: Annotated[ListSpend, Query()]) -> SpendList:
     """The cost of the runs that were accepted in a time. A run counts on the day on which it was accepted; what it
     caused counts for the job and the session in which its tree began. Deleted runs are not in it."""
-    tenant = for_all_or_own(caller, all_tenants=wanted.all_tenants)
+    tenant = choose_tenant_or_all(caller, all_tenants=wanted.all_tenants)
     if not wanted.max_age_s:
-        return await _added_up(context, wanted, tenant)
+        return await _add_up(context, wanted, tenant)
     key = (tenant, wanted.model_copy(update={"max_age_s": 0}).model_dump_json())
     found: SpendList = await context.spent.get(
-        key, lambda: _added_up(context, wanted, tenant), max_age_s=wanted.max_age_s
+        key, lambda: _add_up(context, wanted, tenant), max_age_s=wanted.max_age_s
     )
     return found
 
 
-async def _added_up(context: ApiContext, wanted: ListSpend, tenant: str | None) -> SpendList:
+async def _add_up(context: ApiContext, wanted: ListSpend, tenant: str | None) -> SpendList:
     before = wanted.created_before
     if before is None:
-        before = await context.store(context.client.database.now) + 1
+        before = await context.call_store(context.client.database.now) + 1
     after = max(0.0, before - _DAYS * 86_400) if wanted.created_after is None else wanted.created_after
-    question = SpendQuestion(by=wanted.by, after=after, before=before, tenant=tenant, limit=wanted.limit)
-    found = await context.store(read_spend, context.client.database, question)
+    question = SpendQuery(by=wanted.by, after=after, before=before, tenant=tenant, limit=wanted.limit)
+    found = await context.call_store(load_spend, context.client.database, question)
     return SpendList(
         by=wanted.by,
         created_after=after,

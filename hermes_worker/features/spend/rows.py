@@ -23,11 +23,11 @@ from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.sources import SessionLabel
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.owners import owned_by
-from hermes_worker.store.rows import usage_of
-from hermes_worker.store.runs.listing import number_near
-from hermes_worker.store.runs.runs import SESSION_LABEL, label_of
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.rows import to_usage
+from hermes_worker.store.runs.listing import find_pk_near
+from hermes_worker.store.runs.runs import SESSION_LABEL, to_label
 from hermes_worker.store.tables import firings, jobs, runs, sessions
 
 _DAY_S = 86_400
@@ -45,7 +45,7 @@ class SpendBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpendQuestion:
+class SpendQuery:
     """A query for costs: which runs, and how they are grouped. Times in epoch seconds."""
 
     by: SpendBy
@@ -115,7 +115,7 @@ _KEYS: dict[SpendBy, sa.ColumnElement[Any]] = {
 began."""
 
 
-def read_spend(database: Database, wanted: SpendQuestion) -> list[SpendRow]:
+def load_spend(database: Database, wanted: SpendQuery) -> list[SpendRow]:
     """Load the groups: days newest first, other groups by falling cost. Raises ``UnavailableError``."""
     with database.read() as connection:
         key = _KEYS[wanted.by]
@@ -131,19 +131,19 @@ def read_spend(database: Database, wanted: SpendQuestion) -> list[SpendRow]:
         if wanted.by is SpendBy.SESSION:
             statement = statement.outerjoin(_roots, _roots.c.pk == _root_pk)
         if wanted.tenant is not None:
-            statement = statement.where(owned_by(wanted.tenant, runs))
+            statement = statement.where(is_of_tenant(wanted.tenant, runs))
         statement = statement.where(
-            runs.c.pk >= number_near(connection, wanted.after, is_after=True),
-            runs.c.pk <= number_near(connection, wanted.before, is_after=False),
+            runs.c.pk >= find_pk_near(connection, wanted.after, is_after=True),
+            runs.c.pk <= find_pk_near(connection, wanted.before, is_after=False),
             runs.c.created_at >= wanted.after,
             runs.c.created_at < wanted.before,
         )
         cost = sa.func.sum(runs.c.cost_nano_usd).desc()
         order = [key.desc()] if wanted.by is SpendBy.DAY else [cost, key]
         found = connection.execute(statement.group_by(key).order_by(*order).limit(wanted.limit))
-        sums = rows_of(found, _SpendSums)
-        names = _names(connection, wanted.by, [row.key for row in sums if row.key is not None])
-    return [_spend_row(row, *names.get(row.key, _plain_name(wanted.by, row.key))) for row in sums]
+        sums = fetch_rows(found, _SpendSums)
+        names = _load_names(connection, wanted.by, [row.key for row in sums if row.key is not None])
+    return [_to_spend_row(row, *names.get(row.key, _format_plain_name(wanted.by, row.key))) for row in sums]
 
 
 _is_priced = sa.or_(
@@ -171,7 +171,7 @@ class _SessionName(NamedTuple):
     session_name: str | None
 
 
-def _names(
+def _load_names(
     connection: Connection, by: SpendBy, pks: Sequence[str | int]
 ) -> dict[str | int | None, tuple[str | None, str | None]]:
     """Load the id and the name of jobs or sessions by row id."""
@@ -179,29 +179,31 @@ def _names(
         return {}
     if by is SpendBy.JOB:
         wanted = sa.select(jobs.c.pk, jobs.c.job_id, jobs.c.name).where(jobs.c.pk.in_(pks))
-        return {row.pk: (row.job_id, row.name) for row in rows_of(connection.execute(wanted), _JobName)}
+        return {row.pk: (row.job_id, row.name) for row in fetch_rows(connection.execute(wanted), _JobName)}
     if by is SpendBy.SESSION:
         named = sa.select(sessions.c.pk, *SESSION_LABEL).where(sessions.c.pk.in_(pks))
-        return {row.pk: _session_name(label_of(row)) for row in rows_of(connection.execute(named), _SessionName)}
+        return {
+            row.pk: _format_session_name(to_label(row)) for row in fetch_rows(connection.execute(named), _SessionName)
+        }
     return {}
 
 
-def _session_name(label: SessionLabel) -> tuple[str | None, str | None]:
+def _format_session_name(label: SessionLabel) -> tuple[str | None, str | None]:
     return label.id, label.name
 
 
-def _plain_name(by: SpendBy, key: str | int | None) -> tuple[str | None, str | None]:
+def _format_plain_name(by: SpendBy, key: str | int | None) -> tuple[str | None, str | None]:
     if by is SpendBy.DAY:
         return datetime.fromtimestamp(int(key or 0) * _DAY_S, UTC).date().isoformat(), None
     return None if key is None or by in (SpendBy.JOB, SpendBy.SESSION) else str(key), None
 
 
-def _spend_row(row: _SpendSums, key: str | None, name: str | None) -> SpendRow:
+def _to_spend_row(row: _SpendSums, key: str | None, name: str | None) -> SpendRow:
     return SpendRow(
         key=key,
         name=name,
         runs=row.runs,
-        usage=usage_of(row),
+        usage=to_usage(row),
         cost_usd=usd_of(row.cost_nano_usd) if row.known_runs else None,
         doubtful_cost_usd=usd_of(row.doubtful_nano_usd),
         unknown_runs=row.unknown_runs,

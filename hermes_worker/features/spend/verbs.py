@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import OneOf, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ def spend(
     before = time.time() + 1 if until is None else until
     after = max(0.0, before - _DAYS * 86_400) if since is None else since
     asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
-    found = api_client(home).spend(**asked, all_tenants=all_tenants or None)
+    found = open_api_client(home).spend(**asked, all_tenants=all_tenants or None)
     if as_json:
         for group in found:
             click.echo(json.dumps(group.model_dump()))
     elif found:
         header = (by.upper(), "RUNS", "USD", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN")
-        click.echo(table([_row(group) for group in found], header, whole=(0,) if by != "session" else ()))
+        click.echo(render_table([_row(group) for group in found], header, whole=(0,) if by != "session" else ()))
     else:
         click.echo("no run was accepted in this time", err=True)
 
@@ -65,7 +65,7 @@ def spend(
 def _row(group: SpendObject) -> tuple[str, ...]:
     shown = group.key or "-"
     if group.name is not None:
-        shown = f"{shown} ({one_line(group.name, 40)})"
+        shown = f"{shown} ({flatten_text(group.name, 40)})"
     ratio = group.cache_hit_ratio
     return (
         shown,
@@ -74,11 +74,11 @@ def _row(group: SpendObject) -> tuple[str, ...]:
         f"{group.input_tokens + group.cache_read_tokens + group.cache_write_tokens:,}",
         f"{group.output_tokens:,}",
         "-" if ratio is None else f"{ratio:.0%}",
-        _unknown(group),
+        _format_unknown(group),
     )
 
 
-def _unknown(group: SpendObject) -> str:
+def _format_unknown(group: SpendObject) -> str:
     """What the cost leaves out."""
     if not group.unknown_runs:
         return "-"

@@ -14,8 +14,8 @@ from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import TENANT_FORM
+from hermes_worker.api.idempotency import KEEPS
 from hermes_worker.api.owners import ActsFor
-from hermes_worker.api.repeating import KEEPS
 from hermes_worker.core.principals import InvalidName, KeyScope, Principal
 from hermes_worker.features.tenants.key_schema import (
     DisabledTenant,
@@ -35,7 +35,7 @@ from hermes_worker.store.access.principals import (
 )
 from hermes_worker.store.runs.limits import TenantLimits
 
-router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.declare_errors(503))
 _ADMIN = needs(KeyScope.ADMIN)
 _STOPPED_AT_ONCE = 100
 """Most runs of a tenant that one request stops."""
@@ -80,15 +80,15 @@ class RotateKey(BaseModel):
 @router.get("/tenants", dependencies=[FOR_OPERATORS])
 async def list_tenants(context: Context) -> TenantList:
     """All tenants, with the number of their runs and of their keys that can be used."""
-    found = await context.store(context.tenants.tenants)
+    found = await context.call_store(context.tenants.list_tenants)
     return TenantList.model_validate({"data": found}, from_attributes=True)
 
 
-@router.post("/tenants", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.errors(409))
+@router.post("/tenants", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.declare_errors(409))
 async def create_tenant(context: Context, body: NewTenant) -> TenantObject:
     """Create a tenant. Its commands must be confined from then on, and those of all other tenants as well."""
     try:
-        await context.store(context.tenants.create_tenant, body.name)
+        await context.call_store(context.tenants.create_tenant, body.name)
     except InvalidName as error:
         raise invalid("name", f"{error}.") from None
     except TenantExists as error:
@@ -96,40 +96,40 @@ async def create_tenant(context: Context, body: NewTenant) -> TenantObject:
     return TenantObject(name=body.name, is_disabled=False)
 
 
-@router.post("/tenants/{tenant}/disable", dependencies=[FOR_OPERATORS], responses=schema.errors(404, 409))
+@router.post("/tenants/{tenant}/disable", dependencies=[FOR_OPERATORS], responses=schema.declare_errors(404, 409))
 async def disable_tenant(
     context: Context, caller: Caller, tenant: _Tenant, body: DisableTenant, later: BackgroundTasks
 ) -> DisabledTenant:
     """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
     before goes on to its end, unless it is stopped. Idempotent."""
     try:
-        await context.store(context.tenants.disable_tenant, tenant)
+        await context.call_store(context.tenants.disable_tenant, tenant)
     except TenantNotFound as error:
         raise _no_tenant(error) from None
     except DefaultTenantStays as error:
         raise ApiError(409, str(error), code="default_tenant_stays", param="tenant") from None
-    stopped, left = await context.store(_stop_some, context, caller, tenant, later) if body.stop else (0, 0)
+    stopped, left = await context.call_store(_stop_some, context, caller, tenant, later) if body.stop else (0, 0)
     return DisabledTenant(name=tenant, is_disabled=True, stopped=stopped, open_runs=left)
 
 
 def _stop_some(context: ApiContext, caller: Principal, tenant: str, later: BackgroundTasks) -> tuple[int, int]:
     stopped: set[str] = set()
-    still_open = context.client.views.open_run_ids(tenant)
-    asked_before = context.client.runs.stopping(still_open)
+    still_open = context.client.views.list_open_run_ids(tenant)
+    asked_before = context.client.runs.find_stopping(still_open)
     waiting = [run_id for run_id in still_open if run_id not in asked_before]
     for run_id in waiting[:_STOPPED_AT_ONCE]:
         if run_id not in stopped:  # with one that caused it
             told = context.client.runs.stop_tree(run_id, by=caller.name)
-            later.add_task(context.tell_broker, context.client.publisher.tell_stopped, told.run_ids, told.hints)
+            later.add_task(context.tell_broker, context.client.publisher.publish_stops, told.run_ids, told.hints)
             stopped.update(told.run_ids)
     return len(stopped), len([run_id for run_id in waiting[_STOPPED_AT_ONCE:] if run_id not in stopped])
 
 
-@router.post("/tenants/{tenant}/enable", dependencies=[FOR_OPERATORS], responses=schema.errors(404))
+@router.post("/tenants/{tenant}/enable", dependencies=[FOR_OPERATORS], responses=schema.declare_errors(404))
 async def enable_tenant(context: Context, tenant: _Tenant) -> TenantObject:
     """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage. Idempotent."""
     try:
-        await context.store(context.tenants.enable_tenant, tenant)
+        await context.call_store(context.tenants.enable_tenant, tenant)
     except TenantNotFound as error:
         raise _no_tenant(error) from None
     return TenantObject(name=tenant, is_disabled=False)
@@ -142,27 +142,29 @@ def _no_tenant(error: TenantNotFound) -> ApiError:
 @router.put("/places", dependencies=[FOR_OPERATORS])
 async def set_places(context: Context, body: PlacesBody) -> PlacesBody:
     """Set how many runs may be at work at once in the whole fleet, where tenants share it."""
-    await context.store(TenantLimits(context.client.database).set_places, body.places)
+    await context.call_store(TenantLimits(context.client.database).set_places, body.places)
     return body
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-@router.get("/keys", dependencies=[_ADMIN], responses=schema.errors(404))
+@router.get("/keys", dependencies=[_ADMIN], responses=schema.declare_errors(404))
 async def list_keys(context: Context, tenant: ActsFor) -> KeyList:
     """The keys of a tenant; those that cannot be used any more as well."""
-    found = await context.store(context.tenants.keys, tenant)
+    found = await context.call_store(context.tenants.list_keys, tenant)
     return KeyList.model_validate({"data": found}, from_attributes=True)
 
 
-@router.post("/keys", status_code=201, dependencies=[_ADMIN], responses=schema.errors(404), openapi_extra=_SHOWN_ONCE)
+@router.post(
+    "/keys", status_code=201, dependencies=[_ADMIN], responses=schema.declare_errors(404), openapi_extra=_SHOWN_ONCE
+)
 async def create_key(context: Context, tenant: ActsFor, body: NewKeyBody) -> NewKeyObject:
     """Create a key for a person or program that acts for the tenant. The answer is the only place where the key
     stands."""
     scopes = list(dict.fromkeys(body.scopes))
     try:
-        made = await context.store(
+        made = await context.call_store(
             context.tenants.create_key, tenant, body.holder, scopes, expires_in_s=body.expires_in_s
         )
     except InvalidName as error:
@@ -170,20 +172,22 @@ async def create_key(context: Context, tenant: ActsFor, body: NewKeyBody) -> New
     return _new_key(made)
 
 
-@router.post("/keys/{key_id}/rotate", dependencies=[_ADMIN], responses=schema.errors(404), openapi_extra=_SHOWN_ONCE)
+@router.post(
+    "/keys/{key_id}/rotate", dependencies=[_ADMIN], responses=schema.declare_errors(404), openapi_extra=_SHOWN_ONCE
+)
 async def rotate_key(context: Context, tenant: ActsFor, key_id: _KeyId, body: RotateKey) -> NewKeyObject:
     """Make a key with the same holder and scopes in the place of another."""
     try:
-        return _new_key(await context.store(context.tenants.rotate_key, tenant, key_id, overlap_s=body.overlap_s))
+        return _new_key(await context.call_store(context.tenants.rotate_key, tenant, key_id, overlap_s=body.overlap_s))
     except KeyNotFound as error:
         raise _no_key(error) from None
 
 
-@router.delete("/keys/{key_id}", dependencies=[_ADMIN], responses=schema.errors(404))
+@router.delete("/keys/{key_id}", dependencies=[_ADMIN], responses=schema.declare_errors(404))
 async def revoke_key(context: Context, tenant: ActsFor, key_id: _KeyId) -> RevokedKey:
     """End a key now. Servers that have just seen it take it for five more seconds. Idempotent."""
     try:
-        await context.store(context.tenants.revoke_key, tenant, key_id)
+        await context.call_store(context.tenants.revoke_key, tenant, key_id)
     except KeyNotFound as error:
         raise _no_key(error) from None
     return RevokedKey(key_id=key_id)

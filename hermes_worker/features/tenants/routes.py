@@ -22,7 +22,7 @@ from hermes_worker.features.tenants.schema import LimitSet, LimitsObject, Tenant
 from hermes_worker.store.access.principals import KeyNotFound, TenantNotFound
 from hermes_worker.store.runs.limits import LimitView, TenantLimits
 
-router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.errors(503))
+router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
 
 class LimitsBody(BaseModel):
@@ -43,13 +43,13 @@ _KEY_ID = r"^key_[0-9a-f]{12}$"
 _Tenant = Annotated[str, Path(pattern=TENANT_FORM)]
 _KeyId = Annotated[str, Path(pattern=_KEY_ID)]
 _OfKey = Annotated[str | None, Query(pattern=_KEY_ID, description="A key of the tenant, whose limits are meant.")]
-_NO_TENANT = schema.errors(400, 404)
+_NO_TENANT = schema.declare_errors(400, 404)
 
 
 @router.get("/limits", response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
 async def show_own_limits(context: Context, caller: Caller) -> TenantLimitsObject:
     """The limits of the caller's tenant, and of each of its keys that has limits of its own."""
-    return await context.store(_shown, _limits(context), caller.tenant)
+    return await context.call_store(_load, _limits(context), caller.tenant)
 
 
 @router.put(
@@ -62,7 +62,7 @@ async def set_own_key_limits(context: Context, caller: Caller, key_id: _KeyId, b
     """Set the limits of a key of the caller's tenant, beside those of the tenant. Every process knows within a
     second."""
     await _require_key(context, caller.tenant, key_id)
-    return await context.store(_set, _limits(context), caller.tenant, key_id, _read(body), None)
+    return await context.call_store(_set, _limits(context), caller.tenant, key_id, _read(body), None)
 
 
 @router.get(
@@ -74,7 +74,7 @@ async def set_own_key_limits(context: Context, caller: Caller, key_id: _KeyId, b
 async def show_own_key_limits(context: Context, caller: Caller, key_id: _KeyId) -> LimitsObject:
     """The limits of a key of the caller's tenant."""
     await _require_key(context, caller.tenant, key_id)
-    return await context.store(_shown_key, _limits(context), caller.tenant, key_id)
+    return await context.call_store(_load_key, _limits(context), caller.tenant, key_id)
 
 
 @router.get(
@@ -86,7 +86,7 @@ async def show_own_key_limits(context: Context, caller: Caller, key_id: _KeyId) 
 async def show_limits(context: Context, tenant: _Tenant) -> TenantLimitsObject:
     """The limits of a tenant, and of each of its keys that has limits of its own."""
     await _require_tenant(context, tenant)
-    return await context.store(_shown, _limits(context), tenant)
+    return await context.call_store(_load, _limits(context), tenant)
 
 
 @router.put(
@@ -101,7 +101,7 @@ async def set_limits(context: Context, tenant: _Tenant, body: TenantLimitsBody, 
     await _require_tenant(context, tenant)
     if key_id is not None:
         await _require_key(context, tenant, key_id)
-    return await context.store(_set, _limits(context), tenant, key_id or "", _read(body), body.weight)
+    return await context.call_store(_set, _limits(context), tenant, key_id or "", _read(body), body.weight)
 
 
 @router.patch(
@@ -118,19 +118,19 @@ async def change_limits(
     if key_id is not None:
         await _require_key(context, tenant, key_id)
     gone = [name for name in LimitName if name.value in body.limits.model_fields_set]
-    return await context.store(_changed, _limits(context), tenant, key_id or "", _read(body), gone, body.weight)
+    return await context.call_store(_change, _limits(context), tenant, key_id or "", _read(body), gone, body.weight)
 
 
 async def _require_tenant(context: Context, tenant: str) -> None:
     try:
-        await context.store(context.tenants.require_tenant, tenant)
+        await context.call_store(context.tenants.require_tenant, tenant)
     except TenantNotFound:
         raise tenant_not_found(tenant) from None
 
 
 async def _require_key(context: Context, tenant: str, key_id: str) -> None:
     try:
-        await context.store(context.tenants.require_key, tenant, key_id)
+        await context.call_store(context.tenants.require_key, tenant, key_id)
     except KeyNotFound:
         raise ApiError(404, f"Key not found: {key_id}", code="key_not_found", param="key_id") from None
 
@@ -142,13 +142,13 @@ def _limits(context: Context) -> TenantLimits:
 def _read(body: LimitsBody) -> list[Limit]:
     given = {name: getattr(body.limits, name.value) for name in LimitName}
     return [
-        Limit(name=name, value=_stored(name, wanted.at_most), waits=wanted.waits)
+        Limit(name=name, value=_to_stored_value(name, wanted.at_most), waits=wanted.waits)
         for name, wanted in given.items()
         if wanted is not None
     ]
 
 
-def _stored(name: LimitName, at_most: float) -> int:
+def _to_stored_value(name: LimitName, at_most: float) -> int:
     return int(Decimal(str(at_most)) * NANO) if name.is_money else int(at_most)
 
 
@@ -156,10 +156,10 @@ def _set(limits: TenantLimits, tenant: str, key_id: str, wanted: Sequence[Limit]
     limits.replace_limits(tenant, wanted, key_id=key_id)
     if weight is not None:
         limits.set_weight(tenant, weight)
-    return _shown_key(limits, tenant, key_id) if key_id else _own(limits, tenant)
+    return _load_key(limits, tenant, key_id) if key_id else _own(limits, tenant)
 
 
-def _changed(
+def _change(
     limits: TenantLimits,
     tenant: str,
     key_id: str,
@@ -173,22 +173,22 @@ def _changed(
         limits.unset_limit(tenant, name, key_id=key_id)
     if weight is not None:
         limits.set_weight(tenant, weight)
-    return _shown(limits, tenant)
+    return _load(limits, tenant)
 
 
 def _own(limits: TenantLimits, tenant: str) -> LimitsObject:
-    return _object(limits.of_tenant(tenant), tenant, "", limits.weight_of(tenant))
+    return _object(limits.list_limits(tenant), tenant, "", limits.load_weight(tenant))
 
 
-def _shown(limits: TenantLimits, tenant: str) -> TenantLimitsObject:
-    found = limits.of_tenant(tenant)
+def _load(limits: TenantLimits, tenant: str) -> TenantLimitsObject:
+    found = limits.list_limits(tenant)
     keys = [_object(found, tenant, key_id) for key_id in dict.fromkeys(view.key_id for view in found) if key_id]
     own = _object(found, tenant, "")
-    return TenantLimitsObject(tenant=tenant, limits=own.limits, weight=limits.weight_of(tenant), keys=keys)
+    return TenantLimitsObject(tenant=tenant, limits=own.limits, weight=limits.load_weight(tenant), keys=keys)
 
 
-def _shown_key(limits: TenantLimits, tenant: str, key_id: str) -> LimitsObject:
-    return _object(limits.of_tenant(tenant), tenant, key_id)
+def _load_key(limits: TenantLimits, tenant: str, key_id: str) -> LimitsObject:
+    return _object(limits.list_limits(tenant), tenant, key_id)
 
 
 def _object(found: Sequence[LimitView], tenant: str, key_id: str, weight: float | None = None) -> LimitsObject:

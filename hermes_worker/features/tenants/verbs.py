@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.api_connection import open_api_client
+from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, named_tenant, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.limits import LimitName
 from hermes_worker.core.principals import KeyScope
@@ -37,13 +37,15 @@ def tenants() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_tenants(home: Path | None, as_json: bool) -> None:
     """All tenants, with the number of their runs and of their keys that can be used."""
-    found = api_client(home, names_tenant=True).tenants()
+    found = open_api_client(home, names_tenant=True).tenants()
     if as_json:
         for view in found:
             click.echo(json.dumps(view.model_dump()))
         return
-    rows = [(v.name, str(v.keys), str(v.runs), moment(v.created_at), moment(v.disabled_at)) for v in found]
-    click.echo(table(rows, ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"), whole=(0,)))
+    rows = [
+        (v.name, str(v.keys), str(v.runs), format_moment(v.created_at), format_moment(v.disabled_at)) for v in found
+    ]
+    click.echo(render_table(rows, ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"), whole=(0,)))
 
 
 @tenants.command(epilog="Example: hermes-worker tenants create acme && hermes-worker keys create ci --tenant acme")
@@ -51,7 +53,7 @@ def list_tenants(home: Path | None, as_json: bool) -> None:
 @click.argument("name", type=TEXT)
 def create(home: Path | None, name: str) -> None:
     """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
-    api_client(home, names_tenant=True).create_tenant(name)
+    open_api_client(home, names_tenant=True).create_tenant(name)
     click.echo(f"{name} created; give somebody a key with 'hermes-worker keys create HOLDER --tenant {name}'")
 
 
@@ -62,7 +64,7 @@ def create(home: Path | None, name: str) -> None:
 def disable(home: Path | None, name: str, stops: bool) -> None:
     """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
     before goes on to its end, unless it is stopped."""
-    client = api_client(home, names_tenant=True)
+    client = open_api_client(home, names_tenant=True)
     disabled = client.disable_tenant(name, stop=stops)
     stopped = disabled.stopped
     while disabled.open_runs and disabled.stopped:
@@ -76,7 +78,7 @@ def disable(home: Path | None, name: str, stops: bool) -> None:
 @click.argument("name", type=TEXT)
 def enable(home: Path | None, name: str) -> None:
     """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage."""
-    api_client(home, names_tenant=True).enable_tenant(name)
+    open_api_client(home, names_tenant=True).enable_tenant(name)
     click.echo(f"{name} enabled")
 
 
@@ -124,7 +126,7 @@ def set_limits(
     runs: runs at work at once. queued: runs that wait for a place. model_calls: those in flight. submits_per_min.
     tokens_per_day, tokens_per_month, usd_per_day, usd_per_month: what its runs may spend, by days and months of UTC.
     """
-    client = api_client(home, names_tenant=True)
+    client = open_api_client(home, names_tenant=True)
     if changes or weight is not None:
         wanted = {limit.value: _build_limit(limit, value, waits) for limit, value in changes}
         found = client.change_tenant_limits(name, wanted, weight=weight, key_id=key_id or None)
@@ -141,7 +143,7 @@ def places(home: Path | None, number: str) -> None:
     each model call that its workers can make at once."""
     if number != "auto" and not (number.isascii() and number.isdigit() and 1 <= int(number[:8]) <= 1_000_000):
         raise click.UsageError("the number of places is a number from 1 to 1,000,000, or 'auto'")
-    api_client(home, names_tenant=True).set_places(None if number == "auto" else int(number))
+    open_api_client(home, names_tenant=True).set_places(None if number == "auto" else int(number))
     click.echo(f"places: {number}")
 
 
@@ -161,8 +163,8 @@ def _print_limits(found: TenantLimitsObject, as_json: bool) -> None:
         click.echo(json.dumps({"weight": weight, "limits": [view._asdict() for view in views]}))
         return
     click.echo(f"weight {weight:g}")
-    rows = [(v.name, _amount(v), "waits" if v.waits else "refused", v.key_id or "-") for v in views]
-    click.echo(table(rows, ("LIMIT", "AT MOST", "BEYOND IT", "KEY"), whole=(0,)) if rows else "no limits")
+    rows = [(v.name, _format_amount(v), "waits" if v.waits else "refused", v.key_id or "-") for v in views]
+    click.echo(render_table(rows, ("LIMIT", "AT MOST", "BEYOND IT", "KEY"), whole=(0,)) if rows else "no limits")
 
 
 def _read_limits(limits: LimitSet, key_id: str) -> Iterator[LimitView]:
@@ -173,7 +175,7 @@ def _read_limits(limits: LimitSet, key_id: str) -> Iterator[LimitView]:
             yield LimitView(key_id=key_id, name=name.value, value=value, waits=int(limit.waits))
 
 
-def _amount(view: LimitView) -> str:
+def _format_amount(view: LimitView) -> str:
     return f"{view.value / NANO:g} USD" if view.name.startswith("usd_") else f"{view.value}"
 
 
@@ -199,7 +201,7 @@ def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: fl
     """Make a key for HOLDER and show it, once: only a hash of it is kept."""
     chosen = scopes or (KeyScope.RUNS_READ.value, KeyScope.RUNS_WRITE.value)
     expires_in_s = None if days is None else days * _DAY_S
-    client = api_client(home, names_tenant=True)
+    client = open_api_client(home, names_tenant=True)
     _show_new(client.create_key(holder, scopes=chosen, expires_in_s=expires_in_s, tenant=named_tenant()), as_json)
 
 
@@ -209,13 +211,13 @@ def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: fl
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The keys of a tenant, without what makes them keys."""
-    found = api_client(home, names_tenant=True).keys(tenant=named_tenant())
+    found = open_api_client(home, names_tenant=True).keys(tenant=named_tenant())
     if as_json:
         for view in found:
             click.echo(json.dumps(view.model_dump()))
     elif found:
         header = ("KEY", "HOLDER", "SCOPES", "CREATED", "LAST USED", "ENDS")
-        click.echo(table([_row(view) for view in found], header, ids=(0,), whole=(0,)))
+        click.echo(render_table([_row(view) for view in found], header, ids=(0,), whole=(0,)))
     else:
         click.echo("no keys but that of the installation", err=True)
 
@@ -234,7 +236,7 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) -> None:
     """Make a key with the same holder and scopes in the place of another."""
-    client = api_client(home, names_tenant=True)
+    client = open_api_client(home, names_tenant=True)
     _show_new(client.rotate_key(key_id, overlap_s=overlap_hours * _HOUR_S, tenant=named_tenant()), as_json)
 
 
@@ -244,7 +246,7 @@ def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) 
 @click.argument("key_id", type=TEXT)
 def revoke(home: Path | None, key_id: str) -> None:
     """End a key now."""
-    api_client(home, names_tenant=True).revoke_key(key_id, tenant=named_tenant())
+    open_api_client(home, names_tenant=True).revoke_key(key_id, tenant=named_tenant())
     click.echo(f"{key_id} revoked")
 
 
@@ -259,9 +261,9 @@ def _show_new(made: NewKeyObject, as_json: bool) -> None:
 def _row(view: KeyView) -> tuple[str, ...]:
     return (
         view.key_id,
-        one_line(view.holder, 30),
+        flatten_text(view.holder, 30),
         ",".join(view.scopes),
-        moment(view.created_at),
-        moment(view.last_used_at),
-        "revoked" if view.revoked_at is not None else moment(view.expires_at),
+        format_moment(view.created_at),
+        format_moment(view.last_used_at),
+        "revoked" if view.revoked_at is not None else format_moment(view.expires_at),
     )

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes_worker.cli.reaching import ask_api
-from hermes_worker.cli.server import chosen_server
+from hermes_worker.cli.api_connection import connect_api
+from hermes_worker.cli.server import find_chosen_server
 from hermes_worker.features.webhooks.rows import RouteNotFound
-from hermes_worker.features.webhooks.rules.route import Route, checked, new_secret
-from hermes_worker.local.paths import running_stack
+from hermes_worker.features.webhooks.rules.route import Route, make_secret, validate_route
+from hermes_worker.local.paths import find_running_stack
 from hermes_worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def reach_routes(home: Path | None) -> tuple[HermesClient, str]:
     """Return a client and the address to which others send events, without a slash at its end. Raises
     ``ConfigurationError``, ``UnavailableError``."""
-    asked = ask_api(home)
-    chosen = chosen_server()
-    url = _address(asked.settings) if asked.settings is not None else chosen.url if chosen and chosen.url else ""
+    asked = connect_api(home)
+    chosen = find_chosen_server()
+    url = _find_address(asked.settings) if asked.settings is not None else chosen.url if chosen and chosen.url else ""
     return asked.client, url.rstrip("/")
 
 
@@ -38,9 +38,9 @@ def add_route(
     here, so that no answer has to bring it.
     """
     is_there = replaces and any(route.name == fields["name"] for route in client.webhook_routes())
-    given = secret or (None if is_there else new_secret())
+    given = secret or (None if is_there else make_secret())
     # What can be said of a route is checked here as well: the sentence names the options.
-    checked(Route(secret=given or new_secret(), **fields))
+    validate_route(Route(secret=given or make_secret(), **fields))
     document = json.loads(json.dumps(asdict(Route(secret="", **fields))))
     del document["secret"]
     return client.add_webhook_route(secret=given, replaces=replaces, **document), given
@@ -54,9 +54,9 @@ def find_route(client: HermesClient, name: str) -> RouteObject:
     raise RouteNotFound(f"there is no route {name!r}")
 
 
-def _address(settings: Settings) -> str:
+def _find_address(settings: Settings) -> str:
     """Find the address at which the API of this home listens."""
-    stack = running_stack(settings.home)
+    stack = find_running_stack(settings.home)
     if stack is not None and stack.api_url:
         return stack.api_url
     host = f"[{settings.server.host}]" if ":" in settings.server.host else settings.server.host

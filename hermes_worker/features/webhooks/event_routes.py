@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import FlatRefusal
 from hermes_worker.api.limits import JSON, whole_body
-from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
+from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_errors
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import (
     WEBHOOK_BYTES_MAX,
@@ -25,9 +25,9 @@ from hermes_worker.channels.inbound.receiving import (
     UnreadableInbound,
     WebhookRequest,
 )
-from hermes_worker.channels.receivers import ConfiguredAccount, Receiver, at_webhook
+from hermes_worker.channels.receivers import ConfiguredAccount, Receiver, find_webhook_account
 from hermes_worker.core.inbound import Inbound
-from hermes_worker.gateway.taking import Arrival, Taker
+from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
 from hermes_worker.observe import count, log
 from hermes_worker.settings import Settings
 
@@ -55,11 +55,11 @@ _TAKEN: dict[str, Any] = {
 @router.get(
     "/{platform}",
     response_model=None,
-    responses={200: _TAKEN, **errors(401, 404, shape=FlatError)},
+    responses={200: _TAKEN, **declare_errors(401, 404, shape=FlatError)},
 )
 async def confirm(context: Context, platform: str, request: Request) -> Response:
     """Tell a platform that this address is its account's, where it asks that with a secret in the query."""
-    return await _taken(context, platform, request)
+    return await _receive(context, platform, request)
 
 
 @router.post(
@@ -67,21 +67,21 @@ async def confirm(context: Context, platform: str, request: Request) -> Response
     response_model=None,
     responses={
         200: _TAKEN,
-        **errors(401, 404, shape=FlatError),
-        **errors(403, 408, 415, 503),
-        **errors(400, 413, shape=EITHER_ERROR),
+        **declare_errors(401, 404, shape=FlatError),
+        **declare_errors(403, 408, 415, 503),
+        **declare_errors(400, 413, shape=EITHER_ERROR),
     },
     openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": _EVENT}}}},
 )
 async def take(context: Context, platform: str, request: Request) -> Response:
     """Take what a platform sends."""
-    return await _taken(context, platform, request)
+    return await _receive(context, platform, request)
 
 
-async def _taken(context: ApiContext, platform: str, request: Request) -> Response:
+async def _receive(context: ApiContext, platform: str, request: Request) -> Response:
     try:
         account = _account(context.client.settings, platform, request.method)
-        receiver, credentials = account.receiver, account.receiver.credentials(account.values)
+        receiver, credentials = account.receiver, account.receiver.build_credentials(account.values)
         came = WebhookRequest(
             method=request.method,
             url=str(request.url),
@@ -89,11 +89,13 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
             body=b"" if request.method == "GET" else await whole_body(request, WEBHOOK_BYTES_MAX),
         )
         if came.method == "POST":
-            came = replace(came, keys=await context.store(context.signing_keys.of, receiver, credentials))
+            came = replace(came, keys=await context.call_store(context.signing_keys.get_keys, receiver, credentials))
         for event in _read(receiver, came, credentials):
             is_beside = account.mode is not InboundMode.WEBHOOK
-            arrival = Arrival(platform=receiver.platform, account_name=account.name, event=event, is_beside=is_beside)
-            await context.store(Taker(context.client).take, arrival)
+            arrival = ReceivedEvent(
+                platform=receiver.platform, account_name=account.name, event=event, is_beside=is_beside
+            )
+            await context.call_store(InboundHandler(context.client).handle, arrival)
     except FlatRefusal as refused:
         return refused.response
     told = receiver.answer(came, credentials, datetime.now(UTC))
@@ -105,7 +107,7 @@ async def _taken(context: ApiContext, platform: str, request: Request) -> Respon
 def _account(settings: Settings, address: str, method: str) -> ConfiguredAccount:
     """Find the account of an address. Raises ``FlatRefusal``."""
     said = settings.gateway
-    found = at_webhook(settings.variables, said.accounts, address) if said.is_enabled else None
+    found = find_webhook_account(settings.variables, said.accounts, address) if said.is_enabled else None
     if found is None or (method == "GET" and not found.receiver.receiving.asks_by_get):
         raise FlatRefusal(404, "Unknown platform")
     return found

@@ -23,16 +23,16 @@ from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import FlatRefusal
 from hermes_worker.api.limits import FORM, JSON, media_type, whole_body
-from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
+from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_errors
 from hermes_worker.channels.signature import Scheme, verify
-from hermes_worker.core.principals import DEFAULT_TENANT, Principal, tenant_home
-from hermes_worker.core.sources import RequestKeys, webhook_source
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal, find_tenant_home
+from hermes_worker.core.sources import RequestKeys, format_webhook_source
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.features.webhooks.rows import RouteRow, Webhooks
 from hermes_worker.features.webhooks.rules.events import Accepted, Ignored, UnreadableEvent, read_event
-from hermes_worker.features.webhooks.rules.filters import LIST_CHARS_MAX, named_lists, read_list
+from hermes_worker.features.webhooks.rules.filters import LIST_CHARS_MAX, find_named_lists, read_list
 from hermes_worker.features.webhooks.rules.route import BODY_BYTES_MAX, NO_AUTH, Route
-from hermes_worker.features.webhooks.rules.sealed import opened_secret
+from hermes_worker.features.webhooks.rules.sealed import open_secret
 from hermes_worker.observe import count, log
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings.sealing import SealedElsewhere
@@ -77,10 +77,10 @@ _TAKES: dict[str, Any] = {
     "responses": {
         200: {"model": Taken},
         202: {"model": Taken},
-        **errors(401, 404, 429, shape=FlatError),
-        **errors(409, shape=Conflict),
-        **errors(408),
-        **errors(400, 403, 413, 415, 503, shape=EITHER_ERROR),
+        **declare_errors(401, 404, 429, shape=FlatError),
+        **declare_errors(409, shape=Conflict),
+        **declare_errors(408),
+        **declare_errors(400, 403, 413, 415, 503, shape=EITHER_ERROR),
     },
 }
 
@@ -88,7 +88,7 @@ _TAKES: dict[str, Any] = {
 @router.post("/{name}", **_TAKES)
 async def receive(context: Context, name: str, request: Request, later: BackgroundTasks) -> JSONResponse:
     """Take an event in."""
-    return await _received(context, DEFAULT_TENANT, name, request, later)
+    return await _receive(context, DEFAULT_TENANT, name, request, later)
 
 
 @router.post("/{tenant}/{name}", **_TAKES)
@@ -96,15 +96,17 @@ async def receive_for_tenant(
     context: Context, tenant: str, name: str, request: Request, later: BackgroundTasks
 ) -> JSONResponse:
     """Take an event in for a tenant."""
-    return await _received(context, tenant, name, request, later)
+    return await _receive(context, tenant, name, request, later)
 
 
-async def _received(
+async def _receive(
     context: ApiContext, tenant: str, name: str, request: Request, later: BackgroundTasks
 ) -> JSONResponse:
     try:
-        route, body, proof = await _genuine(context, tenant, name, request)
-        lists = await asyncio.to_thread(_lists, route, tenant_home(context.client.settings.home, tenant) / "webhooks")
+        route, body, proof = await _authenticate(context, tenant, name, request)
+        lists = await asyncio.to_thread(
+            _load_lists, route, find_tenant_home(context.client.settings.home, tenant) / "webhooks"
+        )
         match read_event(route, _headers(request), body, lists):
             case UnreadableEvent(reason=reason):
                 raise FlatRefusal(400, reason)
@@ -112,14 +114,14 @@ async def _received(
                 ignored = {"status": "ignored", "event": event}
                 return JSONResponse(ignored | ({"reason": reason} if reason else {}))
             case Accepted() as event:
-                taken = _TakenEvent(tenant=tenant, route=route, event=event, body=body, proof=proof)
-                return await _answered(context, taken, later)
+                taken = _AcceptedEvent(tenant=tenant, route=route, event=event, body=body, proof=proof)
+                return await _answer(context, taken, later)
     except FlatRefusal as refused:
         return refused.response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TakenEvent:
+class _AcceptedEvent:
     """An event that its route accepts."""
 
     tenant: str
@@ -134,25 +136,27 @@ class _TakenEvent:
         of it now."""
         return RequestKeys(
             tenant=self.tenant,
-            source=webhook_source(self.route.name),
+            source=format_webhook_source(self.route.name),
             key=self.event.event_id,
             fingerprint=hashlib.sha256(self.body).hexdigest(),
             proof=self.proof,
         )
 
 
-async def _genuine(context: ApiContext, tenant: str, name: str, request: Request) -> tuple[Route, bytes, str | None]:
+async def _authenticate(
+    context: ApiContext, tenant: str, name: str, request: Request
+) -> tuple[Route, bytes, str | None]:
     """Find the route and verify the event's signature. Returns the route, the body, and the proof for refusing replays.
     Raises ``FlatRefusal``."""
     webhooks = Webhooks(context.client.database, tenant)
-    row = await context.store(webhooks.find, name)
+    row = await context.call_store(webhooks.find, name)
     if row is None:
         raise FlatRefusal(404, "Unknown route")
     route = Route.from_json(row.name, _secret_of(context, row), row.definition)
     if not route.enabled:
         raise FlatRefusal(403, "Route is disabled")
     try:
-        await context.store(context.tenants.require_enabled, tenant)
+        await context.call_store(context.tenants.require_enabled, tenant)
     except TenantDisabled:
         raise FlatRefusal(403, "The tenant of this route is disabled") from None
     except TenantNotFound:
@@ -166,7 +170,7 @@ async def _genuine(context: ApiContext, tenant: str, name: str, request: Request
             raise FlatRefusal(415, f"The Content-Type must be {JSON}: this route has no secret")
     else:
         proof = _require_signed(route, _headers(request), body)
-    if not await context.store(webhooks.admit, route.name, route.rate_per_min):
+    if not await context.call_store(webhooks.admit, route.name, route.rate_per_min):
         count("webhook.limited")
         raise FlatRefusal(429, "Rate limit exceeded")
     return route, body, proof
@@ -174,9 +178,9 @@ async def _genuine(context: ApiContext, tenant: str, name: str, request: Request
 
 def _secret_of(context: ApiContext, row: RouteRow) -> str:
     try:
-        return opened_secret(context.keyring, row.place, row.secret)
+        return open_secret(context.keyring, row.full_name, row.secret)
     except SealedElsewhere as error:
-        log.error("webhook.locked", route=row.place, reason=str(error))
+        log.error("webhook.locked", route=row.full_name, reason=str(error))
         raise FlatRefusal(503, "Route cannot be used now") from None
 
 
@@ -194,14 +198,14 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> st
 
 def _first_skill(shelf: SkillShelf, route: Route, tenant: str) -> Sequence[str]:
     """Find the first of the route's skills that exists, as a list of its name; empty for none."""
-    return next(([name] for name in route.skills if not shelf.named(tenant, [name]).missing), [])
+    return next(([name] for name in route.skills if not shelf.load_named(tenant, [name]).missing), [])
 
 
-def _lists(route: Route, directory: Path) -> Mapping[str, Collection[str]]:
+def _load_lists(route: Route, directory: Path) -> Mapping[str, Collection[str]]:
     """Read the files that the route's filters name. One that cannot be read has no entries: an event that asks for it
     is ignored."""
     found = {}
-    for name in named_lists(list(route.filters)):
+    for name in find_named_lists(list(route.filters)):
         path = directory / name
         try:
             if path.resolve(strict=True).is_relative_to(directory.resolve()):
@@ -216,11 +220,11 @@ def _headers(request: Request) -> dict[str, str]:
     return {name.lower(): value for name, value in request.headers.items()}
 
 
-async def _answered(context: ApiContext, taken: _TakenEvent, later: BackgroundTasks) -> JSONResponse:
+async def _answer(context: ApiContext, taken: _AcceptedEvent, later: BackgroundTasks) -> JSONResponse:
     """Do what the route says, and build the answer. Raises ``FlatRefusal``."""
     event_id = taken.event.event_id or uuid.uuid4().hex
     try:
-        made = await (_delivered if taken.route.deliver_only else _begun)(context, taken, event_id, later)
+        made = await (_deliver if taken.route.deliver_only else _begin_run)(context, taken, event_id, later)
     except IdempotencyConflict:
         count("webhook.conflict")
         log.warning("webhook.conflict", route=taken.route.name)
@@ -246,13 +250,13 @@ async def _answered(context: ApiContext, taken: _TakenEvent, later: BackgroundTa
     return JSONResponse(document, status_code=202, background=later)
 
 
-async def _begun(
-    context: ApiContext, taken: _TakenEvent, event_id: str, later: BackgroundTasks
+async def _begin_run(
+    context: ApiContext, taken: _AcceptedEvent, event_id: str, later: BackgroundTasks
 ) -> Mapping[str, object] | None:
     """Begin a run in a session of its own; ``None`` for an event that has one already. Raises ``IdempotencyConflict``,
     ``RequestReplayed``, ``FlatRefusal``."""
     route, event, keys = taken.route, taken.event, taken.keys
-    named = await context.store(_first_skill, context.client.skills, route, taken.tenant) if route.skills else []
+    named = await context.call_store(_first_skill, context.client.skills, route, taken.tenant) if route.skills else []
     submission = Submission(
         input=event.prompt,
         skills=named,
@@ -267,7 +271,7 @@ async def _begun(
         proof=keys.proof,
     )
     try:
-        created = await context.store(accept, context.client, submission)
+        created = await context.call_store(accept, context.client, submission)
     except InvalidSubmission as error:
         raise FlatRefusal(400, f"The event cannot become a run: {error}") from None
     if created.was_replayed:
@@ -276,13 +280,13 @@ async def _begun(
     return {"run_id": created.run_id}
 
 
-async def _delivered(
-    context: ApiContext, taken: _TakenEvent, event_id: str, later: BackgroundTasks
+async def _deliver(
+    context: ApiContext, taken: _AcceptedEvent, event_id: str, later: BackgroundTasks
 ) -> Mapping[str, object] | None:
     """Deliver the prompt as it is; ``None`` for an event that was delivered already. Raises ``IdempotencyConflict``,
     ``RequestReplayed``."""
-    owe_once = Deliveries(context.client.database).owe_once
-    hints = await context.store(owe_once, taken.keys, taken.event.deliver, taken.event.prompt)
+    owe_once = Deliveries(context.client.database).enqueue_once
+    hints = await context.call_store(owe_once, taken.keys, taken.event.deliver, taken.event.prompt)
     if hints is None:
         return None
     later.add_task(context.tell_broker, context.client.publisher.send, hints)

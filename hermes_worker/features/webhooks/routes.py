@@ -17,7 +17,7 @@ from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.channels.signature import sign
 from hermes_worker.core.principals import KeyScope
-from hermes_worker.features.webhooks.rows import RouteExists, RouteNotFound, RouteRow, Webhooks, place_of_route
+from hermes_worker.features.webhooks.rows import RouteExists, RouteNotFound, RouteRow, Webhooks, format_route_name
 from hermes_worker.features.webhooks.rules.route import (
     BODY_BYTES_MAX,
     PROMPT_CHARS_MAX,
@@ -25,18 +25,18 @@ from hermes_worker.features.webhooks.rules.route import (
     Route,
     RouteError,
 )
-from hermes_worker.features.webhooks.rules.route import checked as checked_route
-from hermes_worker.features.webhooks.rules.sealed import opened_secret, sealed_secret
+from hermes_worker.features.webhooks.rules.route import validate_route as checked_route
+from hermes_worker.features.webhooks.rules.sealed import open_secret, seal_secret
 from hermes_worker.features.webhooks.schema import EventSignature, RouteList, RouteObject, RouteRemoved
 from hermes_worker.settings.sealing import SealedElsewhere
-from hermes_worker.settings.server_key import keyring_of
+from hermes_worker.settings.server_key import build_keyring
 
 router = APIRouter(
     prefix="/v1/webhook-routes",
     tags=["webhooks"],
     route_class=JsonRoute,
     dependencies=[needs(KeyScope.ADMIN)],
-    responses=schema.errors(503),
+    responses=schema.declare_errors(503),
 )
 _NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _Word = Annotated[str, Field(min_length=1, max_length=200, pattern=NO_NUL)]
@@ -77,15 +77,15 @@ class EventBody(BaseModel):
 @router.get("")
 async def list_webhook_routes(context: Context, caller: Caller) -> RouteList:
     """Every route of the tenant."""
-    found = await context.store(Webhooks(context.client.database, caller.tenant).all)
+    found = await context.call_store(Webhooks(context.client.database, caller.tenant).list_routes)
     return RouteList(data=[_route_object(context, row) for row in found])
 
 
-@router.post("", status_code=201, responses=schema.errors(409))
+@router.post("", status_code=201, responses=schema.declare_errors(409))
 async def add_webhook_route(context: Context, caller: Caller, body: RouteBody) -> RouteObject:
     """Add a route. Its secret is sealed with the server's key and never shown."""
     try:
-        return _route_object(context, await context.store(_add, context, caller.tenant, body))
+        return _route_object(context, await context.call_store(_add, context, caller.tenant, body))
     except RouteError as error:
         raise invalid("body", str(error)) from None
     except RouteExists as error:
@@ -99,15 +99,15 @@ def _add(context: ApiContext, tenant: str, body: RouteBody) -> RouteRow:
     kept = None
     if before is not None and body.secret is None:
         try:
-            kept = opened_secret(context.keyring, before.place, before.secret)
+            kept = open_secret(context.keyring, before.full_name, before.secret)
         except SealedElsewhere as error:
             raise RouteError(f"The secret of the route cannot be kept: {error}.") from None
     secret = body.secret or kept
     if secret is None:
         raise RouteError("A new route needs a secret: give one of at least 16 characters.")
     route = checked_route(Route(secret=secret, **body.model_dump(exclude={"secret", "replace"})))
-    keyring = keyring_of(context.client.settings, makes=True)  # the first route of a home may need the first key
-    sealed = sealed_secret(keyring, place_of_route(tenant, route.name), route.secret)
+    keyring = build_keyring(context.client.settings, makes=True)  # the first route of a home may need the first key
+    sealed = seal_secret(keyring, format_route_name(tenant, route.name), route.secret)
     webhooks.add(route.name, sealed, route.to_json(), replaces=body.replace)
     made = webhooks.find(route.name)
     if made is None:
@@ -115,28 +115,28 @@ def _add(context: ApiContext, tenant: str, body: RouteBody) -> RouteRow:
     return made
 
 
-@router.delete("/{name}", responses=schema.errors(404))
+@router.delete("/{name}", responses=schema.declare_errors(404))
 async def remove_webhook_route(context: Context, caller: Caller, name: str) -> RouteRemoved:
     """Forget a route; its runs stay."""
     try:
-        await context.store(Webhooks(context.client.database, caller.tenant).remove, name)
+        await context.call_store(Webhooks(context.client.database, caller.tenant).remove, name)
     except RouteNotFound as error:
         raise _no_route(error) from None
     return RouteRemoved(name=name)
 
 
-@router.post("/{name}/signature", responses=schema.errors(404, 409))
+@router.post("/{name}/signature", responses=schema.declare_errors(404, 409))
 async def sign_webhook_event(context: Context, caller: Caller, name: str, body: EventBody) -> EventSignature:
     """Sign an event as the holder of the route's secret would, to try the route. Changes nothing."""
-    row = await context.store(Webhooks(context.client.database, caller.tenant).find, name)
+    row = await context.call_store(Webhooks(context.client.database, caller.tenant).find, name)
     if row is None:
         raise _no_route(RouteNotFound(f"there is no route {name!r}"))
     try:
-        secret = opened_secret(context.keyring, row.place, row.secret)
+        secret = open_secret(context.keyring, row.full_name, row.secret)
     except SealedElsewhere as error:
         raise ApiError(409, str(error), code="route_locked", param="name") from None
     headers = sign(body.payload.encode("utf-8", "replace"), secret, datetime.now(UTC))
-    return EventSignature(path=f"/webhooks/{row.place}", headers=dict(headers))
+    return EventSignature(path=f"/webhooks/{row.full_name}", headers=dict(headers))
 
 
 def _no_route(error: RouteNotFound) -> ApiError:
@@ -146,13 +146,13 @@ def _no_route(error: RouteNotFound) -> ApiError:
 def _route_object(context: ApiContext, row: RouteRow) -> RouteObject:
     state: Literal["enabled", "disabled", "locked"] = "enabled"
     try:
-        opened_secret(context.keyring, row.place, row.secret)
+        open_secret(context.keyring, row.full_name, row.secret)
         state = "enabled" if json.loads(row.definition).get("enabled", True) else "disabled"
     except SealedElsewhere:
         state = "locked"
     return RouteObject(
         name=row.name,
-        path=f"/webhooks/{row.place}",
+        path=f"/webhooks/{row.full_name}",
         state=state,
         definition=row.definition,
         created_at=row.created_at,

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import webhook_events, webhook_routes
 
 WINDOW_S = 60.0
@@ -37,15 +37,15 @@ class RouteRow:
     created_at: float
 
     @property
-    def place(self) -> str:
+    def full_name(self) -> str:
         """The name of the route in addresses, and among the routes of all tenants."""
-        return place_of_route(self.tenant, self.name)
+        return format_route_name(self.tenant, self.name)
 
 
 _COLUMNS = tuple(webhook_routes.c[each.name] for each in fields(RouteRow))
 
 
-def place_of_route(tenant: str, name: str) -> str:
+def format_route_name(tenant: str, name: str) -> str:
     """The name of a route in addresses, and among the routes of all tenants."""
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
@@ -59,28 +59,33 @@ class Webhooks:
 
     def add(self, name: str, secret: str, definition: str, *, replaces: bool = False) -> None:
         """Store a route. Raises ``RouteExists`` unless it may replace the route of the same name."""
-        values = {"tenant": self._tenant, "name": name, "secret": plain(secret), "definition": plain(definition)}
+        values = {
+            "tenant": self._tenant,
+            "name": name,
+            "secret": make_storable(secret),
+            "definition": make_storable(definition),
+        }
         with self._database.write() as connection:
             if replaces:
-                connection.execute(sa.delete(webhook_routes).where(self._is(name)))
-            added = insert_ignoring(connection, webhook_routes).values(**values, created_at=db_now())
+                connection.execute(sa.delete(webhook_routes).where(self._is_route(name)))
+            added = build_insert_ignoring(connection, webhook_routes).values(**values, created_at=db_now())
             if connection.execute(added.returning(webhook_routes.c.name)).first() is None:
                 raise RouteExists(f"there is a route {name!r} already; replace it with --replace")
-            record(connection, Act.ROUTE_ADD, name, tenant=self._tenant, after={"replaces": replaces})
+            record_action(connection, Act.ROUTE_ADD, name, tenant=self._tenant, after={"replaces": replaces})
 
     def find(self, name: str) -> RouteRow | None:
         with self._database.read() as connection:
-            found = connection.execute(sa.select(*_COLUMNS).where(self._is(name))).mappings().first()
+            found = connection.execute(sa.select(*_COLUMNS).where(self._is_route(name))).mappings().first()
         return RouteRow(**found) if found is not None else None
 
-    def all(self) -> list[RouteRow]:
-        return self._read(sa.select(*_COLUMNS).where(webhook_routes.c.tenant == self._tenant))
+    def list_routes(self) -> list[RouteRow]:
+        return self._load_routes(sa.select(*_COLUMNS).where(webhook_routes.c.tenant == self._tenant))
 
-    def of_everybody(self) -> list[RouteRow]:
+    def list_all_tenants(self) -> list[RouteRow]:
         """List the routes of all tenants."""
-        return self._read(sa.select(*_COLUMNS))
+        return self._load_routes(sa.select(*_COLUMNS))
 
-    def _read(self, wanted: sa.Select[tuple[object, ...]]) -> list[RouteRow]:
+    def _load_routes(self, wanted: sa.Select[tuple[object, ...]]) -> list[RouteRow]:
         with self._database.read() as connection:
             found = connection.execute(wanted.order_by("tenant", "name")).mappings()
             return [RouteRow(**each) for each in found]
@@ -90,23 +95,23 @@ class Webhooks:
         was changed at the same time stays as it is. Returns how many were changed; safe in several processes at
         once."""
         changed = 0
-        for row in self.of_everybody():
+        for row in self.list_all_tenants():
             if (secret := change(row)) is None:
                 continue
             with self._database.write() as connection:
                 same = (webhook_routes.c.tenant == row.tenant) & (webhook_routes.c.name == row.name)
                 same &= webhook_routes.c.secret == row.secret
-                update = sa.update(webhook_routes).where(same).values(secret=plain(secret))
+                update = sa.update(webhook_routes).where(same).values(secret=make_storable(secret))
                 changed += connection.execute(update).rowcount
         return changed
 
     def remove(self, name: str) -> None:
         """Delete a route. Raises ``RouteNotFound``."""
         with self._database.write() as connection:
-            removed = connection.execute(sa.delete(webhook_routes).where(self._is(name)))
+            removed = connection.execute(sa.delete(webhook_routes).where(self._is_route(name)))
             if removed.rowcount == 0:
                 raise RouteNotFound(f"there is no route {name!r}")
-            record(connection, Act.ROUTE_REMOVE, name, tenant=self._tenant)
+            record_action(connection, Act.ROUTE_REMOVE, name, tenant=self._tenant)
 
     def admit(self, name: str, rate_per_min: int) -> bool:
         """Count an event that came just now; False when too many came in the last minute. Exact over all servers: the
@@ -117,12 +122,12 @@ class Webhooks:
             webhook_events.c.received_at > db_now() - WINDOW_S,
         )
         with self._database.write() as connection:
-            connection.execute(sa.select(webhook_routes.c.name).where(self._is(name)).with_for_update()).first()
+            connection.execute(sa.select(webhook_routes.c.name).where(self._is_route(name)).with_for_update()).first()
             if connection.execute(recent).scalar_one() >= rate_per_min:
                 return False
             event = {"tenant": self._tenant, "route": name}
             connection.execute(sa.insert(webhook_events).values(**event, received_at=db_now()))
         return True
 
-    def _is(self, name: str) -> sa.ColumnElement[bool]:
+    def _is_route(self, name: str) -> sa.ColumnElement[bool]:
         return sa.and_(webhook_routes.c.tenant == self._tenant, webhook_routes.c.name == name)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.channels.targets import shown
+from hermes_worker.channels.targets import redact_target
+from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import table
+from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.reaching import api_client
-from hermes_worker.cli.screen import one_line
-from hermes_worker.core.errors import ConfigurationError, reason_of
+from hermes_worker.cli.screen import flatten_text
+from hermes_worker.core.errors import ConfigurationError, format_reason
 from hermes_worker.features.webhooks.backend import add_route, find_route, reach_routes
 from hermes_worker.features.webhooks.rules.route import NO_AUTH, RATE_PER_MIN, Route, RouteError
-from hermes_worker.features.webhooks.rules.template import PLACEHOLDER, missing_fields
+from hermes_worker.features.webhooks.rules.template import PLACEHOLDER, list_missing_fields
 from hermes_worker.net.http import HttpRequest, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
@@ -64,12 +64,12 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
     fields = {
         "name": name,
         "prompt": given["prompt"],
-        "events": _list(given["events"]),
-        "filters": [_condition(text) for text in given["filters"]],
+        "events": _split_list(given["events"]),
+        "filters": [_parse_condition(text) for text in given["filters"]],
         "deliver": given["deliver"],
         "deliver_only": given["deliver_only"],
         "skills": given["skills"],
-        "toolsets": _list(given["toolsets"]),
+        "toolsets": _split_list(given["toolsets"]),
         "model": given["model"],
         "rate_per_min": given["rate_per_min"],
         "description": given["description"],
@@ -87,12 +87,14 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_routes(home: Path | None, as_json: bool) -> None:
     """Every route, without its secret."""
-    found = api_client(home).webhook_routes()
+    found = open_api_client(home).webhook_routes()
     if as_json:
         for view in found:
             click.echo(json.dumps({"name": view.name, **json.loads(view.definition), "created_at": view.created_at}))
     elif found:
-        click.echo(table([_line(view) for view in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT")))
+        click.echo(
+            render_table([_format_route(view) for view in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT"))
+        )
     else:
         click.echo("no routes", err=True)
 
@@ -103,7 +105,7 @@ def list_routes(home: Path | None, as_json: bool) -> None:
 @click.argument("name", type=TEXT)
 def remove(home: Path | None, name: str) -> None:
     """Forget a route; its runs stay."""
-    api_client(home).remove_webhook_route(name)
+    open_api_client(home).remove_webhook_route(name)
     click.echo(f"{name} removed")
 
 
@@ -131,29 +133,29 @@ def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: 
     try:
         response = send(request, UrlPolicy(allows_private=True))
     except (NoAnswer, UnsafeUrl) as error:
-        raise ConfigurationError(f"{event_to} cannot be asked: {reason_of(error)}; start it with 'up'") from None
-    click.echo(f"{response.status} {one_line(response.body.decode('utf-8', 'replace'), 500)}")
-    if missing := _missing_in_prompt(view, payload):
+        raise ConfigurationError(f"{event_to} cannot be asked: {format_reason(error)}; start it with 'up'") from None
+    click.echo(f"{response.status} {flatten_text(response.body.decode('utf-8', 'replace'), 500)}")
+    if missing := _list_missing_fields(view, payload):
         click.echo(f"note: the payload has no {', '.join(missing)}; the prompt shows such names unfilled", err=True)
     if response.status >= 400:
         ctx.exit(EXIT_FAILED)
 
 
-def _missing_in_prompt(view: RouteObject, payload: str) -> list[str]:
+def _list_missing_fields(view: RouteObject, payload: str) -> list[str]:
     """Fields that the route's prompt shows and the payload does not have."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):
         return []
     prompt = _read_route(view).prompt
-    return missing_fields(prompt, document) if isinstance(document, dict) else []
+    return list_missing_fields(prompt, document) if isinstance(document, dict) else []
 
 
-def _list(text: str) -> Sequence[str]:
+def _split_list(text: str) -> Sequence[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _condition(text: str) -> Any:
+def _parse_condition(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -164,13 +166,13 @@ def _read_route(view: RouteObject) -> Route:
     return Route.from_json(view.name, "", view.definition)
 
 
-def _line(view: RouteObject) -> tuple[str, ...]:
+def _format_route(view: RouteObject) -> tuple[str, ...]:
     route = _read_route(view)
-    deliver = ",".join(target if PLACEHOLDER.search(target) else shown(target) for target in route.deliver)
+    deliver = ",".join(target if PLACEHOLDER.search(target) else redact_target(target) for target in route.deliver)
     return (
         view.name,
         view.state,
-        one_line(",".join(route.events) or "(all)", 30),
-        one_line(deliver or "-", 40),
-        one_line(route.prompt or "(the payload)", 50),
+        flatten_text(",".join(route.events) or "(all)", 30),
+        flatten_text(deliver or "-", 40),
+        flatten_text(route.prompt or "(the payload)", 50),
     )

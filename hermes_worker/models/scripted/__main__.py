@@ -11,8 +11,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hermes_worker.models.scripted.server import Options, serve_until
-from hermes_worker.settings.handover import begin
+from hermes_worker.models.scripted.server import ScriptedOptions, serve_until
+from hermes_worker.settings.secret_transfer import begin_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--chunks", type=int, default=4, help="events that each text is cut into")
     parser.add_argument("--chunk-gap-s", type=float, default=0.0, help="seconds between two events")
     given = parser.parse_args(argv)
-    options = Options(latency_s=given.latency_s, chunks=given.chunks, chunk_gap_s=given.chunk_gap_s)
+    options = ScriptedOptions(latency_s=given.latency_s, chunks=given.chunks, chunk_gap_s=given.chunk_gap_s)
     try:
         asyncio.run(_serve_until_signal(given.port, options))
     except OSError as error:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve_until_signal(port: int, options: Options) -> None:
+async def _serve_until_signal(port: int, options: ScriptedOptions) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -45,5 +45,5 @@ def _announce(base_url: str) -> None:
 
 
 if __name__ == "__main__":
-    begin()
+    begin_program()
     sys.exit(main())

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall
-from hermes_worker.models.scripted.report import CHANGES_MAX, answer, report
+from hermes_worker.models.scripted.report import CHANGES_MAX, render_answer, render_report
 from hermes_worker.models.scripted.script import InvalidScript, active_script
-from hermes_worker.models.scripted.survey import REPORT_PATH, Survey, call_id, kind_of, survey_of
-from hermes_worker.models.scripted.transcript import Row, Turn, current_turn, tool_schemas
+from hermes_worker.models.scripted.survey import REPORT_PATH, Survey, call_id, call_kind, read_survey
+from hermes_worker.models.scripted.transcript import Row, ScriptedTurn, current_turn, tool_schemas
 
 FILES_MAX = 400
 """How many files one listing asks for: short enough to be shown whole."""
@@ -45,19 +45,19 @@ def next_reply(messages: Sequence[Row], tools: object) -> Reply:
     return _survey_reply(current_turn(messages), tool_schemas(tools))
 
 
-def _survey_reply(turn: Turn, offered: Mapping[str, frozenset[str]]) -> Reply:
-    survey = survey_of(turn)
-    done = {kind_of(call) for call in turn.calls}
+def _survey_reply(turn: ScriptedTurn, offered: Mapping[str, frozenset[str]]) -> Reply:
+    survey = read_survey(turn)
+    done = {call_kind(call) for call in turn.calls}
     for phase in _PHASES:
         if done.isdisjoint(phase.kinds):
-            calls = tuple(_offered(phase.plan(turn, survey), offered, turn))
+            calls = tuple(_calls_offered(phase.plan(turn, survey), offered, turn))
             if calls:
                 return Reply(text=phase.says, calls=calls)
-    return Reply(text=answer(survey, turn.request, could_write="write_file" in offered))
+    return Reply(text=render_answer(survey, turn.request, could_write="write_file" in offered))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
+class _WantedCall:
     """A call a phase would make if the tool is offered."""
 
     role: str
@@ -65,7 +65,9 @@ class _Wish:
     arguments: Mapping[str, object]
 
 
-def _offered(wishes: Iterator[_Wish], offered: Mapping[str, frozenset[str]], turn: Turn) -> Iterator[ScriptedCall]:
+def _calls_offered(
+    wishes: Iterator[_WantedCall], offered: Mapping[str, frozenset[str]], turn: ScriptedTurn
+) -> Iterator[ScriptedCall]:
     for wish in wishes:
         if wish.tool in offered:
             arguments = dict(wish.arguments)
@@ -74,23 +76,23 @@ def _offered(wishes: Iterator[_Wish], offered: Mapping[str, frozenset[str]], tur
             yield ScriptedCall(id=call_id(wish.role, turn), name=wish.tool, arguments=arguments)
 
 
-def _plan_look(turn: Turn, survey: Survey) -> Iterator[_Wish]:
+def _plan_look(turn: ScriptedTurn, survey: Survey) -> Iterator[_WantedCall]:
     everything = {"pattern": "*", "target": "files", "path": ".", "limit": FILES_MAX}
-    yield _Wish(role="files", tool="search_files", arguments=everything)
-    yield _Wish(role="log", tool="terminal", arguments={"command": _LOG})
-    yield _Wish(role="status", tool="terminal", arguments={"command": _STATUS})
+    yield _WantedCall(role="files", tool="search_files", arguments=everything)
+    yield _WantedCall(role="log", tool="terminal", arguments={"command": _LOG})
+    yield _WantedCall(role="status", tool="terminal", arguments={"command": _STATUS})
 
 
-def _plan_marks(turn: Turn, survey: Survey) -> Iterator[_Wish]:
+def _plan_marks(turn: ScriptedTurn, survey: Survey) -> Iterator[_WantedCall]:
     marked = {"pattern": r"\b(TODO|FIXME|XXX|HACK)\b", "target": "content", "path": ".", "limit": MARKS_MAX}
-    yield _Wish(role="marks", tool="search_files", arguments=marked)
+    yield _WantedCall(role="marks", tool="search_files", arguments=marked)
 
 
-def _plan_read(turn: Turn, survey: Survey) -> Iterator[_Wish]:
+def _plan_read(turn: ScriptedTurn, survey: Survey) -> Iterator[_WantedCall]:
     for number, (path, offset, limit) in enumerate(_passages(survey)):
         arguments = {"path": path, "offset": offset, "limit": limit}
-        yield _Wish(role=f"read{number}", tool="read_file", arguments=arguments)
-    yield _Wish(role="sizes", tool="terminal", arguments={"command": _SIZES})
+        yield _WantedCall(role=f"read{number}", tool="read_file", arguments=arguments)
+    yield _WantedCall(role="sizes", tool="terminal", arguments={"command": _SIZES})
 
 
 def _passages(survey: Survey) -> list[tuple[str, int, int]]:
@@ -105,9 +107,9 @@ def _passages(survey: Survey) -> list[tuple[str, int, int]]:
     return list(passages.values())
 
 
-def _plan_write(turn: Turn, survey: Survey) -> Iterator[_Wish]:
-    arguments = {"path": REPORT_PATH, "content": report(survey, turn.request)}
-    yield _Wish(role="report", tool="write_file", arguments=arguments)
+def _plan_write(turn: ScriptedTurn, survey: Survey) -> Iterator[_WantedCall]:
+    arguments = {"path": REPORT_PATH, "content": render_report(survey, turn.request)}
+    yield _WantedCall(role="report", tool="write_file", arguments=arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,7 @@ class _Phase:
     says: str
     kinds: frozenset[str]
     """The kinds of its calls: one of them in the transcript means that the phase is over."""
-    plan: Callable[[Turn, Survey], Iterator[_Wish]]
+    plan: Callable[[ScriptedTurn, Survey], Iterator[_WantedCall]]
 
 
 _PHASES = (

@@ -19,23 +19,23 @@ _ROWS_MAX = 10
 _MARKS_MAX = 50
 
 
-def report(survey: Survey, request: str) -> str:
+def render_report(survey: Survey, request: str) -> str:
     """Render the Markdown file. The same survey gives the same bytes."""
     sections = (
         _overview(survey),
-        _table("Files by type", ("Type", "Files"), _types(survey)),
-        _table("Biggest files (of those up to 10 MB)", ("File", "Lines", "Bytes"), _biggest(survey)),
-        _list("Recent commits", survey.commits, "There are none."),
-        _list("Uncommitted changes", survey.changes, "There are none."),
+        _render_table("Files by type", ("Type", "Files"), _types(survey)),
+        _render_table("Biggest files (of those up to 10 MB)", ("File", "Lines", "Bytes"), _biggest(survey)),
+        _render_list("Recent commits", survey.commits, "There are none."),
+        _render_list("Uncommitted changes", survey.changes, "There are none."),
         _marked_lines(survey),
         _excerpts(survey),
-        _list("Not known", survey.problems or None, ""),
+        _render_list("Not known", survey.problems or None, ""),
     )
-    head = f"# Survey of this directory\n\n> {NOT_A_MODEL}\n\nAsked for: {_quoted(request)}\n"
+    head = f"# Survey of this directory\n\n> {NOT_A_MODEL}\n\nAsked for: {_format_quote(request)}\n"
     return "\n".join([head, *filter(None, sections)])
 
 
-def answer(survey: Survey, request: str, *, could_write: bool) -> str:
+def render_answer(survey: Survey, request: str, *, could_write: bool) -> str:
     """Render the final text of the turn."""
     lines = list(_facts(survey)) or ["No tool result told me anything about the directory."]
     if survey.has_report:
@@ -44,28 +44,28 @@ def answer(survey: Survey, request: str, *, could_write: bool) -> str:
         lines.append(f"`{REPORT_PATH}` has not been written.")
     lines += [f"Not known: {problem}." for problem in survey.problems[:_ROWS_MAX]]
     listed = "\n".join(f"- {line}" for line in lines)
-    asked = f"You asked: {_quoted(request)}. " if request.strip() else ""
+    asked = f"You asked: {_format_quote(request)}. " if request.strip() else ""
     return f"I surveyed the directory.\n\n{listed}\n\n{asked}{NOT_A_MODEL}"
 
 
 def _facts(survey: Survey) -> Iterator[str]:
     if survey.files is not None:
         most = ", ".join(f"{count} {kind}" for kind, count in _types(survey)[:3])
-        yield _counted(survey.files_total or 0, "file") + (f" ({most})" if most else "") + "."
+        yield _format_count(survey.files_total or 0, "file") + (f" ({most})" if most else "") + "."
     if survey.sizes:
         biggest = survey.sizes[0]
-        yield f"Biggest file: `{biggest.path}` with {_counted(biggest.lines, 'line')} ({biggest.bytes} bytes)."
+        yield f"Biggest file: `{biggest.path}` with {_format_count(biggest.lines, 'line')} ({biggest.bytes} bytes)."
     if survey.marks is not None:
         first = f"; first: `{survey.marks[0].path}:{survey.marks[0].line}`" if survey.marks else ""
-        yield f"Marked TODO, FIXME, XXX or HACK: {_counted(survey.marks_total or 0, 'line')}{first}."
+        yield f"Marked TODO, FIXME, XXX or HACK: {_format_count(survey.marks_total or 0, 'line')}{first}."
     if survey.commits:
         yield f"Latest commit: {survey.commits[0]}."
     if survey.changes is not None:
         at_least = "At least " if len(survey.changes) >= CHANGES_MAX else ""
-        yield f"{at_least}{_counted(len(survey.changes), 'uncommitted change')}."
+        yield f"{at_least}{_format_count(len(survey.changes), 'uncommitted change')}."
 
 
-def _counted(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -85,18 +85,18 @@ def _biggest(survey: Survey) -> list[tuple[str, ...]]:
     return [(f"`{size.path}`", str(size.lines), str(size.bytes)) for size in (survey.sizes or ())[:_ROWS_MAX]]
 
 
-def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def _render_table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     rows = list(rows)
     if not rows:
         return ""
     lines = (columns, ("---",) * len(columns), *rows)
-    return f"## {title}\n\n" + "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+    return f"## {title}\n\n" + "".join(f"| {' | '.join(map(_escape_cell, line))} |\n" for line in lines)
 
 
-def _list(title: str, items: tuple[str, ...] | None, empty: str) -> str:
+def _render_list(title: str, items: tuple[str, ...] | None, empty: str) -> str:
     if items is None:
         return ""
-    body = "".join(f"- {_plain(item)}\n" for item in items) or f"{empty}\n"
+    body = "".join(f"- {_strip_markup(item)}\n" for item in items) or f"{empty}\n"
     return f"## {title}\n\n{body}"
 
 
@@ -105,7 +105,7 @@ def _marked_lines(survey: Survey) -> str:
         return ""
     shown = survey.marks[:_MARKS_MAX]
     more = (survey.marks_total or 0) - len(shown)
-    lines = [f"- [ ] `{mark.path}:{mark.line}` {_plain(mark.text)}\n" for mark in shown]
+    lines = [f"- [ ] `{mark.path}:{mark.line}` {_strip_markup(mark.text)}\n" for mark in shown]
     if more > 0:
         lines.append(f"- … and {more} more\n")
     return "## Marked lines\n\n" + ("".join(lines) or "There are none.\n")
@@ -120,14 +120,14 @@ def _excerpts(survey: Survey) -> str:
     return "## Excerpts\n\n" + "\n".join(blocks) if blocks else ""
 
 
-def _quoted(text: str) -> str:
+def _format_quote(text: str) -> str:
     line = " ".join(text.split())
     return f"“{line[:117]}…”" if len(line) > 118 else f"“{line}”"
 
 
-def _plain(text: str) -> str:
+def _strip_markup(text: str) -> str:
     return " ".join(text.split())
 
 
-def _cell(text: str) -> str:
-    return _plain(text).replace("|", "\\|")
+def _escape_cell(text: str) -> str:
+    return _strip_markup(text).replace("|", "\\|")

@@ -53,7 +53,7 @@ class Script:
     def __init__(self, document: Mapping[str, Any], replies_so_far: int) -> None:
         self._document = document
         self._number = replies_so_far
-        self._steps = _expanded(document.get("steps", []))
+        self._steps = _expand_steps(document.get("steps", []))
 
     @property
     def is_finished(self) -> bool:
@@ -69,7 +69,7 @@ class Script:
     def _reply(self, step: Mapping[str, Any], repetition: int) -> Reply:
         number = str(repetition)
         return Reply(
-            text=_filled(step.get("text", ""), number),
+            text=_fill_number(step.get("text", ""), number),
             reasoning=str(step.get("reasoning", "")),
             calls=tuple(
                 self._call(call, index, number) for index, call in enumerate(_dicts(step.get("calls", []), "calls"))
@@ -83,11 +83,13 @@ class Script:
     def _call(self, call: Mapping[str, Any], index: int, number: str) -> ScriptedCall:
         if not isinstance(call.get("name"), str):
             raise InvalidScript("a call needs a name")
-        arguments = _filled(call.get("arguments", {}), number)
+        arguments = _fill_number(call.get("arguments", {}), number)
         if not isinstance(arguments, dict | str):
             raise InvalidScript(f"the arguments of {call['name']!r} are neither an object nor a text")
         usual_id = f"call_{self._digest}_{self._number}_{index}"
-        return ScriptedCall(id=_filled(str(call.get("id", usual_id)), number), name=call["name"], arguments=arguments)
+        return ScriptedCall(
+            id=_fill_number(str(call.get("id", usual_id)), number), name=call["name"], arguments=arguments
+        )
 
     @property
     def _digest(self) -> str:
@@ -110,13 +112,13 @@ def active_script(rows: Sequence[Row]) -> Script | None:
     for row in reversed(rows):
         if row.get("role") == "assistant":
             replies += 1
-        elif row.get("role") == "user" and (document := _directive(text_of(row))) is not None:
+        elif row.get("role") == "user" and (document := _parse_directive(text_of(row))) is not None:
             script = Script(document, replies)
             return None if script.is_finished else script
     return None
 
 
-def _directive(text: str) -> Mapping[str, Any] | None:
+def _parse_directive(text: str) -> Mapping[str, Any] | None:
     match = _DIRECTIVE.search(text)
     if match is None:
         return None
@@ -128,7 +130,7 @@ def _directive(text: str) -> Mapping[str, Any] | None:
     return document
 
 
-def _expanded(steps: object) -> list[tuple[Mapping[str, Any], int]]:
+def _expand_steps(steps: object) -> list[tuple[Mapping[str, Any], int]]:
     """Every step to take, repeated ones several times, with the number of each repetition."""
     expanded: list[tuple[Mapping[str, Any], int]] = []
     for step in _dicts(steps, "steps"):
@@ -145,14 +147,14 @@ def _dicts(value: object, name: str) -> list[dict[str, Any]]:
     return value
 
 
-def _filled(value: Any, number: str) -> Any:
+def _fill_number(value: Any, number: str) -> Any:
     """``value`` with ``{i}`` replaced in every string."""
     if isinstance(value, str):
         return value.replace("{i}", number)
     if isinstance(value, list):
-        return [_filled(item, number) for item in value]
+        return [_fill_number(item, number) for item in value]
     if isinstance(value, dict):
-        return {key: _filled(item, number) for key, item in value.items()}
+        return {key: _fill_number(item, number) for key, item in value.items()}
     return value
 
 
@@ -160,22 +162,22 @@ def _fault(step: Mapping[str, Any]) -> ScriptedFault | None:
     error, drop = step.get("error"), step.get("drop")
     if isinstance(error, dict):
         return ScriptedFault(
-            status=int(_amount(error, "status", 500)),
+            status=int(_read_amount(error, "status", 500)),
             message=str(error.get("message", "scripted failure")),
             code=error.get("code"),
-            retry_after_s=None if error.get("retry_after_s") is None else _amount(error, "retry_after_s", 0),
-            times=_times(error),
+            retry_after_s=None if error.get("retry_after_s") is None else _read_amount(error, "retry_after_s", 0),
+            times=_fault_times(error),
         )
     if isinstance(drop, dict):
-        return ScriptedFault(after_chunks=int(_amount(drop, "after_chunks", 0)), times=_times(drop))
+        return ScriptedFault(after_chunks=int(_read_amount(drop, "after_chunks", 0)), times=_fault_times(drop))
     return None
 
 
-def _times(fault: Mapping[str, Any]) -> int | None:
-    return None if "times" in fault and fault["times"] is None else int(_amount(fault, "times", 1))
+def _fault_times(fault: Mapping[str, Any]) -> int | None:
+    return None if "times" in fault and fault["times"] is None else int(_read_amount(fault, "times", 1))
 
 
-def _amount(fields: Mapping[str, Any], name: str, default: float) -> float:
+def _read_amount(fields: Mapping[str, Any], name: str, default: float) -> float:
     value = fields.get(name, default)
     if not _is_amount(value):
         raise InvalidScript(f"{name} must be a number that is not negative")

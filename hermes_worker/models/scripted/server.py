@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hermes_worker.models.scripted.procedure import next_reply
 from hermes_worker.models.scripted.reply import Reply, ScriptedFault
-from hermes_worker.models.scripted.wire import document, events
+from hermes_worker.models.scripted.wire import render_completion, render_events
 
 HOST = "127.0.0.1"
 MODEL = "scripted"
@@ -44,7 +44,7 @@ _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"ca
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ScriptedOptions:
     """The pace of replies where a script does not say."""
 
     latency_s: float = 0.0
@@ -55,7 +55,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class ScriptedCounts:
     """Counts of the requests to a server so far."""
 
     completions: int = 0
@@ -70,9 +70,9 @@ class Requests:
 class _ScriptedModel:
     """The state of one server: counters, and how often which step of a script has failed."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ScriptedOptions) -> None:
         self.options = options
-        self.requests = Requests()
+        self.requests = ScriptedCounts()
         self._failures: Counter[str] = Counter()
 
     def count(self, **changes: int) -> None:
@@ -103,7 +103,7 @@ class _Completions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._model.count(completions=1, in_flight=1)
         try:
-            body = await _body(Request(scope, receive))
+            body = await _read_body(Request(scope, receive))
             # From here on all that can be received is that the client has left.
             leaving = asyncio.ensure_future(receive())
             try:
@@ -118,21 +118,21 @@ class _Completions:
             self._model.count(in_flight=-1)
 
     async def _complete(self, body: bytes, exchange: _ScriptedExchange) -> None:
-        request = _parsed(body)
+        request = _parse_body(body)
         if request is None:
             raise HTTPException(400, "the body is not a JSON object with a list of messages")
         reply = next_reply(request["messages"], request.get("tools"))
         await exchange.wait(self._model.options.latency_s if reply.pace.delay_s is None else reply.pace.delay_s)
         fault = self._model.due_fault(reply)
         if fault is not None and fault.status is not None:
-            await exchange.answer(_failure(fault))
+            await exchange.answer(_fault_response(fault))
         elif request.get("stream"):
             self._model.count(streamed=1)
             await self._stream(request, reply, fault, exchange)
         elif fault is not None:
             await exchange.break_off()
         else:
-            await exchange.answer(_json(document(request, reply)))
+            await exchange.answer(_json_response(render_completion(request, reply)))
 
     async def _stream(
         self, request: Mapping[str, Any], reply: Reply, fault: ScriptedFault | None, exchange: _ScriptedExchange
@@ -141,7 +141,7 @@ class _Completions:
         gap_s = options.chunk_gap_s if pace.chunk_gap_s is None else pace.chunk_gap_s
         chunks = options.chunks if pace.chunks is None else pace.chunks
         await exchange.send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-        for number, data in enumerate(events(request, reply, int(chunks))):
+        for number, data in enumerate(render_events(request, reply, int(chunks))):
             if fault is not None and number >= fault.after_chunks:
                 await exchange.break_off()
             if number:
@@ -191,7 +191,7 @@ class _ScriptedExchange:
         raise _ConnectionBroken
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     length = request.headers.get("content-length", "0")
     pieces, received = [], int(length) if length.isascii() and length.isdigit() else 0
     if received <= BODY_BYTES_MAX:
@@ -206,7 +206,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(pieces)
 
 
-def _parsed(body: bytes) -> dict[str, Any] | None:
+def _parse_body(body: bytes) -> dict[str, Any] | None:
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):
@@ -216,11 +216,11 @@ def _parsed(body: bytes) -> dict[str, Any] | None:
     return request if all(isinstance(row, dict) for row in request["messages"]) else None
 
 
-def _failure(fault: ScriptedFault) -> Response:
+def _fault_response(fault: ScriptedFault) -> Response:
     assert fault.status is not None
     headers = {} if fault.retry_after_s is None else {"Retry-After": f"{fault.retry_after_s:g}"}
     error = {"message": fault.message, "type": "scripted_error", "code": fault.code}
-    return _json({"error": error}, status=fault.status, headers=headers)
+    return _json_response({"error": error}, status=fault.status, headers=headers)
 
 
 # --- the application ---
@@ -229,10 +229,10 @@ def _failure(fault: ScriptedFault) -> Response:
 def application(model: _ScriptedModel) -> Starlette:
     async def models(request: Request) -> Response:
         listed = [{"id": MODEL, "object": "model", "created": 0, "owned_by": "hermes-worker"}]
-        return _json({"object": "list", "data": listed})
+        return _json_response({"object": "list", "data": listed})
 
     async def health(request: Request) -> Response:
-        return _json({"status": "ok"})
+        return _json_response({"status": "ok"})
 
     routes = [
         route
@@ -243,10 +243,12 @@ def application(model: _ScriptedModel) -> Starlette:
             Route(f"{prefix}/health", health),
         )
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
+    return Starlette(
+        routes=routes, exception_handlers={HTTPException: _handle_http_error, Exception: _handle_exception}
+    )
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _handle_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = {
         404: "there is only /v1/chat/completions and /v1/models",
@@ -255,16 +257,16 @@ async def _refused(request: Request, error: Exception) -> Response:
     return _error(error.status_code, message, error.headers)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _handle_exception(request: Request, error: Exception) -> Response:
     return _error(500, "the reply failed")
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     error = {"message": message, "type": "invalid_request_error", "code": None}
-    return _json({"error": error}, status=status, headers=headers)
+    return _json_response({"error": error}, status=status, headers=headers)
 
 
-def _json(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _json_response(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Answer with JSON, escaped to ASCII: a script may hold what UTF-8 cannot encode."""
     body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
     return Response(body, status_code=status, headers=headers, media_type="application/json")
@@ -320,7 +322,7 @@ class _ScriptedUvicorn(uvicorn.Server):
         yield
 
 
-def _listen(port: int) -> socket.socket:
+def _open_socket(port: int) -> socket.socket:
     """Raises ``OSError`` when the port cannot be had."""
     listening = socket.create_server((HOST, port), backlog=_BACKLOG)
     # asyncio does it only for sockets that were made for TCP by name; without it every reply takes 40 ms.
@@ -335,23 +337,23 @@ def _base_url(listening: socket.socket) -> str:
 class ScriptedServer:
     """The scripted model, served from a thread of this process as long as the block lasts."""
 
-    def __init__(self, *, port: int = 0, options: Options | None = None) -> None:
+    def __init__(self, *, port: int = 0, options: ScriptedOptions | None = None) -> None:
         """``port`` 0 picks a free one. Nothing is opened yet."""
         self._given_port = port
-        self._model = _ScriptedModel(options or Options())
+        self._model = _ScriptedModel(options or ScriptedOptions())
         self._started: Future[Callable[[], object]] = Future()
         self._thread = threading.Thread(target=self._run, name="scripted-model", daemon=True)
         self.base_url = ""
         """Valid once the block has been entered."""
 
     @property
-    def requests(self) -> Requests:
+    def requests(self) -> ScriptedCounts:
         """The counts so far, as a snapshot."""
         return self._model.requests
 
     def __enter__(self) -> ScriptedServer:
         """Start the server; it is listening when this returns. Raises ``OSError`` when the port cannot be had."""
-        self._listening = _listen(self._given_port)
+        self._listening = _open_socket(self._given_port)
         self.base_url = _base_url(self._listening)
         self._thread.start()
         self._stop = self._started.result()
@@ -370,8 +372,10 @@ class ScriptedServer:
         await _ScriptedUvicorn(self._model, stopping).serve([self._listening])
 
 
-async def serve_until(stopping: asyncio.Event, *, port: int, options: Options, announce: Callable[[str], None]) -> None:
+async def serve_until(
+    stopping: asyncio.Event, *, port: int, options: ScriptedOptions, announce: Callable[[str], None]
+) -> None:
     """Serve until ``stopping`` is set; ``announce`` gets the base URL once it listens. Raises ``OSError``."""
-    listening = _listen(port)
+    listening = _open_socket(port)
     announce(_base_url(listening))
     await _ScriptedUvicorn(_ScriptedModel(options), stopping).serve([listening])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hermes_worker.models.scripted.transcript import AnsweredCall, Turn, first_json_object
+from hermes_worker.models.scripted.transcript import AnsweredCall, ScriptedTurn, first_json_object
 
 REPORT_PATH = "hermes-report.md"
 RESULTS_FOLDER = "hermes-results/"
@@ -25,14 +25,14 @@ class SurveyMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class FileSize:
     path: str
     lines: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Excerpt:
+class FileExcerpt:
     """Part of a file, as ``read_file`` numbered it."""
 
     path: str
@@ -51,26 +51,26 @@ class Survey:
     """Lines of ``git status --short``."""
     marks: tuple[SurveyMark, ...] | None = None
     marks_total: int | None = None
-    sizes: tuple[Size, ...] | None = None
-    excerpts: tuple[Excerpt, ...] = ()
+    sizes: tuple[FileSize, ...] | None = None
+    excerpts: tuple[FileExcerpt, ...] = ()
     has_report: bool = False
     """Whether ``write_file`` said that it wrote the report."""
     problems: tuple[str, ...] = ()
     """Facts that could not be learnt, and why."""
 
 
-def kind_of(call: AnsweredCall) -> str:
+def call_kind(call: AnsweredCall) -> str:
     """What a call of ours was for, from the id that ``call_id`` gave it; empty for any other call."""
     match = re.fullmatch(r"call_([a-z]+)\d*_\d+", call.id)
     return match[1] if match else ""
 
 
-def call_id(role: str, turn: Turn) -> str:
+def call_id(role: str, turn: ScriptedTurn) -> str:
     """An id that says what the call is for and occurs once in the conversation, which has grown since the last."""
     return f"call_{role}_{turn.rows_total}"
 
 
-def survey_of(turn: Turn) -> Survey:
+def read_survey(turn: ScriptedTurn) -> Survey:
     """Read every result of the turn."""
     survey = Survey()
     for call in turn.calls:
@@ -82,7 +82,7 @@ Document = Mapping[str, object]
 
 
 def _with_result(survey: Survey, call: AnsweredCall) -> Survey:
-    reader = _READERS.get(kind_of(call))
+    reader = _READERS.get(call_kind(call))
     if reader is None:
         return survey
     name, read = reader
@@ -158,12 +158,12 @@ _SIZE = re.compile(r"\s*(\d+)\s+(\d+)\s+(?:\./)?(.+)")
 
 def _read_sizes(survey: Survey, call: AnsweredCall, document: Document) -> Survey:
     rows = filter(None, map(_SIZE.fullmatch, _lines(document)))
-    sizes = [Size(path=row[3], lines=int(row[1]), bytes=int(row[2])) for row in rows]
+    sizes = [FileSize(path=row[3], lines=int(row[1]), bytes=int(row[2])) for row in rows]
     return replace(survey, sizes=tuple(size for size in sizes if size.path != "total" and not _is_ours(size.path)))
 
 
 def _read_excerpt(survey: Survey, call: AnsweredCall, document: Document) -> Survey:
-    excerpt = Excerpt(path=str(call.arguments.get("path")), text=str(document.get("content") or ""))
+    excerpt = FileExcerpt(path=str(call.arguments.get("path")), text=str(document.get("content") or ""))
     return replace(survey, excerpts=(*survey.excerpts, excerpt))
 
 

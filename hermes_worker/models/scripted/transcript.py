@@ -25,7 +25,7 @@ class AnsweredCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ScriptedTurn:
     """All that happened since the user last asked for something."""
 
     request: str
@@ -35,7 +35,7 @@ class Turn:
     """Rows of the whole conversation: a number that grows with it."""
 
 
-def current_turn(rows: Sequence[Row]) -> Turn:
+def current_turn(rows: Sequence[Row]) -> ScriptedTurn:
     """Return the turn under way. It begins with the first user row behind the last answer that asked for no tools: rows
     that the loop itself adds in the middle, such as a request for a summary, begin no turn.
     """
@@ -43,7 +43,7 @@ def current_turn(rows: Sequence[Row]) -> Turn:
     results = {str(row.get("tool_call_id")): text_of(row) for row in rows[start:] if row.get("role") == "tool"}
     calls = tuple(replace(call, result=results.get(call.id)) for row in rows[start:] for call in tool_calls_of(row))
     request = text_of(rows[start]) if start < len(rows) else ""
-    return Turn(request=request, calls=calls, rows_total=len(rows))
+    return ScriptedTurn(request=request, calls=calls, rows_total=len(rows))
 
 
 def _turn_start(rows: Sequence[Row]) -> int:

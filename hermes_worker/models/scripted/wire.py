@@ -14,7 +14,7 @@ CACHED_MIN_TOKENS = 1_024
 """Real prefix caches remember whole blocks, and nothing below a minimum; these are OpenAI's numbers."""
 
 
-def usage(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
+def estimate_usage(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
     """Tokens as a real provider would report them, counted as a quarter of the characters.
 
     Input is the text of all messages and tools. Cached is what the previous request of the same conversation must have
@@ -22,8 +22,8 @@ def usage(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
     """
     messages = request.get("messages")
     rows = messages if isinstance(messages, list) else []
-    sizes = [len(_compact(row)) for row in rows]
-    tools_size = len(_compact(request.get("tools") or []))
+    sizes = [len(_compact_json(row)) for row in rows]
+    tools_size = len(_compact_json(request.get("tools") or []))
     known = next((n for n in range(len(rows) - 1, -1, -1) if _is_assistant(rows[n])), 0)
     prompt = _tokens(sum(sizes) + tools_size)
     seen_before = _tokens(sum(sizes[:known]) + tools_size) if known else 0
@@ -48,7 +48,7 @@ def _is_assistant(row: object) -> bool:
     return isinstance(row, dict) and row.get("role") == "assistant"
 
 
-def document(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
+def render_completion(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
     """Build the whole completion."""
     message: dict[str, object] = {"role": "assistant", "content": reply.text or None}
     if reply.reasoning:
@@ -56,41 +56,41 @@ def document(request: Mapping[str, object], reply: Reply) -> dict[str, object]:
     if reply.calls:
         message["tool_calls"] = [_call(call) for call in reply.calls]
     return {
-        **_envelope(request, reply, "chat.completion"),
+        **_render_envelope(request, reply, "chat.completion"),
         "choices": [{"index": 0, "message": message, "finish_reason": reply.settled_reason}],
-        "usage": usage(request, reply),
+        "usage": estimate_usage(request, reply),
     }
 
 
-def events(request: Mapping[str, object], reply: Reply, chunks: int) -> Iterator[str]:
+def render_events(request: Mapping[str, object], reply: Reply, chunks: int) -> Iterator[str]:
     """Yield the data of each server-sent event, the last being ``[DONE]``. ``chunks`` is how many pieces each text is
     cut into.
     """
-    envelope = _envelope(request, reply, "chat.completion.chunk")
+    envelope = _render_envelope(request, reply, "chat.completion.chunk")
     for number, delta in enumerate(_deltas(reply, max(1, chunks))):
         # The first event names the speaker, as OpenAI's does.
         spoken = {"role": "assistant", **delta} if number == 0 else delta
-        yield _compact({**envelope, "choices": [{"index": 0, "delta": spoken, "finish_reason": None}]})
-    yield _compact({**envelope, "choices": [{"index": 0, "delta": {}, "finish_reason": reply.settled_reason}]})
+        yield _compact_json({**envelope, "choices": [{"index": 0, "delta": spoken, "finish_reason": None}]})
+    yield _compact_json({**envelope, "choices": [{"index": 0, "delta": {}, "finish_reason": reply.settled_reason}]})
     options = request.get("stream_options")
     if isinstance(options, dict) and options.get("include_usage"):
-        yield _compact({**envelope, "choices": [], "usage": usage(request, reply)})
+        yield _compact_json({**envelope, "choices": [], "usage": estimate_usage(request, reply)})
     yield "[DONE]"
 
 
 def _deltas(reply: Reply, chunks: int) -> Iterator[dict[str, object]]:
-    for piece in _pieces(reply.reasoning, chunks):
+    for piece in _split_text(reply.reasoning, chunks):
         yield {"reasoning_content": piece}
-    for piece in _pieces(reply.text, chunks):
+    for piece in _split_text(reply.text, chunks):
         yield {"content": piece}
     for index, call in enumerate(reply.calls):
         head = {**_call(call), "index": index}
         yield {"tool_calls": [{**head, "function": {"name": call.name, "arguments": ""}}]}
-        for piece in _pieces(call.arguments_text, chunks):
+        for piece in _split_text(call.arguments_text, chunks):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _pieces(text: str, count: int) -> Sequence[str]:
+def _split_text(text: str, count: int) -> Sequence[str]:
     size = max(1, -(-len(text) // count))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
@@ -103,13 +103,13 @@ def _call(call: ScriptedCall) -> dict[str, object]:
     }
 
 
-def _envelope(request: Mapping[str, object], reply: Reply, kind: str) -> dict[str, object]:
+def _render_envelope(request: Mapping[str, object], reply: Reply, kind: str) -> dict[str, object]:
     """The fields around a reply. The id is made from the request and the reply, without a count or a clock, so that
     both together always get the same id.
     """
-    digest = hashlib.sha256(f"{len(_compact(request.get('messages')))}:{reply!r}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{len(_compact_json(request.get('messages')))}:{reply!r}".encode()).hexdigest()[:16]
     return {"id": f"chatcmpl-{digest}", "object": kind, "created": 0, "model": str(request.get("model") or "scripted")}
 
 
-def _compact(value: object) -> str:
+def _compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

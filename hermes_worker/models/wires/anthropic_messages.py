@@ -19,20 +19,20 @@ import httpx2
 
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
-from hermes_worker.core.traits import ThinkingPolicy
+from hermes_worker.core.model_capabilities import ThinkingPolicy
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import (
+from hermes_worker.models.catalog import find_issuer, hostname, provider_of_host, thinking_policy
+from hermes_worker.models.connections import CuttableTransport, Line, build_timeouts
+from hermes_worker.models.endpoint import Endpoint, check_endpoint
+from hermes_worker.models.exchange import (
+    DialectLearner,
     Exchange,
-    Learner,
     carry_out,
     extra_fields,
     json_body,
     patience_s,
-    refusal_of,
+    refusal_text,
 )
-from hermes_worker.models.catalog import hostname, issuer_at, provider_of_host, thinking_policy
-from hermes_worker.models.connections import CuttableTransport, Line, timeouts
-from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.conversions import anthropic as conversion
 from hermes_worker.models.wires.definitions import fit_request, fit_tools
@@ -66,10 +66,10 @@ class AnthropicMessages:
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = checked(endpoint)
-        self._issuer = issuer_at(hostname(endpoint.base_url))
+        self._endpoint = check_endpoint(endpoint)
+        self._issuer = find_issuer(hostname(endpoint.base_url))
         self._client = _Client(self._endpoint)
-        self._learner = Learner(Dialect())
+        self._learner = DialectLearner(Dialect())
 
     def close(self) -> None:
         """Close idle connections. Calls in flight are not touched."""
@@ -86,20 +86,20 @@ class AnthropicMessages:
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
                 post=partial(self._client.send, takes_betas=dialect.takes_betas),
-                assembler=MessageAssembler(fitted.restoring(on_delta), issuer=self._issuer),
+                assembler=MessageAssembler(fitted.wrap_on_delta(on_delta), issuer=self._issuer),
                 sdk_error=anthropic.AnthropicError,
                 reply_name="a reply of the Messages API",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
+        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
 
 
 class _Client(anthropic.Anthropic):
     """The SDK's client for one endpoint, deaf to the environment and to the profiles of other programs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._fixed_headers = headers_of(endpoint)
+        self._fixed_headers = request_headers(endpoint)
         # A server of the user's own may ask for no credential. The SDK insists on one unless its header is explicitly
         # left out of the call.
         has_credential = bool(_CREDENTIALS.intersection(map(str.lower, self._fixed_headers)))
@@ -112,7 +112,7 @@ class _Client(anthropic.Anthropic):
             base_url=endpoint.plain_url.removesuffix("/v1"),  # the SDK's paths bring it
             default_query=endpoint.query,
             max_retries=0,
-            timeout=timeouts(connect_s=endpoint.connect_timeout_s, read_s=endpoint.read_timeout_s),
+            timeout=build_timeouts(connect_s=endpoint.connect_timeout_s, read_s=endpoint.read_timeout_s),
             open_telemetry=False,
             http_client=httpx2.Client(
                 transport=CuttableTransport(proxy_url=endpoint.proxy_url), trust_env=False, follow_redirects=False
@@ -131,7 +131,7 @@ class _Client(anthropic.Anthropic):
 
     def send(self, body: bytes, *, read_timeout_s: float, takes_betas: bool) -> httpx2.Response:
         """Post a message request; the response's body is still unread. Raises what the SDK raises."""
-        timeout = timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
+        timeout = build_timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
         betas = {_BETA_HEADER: BETAS} if takes_betas else {}
         response: object = self.post(
             "/v1/messages",
@@ -145,7 +145,7 @@ class _Client(anthropic.Anthropic):
         return response
 
 
-def headers_of(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
+def request_headers(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
     """The headers of every request to this endpoint."""
     return {
         "Accept": "text/event-stream, application/json",
@@ -154,11 +154,11 @@ def headers_of(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
         "User-Agent": "hermes-worker",
         "anthropic-version": API_VERSION,
         **endpoint.headers,
-        **_credential(endpoint),
+        **_credential_headers(endpoint),
     }
 
 
-def _credential(endpoint: Endpoint) -> Mapping[str, str]:
+def _credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
     """Keys have a header of their own on this wire; access tokens, and the keys of some hosts, are bearer tokens."""
     key = endpoint.api_key
     if not key:
@@ -186,18 +186,18 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     limit = conversion.output_tokens_max(request.model, requested=request.output_tokens_max, window=request.window)
     fields = extra_fields(request, endpoint)
     fields["max_tokens"] = str(limit)
-    fields |= {name: canonical_json(value) for name, value in _thinking(request, dialect, limit).items()}
+    fields |= {name: canonical_json(value) for name, value in _thinking_fields(request, dialect, limit).items()}
     if prompt.system:
         fields["system"] = canonical_json(prompt.system)
     if request.tools:
-        fields["tools"] = _tools(tuple(request.tools))
+        fields["tools"] = _render_tools(tuple(request.tools))
     fields["model"] = canonical_json(conversion.model_name(request.model))
     fields["stream"] = "true" if dialect.streams else "false"
     fields.pop("messages", None)
-    return json_body(fields, "messages", map(canonical_json, conversion.begun_by_user(prompt.messages)))
+    return json_body(fields, "messages", map(canonical_json, conversion.begin_with_user(prompt.messages)))
 
 
-def _thinking(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Mapping[str, Any]:
+def _thinking_fields(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Mapping[str, Any]:
     """The request's fields about thinking: none unless an effort is asked for, as in the original."""
     effort = request.reasoning_effort
     if effort in (None, "none") or request.model in dialect.without_thinking:
@@ -206,22 +206,22 @@ def _thinking(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Ma
 
 
 @lru_cache(maxsize=64)
-def _tools(definitions: tuple[str, ...]) -> str:
+def _render_tools(definitions: tuple[str, ...]) -> str:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
-def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
+def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
     """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once, so asking again comes to an end.
     """
-    text = refusal_of(error)
+    text = refusal_text(error)
     if text is None:
         return None
     if tried.takes_betas and "beta" in text and "long context" not in text:
         return replace(tried, takes_betas=False)
-    if _thinking(request, tried, 0) and any(word in text for word in ("thinking", "output_config", "effort")):
+    if _thinking_fields(request, tried, 0) and any(word in text for word in ("thinking", "output_config", "effort")):
         return replace(tried, without_thinking=tried.without_thinking | {request.model})
     if tried.streams and "stream" in text:
         return replace(tried, streams=False)

@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hermes_worker.core.json_values import mapping_of, text_of
+from hermes_worker.core.json_values import read_mapping, read_text
 from hermes_worker.core.messages import Delta, ModelReply
-from hermes_worker.core.recovery.repair import plain_json
+from hermes_worker.core.recovery.repair import to_plain_json
 from hermes_worker.models.wires.chat_reply import (
     CutShort,
     MalformedReply,
-    number_in,
+    decide_finish_reason,
+    join_pieces,
+    make_ids_unique,
+    parse_number,
     raise_reported,
-    settled_reason,
-    whole,
-    with_unique_ids,
 )
 from hermes_worker.models.wires.conversions.anthropic import ISSUER, from_message
 
@@ -48,13 +48,13 @@ class _Block:
     @property
     def arguments(self) -> str:
         """The input of a call as it was sent: JSON, if it is whole."""
-        return whole(self.pieces.get("partial_json", []))
+        return join_pieces(self.pieces.get("partial_json", []))
 
-    def finished(self) -> dict[str, Any]:
-        grown = {name: whole(pieces) for name, pieces in self.pieces.items() if name != "partial_json"}
-        block = {**self.fields, **{name: f"{text_of(self.fields.get(name))}{text}" for name, text in grown.items()}}
+    def finish_block(self) -> dict[str, Any]:
+        grown = {name: join_pieces(pieces) for name, pieces in self.pieces.items() if name != "partial_json"}
+        block = {**self.fields, **{name: f"{read_text(self.fields.get(name))}{text}" for name, text in grown.items()}}
         if self.kind == "tool_use" and (arguments := self.arguments):
-            block["input"] = _object(arguments)
+            block["input"] = _parse_object(arguments)
         return block
 
 
@@ -85,18 +85,18 @@ class MessageAssembler:
 
     def feed(self, document: object) -> None:
         """Raises ``MalformedReply`` or ``StreamedError``."""
-        event = mapping_of(document)
+        event = read_mapping(document)
         match event.get("type"):
             case "content_block_delta":
-                self._grow(number_in(event.get("index")), mapping_of(event.get("delta")))
+                self._add_delta(parse_number(event.get("index")), read_mapping(event.get("delta")))
             case "content_block_start":
-                self._begin(number_in(event.get("index")), mapping_of(event.get("content_block")))
+                self._begin_block(parse_number(event.get("index")), read_mapping(event.get("content_block")))
             case "message_start":
-                self._message = mapping_of(event.get("message"))
-                self._count(self._message.get("usage"))
+                self._message = read_mapping(event.get("message"))
+                self._add_usage(self._message.get("usage"))
             case "message_delta":
-                self._stop_reason = mapping_of(event.get("delta")).get("stop_reason") or self._stop_reason
-                self._count(event.get("usage"))
+                self._stop_reason = read_mapping(event.get("delta")).get("stop_reason") or self._stop_reason
+                self._add_usage(event.get("usage"))
             case "message_stop":
                 self._is_over = True
             case kind if kind == "error" or not isinstance(kind, str):
@@ -105,7 +105,7 @@ class MessageAssembler:
 
     def feed_whole(self, document: object) -> None:
         """Take a message that was not streamed. Raises as ``feed``."""
-        message = mapping_of(document)
+        message = read_mapping(document)
         if "content" not in message:
             raise_reported(message)
         content = message.get("content")
@@ -113,9 +113,9 @@ class MessageAssembler:
             raise MalformedReply("the reply has no content")
         self._message = message
         self._stop_reason = message.get("stop_reason")
-        self._count(message.get("usage"))
+        self._add_usage(message.get("usage"))
         for index, block in enumerate(content):
-            self._begin(index, mapping_of(block))
+            self._begin_block(index, read_mapping(block))
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
         """Return the reply. ``was_cut_short`` says that the stream ended without its regular end.
@@ -131,57 +131,57 @@ class MessageAssembler:
         reply = from_message(
             {
                 "model": self._message.get("model"),
-                "content": [block.finished() for block in blocks],
+                "content": [block.finish_block() for block in blocks],
                 "stop_reason": "max_tokens" if is_cut else self._stop_reason,
                 "usage": self._usage,
             },
             issuer=self._issuer,
         )
         if not is_cut:
-            return _with_calls_as_sent(reply, calls)
+            return _restore_raw_arguments(reply, calls)
         if not reply.text:
             raise CutShort
         dropped = tuple(str(call.fields.get("name")) for call in calls)
         return replace(reply, was_cut_by_network=True, dropped_calls=dropped)
 
-    def _begin(self, index: int | None, block: Mapping[str, Any]) -> None:
+    def _begin_block(self, index: int | None, block: Mapping[str, Any]) -> None:
         if "type" not in block:
             raise MalformedReply("a block has no type")
         self._blocks.append(_Block(dict(block), {}))
         self._block_at[index] = self._block_at[None] = self._blocks[-1]
         match block.get("type"):
             case "text":
-                self._tell(text=block.get("text"))
+                self._publish_delta(text=block.get("text"))
             case "thinking":
-                self._tell(reasoning=block.get("thinking"))
+                self._publish_delta(reasoning=block.get("thinking"))
             case "tool_use" if isinstance(block.get("name"), str):
                 self._on_delta(Delta(tool_name=block["name"]))
 
-    def _grow(self, index: int | None, delta: Mapping[str, Any]) -> None:
+    def _add_delta(self, index: int | None, delta: Mapping[str, Any]) -> None:
         block = self._block_at.get(index)
         if block is None:
             raise MalformedReply(f"a piece of block {index} came before the block")
-        field = _PIECE_OF.get(text_of(delta.get("type")))
+        field = _PIECE_OF.get(read_text(delta.get("type")))
         piece = delta.get(field) if field else None
         if field is None or not isinstance(piece, str):
             return  # citations and kinds to come: nothing that we send back
         block.pieces.setdefault(field, []).append(piece)
         if field == "text":
-            self._tell(text=piece)
+            self._publish_delta(text=piece)
         elif field == "thinking":
-            self._tell(reasoning=piece)
+            self._publish_delta(reasoning=piece)
 
-    def _tell(self, *, text: object = "", reasoning: object = "") -> None:
+    def _publish_delta(self, *, text: object = "", reasoning: object = "") -> None:
         if text and isinstance(text, str):
             self._on_delta(Delta(text=text))
         elif reasoning and isinstance(reasoning, str):
             self._on_delta(Delta(reasoning=reasoning))
 
-    def _count(self, usage: object) -> None:
+    def _add_usage(self, usage: object) -> None:
         """Take over token counts. They are cumulative; a zero at the end does not take back what was counted at the
         start.
         """
-        for name, value in mapping_of(usage).items():
+        for name, value in read_mapping(usage).items():
             if value or name not in self._usage:
                 self._usage[name] = value
 
@@ -189,15 +189,15 @@ class MessageAssembler:
 _MAY_BE_EMPTY = ("end_turn", "refusal", "max_tokens", "stop_sequence", "model_context_window_exceeded")
 
 
-def _with_calls_as_sent(reply: ModelReply, calls: list[_Block]) -> ModelReply:
+def _restore_raw_arguments(reply: ModelReply, calls: list[_Block]) -> ModelReply:
     """Put back arguments that are no JSON object as they came, for the loop to judge; the conversion cannot express
     them.
     """
     requests = tuple(
-        replace(request, arguments=call.arguments) if _is_odd(call) else request
+        replace(request, arguments=call.arguments) if _is_not_an_object(call) else request
         for request, call in zip(reply.tool_requests, calls, strict=True)
     )
-    unique = with_unique_ids(requests)
+    unique = make_ids_unique(requests)
     fields = dict(reply.row_fields)
     if unique != requests:
         fields.pop("anthropic_content_blocks", None)  # they hold the ids as they came
@@ -205,18 +205,18 @@ def _with_calls_as_sent(reply: ModelReply, calls: list[_Block]) -> ModelReply:
         reply,
         tool_requests=unique,
         row_fields=fields,
-        finish_reason=settled_reason(reply.finish_reason, unique),
+        finish_reason=decide_finish_reason(reply.finish_reason, unique),
     )
 
 
-def _is_odd(call: _Block) -> bool:
-    return bool(call.arguments) and not isinstance(_parsed(call.arguments), dict)
+def _is_not_an_object(call: _Block) -> bool:
+    return bool(call.arguments) and not isinstance(_parse_json(call.arguments), dict)
 
 
-def _object(text: str) -> Mapping[str, Any]:
-    return mapping_of(_parsed(text))
+def _parse_object(text: str) -> Mapping[str, Any]:
+    return read_mapping(_parse_json(text))
 
 
-def _parsed(text: str) -> object:
-    said = plain_json(text)
+def _parse_json(text: str) -> object:
+    said = to_plain_json(text)
     return None if said is None else json.loads(said)

@@ -20,13 +20,13 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.families import traits_of
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
-from hermes_worker.core.traits import ThinkingPolicy
+from hermes_worker.core.model_capabilities import ThinkingPolicy
+from hermes_worker.core.model_families import find_traits
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import Exchange, Learner, carry_out, json_body, patience_s, refusal_of
 from hermes_worker.models.connections import Line
-from hermes_worker.models.endpoint import Endpoint, checked
+from hermes_worker.models.endpoint import Endpoint, check_endpoint
+from hermes_worker.models.exchange import DialectLearner, Exchange, carry_out, json_body, patience_s, refusal_text
 from hermes_worker.models.wires import event_stream
 from hermes_worker.models.wires.converse_reply import ConverseAssembler
 from hermes_worker.models.wires.conversions import anthropic
@@ -56,9 +56,9 @@ class BedrockConverse:
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = checked(endpoint)
+        self._endpoint = check_endpoint(endpoint)
         self._client = PlainClient(self._endpoint)
-        self._learner = Learner(Dialect())
+        self._learner = DialectLearner(Dialect())
 
     def close(self) -> None:
         """Close idle connections. Calls in flight are not touched."""
@@ -74,22 +74,24 @@ class BedrockConverse:
                 model=request.model,
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
-                post=partial(self._post, self._client.address(path_of(request.model, dialect))),
-                assembler=ConverseAssembler(fitted.restoring(on_delta), model=request.model, issuer=anthropic.ISSUER),
+                post=partial(self._post, self._client.address(request_path(request.model, dialect))),
+                assembler=ConverseAssembler(
+                    fitted.wrap_on_delta(on_delta), model=request.model, issuer=anthropic.ISSUER
+                ),
                 sdk_error=RefusedRequest,
                 reply_name="a reply of the Converse API (the address has no path)",
-                frames=event_stream.documents,
+                frames=event_stream.read_documents,
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
+        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
 
     def _post(self, address: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
         headers = {**usual_headers(self._endpoint), **credential_headers(self._endpoint, address, body)}
         return self._client.send(address, headers, body, read_timeout_s=read_timeout_s, code_header=_ERROR_HEADER)
 
 
-def path_of(model: str, dialect: Dialect) -> str:
+def request_path(model: str, dialect: Dialect) -> str:
     """The path for a model, whose name is escaped: ARNs hold slashes and colons."""
     verb = "converse" if model in dialect.without_streams else "converse-stream"
     return f"/model/{quote(model, safe='')}/{verb}"
@@ -115,7 +117,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
     request = fit_request(request)
-    is_claude = traits_of(request.model).family == "claude"
+    is_claude = find_traits(request.model).family == "claude"
     policy = ThinkingPolicy.NATIVE if is_claude and request.replays_reasoning else ThinkingPolicy.STRIP
     prompt = conversion.to_messages(
         [json.loads(row) for row in request.messages],
@@ -124,19 +126,19 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
         marks=request.model not in dialect.without_marks,
     )
     fields = {name: canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
-    options = _options(request, dialect, is_claude=is_claude)
+    options = _inference_options(request, dialect, is_claude=is_claude)
     fields |= {name: canonical_json(value) for name, value in options.items() if value}
     if prompt.system:
         fields["system"] = canonical_json(prompt.system)
     if request.tools:
-        fields["toolConfig"] = _tools(tuple(request.tools))
+        fields["toolConfig"] = _render_tools(tuple(request.tools))
     if endpoint.service_tier:
         fields["serviceTier"] = canonical_json({"type": endpoint.service_tier})
     fields.pop("messages", None)
     return json_body(fields, "messages", map(canonical_json, prompt.messages))
 
 
-def _options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dict[str, Mapping[str, Any]]:
+def _inference_options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dict[str, Mapping[str, Any]]:
     """The output limit, and for Claude the effort of thinking; without a limit the model's own counts."""
     limit = request.output_tokens_max
     inference: dict[str, Any] = {} if limit is None else {"maxTokens": limit}
@@ -152,17 +154,17 @@ def _options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dic
 
 
 @lru_cache(maxsize=64)
-def _tools(definitions: tuple[str, ...]) -> str:
+def _render_tools(definitions: tuple[str, ...]) -> str:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     return canonical_json({"tools": conversion.to_tools([json.loads(definition) for definition in definitions])})
 
 
-def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
+def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
     """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once for a model, so asking again comes to an end.
     """
-    text, model = refusal_of(error), request.model
+    text, model = refusal_text(error), request.model
     if text is None:
         return None
     if model not in tried.without_marks and ("cachepoint" in text or "prompt caching" in text):

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from hermes_worker.core.call_ids import short_id
-from hermes_worker.core.json_values import mapping_of, text_of
+from hermes_worker.core.call_ids import derive_short_id
+from hermes_worker.core.json_values import read_mapping, read_text
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
-from hermes_worker.core.recovery.repair import ArgumentsOutcome, arguments_text, assess_arguments, plain_json
+from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments, dump_arguments, to_plain_json
 
 
 class MalformedReply(ValueError):
@@ -28,7 +28,7 @@ class StreamedError(Exception):
     def __init__(self, body: Mapping[str, object]) -> None:
         super().__init__(str(body.get("message") or body))
         self.body = body
-        codes = (number_in(body.get(name)) for name in ("code", "status", "status_code", "http_code"))
+        codes = (parse_number(body.get(name)) for name in ("code", "status", "status_code", "http_code"))
         self.status_code = next((code for code in codes if code is not None and 400 <= code < 600), None)
 
 
@@ -49,7 +49,7 @@ _OF_CHUNKS = ("choices", "usage", "id", "created", "usageMetadata", "promptFeedb
 _OF_ERRORS = ("message", "detail", "errors", "error_msg", "error_message")
 
 
-def number_in(value: object) -> int | None:
+def parse_number(value: object) -> int | None:
     """A whole number from 0 on, or the text of one, as an ``int``: gateways write indexes and codes as either. ``None``
     for anything else.
     """
@@ -81,7 +81,7 @@ _FINISH_REASONS: Mapping[str, str] = {
 
 
 @dataclass(slots=True)
-class _Slot:
+class _PendingCall:
     """A tool call that is still being assembled."""
 
     id: str
@@ -95,7 +95,7 @@ class _Slot:
         """Whether its arguments have come to their end."""
         # The last character is looked at first: to parse what has come anew with each piece would take for ever.
         is_closed = bool(self.arguments) and self.arguments[-1].rstrip().endswith(("}", "]", "```"))
-        return is_closed and plain_json("".join(self.arguments)) is not None
+        return is_closed and to_plain_json("".join(self.arguments)) is not None
 
 
 class ReplyAssembler:
@@ -107,8 +107,8 @@ class ReplyAssembler:
         self._on_delta = on_delta
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._slots: list[_Slot] = []
-        self._slot_at: dict[int, _Slot] = {}
+        self._slots: list[_PendingCall] = []
+        self._slot_at: dict[int, _PendingCall] = {}
         self._details: list[dict[str, object]] = []
         self._finish_reason: str | None = None
         self._has_answered = self._has_refused = False
@@ -140,12 +140,12 @@ class ReplyAssembler:
             raise_reported(chunk)
         if choices:
             self.has_choice = True
-            self._feed_choice(_kept_choice(choices))
+            self._feed_choice(_first_choice(choices))
         if not self._model and isinstance(model := chunk.get("model"), str):
             self._model = model
-        if usage := chunk.get("usage") or ("x_groq" in chunk and mapping_of(chunk["x_groq"]).get("usage")):
-            self._usage = usage_of(mapping_of(usage))
-            self._cost_usd = cost_of(mapping_of(usage))
+        if usage := chunk.get("usage") or ("x_groq" in chunk and read_mapping(chunk["x_groq"]).get("usage")):
+            self._usage = parse_usage(read_mapping(usage))
+            self._cost_usd = parse_billed_cost(read_mapping(usage))
 
     def feed_whole(self, document: object) -> None:
         """Take a completion that was not streamed. Raises as ``feed``."""
@@ -170,12 +170,12 @@ class ReplyAssembler:
         self._slots = [slot for number, slot in enumerate(self._slots) if not _is_echo(slot, self._slots[:number])]
         if self._has_refused and not self._has_answered and not self._slots:
             self._finish_reason, is_cut = "content_filter", False
-        requests = tuple(_request(slot, index) for index, slot in enumerate(self._slots))
+        requests = tuple(_build_request(slot, index) for index, slot in enumerate(self._slots))
         return ModelReply(
-            text=whole(self._text),
-            tool_requests=with_unique_ids(requests),
-            reasoning=whole(self._reasoning) or None,
-            finish_reason=settled_reason(self._finish_reason or "stop", requests),
+            text=join_pieces(self._text),
+            tool_requests=make_ids_unique(requests),
+            reasoning=join_pieces(self._reasoning) or None,
+            finish_reason=decide_finish_reason(self._finish_reason or "stop", requests),
             usage=self._usage,
             model=self._model,
             row_fields={"reasoning_details": self._details} if self._details else {},
@@ -185,7 +185,7 @@ class ReplyAssembler:
         )
 
     def _feed_choice(self, choice: Mapping[str, object]) -> None:
-        delta = mapping_of(choice.get("delta") or choice.get("message"))
+        delta = read_mapping(choice.get("delta") or choice.get("message"))
         if content := delta.get("content"):
             self._has_answered = True
             self._add_text(_text_of(content))
@@ -203,7 +203,7 @@ class ReplyAssembler:
         if reason := choice.get("finish_reason"):
             self._finish_reason = _finish_reason(reason, choice)
         if usage := choice.get("usage"):  # Moonshot reports it here
-            self._usage = usage_of(mapping_of(usage))
+            self._usage = parse_usage(read_mapping(usage))
 
     def _add_text(self, text: str) -> None:
         if text:
@@ -219,43 +219,45 @@ class ReplyAssembler:
         if not isinstance(tool_calls, list):
             raise MalformedReply("tool_calls is not a list")
         for position, entry in enumerate(tool_calls):
-            self._add_tool_call(mapping_of(entry), position)
+            self._add_tool_call(read_mapping(entry), position)
 
     def _add_tool_call(self, entry: Mapping[str, object], position: int) -> None:
-        function = mapping_of(entry.get("function"))
-        name = text_of(function.get("name"))
-        slot = self._slot(entry, name, position)
-        slot.id = slot.id or text_of(entry.get("id"))
+        function = read_mapping(entry.get("function"))
+        name = read_text(function.get("name"))
+        slot = self._find_pending_call(entry, name, position)
+        slot.id = slot.id or read_text(entry.get("id"))
         if name and name != slot.name:
             is_first = not slot.name
             slot.name = name
             if is_first:
                 self._on_delta(Delta(tool_name=name))
-        slot.extra_content = signature_of(entry) or slot.extra_content
+        slot.extra_content = find_signature(entry) or slot.extra_content
         arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else "" if arguments is None else arguments_text(arguments)
+        text = arguments if isinstance(arguments, str) else "" if arguments is None else dump_arguments(arguments)
         if text:
             slot.arguments.append(text)
 
-    def _slot(self, entry: Mapping[str, object], name: str, position: int) -> _Slot:
+    def _find_pending_call(self, entry: Mapping[str, object], name: str, position: int) -> _PendingCall:
         """Find or open the call that a piece belongs to. Servers leave out ids, leave out indexes, number every
         parallel call 0, and repeat names and ids in each piece or not; so a piece goes where its id says, else where
         its index does, and opens another call when it can be no part of that one.
         """
-        call_id, index = text_of(entry.get("id")), _index_of(entry)
+        call_id, index = read_text(entry.get("id")), _index_of(entry)
         at_index = self._slot_at.get(position if index is None else index)
         same = next((slot for slot in reversed(self._slots) if call_id and slot.id == call_id), None)
-        found = same or at_index or (None if name or call_id else self._unfinished)
+        found = same or at_index or (None if name or call_id else self._unfinished_call)
         if index is None and not name and not call_id and not position and self._slots:
             found = self._slots[-1]
-        if found is None or _is_another(found, call_id, name, is_elsewhere=index is not None and found is not at_index):
-            found = _Slot(call_id, "", [])
+        if found is None or _begins_another_call(
+            found, call_id, name, is_elsewhere=index is not None and found is not at_index
+        ):
+            found = _PendingCall(call_id, "", [])
             self._slots.append(found)
         self._slot_at[position if index is None else index] = found
         return found
 
     @property
-    def _unfinished(self) -> _Slot | None:
+    def _unfinished_call(self) -> _PendingCall | None:
         """The newest call, while its arguments have not come to their end; else ``None``."""
         return self._slots[-1] if self._slots and not self._slots[-1].is_whole else None
 
@@ -266,10 +268,10 @@ _LEGACY_INDEX = -1
 
 def _index_of(entry: Mapping[str, object]) -> int | None:
     index = entry.get("index")
-    return _LEGACY_INDEX if index == _LEGACY_INDEX else number_in(index)
+    return _LEGACY_INDEX if index == _LEGACY_INDEX else parse_number(index)
 
 
-def _is_another(slot: _Slot, call_id: str, name: str, *, is_elsewhere: bool) -> bool:
+def _begins_another_call(slot: _PendingCall, call_id: str, name: str, *, is_elsewhere: bool) -> bool:
     """Whether a piece begins a call of its own rather than continuing the call in ``slot``."""
     has_other_id = bool(call_id and slot.id and call_id != slot.id)
     if not name:  # without a name it goes on with what is not finished, whatever id a server made up for it
@@ -282,34 +284,34 @@ def _is_another(slot: _Slot, call_id: str, name: str, *, is_elsewhere: bool) -> 
     return slot.is_whole if slot.arguments else is_elsewhere
 
 
-def _is_echo(slot: _Slot, before: list[_Slot]) -> bool:
+def _is_echo(slot: _PendingCall, before: list[_PendingCall]) -> bool:
     """Whether it is no call, but the name of an earlier one that was repeated behind its arguments."""
     if slot.arguments:
         return False
     return any(each.arguments and each.name == slot.name and slot.id in ("", each.id) for each in before)
 
 
-def signature_of(entry: Mapping[str, object]) -> Mapping[str, object] | None:
+def find_signature(entry: Mapping[str, object]) -> Mapping[str, object] | None:
     """Gemini's signature of a call, in the form of Google's compatible address; gateways put it elsewhere. ``None`` for
     none.
     """
-    if extra := mapping_of(entry.get("extra_content")):
+    if extra := read_mapping(entry.get("extra_content")):
         return extra
-    places = (entry, mapping_of(entry.get("function")))
-    fields = (mapping_of(place.get("provider_specific_fields")) for place in places)
-    signed = next((text_of(place.get("thought_signature")) for place in (*places, *fields) if place.get(_SIGNED)), "")
+    places = (entry, read_mapping(entry.get("function")))
+    fields = (read_mapping(place.get("provider_specific_fields")) for place in places)
+    signed = next((read_text(place.get("thought_signature")) for place in (*places, *fields) if place.get(_SIGNED)), "")
     return {"google": {_SIGNED: signed}} if signed else None
 
 
 _SIGNED = "thought_signature"
 
 
-def usage_of(usage: Mapping[str, object]) -> Usage:
+def parse_usage(usage: Mapping[str, object]) -> Usage:
     """Token counts with the cached ones taken out of ``input``.
 
     Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
     """
-    details = mapping_of(usage.get("prompt_tokens_details"))
+    details = read_mapping(usage.get("prompt_tokens_details"))
     cache_read = first_count(details.get("cached_tokens"), *(usage.get(name) for name in _CACHE_READS))
     cache_write = first_count(*(place.get(name) for place in (details, usage) for name in CACHE_WRITES))
     read = first_count(usage.get("prompt_tokens"), usage.get("input_tokens"))
@@ -318,7 +320,7 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
         output=first_count(usage.get("completion_tokens"), usage.get("output_tokens")),
         cache_read=cache_read,
         cache_write=cache_write,
-        reasoning=_count(mapping_of(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+        reasoning=_parse_count(read_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
 
 
@@ -330,10 +332,10 @@ CACHE_WRITES = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_i
 
 def first_count(*values: object) -> int:
     """The first of the counts that is more than 0."""
-    return next((count for count in map(_count, values) if count), 0)
+    return next((count for count in map(_parse_count, values) if count), 0)
 
 
-def cost_of(usage: Mapping[str, object]) -> Decimal | None:
+def parse_billed_cost(usage: Mapping[str, object]) -> Decimal | None:
     """The amount that OpenRouter says it billed, in US dollars (its "Usage accounting", July 2026); ``None`` when there
     is no sane number.
     """
@@ -347,11 +349,11 @@ _COST_USD_MAX = 10_000
 """More US dollars than any single call can cost."""
 
 
-def generated_id(name: str, arguments: str, index: int) -> str:
+def make_call_id(name: str, arguments: str, index: int) -> str:
     """Make the id of a call that came without one: the same on every worker, and of a form that each reader takes, the
     templates of Mistral's models too.
     """
-    return short_id(f"{name}:{arguments}:{index}")
+    return derive_short_id(f"{name}:{arguments}:{index}")
 
 
 _GROWING = ("text", "summary", "data")
@@ -364,42 +366,42 @@ def _add_details(blocks: list[dict[str, object]], details: object) -> None:
         if not isinstance(piece, dict):
             continue
         last = blocks[-1] if blocks else None
-        if last is None or "index" not in piece or _block_of(last) != _block_of(piece):
+        if last is None or "index" not in piece or _block_key(last) != _block_key(piece):
             blocks.append(dict(piece))
             continue
         for name, value in piece.items():
             if value is not None:
                 grows = name in _GROWING and isinstance(value, str)
-                last[name] = f"{text_of(last.get(name))}{value}" if grows else value
+                last[name] = f"{read_text(last.get(name))}{value}" if grows else value
 
 
-def _block_of(piece: Mapping[str, object]) -> tuple[object, object]:
+def _block_key(piece: Mapping[str, object]) -> tuple[object, object]:
     return piece.get("index"), piece.get("type")
 
 
-def _request(slot: _Slot, index: int) -> ToolRequest:
-    arguments = whole(slot.arguments)
+def _build_request(slot: _PendingCall, index: int) -> ToolRequest:
+    arguments = join_pieces(slot.arguments)
     return ToolRequest(
-        id=slot.id or generated_id(slot.name, arguments, index),
+        id=slot.id or make_call_id(slot.name, arguments, index),
         name=slot.name,
         arguments=arguments,
         row_fields={"extra_content": slot.extra_content} if slot.extra_content else {},
     )
 
 
-def with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
+def make_ids_unique(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
     """The requests with a generated id for each second use of an id, since results are matched to calls by id."""
     seen: set[str] = set()
     unique = []
     for index, request in enumerate(requests):
         if request.id in seen:
-            request = replace(request, id=generated_id(request.name, request.arguments, index))
+            request = replace(request, id=make_call_id(request.name, request.arguments, index))
         seen.add(request.id)
         unique.append(request)
     return tuple(unique)
 
 
-def settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
+def decide_finish_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
     """The finish reason by the content of the reply, whatever the server called it."""
     if requests and any(is_cut(request.arguments) for request in requests):
         return "length"
@@ -420,15 +422,17 @@ def is_cut(arguments: str) -> bool:
 def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:
     name = str(reason).lower()
     if name == "error":  # OpenRouter: the provider behind it failed in the middle
-        raise StreamedError(mapping_of(choice.get("error")) or {"message": "the provider failed in the middle"})
+        raise StreamedError(read_mapping(choice.get("error")) or {"message": "the provider failed in the middle"})
     return _FINISH_REASONS.get(name, "stop")
 
 
-def _kept_choice(choices: object) -> Mapping[str, object]:
+def _first_choice(choices: object) -> Mapping[str, object]:
     """The choice with number 0; empty when this chunk is only about the others of a request for several (``n``)."""
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
         raise MalformedReply("choices is not a list of objects")
-    return next((choice for choice in choices if isinstance(choice, dict) and _count(choice.get("index")) == 0), {})
+    return next(
+        (choice for choice in choices if isinstance(choice, dict) and _parse_count(choice.get("index")) == 0), {}
+    )
 
 
 def _text_of(content: object) -> str:
@@ -436,11 +440,11 @@ def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(text_of(mapping_of(part).get("text")) for part in content)
+        return "".join(read_text(read_mapping(part).get("text")) for part in content)
     raise MalformedReply(f"content is a {type(content).__name__}")
 
 
-def whole(pieces: list[str]) -> str:
+def join_pieces(pieces: list[str]) -> str:
     """Join the pieces into one text that encodes to UTF-8. A server may cut an emoji's surrogate pair in two."""
     text = "".join(pieces)
     if text.isascii() or not _SURROGATE.search(text):
@@ -451,5 +455,5 @@ def whole(pieces: list[str]) -> str:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _count(value: object) -> int:
+def _parse_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hermes_worker.core.json_values import mapping_of
+from hermes_worker.core.json_values import read_mapping
 from hermes_worker.core.messages import Delta, ModelReply
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.chat_reply import MalformedReply
@@ -56,24 +56,24 @@ class ConverseAssembler:
 
     def feed(self, document: object) -> None:
         """Raises ``MalformedReply``."""
-        for name, event in mapping_of(document).items():
-            said = mapping_of(event)
+        for name, event in read_mapping(document).items():
+            said = read_mapping(event)
             match name:
                 case "contentBlockStart":
-                    self._begin(_index(said), mapping_of(said.get("start")))
+                    self._begin_block(_index(said), read_mapping(said.get("start")))
                 case "contentBlockDelta":
-                    self._grow(_index(said), mapping_of(said.get("delta")))
+                    self._add_delta(_index(said), read_mapping(said.get("delta")))
                 case "messageStop":
                     self._has_stopped = True
-                    self._stop(said.get("stopReason"))
+                    self._feed_stop(said.get("stopReason"))
                 case "metadata":
                     self._has_counted = True
-                    self._messages.feed({"type": "message_delta", "usage": counts_of(said.get("usage"))})
+                    self._messages.feed({"type": "message_delta", "usage": convert_usage(said.get("usage"))})
 
     def feed_whole(self, document: object) -> None:
         """Take a reply of ``Converse``, which does not stream. Raises ``MalformedReply`` when it is no reply."""
-        said = mapping_of(document)
-        message = mapping_of(mapping_of(said.get("output")).get("message"))
+        said = read_mapping(document)
+        message = read_mapping(read_mapping(said.get("output")).get("message"))
         content = message.get("content")
         if not isinstance(content, list):
             raise MalformedReply("the reply has no output")
@@ -82,7 +82,7 @@ class ConverseAssembler:
                 "model": self._model,
                 "content": [block for part in content if (block := anthropic_block(part)) is not None],
                 "stop_reason": _stop_reason(said.get("stopReason")),
-                "usage": counts_of(said.get("usage")),
+                "usage": convert_usage(said.get("usage")),
             }
         )
 
@@ -90,48 +90,50 @@ class ConverseAssembler:
         """The reply. Raises ``CutShort`` when it broke off before any text of it had come."""
         return self._messages.finish(was_cut_short=was_cut_short)
 
-    def _begin(self, index: int, start: Mapping[str, Any]) -> None:
+    def _begin_block(self, index: int, start: Mapping[str, Any]) -> None:
         used = start.get("toolUse")
         if isinstance(used, Mapping):
-            self._open(index, {"type": "tool_use", "id": used.get("toolUseId"), "name": used.get("name"), "input": {}})
+            self._feed_start(
+                index, {"type": "tool_use", "id": used.get("toolUseId"), "name": used.get("name"), "input": {}}
+            )
 
-    def _grow(self, index: int, delta: Mapping[str, Any]) -> None:
+    def _add_delta(self, index: int, delta: Mapping[str, Any]) -> None:
         """Add a piece. Only calls are announced: text and thinking begin with their first piece."""
         if isinstance(text := delta.get("text"), str):
-            self._open(index, {"type": "text", "text": ""})
-            self._tell(index, {"type": "text_delta", "text": text})
+            self._feed_start(index, {"type": "text", "text": ""})
+            self._feed_delta(index, {"type": "text_delta", "text": text})
         elif isinstance(used := delta.get("toolUse"), Mapping):
             if index not in self._begun:
                 raise MalformedReply(f"a piece of block {index} came before the block")
-            self._tell(index, {"type": "input_json_delta", "partial_json": used.get("input")})
+            self._feed_delta(index, {"type": "input_json_delta", "partial_json": used.get("input")})
         elif isinstance(thought := delta.get("reasoningContent"), Mapping):
-            self._think(index, thought)
+            self._add_thinking(index, thought)
 
-    def _think(self, index: int, thought: Mapping[str, Any]) -> None:
+    def _add_thinking(self, index: int, thought: Mapping[str, Any]) -> None:
         if isinstance(hidden := thought.get("redactedContent"), str):
-            self._open(index, {"type": "redacted_thinking", "data": hidden})
+            self._feed_start(index, {"type": "redacted_thinking", "data": hidden})
             return
-        self._open(index, {"type": "thinking", "thinking": "", "signature": ""})
+        self._feed_start(index, {"type": "thinking", "thinking": "", "signature": ""})
         if isinstance(text := thought.get("text"), str):
-            self._tell(index, {"type": "thinking_delta", "thinking": text})
+            self._feed_delta(index, {"type": "thinking_delta", "thinking": text})
         if isinstance(signature := thought.get("signature"), str):
-            self._tell(index, {"type": "signature_delta", "signature": signature})
+            self._feed_delta(index, {"type": "signature_delta", "signature": signature})
 
-    def _open(self, index: int, block: Mapping[str, Any]) -> None:
+    def _feed_start(self, index: int, block: Mapping[str, Any]) -> None:
         if index not in self._begun:
             self._begun.add(index)
             self._messages.feed({"type": "content_block_start", "index": index, "content_block": dict(block)})
 
-    def _tell(self, index: int, delta: Mapping[str, Any]) -> None:
+    def _feed_delta(self, index: int, delta: Mapping[str, Any]) -> None:
         self._messages.feed({"type": "content_block_delta", "index": index, "delta": dict(delta)})
 
-    def _stop(self, reason: object) -> None:
+    def _feed_stop(self, reason: object) -> None:
         self._messages.feed({"type": "message_delta", "delta": {"stop_reason": _stop_reason(reason)}})
 
 
-def counts_of(usage: object) -> dict[str, Any]:
+def convert_usage(usage: object) -> dict[str, Any]:
     """Token counts under Anthropic's names; cached tokens are not part of the input on either side."""
-    return {ours: count for theirs, ours in _COUNTS.items() if (count := mapping_of(usage).get(theirs)) is not None}
+    return {ours: count for theirs, ours in _COUNTS.items() if (count := read_mapping(usage).get(theirs)) is not None}
 
 
 def _stop_reason(reason: object) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, ToolRequest, canonical_json
 from hermes_worker.core.tool_schemas import (
     UnfitDefinition,
-    fitted_schema,
+    fit_schema,
+    make_sendable_name,
+    remove_keywords,
     restore_arguments,
-    sent_name,
-    without_keywords,
 )
 from hermes_worker.models.base import OnDelta
 from hermes_worker.observe import log
@@ -38,11 +38,11 @@ class FittedTools:
         """The reply with the names that the session knows."""
         if not self.names and not self.renamed:
             return reply
-        calls = tuple(self._restored(call) for call in reply.tool_requests)
+        calls = tuple(self._restore_call(call) for call in reply.tool_requests)
         dropped = tuple(self.names.get(name, name) for name in reply.dropped_calls)
         return replace(reply, tool_requests=calls, dropped_calls=dropped)
 
-    def _restored(self, call: ToolRequest) -> ToolRequest:
+    def _restore_call(self, call: ToolRequest) -> ToolRequest:
         name = self.names.get(call.name, call.name)
         if name not in self.renamed:
             return replace(call, name=name)
@@ -52,7 +52,7 @@ class FittedTools:
             return replace(call, name=name)  # the next reader says what is wrong with it
         return replace(call, name=name, arguments=canonical_json(arguments))
 
-    def restoring(self, on_delta: OnDelta) -> OnDelta:
+    def wrap_on_delta(self, on_delta: OnDelta) -> OnDelta:
         """Wrap ``on_delta`` so that it gets pieces with the names that the session knows."""
         names = self.names
         if not names:
@@ -70,19 +70,19 @@ def fit_request(request: ModelRequest) -> ModelRequest:
     if fitted.texts == tuple(request.tools):
         return request
     sent = {ours: name for name, ours in fitted.names.items()}
-    messages = [_with_sent_names(row, sent) for row in request.messages] if sent else request.messages
+    messages = [_rename_in_row(row, sent) for row in request.messages] if sent else request.messages
     return replace(request, tools=fitted.texts, messages=messages)
 
 
 @lru_cache(maxsize=64)
-def without_patterns(definitions: tuple[str, ...]) -> Sequence[str]:
+def drop_patterns(definitions: tuple[str, ...]) -> Sequence[str]:
     """The definitions for a server that builds a grammar from them and cannot read the patterns or formats in one."""
     return tuple(
-        _rewritten(text, name, without_keywords(function["parameters"], ("pattern", "format")))
+        _rewrite_definition(text, name, remove_keywords(function["parameters"], ("pattern", "format")))
         if '"pattern":' in text or '"format":' in text
         else text
         for text in definitions
-        for function in [_function(text)]
+        for function in [_parse_function(text)]
         for name in [function["name"]]
     )
 
@@ -95,63 +95,63 @@ def fit_tools(definitions: tuple[str, ...]) -> FittedTools:
     renamed: dict[str, object] = {}
     seen: set[str] = set()
     # A tool whose name can be sent keeps it, wherever it stands among the others.
-    taken = {name for text in definitions if sent_name(name := _name_in(text)) == name}
+    taken = {name for text in definitions if make_sendable_name(name := _find_name(text)) == name}
     for text in definitions:
         try:
-            name, schema = _fitted(text)
+            name, schema = _fit_definition(text)
             if name in seen:
                 raise UnfitDefinition("has the name of another one")
         except UnfitDefinition as error:
-            log.warning("tool_definition.left_out", reason=f"{str(error)[:200]}", tool=_name_in(text)[:80])
+            log.warning("tool_definition.left_out", reason=f"{str(error)[:200]}", tool=_find_name(text)[:80])
             continue
-        sent = sent_name(name, taken)
+        sent = make_sendable_name(name, taken)
         seen.add(name)
         taken.add(sent)
-        texts.append(text if schema is None and sent == name else _rewritten(text, sent, schema))
+        texts.append(text if schema is None and sent == name else _rewrite_definition(text, sent, schema))
         if sent != name:
             names[sent] = name
-        if schema is not None and fitted_schema(_function(text).get("parameters"), renames=False) != schema:
-            renamed[name] = _function(text).get("parameters")
+        if schema is not None and fit_schema(_parse_function(text).get("parameters"), renames=False) != schema:
+            renamed[name] = _parse_function(text).get("parameters")
     return FittedTools(texts=tuple(texts), names=names, renamed=renamed)
 
 
-def _fitted(text: str) -> tuple[str, Mapping[str, Any] | None]:
+def _fit_definition(text: str) -> tuple[str, Mapping[str, Any] | None]:
     """The name of a tool, and its schema where another one is sent. Raises ``UnfitDefinition``."""
-    function = _function(text)
+    function = _parse_function(text)
     name = function.get("name")
     if not isinstance(name, str) or not name.strip():
         raise UnfitDefinition("has no name")
     parameters = function.get("parameters")
-    fitted = fitted_schema(parameters)
+    fitted = fit_schema(parameters)
     return name, None if fitted is parameters else fitted
 
 
-def _function(text: str) -> Mapping[str, Any]:
+def _parse_function(text: str) -> Mapping[str, Any]:
     function = json.loads(text).get("function")
     return function if isinstance(function, Mapping) else {}
 
 
-def _name_in(text: str) -> str:
-    return str(_function(text).get("name"))
+def _find_name(text: str) -> str:
+    return str(_parse_function(text).get("name"))
 
 
-def _rewritten(text: str, name: str, schema: Mapping[str, Any] | None) -> str:
+def _rewrite_definition(text: str, name: str, schema: Mapping[str, Any] | None) -> str:
     tool = json.loads(text)
     changes = {"name": name} if schema is None else {"name": name, "parameters": schema}
     return canonical_json({**tool, "function": {**tool["function"], **changes}})
 
 
-def _with_sent_names(row: str, sent: Mapping[str, str]) -> str:
+def _rename_in_row(row: str, sent: Mapping[str, str]) -> str:
     """A row of the transcript with the names that are sent: servers judge names in earlier calls as well."""
     if not any(canonical_json(name) in row for name in sent):
         return row
     document = json.loads(row)
-    for function in _named(document):
+    for function in _objects_with_names(document):
         function["name"] = sent.get(function["name"], function["name"])
     return canonical_json(document)
 
 
-def _named(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _objects_with_names(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield each object of a row that names a tool."""
     calls, blocks = document.get("tool_calls"), document.get("anthropic_content_blocks")
     places = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []

@@ -14,7 +14,7 @@ from botocore.eventstream import EventStreamBuffer, EventStreamMessage, ParserEr
 from hermes_worker.models.wires.chat_reply import MalformedReply, StreamedError
 
 
-def documents(chunks: Iterable[bytes]) -> Iterator[object]:
+def read_documents(chunks: Iterable[bytes]) -> Iterator[object]:
     """Yield every whole frame of the stream, in order; half a frame at the end is dropped.
 
     Raises ``MalformedReply`` for bytes that are no frame, and ``StreamedError`` for a frame that reports a failure.
@@ -24,12 +24,12 @@ def documents(chunks: Iterable[bytes]) -> Iterator[object]:
         buffer.add_data(chunk)
         try:
             for message in buffer:
-                yield _document(message)
+                yield _parse_message(message)
         except ParserError as error:
             raise MalformedReply(f"a frame of the event stream cannot be read: {error}") from error
 
 
-def _document(message: EventStreamMessage) -> object:
+def _parse_message(message: EventStreamMessage) -> object:
     headers = message.headers
     if headers.get(":message-type") == "error":
         raise StreamedError({"code": headers.get(":error-code"), "message": headers.get(":error-message")})

@@ -23,7 +23,7 @@ _CUT_FRAME = re.compile(rb"(?:\r\n?)?|(?:\r\n)?[0-9A-Fa-f]{1,15}\r?")
 _HEAD_BYTES_MAX = 65_536
 
 
-class Reframed:
+class ChunkReframer:
     """Reframes the responses of one connection, one after the other. Not thread-safe."""
 
     __slots__ = ("_held", "_is_first", "_left", "_reads_head", "_reads_on")
@@ -42,14 +42,14 @@ class Reframed:
         """Take bytes that came and return the bytes to hand on; empty when more has to come first."""
         if not self._reads_on:
             return data
-        return self._of_head(data) if self._reads_head else self._of_body(data)
+        return self._feed_head(data) if self._reads_head else self._feed_body(data)
 
     def end(self) -> bytes:
         """Return the bytes that are still held when the connection ends."""
         held, self._held = (b"" if self._reads_head else self._held), b""
         return held
 
-    def _of_head(self, data: bytes) -> bytes:
+    def _feed_head(self, data: bytes) -> bytes:
         """Pass the head on at once; a copy of it is kept until it is whole."""
         head = self._held + data
         end = _HEAD_END.search(head)
@@ -64,7 +64,7 @@ class Reframed:
             self._reads_on = not _HAS_NO_BODY.match(head) and _IS_CHUNKED.search(head, 0, end.end()) is not None
         return passed + self.feed(rest) if rest else passed
 
-    def _of_body(self, data: bytes) -> bytes:
+    def _feed_body(self, data: bytes) -> bytes:
         data = self._held + data
         at, pieces = 0, []
         frame_line = _FIRST_FRAME if self._is_first and not self._left else _NEXT_FRAME
@@ -82,9 +82,9 @@ class Reframed:
         self._held, rest = data[at:], b""
         if not _CUT_FRAME.fullmatch(self._held):  # the last chunk, or no chunk at all
             self._reads_on, self._held, rest = False, b"", self._held
-        return self._framed(b"".join(pieces)) + rest
+        return self._frame_body(b"".join(pieces)) + rest
 
-    def _framed(self, body: bytes) -> bytes:
+    def _frame_body(self, body: bytes) -> bytes:
         """One chunk without the line end behind it: that comes with what follows, right or wrong."""
         if not body:
             return b""

@@ -17,19 +17,19 @@ from urllib.parse import quote
 import httpx2
 
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.families import traits_of
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.model_families import find_traits
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import (
+from hermes_worker.models.connections import Line
+from hermes_worker.models.endpoint import Endpoint, check_endpoint
+from hermes_worker.models.exchange import (
+    DialectLearner,
     Exchange,
-    Learner,
     carry_out,
     json_body,
     patience_s,
-    refusal_of,
+    refusal_text,
 )
-from hermes_worker.models.connections import Line
-from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.conversions import gemini as conversion
 from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.models.wires.gemini_reply import GeminiAssembler
@@ -55,10 +55,10 @@ class GeminiGenerate:
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = checked(replace(endpoint, base_url=endpoint.base_url.removesuffix(_COMPATIBLE)))
+        self._endpoint = check_endpoint(replace(endpoint, base_url=endpoint.base_url.removesuffix(_COMPATIBLE)))
         self._headers = {**usual_headers(self._endpoint), **credential_headers(self._endpoint)}
         self._client = PlainClient(self._endpoint)
-        self._learner = Learner(Dialect())
+        self._learner = DialectLearner(Dialect())
 
     def close(self) -> None:
         """Close idle connections. Calls in flight are not touched."""
@@ -74,16 +74,16 @@ class GeminiGenerate:
                 model=request.model,
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
-                post=partial(self._post, self._address(request.model, dialect)),
-                assembler=GeminiAssembler(fitted.restoring(on_delta)),
+                post=partial(self._post, self._request_address(request.model, dialect)),
+                assembler=GeminiAssembler(fitted.wrap_on_delta(on_delta)),
                 sdk_error=RefusedRequest,
                 reply_name="a reply of the Gemini API (the address ends in /v1beta)",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
+        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
 
-    def _address(self, model: str, dialect: Dialect) -> str:
+    def _request_address(self, model: str, dialect: Dialect) -> str:
         name = quote(model.removeprefix("models/").removeprefix("google/"), safe="")
         if dialect.streams:
             return self._client.address(f"/models/{name}:streamGenerateContent", alt="sse")
@@ -108,21 +108,21 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
     request = fit_request(request)
-    known = traits_of(request.model)
+    known = find_traits(request.model)
     is_leveled = bool(known.thinks_by_level)
     prompt = conversion.to_contents([json.loads(row) for row in request.messages], demands_signatures=is_leveled)
     fields = {name: canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
-    if options := _options(request, dialect, is_leveled=is_leveled):
+    if options := _generation_options(request, dialect, is_leveled=is_leveled):
         fields["generationConfig"] = canonical_json(options)
     if prompt.system:
         fields["systemInstruction"] = canonical_json({"parts": [{"text": prompt.system}]})
     if request.tools:
-        fields["tools"] = _tools(tuple(request.tools))
+        fields["tools"] = _render_tools(tuple(request.tools))
     fields.pop("contents", None)
     return json_body(fields, "contents", map(canonical_json, prompt.contents))
 
 
-def _options(request: ModelRequest, dialect: Dialect, *, is_leveled: bool) -> dict[str, Any]:
+def _generation_options(request: ModelRequest, dialect: Dialect, *, is_leveled: bool) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if request.output_tokens_max is not None:
         options["maxOutputTokens"] = request.output_tokens_max
@@ -133,17 +133,17 @@ def _options(request: ModelRequest, dialect: Dialect, *, is_leveled: bool) -> di
 
 
 @lru_cache(maxsize=64)
-def _tools(definitions: tuple[str, ...]) -> str:
+def _render_tools(definitions: tuple[str, ...]) -> str:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
-def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
+def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
     """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once for a model, so asking again comes to an end.
     """
-    text = refusal_of(error)
+    text = refusal_text(error)
     if text is None:
         return None
     if request.model not in tried.without_thinking and ("thinking" in text or "thought" in text):

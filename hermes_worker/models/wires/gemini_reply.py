@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hermes_worker.core.json_values import list_of, mapping_of, text_of
+from hermes_worker.core.json_values import read_list, read_mapping, read_text
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
-from hermes_worker.core.recovery.repair import arguments_text
+from hermes_worker.core.recovery.repair import dump_arguments
 from hermes_worker.models.wires.chat_reply import (
     CutShort,
     MalformedReply,
-    generated_id,
+    decide_finish_reason,
+    join_pieces,
+    make_call_id,
+    make_ids_unique,
     raise_reported,
-    settled_reason,
-    whole,
-    with_unique_ids,
 )
 
 _FINISH_REASONS: Mapping[str, str] = {
@@ -65,12 +65,12 @@ class GeminiAssembler:
             raise MalformedReply(f"expected a JSON object, got {type(document).__name__}")
         if "candidates" not in document:
             raise_reported(document)
-        for candidate in _objects(document.get("candidates")):
+        for candidate in _list_objects(document.get("candidates")):
             if not candidate.get("index"):
-                self._take(candidate)
-        self._usage = {**self._usage, **mapping_of(document.get("usageMetadata"))}
-        self._model = self._model or text_of(document.get("modelVersion"))
-        if blocked := text_of(mapping_of(document.get("promptFeedback")).get("blockReason")):
+                self._feed_candidate(candidate)
+        self._usage = {**self._usage, **read_mapping(document.get("usageMetadata"))}
+        self._model = self._model or read_text(document.get("modelVersion"))
+        if blocked := read_text(read_mapping(document.get("promptFeedback")).get("blockReason")):
             self._blocked, self._finish_reason = blocked, "content_filter"
 
     def feed_whole(self, document: object) -> None:
@@ -88,30 +88,30 @@ class GeminiAssembler:
         is_cut = was_cut_short and self._finish_reason is None
         if is_cut and not self._text:
             raise CutShort
-        requests = () if is_cut else with_unique_ids(tuple(self._calls))
+        requests = () if is_cut else make_ids_unique(tuple(self._calls))
         reason = "length" if is_cut else self._finish_reason or "stop"
         return ModelReply(
-            text=whole(self._text),
+            text=join_pieces(self._text),
             tool_requests=requests,
-            reasoning=whole(self._reasoning) or None,
-            finish_reason=settled_reason(reason, requests),
-            usage=usage_of(self._usage),
+            reasoning=join_pieces(self._reasoning) or None,
+            finish_reason=decide_finish_reason(reason, requests),
+            usage=parse_usage(self._usage),
             model=self._model,
             was_cut_by_network=is_cut,
             dropped_calls=tuple(call.name for call in self._calls) if is_cut else (),
         )
 
-    def _take(self, candidate: Mapping[str, Any]) -> None:
-        for part in _objects(mapping_of(candidate.get("content")).get("parts")):
+    def _feed_candidate(self, candidate: Mapping[str, Any]) -> None:
+        for part in _list_objects(read_mapping(candidate.get("content")).get("parts")):
             if isinstance(text := part.get("text"), str) and text:
-                self._add(text, is_thought=bool(part.get("thought")))
+                self._add_text(text, is_thought=bool(part.get("thought")))
             elif isinstance(call := part.get("functionCall"), dict):
-                self._calls.append(self._request(call, part))
+                self._calls.append(self._build_request(call, part))
                 self._on_delta(Delta(tool_name=self._calls[-1].name))
         if reason := candidate.get("finishReason"):
             self._finish_reason = _FINISH_REASONS.get(str(reason), "stop")
 
-    def _add(self, text: str, *, is_thought: bool) -> None:
+    def _add_text(self, text: str, *, is_thought: bool) -> None:
         if is_thought:
             self._reasoning.append(text)
             self._on_delta(Delta(reasoning=text))
@@ -119,36 +119,36 @@ class GeminiAssembler:
             self._text.append(text)
             self._on_delta(Delta(text=text))
 
-    def _request(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> ToolRequest:
-        name = text_of(call.get("name"))
+    def _build_request(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> ToolRequest:
+        name = read_text(call.get("name"))
         said = call.get("args")
-        arguments = said if isinstance(said, str) else arguments_text(said or {})
-        signature = text_of(part.get("thoughtSignature"))
+        arguments = said if isinstance(said, str) else dump_arguments(said or {})
+        signature = read_text(part.get("thoughtSignature"))
         signed = {"extra_content": {"google": {"thought_signature": signature}}} if signature else {}
         return ToolRequest(
-            id=text_of(call.get("id")) or generated_id(name, arguments, len(self._calls)),
+            id=read_text(call.get("id")) or make_call_id(name, arguments, len(self._calls)),
             name=name,
             arguments=arguments,
             row_fields=signed,
         )
 
 
-def usage_of(usage: Mapping[str, Any]) -> Usage:
+def parse_usage(usage: Mapping[str, Any]) -> Usage:
     """Token counts with the cached ones taken out of ``input``; thinking is part of the output."""
-    cached = _count(usage.get("cachedContentTokenCount"))
-    thoughts = _count(usage.get("thoughtsTokenCount"))
-    read = _count(usage.get("promptTokenCount")) + _count(usage.get("toolUsePromptTokenCount"))
+    cached = _parse_count(usage.get("cachedContentTokenCount"))
+    thoughts = _parse_count(usage.get("thoughtsTokenCount"))
+    read = _parse_count(usage.get("promptTokenCount")) + _parse_count(usage.get("toolUsePromptTokenCount"))
     return Usage(
         input=max(0, read - cached),
-        output=_count(usage.get("candidatesTokenCount")) + thoughts,
+        output=_parse_count(usage.get("candidatesTokenCount")) + thoughts,
         cache_read=cached,
         reasoning=thoughts,
     )
 
 
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [item for item in list_of(value) if isinstance(item, dict)]
+def _list_objects(value: object) -> list[dict[str, Any]]:
+    return [item for item in read_list(value) if isinstance(item, dict)]
 
 
-def _count(value: object) -> int:
+def _parse_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -20,20 +20,20 @@ import openai
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import (
+from hermes_worker.models.catalog import output_cap_parameter
+from hermes_worker.models.connections import Line
+from hermes_worker.models.endpoint import Endpoint, check_endpoint
+from hermes_worker.models.exchange import (
+    DialectLearner,
     Exchange,
-    Learner,
     carry_out,
     extra_fields,
     json_body,
     patience_s,
-    refusal_of,
+    refusal_text,
 )
-from hermes_worker.models.catalog import output_cap_parameter
-from hermes_worker.models.connections import Line
-from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.chat_reply import ReplyAssembler
-from hermes_worker.models.wires.definitions import fit_request, fit_tools, without_patterns
+from hermes_worker.models.wires.definitions import drop_patterns, fit_request, fit_tools
 from hermes_worker.models.wires.openai_client import OpenAIClient
 
 _OF_PATTERNS: Final = ("grammar", "pattern must", "json schema", "generate parser", "supported for string type")
@@ -61,10 +61,10 @@ class OpenAIChat:
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = checked(endpoint)
+        self._endpoint = check_endpoint(endpoint)
         self._client = OpenAIClient(self._endpoint)
         self._post = partial(self._client.send, "/chat/completions")
-        self._learner = Learner(Dialect(takes_stream_options=endpoint.sends_stream_options))
+        self._learner = DialectLearner(Dialect(takes_stream_options=endpoint.sends_stream_options))
 
     def close(self) -> None:
         """Close idle connections. Calls in flight are not touched."""
@@ -81,13 +81,13 @@ class OpenAIChat:
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
                 post=self._post,
-                assembler=ReplyAssembler(fitted.restoring(on_delta)),
+                assembler=ReplyAssembler(fitted.wrap_on_delta(on_delta)),
                 sdk_error=openai.OpenAIError,
                 reply_name="a chat completion (for most servers the address ends in /v1)",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return fitted.restore(self._learner.ask(attempt, adapted, abort))
+        return fitted.restore(self._learner.ask(attempt, adapt_dialect, abort))
 
 
 def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
@@ -103,7 +103,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     if endpoint.sends_cache_key and request.session_id:
         fields["prompt_cache_key"] = canonical_json(_cache_key(request.session_id))
     if request.tools:
-        tools = request.tools if dialect.takes_patterns else without_patterns(tuple(request.tools))
+        tools = request.tools if dialect.takes_patterns else drop_patterns(tuple(request.tools))
         fields["tools"] = f"[{','.join(tools)}]"
     if dialect.streams and dialect.takes_stream_options:
         fields["stream_options"] = '{"include_usage":true}'
@@ -118,7 +118,7 @@ def _cache_key(session_id: str) -> str:
     return session_id if len(session_id) <= 64 else hashlib.sha256(session_id.encode()).hexdigest()
 
 
-def adapted(tried: Dialect, error: ModelCallError) -> Dialect | None:
+def adapt_dialect(tried: Dialect, error: ModelCallError) -> Dialect | None:
     """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once, so asking again comes to an end.
@@ -130,16 +130,16 @@ def adapted(tried: Dialect, error: ModelCallError) -> Dialect | None:
         return replace(tried, takes_stream_options=False)
     if tried.takes_patterns and any(word in text for word in _OF_PATTERNS):
         return replace(tried, takes_patterns=False)
-    if refusal_of(error) is None:
+    if refusal_text(error) is None:
         return None
     if tried.output_cap is None and ("max_tokens" in text or "max_completion_tokens" in text):
-        return replace(tried, output_cap=_other_cap(text))
+        return replace(tried, output_cap=_accepted_cap(text))
     if tried.streams and "stream" in text:
         return replace(tried, streams=False)
     return None
 
 
-def _other_cap(text: str) -> str:
+def _accepted_cap(text: str) -> str:
     """The name of the output limit that the server did not complain of. OpenAI names both, the unwanted one first."""
     old = text.find("max_tokens")
     new = text.find("max_completion_tokens")

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import openai
 
-from hermes_worker.models.connections import CuttableTransport, timeouts
+from hermes_worker.models.connections import CuttableTransport, build_timeouts
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.templates import RequestTemplates
 
@@ -22,7 +22,7 @@ class OpenAIClient(openai.OpenAI):
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._fixed_headers = headers_of(endpoint)
+        self._fixed_headers = request_headers(endpoint)
         # The SDK insists on a credential unless its header is explicitly left out of the call.
         self._call_headers = {} if "Authorization" in self._fixed_headers else {"Authorization": openai.omit}
         self._connect_timeout_s = endpoint.connect_timeout_s
@@ -36,7 +36,7 @@ class OpenAIClient(openai.OpenAI):
             base_url=endpoint.plain_url,
             default_query=endpoint.query,
             max_retries=0,
-            timeout=timeouts(connect_s=endpoint.connect_timeout_s, read_s=endpoint.read_timeout_s),
+            timeout=build_timeouts(connect_s=endpoint.connect_timeout_s, read_s=endpoint.read_timeout_s),
             http_client=httpx2.Client(
                 transport=CuttableTransport(proxy_url=endpoint.proxy_url), trust_env=False, follow_redirects=False
             ),
@@ -52,7 +52,7 @@ class OpenAIClient(openai.OpenAI):
 
     def send(self, path: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
         """Post to ``path``; the response's body is still unread. Raises what the SDK raises."""
-        timeout = timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
+        timeout = build_timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
         response: object = self.post(
             path,
             content=body,
@@ -65,7 +65,7 @@ class OpenAIClient(openai.OpenAI):
         return response
 
 
-def headers_of(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
+def request_headers(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
     """The headers of every request to this endpoint."""
     headers: dict[str, str | openai.Omit] = {
         "Accept": "text/event-stream, application/json",

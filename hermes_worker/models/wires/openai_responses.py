@@ -17,18 +17,18 @@ import openai
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import (
+from hermes_worker.models.catalog import find_issuer, hostname
+from hermes_worker.models.connections import Line
+from hermes_worker.models.endpoint import Endpoint, check_endpoint
+from hermes_worker.models.exchange import (
+    DialectLearner,
     Exchange,
-    Learner,
     carry_out,
     extra_fields,
     json_body,
     patience_s,
-    refusal_of,
+    refusal_text,
 )
-from hermes_worker.models.catalog import hostname, issuer_at
-from hermes_worker.models.connections import Line
-from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.conversions import responses as conversion
 from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.models.wires.openai_client import OpenAIClient
@@ -60,11 +60,11 @@ class OpenAIResponses:
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = checked(endpoint)
+        self._endpoint = check_endpoint(endpoint)
         self._client = OpenAIClient(self._endpoint)
         self._post = partial(self._client.send, "/responses")
-        self._issuer = issuer_at(hostname(endpoint.base_url))
-        self._learner = Learner(
+        self._issuer = find_issuer(hostname(endpoint.base_url))
+        self._learner = DialectLearner(
             Dialect(
                 takes_cache_key=self._issuer != conversion.GITHUB,
                 takes_output_cap=self._issuer != conversion.CODEX,
@@ -86,13 +86,13 @@ class OpenAIResponses:
                 messages=len(request.messages),
                 body=request_body(request, self._issuer, dialect, self._endpoint),
                 post=self._post,
-                assembler=ResponseAssembler(fitted.restoring(on_delta), issuer=self._issuer),
+                assembler=ResponseAssembler(fitted.wrap_on_delta(on_delta), issuer=self._issuer),
                 sdk_error=openai.OpenAIError,
                 reply_name="a reply of the Responses API (for most servers the address ends in /v1)",
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return fitted.restore(self._learner.ask(attempt, partial(adapted, request=request), abort))
+        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
 
 
 def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint: Endpoint) -> bytes:
@@ -106,10 +106,12 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint:
     prompt = conversion.to_input(rows, issuer=issuer, replays_reasoning=replays)
     instructions = prompt.instructions or DEFAULT_INSTRUCTIONS
     fields = extra_fields(request, endpoint)
-    fields |= {name: canonical_json(value) for name, value in _reasoning(request, issuer, dialect, replays).items()}
+    fields |= {
+        name: canonical_json(value) for name, value in _reasoning_fields(request, issuer, dialect, replays).items()
+    }
     if request.output_tokens_max is not None and dialect.takes_output_cap:
         fields["max_output_tokens"] = str(request.output_tokens_max)
-    tools = _tools(tuple(request.tools))
+    tools = _render_tools(tuple(request.tools))
     if request.tools:
         fields["tools"] = tools.text
         fields["tool_choice"] = '"auto"'
@@ -126,7 +128,7 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint:
     return json_body(fields, "input", map(canonical_json, prompt.input))
 
 
-def _reasoning(request: ModelRequest, issuer: str, dialect: Dialect, replays: bool) -> Mapping[str, Any]:
+def _reasoning_fields(request: ModelRequest, issuer: str, dialect: Dialect, replays: bool) -> Mapping[str, Any]:
     effort = request.reasoning_effort or DEFAULT_EFFORT
     if effort == "none" or request.model in dialect.without_reasoning:
         return {}
@@ -140,18 +142,18 @@ class _Tools:
 
 
 @lru_cache(maxsize=64)
-def _tools(definitions: tuple[str, ...]) -> _Tools:
+def _render_tools(definitions: tuple[str, ...]) -> _Tools:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     items = conversion.to_tools([json.loads(definition) for definition in definitions])
     return _Tools(items, canonical_json(items))
 
 
-def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
+def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
     """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once, so asking again comes to an end.
     """
-    text = refusal_of(error)
+    text = refusal_text(error)
     if text is None:
         return None
     for is_open, words, better in (

@@ -35,9 +35,9 @@ class StreamPace:
     def begin(self) -> None:
         """Start over for a new response."""
         self._piece_bytes = 0
-        self._have_seen(0)
+        self._set_quick_reads(0)
 
-    def saw(self, *, blocked_s: float, received: int, is_full: bool) -> None:
+    def note_read(self, *, blocked_s: float, received: int, is_full: bool) -> None:
         """Take note of a read that blocked for so long and brought so many bytes; ``is_full`` says that it brought all
         it asked for.
 
@@ -45,16 +45,16 @@ class StreamPace:
         bytes does.
         """
         if is_full:
-            self._have_seen(0)
+            self._set_quick_reads(0)
             return
         self._piece_bytes = min(received, self._piece_bytes or received)
         is_late = received >= _WORTHWHILE_PIECES * self._piece_bytes
         if self.rest_s:
             if not is_late:
-                self._have_seen(0)
+                self._set_quick_reads(0)
         else:
-            self._have_seen(self._quick_reads + 1 if is_late or blocked_s < QUICK_S else 0)
+            self._set_quick_reads(self._quick_reads + 1 if is_late or blocked_s < QUICK_S else 0)
 
-    def _have_seen(self, quick_reads: int) -> None:
+    def _set_quick_reads(self, quick_reads: int) -> None:
         self._quick_reads = quick_reads
         self.rest_s = REST_S if quick_reads >= QUICK_READS else 0.0

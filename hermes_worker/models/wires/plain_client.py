@@ -8,7 +8,7 @@ from typing import cast
 
 import httpx2
 
-from hermes_worker.models.connections import CuttableTransport, timeouts
+from hermes_worker.models.connections import CuttableTransport, build_timeouts
 from hermes_worker.models.endpoint import Endpoint
 
 ERROR_BYTES_MAX = 256 * 1024
@@ -22,7 +22,7 @@ class RefusedRequest(Exception):
     def __init__(self, response: httpx2.Response, content: bytes, code: str = "") -> None:
         self.response = response
         self.status_code = response.status_code
-        self.body = _told(content, code.partition(":")[0])
+        self.body = _parse_error(content, code.partition(":")[0])
         super().__init__(f"status {response.status_code}: {content[:2_000].decode('utf-8', 'replace')}")
 
 
@@ -50,13 +50,13 @@ class PlainClient:
 
         Raises ``RefusedRequest`` and the errors of the HTTP client.
         """
-        timeout = timeouts(connect_s=self._endpoint.connect_timeout_s, read_s=read_timeout_s)
+        timeout = build_timeouts(connect_s=self._endpoint.connect_timeout_s, read_s=read_timeout_s)
         request = self._client.build_request("POST", address, content=body, headers=dict(headers), timeout=timeout)
         response = self._client.send(request, stream=True)
         if response.is_success:
             return response
         try:
-            content = _beginning(response)
+            content = _read_beginning(response)
         finally:
             response.close()
         raise RefusedRequest(response, content, response.headers.get(code_header, "") if code_header else "")
@@ -73,7 +73,7 @@ def usual_headers(endpoint: Endpoint) -> dict[str, str]:
     }
 
 
-def _beginning(response: httpx2.Response) -> bytes:
+def _read_beginning(response: httpx2.Response) -> bytes:
     content = bytearray()
     for chunk in response.iter_bytes():
         content += chunk
@@ -82,7 +82,7 @@ def _beginning(response: httpx2.Response) -> bytes:
     return bytes(content)
 
 
-def _told(content: bytes, code: str) -> Mapping[str, object] | None:
+def _parse_error(content: bytes, code: str) -> Mapping[str, object] | None:
     """The document of an error, with the code that stands in a header. ``None`` when the server sent neither."""
     try:
         document = json.loads(content)

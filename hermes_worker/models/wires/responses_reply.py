@@ -12,18 +12,18 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from hermes_worker.core.json_values import mapping_of, text_of
+from hermes_worker.core.json_values import read_mapping, read_text
 from hermes_worker.core.messages import Delta, ModelReply
 from hermes_worker.models.wires.chat_reply import (
     CutShort,
     MalformedReply,
     StreamedError,
-    number_in,
+    join_pieces,
+    make_ids_unique,
+    parse_number,
     raise_reported,
-    whole,
-    with_unique_ids,
 )
-from hermes_worker.models.wires.conversions.responses import FailedResponse, from_response, usage_of
+from hermes_worker.models.wires.conversions.responses import FailedResponse, from_response, parse_usage
 
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _CALLS = frozenset({"function_call", "custom_tool_call"})
@@ -62,7 +62,7 @@ class ResponseAssembler:
 
     def feed(self, document: object) -> None:
         """Raises ``MalformedReply`` or ``StreamedError``."""
-        event = mapping_of(document)
+        event = read_mapping(document)
         kind = event.get("type")
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
@@ -71,27 +71,27 @@ class ResponseAssembler:
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 self._add_reasoning(_index(event), event.get("delta"))
             case "response.reasoning_summary_part.added" if event.get("summary_index"):
-                self._say_reasoning("\n")
+                self._publish_reasoning("\n")
             case "response.output_item.added":
-                self._begin(_index(event), mapping_of(event.get("item")))
+                self._begin_item(_index(event), read_mapping(event.get("item")))
             case "response.output_item.done":
-                item = mapping_of(event.get("item"))
-                self._items[_index(event), text_of(item.get("call_id") or item.get("id"))] = item
+                item = read_mapping(event.get("item"))
+                self._items[_index(event), read_text(item.get("call_id") or item.get("id"))] = item
             case "response.created" | "response.in_progress":
-                self._model = text_of(mapping_of(event.get("response")).get("model"))
+                self._model = read_text(read_mapping(event.get("response")).get("model"))
             case _ if kind in _LAST_EVENTS:
-                self._reply = self._finished(mapping_of(event.get("response")))
+                self._reply = self._build_reply(read_mapping(event.get("response")))
             case _ if kind == "error" or not isinstance(kind, str):
                 raise_reported(event)
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
         """Take a response that was not streamed. Raises as ``feed``."""
-        response = mapping_of(document)
+        response = read_mapping(document)
         if "output" not in response and "output_text" not in response and response.get("status") is None:
             raise_reported(response)
             raise MalformedReply("the reply has no output")
-        reply = self._reply = self._finished(response)
+        reply = self._reply = self._build_reply(response)
         if reply.reasoning:
             self._on_delta(Delta(reasoning=reply.reasoning))
         if reply.text:
@@ -110,39 +110,39 @@ class ResponseAssembler:
         if not self._text:
             raise CutShort
         return ModelReply(
-            text=whole(self._text),
-            reasoning=whole(self._reasoning) or None,
+            text=join_pieces(self._text),
+            reasoning=join_pieces(self._reasoning) or None,
             finish_reason="length" if self._has_answered else "content_filter",
-            usage=usage_of(self._usage),
+            usage=parse_usage(self._usage),
             model=self._model,
             was_cut_by_network=self._has_answered,
             dropped_calls=tuple(self._calls),
         )
 
-    def _finished(self, response: Mapping[str, Any]) -> ModelReply:
+    def _build_reply(self, response: Mapping[str, Any]) -> ModelReply:
         output = response.get("output") or [self._items[key] for key in sorted(self._items, key=itemgetter(0))]
-        shown = response.get("output_text") or ("" if output else whole(self._text))
+        shown = response.get("output_text") or ("" if output else join_pieces(self._text))
         try:
             reply = from_response({**response, "output": output, "output_text": shown}, issuer=self._issuer)
         except FailedResponse as error:
-            told = mapping_of(error.body.get("error"))
+            told = read_mapping(error.body.get("error"))
             raise StreamedError({**told, "message": str(error)}) from error
-        streamed = whole(self._text)
+        streamed = join_pieces(self._text)
         is_refusal = not output and bool(streamed) and not self._has_answered
         return replace(
             reply,
             text=streamed if streamed.strip() == reply.text.strip() else reply.text,
-            tool_requests=with_unique_ids(reply.tool_requests),
+            tool_requests=make_ids_unique(reply.tool_requests),
             finish_reason="content_filter" if is_refusal else reply.finish_reason,
             model=reply.model or self._model,
         )
 
-    def _begin(self, index: int, item: Mapping[str, Any]) -> None:
+    def _begin_item(self, index: int, item: Mapping[str, Any]) -> None:
         name = item.get("name")
         if item.get("type") in _CALLS and isinstance(name, str) and name:
             self._calls.append(name)
             self._on_delta(Delta(tool_name=name))
-        elif item.get("type") == "message" and text_of(item.get("phase")).lower() in _COMMENTARY:
+        elif item.get("type") == "message" and read_text(item.get("phase")).lower() in _COMMENTARY:
             self._thinks_aloud.add(index)
 
     def _add_text(self, index: int, piece: object) -> None:
@@ -161,15 +161,15 @@ class ResponseAssembler:
             if self._reasoning and index != self._reasoning_item:
                 piece = f"\n\n{piece}"
             self._reasoning_item = index
-            self._say_reasoning(piece)
+            self._publish_reasoning(piece)
 
-    def _say_reasoning(self, piece: str) -> None:
+    def _publish_reasoning(self, piece: str) -> None:
         self._reasoning.append(piece)
         self._on_delta(Delta(reasoning=piece))
 
 
 def _index(event: Mapping[str, Any]) -> int:
-    index = number_in(event.get("output_index", 0))
+    index = parse_number(event.get("output_index", 0))
     if index is None:
         raise MalformedReply("the index of an item is no number")
     return index

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from hermes_worker.safety.redaction.spans import Span, positions
+from hermes_worker.safety.redaction.spans import Span, find_positions
 from hermes_worker.safety.redaction.values import is_harmless_value, is_placeholder, looks_random, looks_secret
 
-__all__ = ["is_secret_name", "named_values"]
+__all__ = ["find_named_values", "is_secret_name"]
 
 _TRIGGERS = (b"key", b"token", b"secret", b"pass", b"pwd", b"credential", b"auth", b"bearer", b"ssws", b"mnemonic")
 
 
-def _words(text: str) -> frozenset[str]:
+def _name_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SECRET_WORDS = _words(
+_SECRET_WORDS = _name_words(
     "password passwords passwd passphrase pwd secret secrets token tokens credential credentials apikey apikeys"
     " authtoken accesskey secretkey privatekey auth authorization bearer mnemonic"
 )
@@ -41,14 +41,14 @@ _SECRET_ENDINGS = (
     "pwd",
 )
 """Words that people put behind another word without a sign between: ``PGPASSWORD``, ``GITHUBTOKEN``, ``SSHPASS``."""
-_NOT_SECRET = _words(
+_NOT_SECRET = _name_words(
     "bypass compass encompass trespass surpass overpass underpass passes subtoken pretoken detoken multipass onepass"
 )
-_PHRASES = _words("passphrase mnemonic")
+_PHRASES = _name_words("passphrase mnemonic")
 """Secrets that are several plain words."""
-_KEY_QUALIFIERS = _words("api access secret private signing encryption auth client session master bot account")
+_KEY_QUALIFIERS = _name_words("api access secret private signing encryption auth client session master bot account")
 """Words that make a ``key`` a secret; ``primary_key`` and ``sort_key`` are not."""
-_HARMLESS_ENDINGS = _words(
+_HARMLESS_ENDINGS = _name_words(
     "type mode method url uri endpoint host port path file dir name id ids env count counts limit limits max min usage"
     " budget ttl expires expiry expiration in at enabled disabled required length len size provider scheme policy"
     " version chars status hint used left total cost price"
@@ -112,17 +112,17 @@ _AFTER_SCHEME = {
 _WORDS_BEFORE = re.compile(rb"(?:api|access|secret|private|recovery|seed)[ _-]$", re.IGNORECASE)
 
 
-def named_values(raw: bytes, low: bytes, *, is_code: bool) -> Iterator[Span]:
+def find_named_values(raw: bytes, low: bytes, *, is_code: bool) -> Iterator[Span]:
     """Yield the values of secret names. ``is_code``: the text may be a program, so a value must itself look like a
     secret.
     """
     for trigger in _TRIGGERS:
         # Values are skipped once looked at: ``token=token=token=...`` must not take quadratic time.
         done = 0
-        for at in positions(low, trigger):
+        for at in find_positions(low, trigger):
             if at < done:
                 continue
-            if value := _value_after(raw, at, is_code=is_code):
+            if value := _find_value_after(raw, at, is_code=is_code):
                 done = value.end
                 if value.is_secret:
                     yield value.start, value.end
@@ -130,14 +130,14 @@ def named_values(raw: bytes, low: bytes, *, is_code: bool) -> Iterator[Span]:
                 yield token.span(1)
 
 
-class _Value(NamedTuple):
+class _NamedValue(NamedTuple):
     start: int
     end: int
     is_secret: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _NamePlace:
     """A name and the signs around it."""
 
     name: bytes
@@ -162,49 +162,49 @@ _LINE_START = re.compile(
 )
 
 
-def _value_after(raw: bytes, at: int, *, is_code: bool) -> _Value | None:
+def _find_value_after(raw: bytes, at: int, *, is_code: bool) -> _NamedValue | None:
     """The value of the name around ``at``; ``None`` when there is no secret's name or it has no value."""
     to_value = _TO_VALUE.match(raw, at)
     if to_value is None:
-        return _spoken_value(raw, at)
-    place = _place(raw, at, to_value.end("rest"), is_code=is_code)
+        return _find_spoken_value(raw, at)
+    place = _read_place(raw, at, to_value.end("rest"), is_code=is_code)
     if not _is_secret_name(place.name):
-        return _spoken_value(raw, at) if to_value["sign"] == b":" else None
+        return _find_spoken_value(raw, at) if to_value["sign"] == b":" else None
     if to_value["sign"] == b"," and (pair := _TO_NAMED_VALUE.match(raw, at)):
-        return _simple_value(raw, pair.end())
+        return _find_simple_value(raw, pair.end())
     if to_value["sign"] == b">" and raw[place.start - 1 : place.start] != b"<":
         return None
     if place.name.lower().endswith(b"authorization"):
-        return _header_value(raw, to_value.end(), is_code=is_code)
-    return _assigned_value(raw, place, to_value) or _spoken_value(raw, at)
+        return _find_header_value(raw, to_value.end(), is_code=is_code)
+    return _find_assigned_value(raw, place, to_value) or _find_spoken_value(raw, at)
 
 
-def _place(raw: bytes, at: int, end: int, *, is_code: bool) -> _Place:
+def _read_place(raw: bytes, at: int, end: int, *, is_code: bool) -> _NamePlace:
     head = raw[max(0, at - _NAME_BYTES_MAX) : at]
     start = at - (len(head) - len(head.rstrip(_NAME_CHARS)))
     # A line that a diff takes out begins with a sign that names may contain.
     start += len(raw[start:at]) - len(raw[start:at].lstrip(b"-."))
-    return _Place(name=raw[start:end], start=start, is_code=is_code)
+    return _NamePlace(name=raw[start:end], start=start, is_code=is_code)
 
 
-def _spoken_value(raw: bytes, at: int) -> _Value | None:
+def _find_spoken_value(raw: bytes, at: int) -> _NamedValue | None:
     """A value that stands beside its name without a sign, or a line below it."""
     head = raw[max(0, at - 24) : at]
     for pattern in (_TO_NEXT_LINE, _TO_NAMED_VALUE, _TO_ARGUMENT):
         found = pattern.match(raw, at)
         if found is None:
             continue
-        name = _place(raw, at, found.end("rest"), is_code=True).name
+        name = _read_place(raw, at, found.end("rest"), is_code=True).name
         qualified = _WORDS_BEFORE.search(head)
         if _is_secret_name(name) or (qualified and _is_secret_name(qualified[0] + name)):
-            return _simple_value(raw, found.end())
+            return _find_simple_value(raw, found.end())
     return None
 
 
 _SIMPLE = re.compile(rb"\\{0,3}[\"'`]?([^\s\"'`\\,;&<>(){}\[\]|]{1,4096}+)")
 
 
-def _simple_value(raw: bytes, start: int) -> _Value | None:
+def _find_simple_value(raw: bytes, start: int) -> _NamedValue | None:
     """A single word, which is a secret when it looks like one."""
     value = _SIMPLE.match(raw, start)
     if value is None:
@@ -212,7 +212,7 @@ def _simple_value(raw: bytes, start: int) -> _Value | None:
     is_call = raw[value.end() : value.end() + 1] in (b"(", b"[", b"{")
     word = value[1].rstrip(b".:")
     is_secret = looks_secret(word) and not is_call and not is_harmless_value(word)
-    return _Value(value.start(1), value.start(1) + len(word), is_secret)
+    return _NamedValue(value.start(1), value.start(1) + len(word), is_secret)
 
 
 # --- assignments -----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ _PHRASE = re.compile(rb"(?P<value>[a-z]+(?: [a-z]+){2,})")
 _ENV_VALUE_BYTES_MIN = 5
 
 
-def _assigned_value(raw: bytes, place: _Place, to_value: re.Match[bytes]) -> _Value | None:
+def _find_assigned_value(raw: bytes, place: _NamePlace, to_value: re.Match[bytes]) -> _NamedValue | None:
     start = to_value.end()
     starts_line = place.starts_line(raw)
     is_compact = to_value["sign"] == b"=" and to_value.end("gap") + 1 == start
@@ -242,14 +242,14 @@ def _assigned_value(raw: bytes, place: _Place, to_value: re.Match[bytes]) -> _Va
         start, end = quoted.span(quoted.lastgroup or 0)
         is_certain, is_quoted = to_value["sign"] != b",", True
     elif _names_phrase(place.name) and (phrase := _PHRASE.match(raw, start)):
-        return _Value(*phrase.span("value"), True)
+        return _NamedValue(*phrase.span("value"), True)
     elif value := _unquoted_pattern(place, is_env=starts_line and is_compact).match(raw, start):
         start, end = value.span("value")
         is_certain = is_compact or starts_line or to_value["quote"] is not None
     else:
         return None
     if _is_harmless(raw, place.name, start, end):
-        return _Value(start, end, False)
+        return _NamedValue(start, end, False)
     is_certain = is_certain and not place.name.lower().endswith(b"auth")
     value_bytes = raw[start:end]
     if place.is_code:
@@ -258,20 +258,20 @@ def _assigned_value(raw: bytes, place: _Place, to_value: re.Match[bytes]) -> _Va
         is_secret = _is_secret_in_code(place, value_bytes, is_bare=is_bare, is_env=is_env)
     else:
         is_secret = is_certain or looks_random(value_bytes)
-    return _Value(start, end, is_secret)
+    return _NamedValue(start, end, is_secret)
 
 
 def _names_phrase(name: bytes) -> bool:
     return not _PHRASES.isdisjoint(word.decode().lower() for word in _WORD.findall(name))
 
 
-def _unquoted_pattern(place: _Place, *, is_env: bool) -> re.Pattern[bytes]:
+def _unquoted_pattern(place: _NamePlace, *, is_env: bool) -> re.Pattern[bytes]:
     if not is_env:
         return _UNQUOTED
     return _REST_OF_STRING if place.is_code else _REST_OF_WORD
 
 
-def _is_secret_in_code(place: _Place, value: bytes, *, is_bare: bool, is_env: bool) -> bool:
+def _is_secret_in_code(place: _NamePlace, value: bytes, *, is_bare: bool, is_env: bool) -> bool:
     if _names_phrase(place.name) and _PHRASE.fullmatch(value):
         return True
     if is_env and not place.name.endswith(b"AUTH"):
@@ -301,7 +301,7 @@ _PARAMETERS = re.compile(rb"[A-Za-z0-9-]+ .*(?:response|signature)=", re.IGNOREC
 """Schemes that hide their secret among parameters, Digest and AWS signatures: everything behind them goes."""
 
 
-def _header_value(raw: bytes, start: int, *, is_code: bool) -> _Value | None:
+def _find_header_value(raw: bytes, start: int, *, is_code: bool) -> _NamedValue | None:
     quote = b""
     if opening := _OPENING_QUOTE.match(raw, start):
         start, quote = opening.end(), opening["quote"]
@@ -314,4 +314,4 @@ def _header_value(raw: bytes, start: int, *, is_code: bool) -> _Value | None:
     is_secret = not is_harmless_value(value[0])
     if is_code and not _PARAMETERS.match(value[0]):
         is_secret = is_secret and looks_secret(value[0].rstrip(b",;)"), is_bare=not (scheme or quote))
-    return _Value(value.start(), value.end(), is_secret)
+    return _NamedValue(value.start(), value.end(), is_secret)

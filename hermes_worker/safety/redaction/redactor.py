@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.safety.redaction.masking import is_secret_name, marked, mask_known, redact, redact_code
+from hermes_worker.safety.redaction.masking import is_secret_name, mark_secret, mask_known, redact, redact_code
 
 __all__ = ["Redactor", "prints_configuration"]
 
@@ -37,26 +37,26 @@ class Redactor:
     known: tuple[str, ...] = field(default=(), repr=False)
     """Secrets of this installation: hidden wherever they stand, if they are long enough to be recognised."""
 
-    def text(self, text: str, *, is_configuration: bool = False) -> str:
-        """``text`` with a marker for every secret. The number of lines stays; a second time changes nothing."""
+    def redact_text(self, text: str, *, is_configuration: bool = False) -> str:
+        """``redact_text`` with a marker for every secret. The number of lines stays; a second time changes nothing."""
         if not self.is_on:
             return text
-        text = mask_known(text, self.known, marked)
-        return (redact if is_configuration else redact_code)(text, masked_as=marked)
+        text = mask_known(text, self.known, mark_secret)
+        return (redact if is_configuration else redact_code)(text, masked_as=mark_secret)
 
-    def without(self, text: str, secrets: Iterable[str]) -> str:
-        """``text`` with a marker for every one of ``secrets`` that is long enough: secrets that the caller knows beside
-        ours.
+    def remove_secrets(self, text: str, secrets: Iterable[str]) -> str:
+        """``redact_text`` with a marker for every one of ``secrets`` that is long enough: secrets that the caller knows
+        beside ours.
         """
-        return mask_known(text, secrets, marked) if self.is_on else text
+        return mask_known(text, secrets, mark_secret) if self.is_on else text
 
-    def printed(self, text: str) -> str:
+    def redact_printed(self, text: str) -> str:
         """The redacted output of a program of the owner for people: every name counts, and ends of secrets are
         shown.
         """
         return redact(mask_known(text, self.known)) if self.is_on else text
 
-    def result(self, text: str, *, is_configuration: bool = False) -> str:
+    def redact_result(self, text: str, *, is_configuration: bool = False) -> str:
         """Redact a result as a tool returns it: the texts inside a JSON document, or all of it. The same text when
         nothing is hidden.
         """
@@ -64,22 +64,22 @@ class Redactor:
             return text
         try:
             document = json.loads(text)
-            shown = list(_texts(document))
-            hidden = self._each(shown, is_configuration)
-            return text if hidden == shown else canonical_json(_with_texts(document, iter(hidden)))
+            shown = list(_list_texts(document))
+            hidden = self._redact_each(shown, is_configuration)
+            return text if hidden == shown else canonical_json(_replace_texts(document, iter(hidden)))
         except (ValueError, RecursionError):
-            return self.text(text, is_configuration=is_configuration)
+            return self.redact_text(text, is_configuration=is_configuration)
 
-    def _each(self, texts: list[str], is_configuration: bool) -> list[str]:
+    def _redact_each(self, texts: list[str], is_configuration: bool) -> list[str]:
         """Redact the texts together: a thousand short texts then cost what one long one does."""
         joined = _BETWEEN.join(texts)
-        hidden = self.text(joined, is_configuration=is_configuration)
+        hidden = self.redact_text(joined, is_configuration=is_configuration)
         if hidden == joined:
             return texts
         apart = hidden.split(_BETWEEN)
         if len(apart) == len(texts):
             return apart
-        return [self.text(text, is_configuration=is_configuration) for text in texts]
+        return [self.redact_text(text, is_configuration=is_configuration) for text in texts]
 
 
 _BETWEEN = "\n\x1e\n"
@@ -87,29 +87,30 @@ _NAMED = "{}: {}"
 """The form in which a field is searched whose name sounds like a secret's: its name must stand before its value."""
 
 
-def _texts(value: Any, name: str = "") -> Iterator[str]:
-    """Every text of a document, names of fields included, in an order that ``_with_texts`` repeats."""
+def _list_texts(value: Any, name: str = "") -> Iterator[str]:
+    """Every text of a document, names of fields included, in an order that ``_replace_texts`` repeats."""
     match value:
         case str():
             yield _NAMED.format(name, value) if name else value
         case list():
             for item in value:
-                yield from _texts(item, name)
+                yield from _list_texts(item, name)
         case dict():
             for key, item in value.items():
                 yield key
-                yield from _texts(item, key if is_secret_name(key) else "")
+                yield from _list_texts(item, key if is_secret_name(key) else "")
 
 
-def _with_texts(value: Any, texts: Iterator[str], name: str = "") -> Any:
-    """The document with its texts replaced, in the order of ``_texts``."""
+def _replace_texts(value: Any, texts: Iterator[str], name: str = "") -> Any:
+    """The document with its texts replaced, in the order of ``_list_texts``."""
     match value:
         case str():
             return next(texts)[len(_NAMED.format(name, "")) if name else 0 :]
         case list():
-            return [_with_texts(item, texts, name) for item in value]
+            return [_replace_texts(item, texts, name) for item in value]
         case dict():
             return {
-                next(texts): _with_texts(item, texts, key if is_secret_name(key) else "") for key, item in value.items()
+                next(texts): _replace_texts(item, texts, key if is_secret_name(key) else "")
+                for key, item in value.items()
             }
     return value

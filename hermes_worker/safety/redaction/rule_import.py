@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-__all__ = ["imported", "prefixes_of", "translated"]
+__all__ = ["find_prefixes", "import_rules", "translate_pattern"]
 
 SOURCE = "https://github.com/betterleaks/betterleaks, config/betterleaks.toml"
 LICENCE = "MIT; see vendor_rules.LICENSE beside this file"
@@ -57,7 +57,7 @@ WORD_CHARS_MIN = 13
 """A key that begins with so many characters of a word is found by looking at the words of a text."""
 
 
-def imported(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def import_rules(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rules to keep, as they stand in the file."""
     kept = []
     for rule in rules:
@@ -67,16 +67,16 @@ def imported(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
             or (_NOT_KEYS.search(rule["id"]) and rule["id"] != _SUPABASE)
         ):
             continue
-        taken = _taken(rule)
+        taken = _import_rule(rule)
         if taken is not None:
             kept.append(taken)
     return kept
 
 
-def _taken(rule: dict[str, Any]) -> dict[str, Any] | None:
+def _import_rule(rule: dict[str, Any]) -> dict[str, Any] | None:
     try:
-        pattern, is_bounded = translated(rule["regex"])
-        prefixes = prefixes_of(pattern)
+        pattern, is_bounded = translate_pattern(rule["regex"])
+        prefixes = find_prefixes(pattern)
     except (re.error, ValueError) as error:
         print(f"{rule['id']}: {error}", file=sys.stderr)  # noqa: T201 - what a person runs by hand
         return None
@@ -84,7 +84,7 @@ def _taken(rule: dict[str, Any]) -> dict[str, Any] | None:
     if not prefixes or _is_about_surroundings(items):
         return None
     word_chars = _word_chars_min(items)[0]
-    literals = [] if word_chars >= WORD_CHARS_MIN else _literals(items)
+    literals = [] if word_chars >= WORD_CHARS_MIN else _find_literals(items)
     if word_chars < WORD_CHARS_MIN and not literals:
         return None
     entropy = _ENTROPY.search(rule.get("filter", ""))
@@ -98,7 +98,7 @@ def _taken(rule: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def translated(pattern: str) -> tuple[str, bool]:
+def translate_pattern(pattern: str) -> tuple[str, bool]:
     """The pattern of the key alone for Python's ``re``, and whether a key ends where it ends. Raises ``re.error``,
     ``ValueError``."""
     ignores_case = pattern.startswith("(?i)")
@@ -111,21 +111,21 @@ def translated(pattern: str) -> tuple[str, bool]:
     for beginning in _BEGINNINGS:
         pattern = pattern.removeprefix(beginning)
     pattern = pattern.replace("[[:alnum:]]", "[A-Za-z0-9]").replace(r"\z", r"\Z")
-    pattern = _scoped_flags(_without_group(pattern))
+    pattern = _scope_flags(_strip_group(pattern))
     if ignores_case:
         pattern = f"(?i:{pattern})"
     re.compile(pattern.encode())
     return pattern, is_bounded
 
 
-def _without_group(pattern: str) -> str:
+def _strip_group(pattern: str) -> str:
     """The pattern without the capturing group around all of it."""
-    if not pattern.startswith("(") or pattern.startswith("(?") or _closing(pattern, 0) != len(pattern) - 1:
+    if not pattern.startswith("(") or pattern.startswith("(?") or _find_closing(pattern, 0) != len(pattern) - 1:
         return pattern
     return pattern[1:-1]
 
 
-def _closing(pattern: str, start: int) -> int:
+def _find_closing(pattern: str, start: int) -> int:
     """The position at which the group that opens at ``start`` closes. Raises ``ValueError``."""
     depth, is_class, skip = 0, False, False
     for at, char in islice(enumerate(pattern), start, None):
@@ -144,50 +144,50 @@ def _closing(pattern: str, start: int) -> int:
     raise ValueError("a group is not closed")
 
 
-def _scoped_flags(pattern: str) -> str:
+def _scope_flags(pattern: str) -> str:
     """``x(?i)y`` as ``x(?i:y)``: RE2 lets a flag begin in the middle of a group and hold to its end."""
     at = pattern.find("(?i)")
     if at < 0:
         return pattern
     rest = pattern[at + 4 :]
     end = _end_of_scope(rest)
-    return _scoped_flags(f"{pattern[:at]}(?i:{rest[:end]}){rest[end:]}")
+    return _scope_flags(f"{pattern[:at]}(?i:{rest[:end]}){rest[end:]}")
 
 
 def _end_of_scope(rest: str) -> int:
     try:
-        return _closing(f"({rest}", 0) - 1
+        return _find_closing(f"({rest}", 0) - 1
     except ValueError:
         return len(rest)
 
 
-def prefixes_of(pattern: str) -> frozenset[str]:
+def find_prefixes(pattern: str) -> frozenset[str]:
     """The beginnings of a key: every possible one of ``PREFIX_CHARS`` characters, in lower case. Empty when there are
     too many, or when a beginning may be shorter.
     """
-    found = _beginnings(list(sre_parser.parse(pattern)), frozenset({""}))
+    found = _extend_beginnings(list(sre_parser.parse(pattern)), frozenset({""}))
     complete = frozenset(prefix.lower() for prefix in found)
     return complete if all(len(prefix) == PREFIX_CHARS for prefix in complete) else frozenset()
 
 
-def _beginnings(items: list[Any], found: frozenset[str]) -> frozenset[str]:
+def _extend_beginnings(items: list[Any], found: frozenset[str]) -> frozenset[str]:
     for operation, argument in items:
         if all(len(prefix) >= PREFIX_CHARS for prefix in found):
             break
-        found = _longer(operation, argument, found)
+        found = _extend_by_item(operation, argument, found)
         if not found or len(found) > _PREFIXES_MAX:
             return frozenset()
     return frozenset(prefix[:PREFIX_CHARS] for prefix in found)
 
 
-def _longer(operation: Any, argument: Any, found: frozenset[str]) -> frozenset[str]:
+def _extend_by_item(operation: Any, argument: Any, found: frozenset[str]) -> frozenset[str]:
     """The beginnings with one more item of the pattern; empty when it may be too much."""
     if operation is sre.LITERAL:
         return frozenset(prefix + chr(argument) for prefix in found)
     if operation is sre.SUBPATTERN:
-        return _beginnings(list(argument[3]), found)
+        return _extend_beginnings(list(argument[3]), found)
     if operation is sre.BRANCH:
-        return frozenset().union(*(_beginnings(list(branch), found) for branch in argument[1]))
+        return frozenset().union(*(_extend_beginnings(list(branch), found) for branch in argument[1]))
     if operation is sre.IN and all(kind is sre.LITERAL for kind, _ in argument):
         return frozenset(prefix + chr(code) for prefix in found for _, code in argument)
     return frozenset()
@@ -201,12 +201,12 @@ def _is_about_surroundings(items: Sequence[Any]) -> bool:
             return True
         if operation is sre.IN and any(kind is sre.NEGATE or detail is sre.CATEGORY_SPACE for kind, detail in argument):
             return True
-        if any(_is_about_surroundings(inner) for inner in _inner(operation, argument)):
+        if any(_is_about_surroundings(inner) for inner in _inner_items(operation, argument)):
             return True
     return False
 
 
-def _inner(operation: Any, argument: Any) -> list[Sequence[Any]]:
+def _inner_items(operation: Any, argument: Any) -> list[Sequence[Any]]:
     if operation is sre.SUBPATTERN:
         return [list(argument[3])]
     if operation is sre.BRANCH:
@@ -221,7 +221,7 @@ def _word_chars_min(items: Sequence[Any]) -> tuple[int, bool]:
     total = 0
     for operation, argument in items:
         if operation is sre.BRANCH:
-            branches = [_word_chars_min(inner) for inner in _inner(operation, argument)]
+            branches = [_word_chars_min(inner) for inner in _inner_items(operation, argument)]
             count, is_all = min(count for count, _ in branches), all(is_all for _, is_all in branches)
         elif operation is sre.MAX_REPEAT:
             count, is_all = _word_chars_min(list(argument[2]))
@@ -248,20 +248,20 @@ def _is_word_item(operation: Any, argument: Any) -> bool:
     )
 
 
-def _literals(items: Sequence[Any]) -> list[str]:
+def _find_literals(items: Sequence[Any]) -> list[str]:
     """The letters that the keys begin with, in lower case, without those that would be found in every other line."""
-    found = sorted({text.lower() for text, _ in _openings(items)})
+    found = sorted({text.lower() for text, _ in _find_openings(items)})
     return [text for text in found if len(text) > PREFIX_CHARS or (len(text) == PREFIX_CHARS and not text.isalnum())]
 
 
-def _openings(items: Sequence[Any]) -> list[tuple[str, bool]]:
+def _find_openings(items: Sequence[Any]) -> list[tuple[str, bool]]:
     """The fixed beginnings of what ``items`` match, each with whether all of it is fixed."""
     found = [("", True)]
     for operation, argument in items:
         if operation is sre.LITERAL:
             more = [(chr(argument), True)]
         elif operation in (sre.SUBPATTERN, sre.BRANCH):
-            more = [opening for inner in _inner(operation, argument) for opening in _openings(inner)]
+            more = [opening for inner in _inner_items(operation, argument) for opening in _find_openings(inner)]
         else:
             more = [("", False)]
         found = [
@@ -274,7 +274,7 @@ def _openings(items: Sequence[Any]) -> list[tuple[str, bool]]:
 
 def main(path: str, version: str) -> None:
     """Print the file made of the rules at ``path``; ``version`` is theirs."""
-    rules = imported(tomllib.loads(Path(path).read_text(encoding="utf-8"))["rules"])
+    rules = import_rules(tomllib.loads(Path(path).read_text(encoding="utf-8"))["rules"])
     document = {"source": SOURCE, "version": version, "licence": LICENCE}
     lines = ",\n".join(f"  {json.dumps(rule)}" for rule in rules)
     print(f'{json.dumps(document)[:-1]},\n "rules": [\n{lines}\n ]}}')  # noqa: T201 - its output

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["Span", "merged", "positions"]
+__all__ = ["Span", "find_positions", "merge_spans"]
 
 Span = tuple[int, int]
 """Start and end of a secret, in bytes."""
 
 
-def positions(haystack: bytes, needle: bytes) -> Iterator[int]:
+def find_positions(haystack: bytes, needle: bytes) -> Iterator[int]:
     """Yield the positions of ``needle``; occurrences do not overlap."""
     at = haystack.find(needle)
     while at >= 0:
@@ -18,7 +18,7 @@ def positions(haystack: bytes, needle: bytes) -> Iterator[int]:
         at = haystack.find(needle, at + len(needle))
 
 
-def merged(spans: Iterable[Span]) -> Iterator[Span]:
+def merge_spans(spans: Iterable[Span]) -> Iterator[Span]:
     """Merge overlapping spans into one; touching spans stay two."""
     ordered = sorted(spans)
     start, end = ordered[0]

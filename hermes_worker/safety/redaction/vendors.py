@@ -23,10 +23,10 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from hermes_worker.safety.redaction.spans import Span, positions
+from hermes_worker.safety.redaction.spans import Span, find_positions
 from hermes_worker.safety.redaction.values import is_placeholder
 
-__all__ = ["VendorRule", "holds_vendor_key", "vendor_keys", "vendor_rules"]
+__all__ = ["VendorRule", "find_vendor_keys", "holds_vendor_key", "load_vendor_rules"]
 
 _TOKEN_CHARS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 _IS_TOKEN_CHAR = bytes(1 if c in _TOKEN_CHARS else 0 for c in range(256))
@@ -140,9 +140,9 @@ class VendorRule:
         """Whether its beginning is looked for in the whole text, because neither words nor dotted words lead to it."""
         return not _SEARCHED_FOR.isdisjoint(self.literals)
 
-    def match(self, raw: bytes, at: int) -> int | None:
+    def find_key_end(self, raw: bytes, at: int) -> int | None:
         """The end of the key that begins at ``at``; ``None`` when none does."""
-        found = _compiled(self.pattern).match(raw, at, at + _KEY_BYTES_MAX)
+        found = _compile_pattern(self.pattern).match(raw, at, at + _KEY_BYTES_MAX)
         if found is None:
             return None
         end = found.end()
@@ -153,12 +153,12 @@ class VendorRule:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[bytes]:
+def _compile_pattern(pattern: str) -> re.Pattern[bytes]:
     return re.compile(pattern.encode())
 
 
 @cache
-def vendor_rules() -> tuple[VendorRule, ...]:
+def load_vendor_rules() -> tuple[VendorRule, ...]:
     """The published rules that are used here."""
     document = json.loads(files("hermes_worker.safety.redaction").joinpath("vendor_rules.json").read_bytes())
     return tuple(
@@ -175,54 +175,54 @@ def vendor_rules() -> tuple[VendorRule, ...]:
 
 
 @cache
-def _by_prefix() -> Mapping[bytes, Sequence[VendorRule]]:
+def _index_by_prefix() -> Mapping[bytes, Sequence[VendorRule]]:
     found: dict[bytes, list[VendorRule]] = {}
-    for rule in vendor_rules():
+    for rule in load_vendor_rules():
         for prefix in () if rule.is_searched_for else rule.prefixes:
             found.setdefault(prefix, []).append(rule)
     return MappingProxyType(found)
 
 
 @cache
-def _suspects() -> frozenset[bytes]:
+def _suspect_beginnings() -> frozenset[bytes]:
     """The beginnings of words that may be keys."""
     whole = {begin for begin in _OURS_BEGIN_WITH if len(begin) == 3}
     more = {begin + bytes([char]) for begin in _OURS_BEGIN_WITH - whole for char in _TOKEN_CHARS.lower()}
-    return frozenset({*_by_prefix(), *whole, *more})
+    return frozenset({*_index_by_prefix(), *whole, *more})
 
 
 @cache
-def _before_dotted() -> frozenset[bytes]:
+def _dotted_beginnings() -> frozenset[bytes]:
     """The three characters before the long word of a dotted key."""
-    literals = [literal for rule in vendor_rules() for literal in rule.literals if not rule.is_searched_for]
+    literals = [literal for rule in load_vendor_rules() for literal in rule.literals if not rule.is_searched_for]
     ends = (_BEFORE_LAST_WORD.sub(b"", literal)[-3:] for literal in (*literals, *_DOTTED_NOT_PUBLISHED))
     return frozenset(end for end in ends if len(end) == 3)
 
 
 @cache
-def _by_literal() -> Mapping[bytes, Sequence[VendorRule]]:
+def _index_by_literal() -> Mapping[bytes, Sequence[VendorRule]]:
     found: dict[bytes, list[VendorRule]] = {}
-    for rule in vendor_rules():
+    for rule in load_vendor_rules():
         if rule.is_searched_for:
             found.setdefault(rule.literals[0], []).append(rule)
     return MappingProxyType(found)
 
 
-def vendor_keys(raw: bytes, low: bytes) -> Iterator[Span]:
+def find_vendor_keys(raw: bytes, low: bytes) -> Iterator[Span]:
     """Yield the spans of keys in ``raw``; ``low`` is the same in lower case."""
-    yield from _at_runs(raw, low)
+    yield from _find_at_runs(raw, low)
     for sign, before, pattern in _SIGNED:
-        for at in positions(low, sign):
+        for at in find_positions(low, sign):
             start = at - before
             if start >= 0 and not (
                 start and _IS_TOKEN_CHAR[raw[start - 1]] and raw[start - 2 : start] not in _LINE_ENDS
             ):
                 yield from (key.span() for key in (pattern.match(raw, start),) if key)
-    for literal, rules in _by_literal().items():
-        for at in positions(low, literal):
+    for literal, rules in _index_by_literal().items():
+        for at in find_positions(low, literal):
             if at and _IS_TOKEN_CHAR[raw[at - 1]] and raw[at - 2 : at] not in _LINE_ENDS:
                 continue
-            end = max((rule.match(raw, at) or 0 for rule in rules), default=0)
+            end = max((rule.find_key_end(raw, at) or 0 for rule in rules), default=0)
             if end:
                 yield at, end
 
@@ -230,52 +230,52 @@ def vendor_keys(raw: bytes, low: bytes) -> Iterator[Span]:
 def holds_vendor_key(text: str) -> bool:
     """Whether ``text`` holds a key of a vendor that is none of the examples in documentation."""
     raw = text.encode("utf-8", "surrogatepass")
-    return any(not is_placeholder(raw[start:end]) for start, end in vendor_keys(raw, raw.lower()))
+    return any(not is_placeholder(raw[start:end]) for start, end in find_vendor_keys(raw, raw.lower()))
 
 
-def _at_runs(raw: bytes, low: bytes) -> Iterator[Span]:
+def _find_at_runs(raw: bytes, low: bytes) -> Iterator[Span]:
     """Yield the keys at long words. Every long word of the text comes by here, so little is asked before a word is a
     suspect.
     """
-    suspects, dotted = _suspects(), _before_dotted()
+    suspects, dotted = _suspect_beginnings(), _dotted_beginnings()
     runs = raw.translate(_IS_TOKEN_CHAR) + b"\x00"
     at = runs.find(_RUN)
     while at >= 0:
         end = runs.find(b"\x00", at)
         before = raw[at - 1] if at else 0
-        if end - at == _DEVOPS_CHARS and _is_of_devops(raw, low, at, end):
+        if end - at == _DEVOPS_CHARS and _is_devops_key(raw, low, at, end):
             yield at, end
         elif before in _BEFORE_SPECIAL:
-            yield from _special_keys(raw, low, at, end, is_dotted=low[at - 3 : at] in dotted or before == _DOLLAR)
+            yield from _find_special_keys(raw, low, at, end, is_dotted=low[at - 3 : at] in dotted or before == _DOLLAR)
         elif low[at : at + 3] in suspects or raw[end : end + 1] == b"." or raw[at : at + 2] == b"SK":
-            yield from _key_at(raw, low, at, end)
+            yield from _find_key_at(raw, low, at, end)
         at = runs.find(_RUN, end)
 
 
-def _is_of_devops(raw: bytes, low: bytes, at: int, end: int) -> bool:
+def _is_devops_key(raw: bytes, low: bytes, at: int, end: int) -> bool:
     is_spelt_so = _DEVOPS.fullmatch(raw, at, end) is not None
     return is_spelt_so and _DEVOPS_WORD.search(low, max(0, at - _DEVOPS_LOOKS_BACK), at) is not None
 
 
-def _special_keys(raw: bytes, low: bytes, at: int, end: int, *, is_dotted: bool) -> Iterator[Span]:
+def _find_special_keys(raw: bytes, low: bytes, at: int, end: int, *, is_dotted: bool) -> Iterator[Span]:
     """Keys of a run behind a sign that may belong to it, or that makes its first letters an escape's."""
     if is_dotted:
-        yield from _dotted_key(raw, low, at)
+        yield from _find_dotted_key(raw, low, at)
     if raw[at - 1] == _COLON and _BOT_ID.search(raw, max(0, at - 16), at) and (token := _BOT_TOKEN.match(raw, at)):
         # The number names the bot and may stay.
         yield token.span()
     elif escaped := _ESCAPED.match(raw, at):
-        yield from _key_at(raw, low, escaped.end(), end)
+        yield from _find_key_at(raw, low, escaped.end(), end)
     else:
-        yield from _key_at(raw, low, at, end)
+        yield from _find_key_at(raw, low, at, end)
 
 
-def _key_at(raw: bytes, low: bytes, at: int, run_end: int) -> Iterator[Span]:
+def _find_key_at(raw: bytes, low: bytes, at: int, run_end: int) -> Iterator[Span]:
     """The key that begins with the run at ``at``, if one does."""
     first = low[at : at + 3]
     end = 0
-    for rule in _by_prefix().get(first, ()):
-        end = max(end, rule.match(raw, at) or 0)
+    for rule in _index_by_prefix().get(first, ()):
+        end = max(end, rule.find_key_end(raw, at) or 0)
     if first in _OURS_BEGIN_WITH or first[:2] in _OURS_BEGIN_WITH or _MAY_BE_DOTTED.match(raw, at):
         key = _OUR_PATTERN.match(raw, at, at + _KEY_BYTES_MAX)
         end = max(end, key.end() if key else 0)
@@ -284,7 +284,7 @@ def _key_at(raw: bytes, low: bytes, at: int, run_end: int) -> Iterator[Span]:
         yield at, max(end, run_end)
 
 
-def _dotted_key(raw: bytes, low: bytes, at: int) -> Iterator[Span]:
+def _find_dotted_key(raw: bytes, low: bytes, at: int) -> Iterator[Span]:
     """The key that begins a little before the run at ``at``, with a dot or the like between."""
     word = _BEFORE_DOT.search(raw, max(0, at - _DOTTED_BYTES_MAX), at)
     if word is None:
@@ -292,7 +292,9 @@ def _dotted_key(raw: bytes, low: bytes, at: int) -> Iterator[Span]:
     start = word.start()
     if raw[start - 1 : start + 1] in _LINE_ENDS:
         start += 1
-    end = max((rule.match(raw, start) or 0 for rule in _by_prefix().get(low[start : start + 3], ())), default=0)
+    end = max(
+        (rule.find_key_end(raw, start) or 0 for rule in _index_by_prefix().get(low[start : start + 3], ())), default=0
+    )
     if key := _DOTTED_KEY.match(raw, start):
         end = max(end, key.end())
     if end:

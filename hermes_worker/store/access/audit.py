@@ -1,6 +1,6 @@
 """The audit log: who did what, for which tenant, from where, and the values before and after.
 
-The code that lets people in (the API's guard, the command line) names the actor with ``acting``; every action of a
+The code that lets people in (the API's guard, the command line) names the actor with ``set_actor``; every action of a
 person is recorded in the transaction that performs it, so no action is without its row and no row without its action.
 Workers and schedulers act without an actor, and their work is not recorded.
 
@@ -23,11 +23,21 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, rows_of
-from hermes_worker.store.rows import plain
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.rows import make_storable
 from hermes_worker.store.tables import audit_log
 
-__all__ = ["Act", "Actor", "AuditLog", "AuditRow", "Deed", "act_as", "acting", "record", "record_all"]
+__all__ = [
+    "Act",
+    "Actor",
+    "AuditEntry",
+    "AuditLog",
+    "AuditRow",
+    "record_action",
+    "record_actions",
+    "set_actor",
+    "set_thread_actor",
+]
 
 _SUBJECT_CHARS_MAX = 200
 _ADDRESS_CHARS_MAX = 64
@@ -116,7 +126,7 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class AuditEntry:
     """An action that is to be recorded."""
 
     act: Act
@@ -157,7 +167,7 @@ _actor: ContextVar[Actor | None] = ContextVar("hermes_actor", default=None)
 
 
 @contextmanager
-def acting(actor: Actor | None) -> Iterator[None]:
+def set_actor(actor: Actor | None) -> Iterator[None]:
     """Make ``actor`` the actor inside the block, and in the threads and tasks that inherit its context; ``None`` for no
     actor."""
     token = _actor.set(actor)
@@ -167,12 +177,12 @@ def acting(actor: Actor | None) -> Iterator[None]:
         _actor.reset(token)
 
 
-def act_as(actor: Actor) -> None:
+def set_thread_actor(actor: Actor) -> None:
     """Make ``actor`` the actor of this thread from here on: for a program that serves one person."""
     _actor.set(actor)
 
 
-def record(
+def record_action(
     connection: Connection,
     act: Act,
     subject: str | int,
@@ -183,27 +193,33 @@ def record(
 ) -> None:
     """Record an action in the transaction that performs it; nothing when there is no actor. ``tenant`` is the tenant
     whose log it belongs to, where that is not the actor's. Values must be JSON, without texts of people or models."""
-    record_all(connection, [Deed(act=act, subject=str(subject), before=before or {}, after=after or {})], tenant=tenant)
+    record_actions(
+        connection, [AuditEntry(act=act, subject=str(subject), before=before or {}, after=after or {})], tenant=tenant
+    )
 
 
-def record_all(connection: Connection, deeds: Sequence[Deed], *, tenant: str | None = None) -> None:
+def record_actions(connection: Connection, deeds: Sequence[AuditEntry], *, tenant: str | None = None) -> None:
     """Record several actions of one transaction in one statement; nothing when there is no actor. ``tenant`` as in
-    ``record``."""
+    ``record_action``."""
     actor = _actor.get()
     if actor is None or not deeds:
         return
     by = {
         "tenant": tenant or actor.tenant,
-        "actor": plain(actor.name),
-        "address": actor.address and plain(actor.address)[:_ADDRESS_CHARS_MAX],
+        "actor": make_storable(actor.name),
+        "address": actor.address and make_storable(actor.address)[:_ADDRESS_CHARS_MAX],
     }
     rows = [
         {
             **by,
             "act": deed.act.value,
-            "subject": plain(deed.subject)[:_SUBJECT_CHARS_MAX],
+            "subject": make_storable(deed.subject)[:_SUBJECT_CHARS_MAX],
             "facts": canonical_json(
-                {name: _bounded(values) for name, values in (("before", deed.before), ("after", deed.after)) if values}
+                {
+                    name: _shorten_values(values)
+                    for name, values in (("before", deed.before), ("after", deed.after))
+                    if values
+                }
             ),
         }
         for deed in deeds
@@ -211,12 +227,12 @@ def record_all(connection: Connection, deeds: Sequence[Deed], *, tenant: str | N
     connection.execute(sa.insert(audit_log).values(at=db_now()), rows)
 
 
-def _bounded(facts: Facts) -> dict[str, object]:
-    return {name: _short(value) for name, value in facts.items()}
+def _shorten_values(facts: Facts) -> dict[str, object]:
+    return {name: _shorten(value) for name, value in facts.items()}
 
 
-def _short(value: object) -> object:
-    text = plain(value if isinstance(value, str) else canonical_json(value))
+def _shorten(value: object) -> object:
+    text = make_storable(value if isinstance(value, str) else canonical_json(value))
     if len(text) > _VALUE_CHARS_MAX:
         return f"{text[:_VALUE_CHARS_MAX]}... ({len(text)} characters)"
     return text if isinstance(value, str) else value
@@ -228,7 +244,7 @@ class AuditLog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def page(
+    def list_actions(
         self,
         tenant: str | None,
         *,
@@ -248,7 +264,7 @@ class AuditLog:
         A transaction that is still open may later add a row with a lower number than the last one returned. A caller
         that copies the log passes an ``until`` that is ``SETTLED_S`` ago.
         """
-        wanted = sa.select(*columns_for(audit_log, _LogRow)).where(audit_log.c.pk > after)
+        wanted = sa.select(*select_columns(audit_log, _LogRow)).where(audit_log.c.pk > after)
         conditions = (
             (audit_log.c.tenant, tenant),
             (audit_log.c.act, act),
@@ -267,10 +283,10 @@ class AuditLog:
         with self._database.read() as connection:
             order = audit_log.c.pk.desc() if newest_first else audit_log.c.pk.asc()
             found = connection.execute(wanted.order_by(order).limit(limit))
-            return [_row(row) for row in rows_of(found, _LogRow)]
+            return [_to_audit_row(row) for row in fetch_rows(found, _LogRow)]
 
 
-def _row(row: _LogRow) -> AuditRow:
+def _to_audit_row(row: _LogRow) -> AuditRow:
     facts = json.loads(row.facts)
     return AuditRow(
         number=row.pk,

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.sources import Repetition, RequestKeys, repetition
+from hermes_worker.core.sources import Repetition, RequestKeys, decide_repetition
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import columns_for, rows_of
-from hermes_worker.store.engine.texts import plain
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import idempotency_keys
 
 
@@ -36,32 +36,32 @@ class _NameRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
+class EarlierRequest:
     """An earlier acceptance of a request; ``run_pk`` is the run that it made, if any."""
 
     run_pk: int | None
 
 
-def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
+def find_earlier(connection: Connection, keys: RequestKeys) -> EarlierRequest | None:
     """Find the earlier acceptance of the same request; ``None`` when the request is new. Raises
     ``IdempotencyConflict``, ``RequestReplayed``."""
     if not keys.names:
         return None
     if keys.key is not None:
-        keys = replace(keys, key=plain(keys.key))  # in the form in which it was stored
+        keys = replace(keys, key=make_storable(keys.key))  # in the form in which it was stored
     found = connection.execute(
-        sa.select(*columns_for(idempotency_keys, _NameRow)).where(
+        sa.select(*select_columns(idempotency_keys, _NameRow)).where(
             idempotency_keys.c.tenant == keys.tenant,
             idempotency_keys.c.source == keys.source,
             idempotency_keys.c.key.in_(keys.names),
         )
     )
-    rows = rows_of(found, _NameRow)
-    match repetition(keys, {row.key: row.fingerprint for row in rows}):
+    rows = fetch_rows(found, _NameRow)
+    match decide_repetition(keys, {row.key: row.fingerprint for row in rows}):
         case Repetition.NEW:
             return None
         case Repetition.DUPLICATE:
-            return Earlier(run_pk=next(row.run_pk for row in rows if row.key == keys.key))
+            return EarlierRequest(run_pk=next(row.run_pk for row in rows if row.key == keys.key))
         case Repetition.CONFLICT:
             raise IdempotencyConflict(
                 f"Idempotency-Key {keys.key!r} was already used with another request; use a new key"
@@ -70,13 +70,13 @@ def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
             raise RequestReplayed("this signed request was accepted before, under another id")
 
 
-def claim(connection: Connection, keys: RequestKeys, run_pk: int | None) -> None:
+def claim_names(connection: Connection, keys: RequestKeys, run_pk: int | None) -> None:
     """Insert the names of a request, in the transaction that accepts it. Of two at once one succeeds; the other waits
     for it and raises ``KeyTaken``."""
     known = {"tenant": keys.tenant, "source": keys.source, "fingerprint": keys.fingerprint, "run_pk": run_pk}
     for name in keys.names:
         written = connection.execute(
-            insert_ignoring(connection, idempotency_keys)
+            build_insert_ignoring(connection, idempotency_keys)
             .values(**known, key=name, created_at=db_now())
             .returning(idempotency_keys.c.key)
         )

@@ -19,9 +19,9 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of
-from hermes_worker.store.engine.texts import plain
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.engine.prepared import fetch_row, select_columns
+from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import kept_answers
 
 HELD_S = 30.0
@@ -33,7 +33,7 @@ class RequestAtWork(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestName:
+class RequestIdentity:
     """The identity of a request: equal for a repetition, different for any other request."""
 
     tenant: str
@@ -45,7 +45,7 @@ class RequestName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptAnswer:
+class StoredAnswer:
     """The stored answer of a request."""
 
     status: int
@@ -62,36 +62,36 @@ class _KeptRow(NamedTuple):
     held_until: float | None
 
 
-class KeptAnswers:
+class StoredAnswers:
     """The stored answers in one database. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def begin(self, name: RequestName) -> str | KeptAnswer:
+    def begin(self, name: RequestIdentity) -> str | StoredAnswer:
         """Return the token with which to process the request, or its stored answer. Of two at once one gets a token.
         Raises ``IdempotencyConflict``, ``RequestAtWork``."""
         token = secrets.token_hex(16)
         values = {"operation": name.operation, "fingerprint": name.fingerprint, "token": token}
-        ours = {"tenant": name.tenant, "principal": name.principal, "key": plain(name.key)}
+        ours = {"tenant": name.tenant, "principal": name.principal, "key": make_storable(name.key)}
         with self._database.write() as connection:
-            made = insert_ignoring(connection, kept_answers).values(
+            made = build_insert_ignoring(connection, kept_answers).values(
                 **ours, **values, held_until=db_now() + HELD_S, created_at=db_now()
             )
             if connection.execute(made.returning(kept_answers.c.key)).first() is not None:
                 return token
-            found = self._known(connection, name)
-            if isinstance(found, KeptAnswer):
+            found = self._load_answer(connection, name)
+            if isinstance(found, StoredAnswer):
                 return found
-            taken = sa.update(kept_answers).where(_is(name), kept_answers.c.held_until <= db_now())
+            taken = sa.update(kept_answers).where(_is_request(name), kept_answers.c.held_until <= db_now())
             if connection.execute(taken.values(token=token, held_until=db_now() + HELD_S)).rowcount == 0:
                 raise RequestAtWork("the same request is at work; repeat it in a moment")
         return token
 
-    def _known(self, connection: Connection, name: RequestName) -> KeptAnswer | None:
+    def _load_answer(self, connection: Connection, name: RequestIdentity) -> StoredAnswer | None:
         """Load the stored answer of a request; ``None`` while there is none. Raises ``IdempotencyConflict``."""
-        wanted = sa.select(*columns_for(kept_answers, _KeptRow)).where(_is(name)).with_for_update()
-        row = row_of(connection.execute(wanted), _KeptRow)
+        wanted = sa.select(*select_columns(kept_answers, _KeptRow)).where(_is_request(name)).with_for_update()
+        row = fetch_row(connection.execute(wanted), _KeptRow)
         if row is None:
             raise RequestAtWork("the same request was at work until now; repeat it")
         if (row.operation, row.fingerprint) != (name.operation, name.fingerprint):
@@ -99,30 +99,30 @@ class KeptAnswers:
         if row.status is None:
             return None
         headers = [(str(each), str(value)) for each, value in json.loads(row.headers or "[]")]
-        return KeptAnswer(status=row.status, headers=headers, body=row.body or "")
+        return StoredAnswer(status=row.status, headers=headers, body=row.body or "")
 
-    def hold(self, name: RequestName, token: str) -> bool:
+    def renew_hold(self, name: RequestIdentity, token: str) -> bool:
         """Renew the hold of a request that is being processed. Returns False when another process has taken over."""
         with self._database.statement() as connection:
-            moved = sa.update(kept_answers).where(_is(name), kept_answers.c.token == token)
+            moved = sa.update(kept_answers).where(_is_request(name), kept_answers.c.token == token)
             return connection.execute(moved.values(held_until=db_now() + HELD_S)).rowcount == 1
 
-    def keep(self, name: RequestName, token: str, answer: KeptAnswer) -> None:
+    def store_answer(self, name: RequestIdentity, token: str, answer: StoredAnswer) -> None:
         """Store the answer of a request. Does nothing when another process has taken over."""
         values = {"status": answer.status, "headers": json.dumps(list(answer.headers)), "body": answer.body}
         with self._database.statement() as connection:
-            ours = sa.update(kept_answers).where(_is(name), kept_answers.c.token == token)
+            ours = sa.update(kept_answers).where(_is_request(name), kept_answers.c.token == token)
             connection.execute(ours.values(**values, token=None, held_until=None))
 
-    def forget(self, name: RequestName, token: str) -> None:
+    def release_key(self, name: RequestIdentity, token: str) -> None:
         """Delete the row of a request that changed nothing, so that its key is free again."""
         with self._database.statement() as connection:
-            connection.execute(sa.delete(kept_answers).where(_is(name), kept_answers.c.token == token))
+            connection.execute(sa.delete(kept_answers).where(_is_request(name), kept_answers.c.token == token))
 
 
-def _is(name: RequestName) -> sa.ColumnElement[bool]:
+def _is_request(name: RequestIdentity) -> sa.ColumnElement[bool]:
     return sa.and_(
         kept_answers.c.tenant == name.tenant,
         kept_answers.c.principal == name.principal,
-        kept_answers.c.key == plain(name.key),
+        kept_answers.c.key == make_storable(name.key),
     )

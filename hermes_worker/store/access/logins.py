@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from hermes_worker.core.logins import LoginState, fresh_s
+from hermes_worker.core.logins import LoginState, compute_fresh_s
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import row_of
-from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.engine.prepared import fetch_row
+from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import logins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ExchangeOutcome:
     """The tokens that an exchange returned."""
 
     sealed: str = field(repr=False)
@@ -52,7 +52,7 @@ class Logins:
         """Load the state of a login; an empty state for a login without a row."""
         with self._database.read() as connection:
             wanted = sa.select(*(logins.c[each] for each in _LoginRow._fields[:-1]), db_now().label("now"))
-            row = row_of(connection.execute(wanted.where(logins.c.name == name)), _LoginRow)
+            row = fetch_row(connection.execute(wanted.where(logins.c.name == name)), _LoginRow)
         if row is None:
             return LoginState()
         return LoginState(
@@ -74,7 +74,7 @@ class Logins:
         else:
             of_state = (logins.c.claim == state.claim) & (logins.c.claimed_until < db_now())
         with self._database.write() as connection:
-            connection.execute(insert_ignoring(connection, logins).values(name=name, updated_at=db_now()))
+            connection.execute(build_insert_ignoring(connection, logins).values(name=name, updated_at=db_now()))
             taken = connection.execute(
                 sa.update(logins)
                 .where(logins.c.name == name, logins.c.version == state.version, logins.c.dead_reason.is_(None))
@@ -83,28 +83,28 @@ class Logins:
             )
             return taken.rowcount == 1
 
-    def commit(self, name: str, claim: str, outcome: Outcome) -> bool:
+    def commit(self, name: str, claim: str, outcome: ExchangeOutcome) -> bool:
         """Write the outcome of an exchange. Returns False when the claim was replaced. May be repeated after an unknown
         outcome of the COMMIT: what the first call wrote is not written again, and the answer is False."""
         values = {
             "version": logins.c.version + 1,
             "sealed": outcome.sealed,
-            "expires_at": _later(outcome.lifetime_s),
-            "renew_at": _later(fresh_s(outcome.lifetime_s)),
+            "expires_at": _seconds_from_now(outcome.lifetime_s),
+            "renew_at": _seconds_from_now(compute_fresh_s(outcome.lifetime_s)),
             "dead_reason": None,
         }
-        return self._end(name, claim, values | _NO_CLAIM)
+        return self._end_claim(name, claim, values | _NO_CLAIM)
 
     def release(self, name: str, claim: str) -> bool:
         """Give a claim up without an exchange. Returns False when the claim was replaced."""
-        return self._end(name, claim, _NO_CLAIM)
+        return self._end_claim(name, claim, _NO_CLAIM)
 
-    def bury(self, name: str, claim: str, reason: str) -> bool:
+    def revoke(self, name: str, claim: str, reason: str) -> bool:
         """Mark a login as dead, so that its refresh token is not exchanged again; ``reason`` is a sentence for people.
         The claim stays, for an outcome that comes late."""
-        return self._end(name, claim, {"dead_reason": plain(reason)})
+        return self._end_claim(name, claim, {"dead_reason": make_storable(reason)})
 
-    def _end(self, name: str, claim: str, values: Mapping[str, object]) -> bool:
+    def _end_claim(self, name: str, claim: str, values: Mapping[str, object]) -> bool:
         with self._database.statement() as connection:
             ended = connection.execute(
                 sa.update(logins)
@@ -114,5 +114,5 @@ class Logins:
             return ended.rowcount == 1
 
 
-def _later(seconds: float | None) -> sa.ColumnElement[float] | None:
+def _seconds_from_now(seconds: float | None) -> sa.ColumnElement[float] | None:
     return None if seconds is None else db_now() + seconds

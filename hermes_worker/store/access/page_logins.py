@@ -12,11 +12,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.principals import DEFAULT_TENANT, Principal, named_holder, scopes_of
-from hermes_worker.store.access.audit import Act, record
-from hermes_worker.store.access.principals import KEY_USABLE, disabled, token_hash
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal, format_named_holder, parse_scopes
+from hermes_worker.store.access.audit import Act, record_action
+from hermes_worker.store.access.principals import KEY_USABLE, hash_token, tenant_disabled_error
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import row_of
+from hermes_worker.store.engine.prepared import fetch_row
 from hermes_worker.store.tables import api_keys, page_logins, principals, tenants
 
 LASTS_S = 12 * 3600.0
@@ -77,10 +77,10 @@ class PageLogins:
         token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
         with self._database.write() as connection:
             _delete_lapsed(connection)
-            found = connection.execute(sa.select(api_keys.c.key_id).where(api_keys.c.hash == token_hash(key))).scalar()
+            found = connection.execute(sa.select(api_keys.c.key_id).where(api_keys.c.hash == hash_token(key))).scalar()
             values = {
                 "tenant": principal.tenant,
-                "hash": token_hash(token),
+                "hash": hash_token(token),
                 "key_id": found,
                 "holder": None if found is not None else self._holder,
                 "created_at": db_now(),
@@ -88,15 +88,15 @@ class PageLogins:
             }
             made = sa.insert(page_logins).values(**values).returning(page_logins.c.expires_at)
             expires_at = connection.execute(made).scalar_one()
-            record(connection, Act.PAGE_LOGIN, principal.known_as, tenant=principal.tenant)
+            record_action(connection, Act.PAGE_LOGIN, principal.display_name, tenant=principal.tenant)
         return PageLogin(token=token, expires_at=float(expires_at))
 
-    def principal_of(self, token: str) -> Principal | None:
+    def find_principal(self, token: str) -> Principal | None:
         """Find the principal that a browser acts for; ``None`` when the login or its key is over. Raises
         ``TenantDisabled``."""
-        wanted = _FOUND.where(page_logins.c.hash == token_hash(token), _OPEN)
+        wanted = _FOUND.where(page_logins.c.hash == hash_token(token), _OPEN)
         with self._database.read() as connection:
-            row = row_of(connection.execute(wanted), _PageLoginRow)
+            row = fetch_row(connection.execute(wanted), _PageLoginRow)
         if row is None:
             return None
         if row.login_holder is not None:
@@ -104,13 +104,13 @@ class PageLogins:
         if row.key_id is None or row.name is None:
             return None
         if row.disabled_at is not None:
-            raise disabled(row.tenant)
-        name = named_holder(row.name, row.key_id)
-        return Principal(tenant=row.tenant, name=name, scopes=scopes_of((row.scopes or "").split()))
+            raise tenant_disabled_error(row.tenant)
+        name = format_named_holder(row.name, row.key_id)
+        return Principal(tenant=row.tenant, name=name, scopes=parse_scopes((row.scopes or "").split()))
 
-    def expires_at(self, token: str) -> float | None:
+    def find_expiry(self, token: str) -> float | None:
         """Find when a login ends, in epoch seconds; ``None`` when there is no such login."""
-        wanted = sa.select(page_logins.c.expires_at).where(page_logins.c.hash == token_hash(token), _OPEN)
+        wanted = sa.select(page_logins.c.expires_at).where(page_logins.c.hash == hash_token(token), _OPEN)
         with self._database.read() as connection:
             found = connection.execute(wanted).scalar()
         return None if found is None else float(found)
@@ -118,9 +118,9 @@ class PageLogins:
     def close(self, token: str, principal: Principal) -> None:
         """End a login now. Idempotent."""
         with self._database.write() as connection:
-            gone = connection.execute(sa.delete(page_logins).where(page_logins.c.hash == token_hash(token)))
+            gone = connection.execute(sa.delete(page_logins).where(page_logins.c.hash == hash_token(token)))
             if gone.rowcount:
-                record(connection, Act.PAGE_LOGOUT, principal.known_as, tenant=principal.tenant)
+                record_action(connection, Act.PAGE_LOGOUT, principal.display_name, tenant=principal.tenant)
 
 
 def _delete_lapsed(connection: Connection) -> None:

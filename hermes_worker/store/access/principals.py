@@ -16,17 +16,17 @@ from hermes_worker.core.principals import (
     DEFAULT_TENANT,
     KeyScope,
     Principal,
-    checked_holder,
-    checked_tenant,
-    named_holder,
-    scopes_of,
+    format_named_holder,
+    parse_scopes,
+    require_holder_name,
+    require_tenant_name,
 )
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
+from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.outbox.deliveries import DeliveryNotFound
-from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.runs.runs import missing
+from hermes_worker.store.rows import build_insert_ignoring
+from hermes_worker.store.runs.runs import run_missing_error
 from hermes_worker.store.tables import api_keys, deliveries, principals, runs, tenants
 
 KEY_PREFIX = "hwk_"
@@ -131,14 +131,14 @@ class _LockedKey(NamedTuple):
     revoked_at: float | None
 
 
-def _with_holder(names: Sequence[str]) -> sa.Select[Any]:
+def _select_with_holder(names: Sequence[str]) -> sa.Select[Any]:
     wanted = sa.select(*(api_keys.c[name] for name in names), principals.c.name.label("holder"))
     return wanted.join(principals, principals.c.pk == api_keys.c.principal_pk)
 
 
-_KEYS = _with_holder(_ApiKeyRow._fields[:-1])
+_KEYS = _select_with_holder(_ApiKeyRow._fields[:-1])
 _USED = (
-    _with_holder(_UsedRow._fields[:-3])
+    _select_with_holder(_UsedRow._fields[:-3])
     .add_columns(tenants.c.disabled_at)
     .join(tenants, tenants.c.name == api_keys.c.tenant)
 )
@@ -154,12 +154,12 @@ class Tenants:
 
     def create_tenant(self, name: str) -> None:
         """Create a tenant. Raises ``InvalidName``, ``TenantExists``."""
-        values = {"name": checked_tenant(name), "created_at": db_now()}
+        values = {"name": require_tenant_name(name), "created_at": db_now()}
         with self._database.write() as connection:
-            made = insert_ignoring(connection, tenants).values(**values).returning(tenants.c.name)
+            made = build_insert_ignoring(connection, tenants).values(**values).returning(tenants.c.name)
             if name == DEFAULT_TENANT or connection.execute(made).first() is None:
                 raise TenantExists(f"there is a tenant {name!r} already")
-            record(connection, Act.TENANT_CREATE, name, tenant=name)
+            record_action(connection, Act.TENANT_CREATE, name, tenant=name)
         self._database.remembered.forget()
 
     def require_tenant(self, name: str) -> str:
@@ -168,7 +168,7 @@ class Tenants:
             return name
         with self._database.read() as connection:
             if connection.execute(sa.select(tenants.c.name).where(tenants.c.name == name)).first() is None:
-                raise _no_tenant(name)
+                raise _tenant_not_found(name)
         return name
 
     def require_enabled(self, name: str) -> str:
@@ -178,10 +178,10 @@ class Tenants:
         with self._database.read() as connection:
             found = connection.execute(sa.select(tenants.c.disabled_at).where(tenants.c.name == name)).all()
         if not found:
-            raise _no_tenant(name)
+            raise _tenant_not_found(name)
         [(disabled_at,)] = found
         if disabled_at is not None:
-            raise disabled(name)
+            raise tenant_disabled_error(name)
         return name
 
     def disable_tenant(self, name: str) -> None:
@@ -200,8 +200,8 @@ class Tenants:
         with self._database.write() as connection:
             changed = connection.execute(sa.update(tenants).where(tenants.c.name == name).values(disabled_at=at))
             if changed.rowcount == 0:
-                raise _no_tenant(name)
-            record(connection, act, name, tenant=name)
+                raise _tenant_not_found(name)
+            record_action(connection, act, name, tenant=name)
         self._database.remembered.forget()
 
     def has_others(self) -> bool:
@@ -210,15 +210,17 @@ class Tenants:
         with self._database.read() as connection:
             return connection.execute(others).first() is not None
 
-    def tenants(self) -> list[StoredTenant]:
+    def list_tenants(self) -> list[StoredTenant]:
         """All of them, the default one first."""
         with self._database.read() as connection:
-            made: dict[str, float] = _pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
-            disabled: dict[str, float | None] = _pairs(connection, sa.select(tenants.c.name, tenants.c.disabled_at))
+            made: dict[str, float] = _load_pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
+            disabled: dict[str, float | None] = _load_pairs(
+                connection, sa.select(tenants.c.name, tenants.c.disabled_at)
+            )
             usable = sa.select(api_keys.c.tenant, sa.func.count()).where(KEY_USABLE).group_by(api_keys.c.tenant)
-            keys: dict[str, int] = _pairs(connection, usable)
+            keys: dict[str, int] = _load_pairs(connection, usable)
             counted = sa.select(runs.c.tenant, sa.func.count()).group_by(runs.c.tenant)
-            known: dict[str, int] = _pairs(connection, counted)
+            known: dict[str, int] = _load_pairs(connection, counted)
         names = [DEFAULT_TENANT, *sorted(made.keys() - {DEFAULT_TENANT})]
         return [
             StoredTenant(
@@ -237,30 +239,30 @@ class Tenants:
         self, tenant: str, holder: str, scopes: Collection[KeyScope], *, expires_in_s: float | None = None
     ) -> NewKey:
         """Create a key for ``holder``, who acts for ``tenant``. Raises ``TenantNotFound``, ``InvalidName``."""
-        checked_holder(holder)
+        require_holder_name(holder)
         with self._database.write() as connection:
-            principal_pk = _principal(connection, tenant, holder)
+            principal_pk = _find_or_insert_principal(connection, tenant, holder)
             made = _insert_key(connection, tenant, principal_pk, sorted(scopes), expires_in_s)
-            record(connection, Act.KEY_CREATE, made.view.key_id, tenant=tenant, after=_shown_key(made.view))
+            record_action(connection, Act.KEY_CREATE, made.view.key_id, tenant=tenant, after=_describe_key(made.view))
             return made
 
-    def keys(self, tenant: str) -> list[StoredKey]:
+    def list_keys(self, tenant: str) -> list[StoredKey]:
         """The keys of a tenant, oldest first; those that cannot be used any more as well."""
         with self._database.read() as connection:
             found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
-            return [_key_view(row) for row in rows_of(found, _ApiKeyRow)]
+            return [_to_key_view(row) for row in fetch_rows(found, _ApiKeyRow)]
 
     def require_key(self, tenant: str, key_id: str) -> str:
         """Return ``key_id`` if it is a key of the tenant. Raises ``KeyNotFound``, also for a key of another tenant."""
-        if not self._is_theirs(api_keys.c.key_id, key_id, tenant):
-            raise _no_key(key_id)
+        if not self._is_owned(api_keys.c.key_id, key_id, tenant):
+            raise _key_not_found(key_id)
         return key_id
 
     def rotate_key(self, tenant: str, key_id: str, *, overlap_s: float) -> NewKey:
         """Create a key that replaces another, which ends in ``overlap_s`` seconds unless it ends before. The new key
         has the same scopes and the same lifetime, counted from now. Raises ``KeyNotFound``."""
         with self._database.write() as connection:
-            row = _locked_key(connection, tenant, key_id)
+            row = _lock_key(connection, tenant, key_id)
             lasts_s = None if row.expires_at is None else row.expires_at - row.created_at
             made = _insert_key(connection, tenant, row.principal_pk, row.scopes.split(), lasts_s)
             ends_at = db_now() + overlap_s
@@ -268,62 +270,64 @@ class Tenants:
             changes = {"expires_at": expires_at, "replaced_by": made.view.key_id}
             connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(**changes))
             before = {"expires_at": row.expires_at}
-            record(connection, Act.KEY_ROTATE, key_id, tenant=tenant, before=before, after=_shown_key(made.view))
+            record_action(
+                connection, Act.KEY_ROTATE, key_id, tenant=tenant, before=before, after=_describe_key(made.view)
+            )
             return made
 
     def revoke_key(self, tenant: str, key_id: str) -> None:
         """End a key now. Idempotent. Raises ``KeyNotFound``."""
         with self._database.write() as connection:
-            row = _locked_key(connection, tenant, key_id)
+            row = _lock_key(connection, tenant, key_id)
             if row.revoked_at is None:
                 connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(revoked_at=db_now()))
-                record(connection, Act.KEY_REVOKE, key_id, tenant=tenant, before={"scopes": row.scopes.split()})
+                record_action(connection, Act.KEY_REVOKE, key_id, tenant=tenant, before={"scopes": row.scopes.split()})
 
-    def principal_of(self, token: str) -> Principal | None:
+    def find_principal(self, token: str) -> Principal | None:
         """Find the holder of a key; ``None`` for an unknown key, or one that ended. Records that the key was used, at
         most once a minute. Raises ``TenantDisabled``."""
         now = db_now().label("now")
         with self._database.read() as connection:
-            found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == token_hash(token), KEY_USABLE))
-            row = row_of(found, _UsedRow)
+            found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == hash_token(token), KEY_USABLE))
+            row = fetch_row(found, _UsedRow)
         if row is None:
             return None
         if row.disabled_at is not None:
-            raise disabled(row.tenant)
+            raise tenant_disabled_error(row.tenant)
         if row.last_used_at is None or row.last_used_at < row.now - USED_EVERY_S:
             with self._database.statement() as connection:
                 connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(last_used_at=db_now()))
-        name = named_holder(row.holder, row.key_id)
-        return Principal(tenant=row.tenant, name=name, scopes=scopes_of(row.scopes.split()))
+        name = format_named_holder(row.holder, row.key_id)
+        return Principal(tenant=row.tenant, name=name, scopes=parse_scopes(row.scopes.split()))
 
     # --- whose a row is ---
 
     def require_run(self, tenant: str, run_id: str) -> str:
         """Return ``run_id`` if it is a run of the tenant. Raises ``RunNotFound``, also for a run of another tenant, and
         ``RunDeleted`` for a deleted run of this tenant."""
-        if not self._is_theirs(runs.c.run_id, run_id, tenant):
+        if not self._is_owned(runs.c.run_id, run_id, tenant):
             with self._database.read() as connection:
-                raise missing(connection, run_id, tenant)
+                raise run_missing_error(connection, run_id, tenant)
         return run_id
 
     def require_delivery(self, tenant: str, delivery_id: str) -> str:
         """Return ``delivery_id`` if it is a delivery of the tenant. Raises ``DeliveryNotFound``, also for a delivery of
         another tenant."""
-        if not self._is_theirs(deliveries.c.delivery_id, delivery_id, tenant):
+        if not self._is_owned(deliveries.c.delivery_id, delivery_id, tenant):
             raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
         return delivery_id
 
-    def _is_theirs(self, column: sa.Column[Any], value: str, tenant: str) -> bool:
+    def _is_owned(self, column: sa.Column[Any], value: str, tenant: str) -> bool:
         wanted = sa.select(sa.literal(1)).where(column == value, column.table.c.tenant == tenant)
         with self._database.read() as connection:
             return connection.execute(wanted).first() is not None
 
 
-def _pairs(connection: Connection, wanted: sa.Select[Any]) -> dict[str, Any]:
+def _load_pairs(connection: Connection, wanted: sa.Select[Any]) -> dict[str, Any]:
     return {str(name): value for name, value in connection.execute(wanted)}
 
 
-def _no_tenant(name: str) -> TenantNotFound:
+def _tenant_not_found(name: str) -> TenantNotFound:
     return TenantNotFound(f"there is no tenant {name!r}; make it with 'hermes-worker tenants create {name}'")
 
 
@@ -335,18 +339,18 @@ def lock_tenant(connection: Connection, name: str) -> None:
         raise TenantNotFound(f"there is no tenant {name!r}; 'hermes-worker tenants list' shows them")
 
 
-def disabled(name: str) -> TenantDisabled:
+def tenant_disabled_error(name: str) -> TenantDisabled:
     """Build the error for a request on behalf of a disabled tenant."""
     return TenantDisabled(f"the tenant {name!r} is disabled; whoever runs this installation can enable it again")
 
 
-def _principal(connection: Connection, tenant: str, holder: str) -> int:
+def _find_or_insert_principal(connection: Connection, tenant: str, holder: str) -> int:
     if tenant == DEFAULT_TENANT:
-        connection.execute(insert_ignoring(connection, tenants).values(name=tenant, created_at=db_now()))
+        connection.execute(build_insert_ignoring(connection, tenants).values(name=tenant, created_at=db_now()))
     elif connection.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant)).first() is None:
-        raise _no_tenant(tenant)
+        raise _tenant_not_found(tenant)
     values = {"tenant": tenant, "name": holder, "created_at": db_now()}
-    connection.execute(insert_ignoring(connection, principals).values(**values))
+    connection.execute(build_insert_ignoring(connection, principals).values(**values))
     this = (principals.c.tenant == tenant) & (principals.c.name == holder)
     return int(connection.execute(sa.select(principals.c.pk).where(this)).scalar_one())
 
@@ -360,39 +364,39 @@ def _insert_key(
         "key_id": key_id,
         "tenant": tenant,
         "principal_pk": principal_pk,
-        "hash": token_hash(token),
+        "hash": hash_token(token),
         "scopes": " ".join(scopes),
         "created_at": db_now(),
         "expires_at": None if expires_in_s is None else db_now() + expires_in_s,
     }
     connection.execute(sa.insert(api_keys).values(**values))
-    made = one_of(connection.execute(_KEYS.where(api_keys.c.key_id == key_id)), _ApiKeyRow)
-    return NewKey(view=_key_view(made), token=token)
+    made = fetch_one(connection.execute(_KEYS.where(api_keys.c.key_id == key_id)), _ApiKeyRow)
+    return NewKey(view=_to_key_view(made), token=token)
 
 
-def _locked_key(connection: Connection, tenant: str, key_id: str) -> _LockedKey:
+def _lock_key(connection: Connection, tenant: str, key_id: str) -> _LockedKey:
     this = (api_keys.c.tenant == tenant) & (api_keys.c.key_id == key_id)
-    found = connection.execute(sa.select(*columns_for(api_keys, _LockedKey)).where(this).with_for_update())
-    row = row_of(found, _LockedKey)
+    found = connection.execute(sa.select(*select_columns(api_keys, _LockedKey)).where(this).with_for_update())
+    row = fetch_row(found, _LockedKey)
     if row is None:
-        raise _no_key(key_id)
+        raise _key_not_found(key_id)
     return row
 
 
-def _no_key(key_id: str) -> KeyNotFound:
+def _key_not_found(key_id: str) -> KeyNotFound:
     return KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
 
 
-def _shown_key(view: StoredKey) -> dict[str, object]:
+def _describe_key(view: StoredKey) -> dict[str, object]:
     return {"key": view.key_id, "holder": view.holder, "scopes": list(view.scopes), "expires_at": view.expires_at}
 
 
-def token_hash(token: str) -> str:
+def hash_token(token: str) -> str:
     """Hash a token for storage. A key is 256 random bits, so a salt or a slow hash would not make it harder to find."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _key_view(row: _ApiKeyRow) -> StoredKey:
+def _to_key_view(row: _ApiKeyRow) -> StoredKey:
     return StoredKey(
         key_id=row.key_id,
         tenant=row.tenant,

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import Principal
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, rows_of
-from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import saved_filters
 
 SAVED_MAX: Final = 100
@@ -41,9 +41,9 @@ class SavedFilter(NamedTuple):
     """Epoch seconds."""
 
 
-def filters_holder(principal: Principal) -> str:
+def find_holder(principal: Principal) -> str:
     """Return the holder that owns filters: the principal without its key id. Holders' names contain no slash."""
-    return principal.known_as.partition("/")[0]
+    return principal.display_name.partition("/")[0]
 
 
 class SavedFilters:
@@ -54,32 +54,32 @@ class SavedFilters:
 
     def list(self, principal: Principal) -> Sequence[SavedFilter]:
         """List all filters of the holder, by name. Raises ``UnavailableError``."""
-        wanted = sa.select(*columns_for(saved_filters, SavedFilter)).where(_is_of(principal))
+        wanted = sa.select(*select_columns(saved_filters, SavedFilter)).where(_is_owned_by(principal))
         with self._database.read() as connection:
-            return rows_of(connection.execute(wanted.order_by(saved_filters.c.name)), SavedFilter)
+            return fetch_rows(connection.execute(wanted.order_by(saved_filters.c.name)), SavedFilter)
 
     def save(self, principal: Principal, name: str, query: str) -> None:
         """Store ``query`` under ``name``, replacing what was stored there. Idempotent. Raises ``FiltersFull``,
         ``UnavailableError``."""
-        ours = {"tenant": principal.tenant, "holder": filters_holder(principal), "name": name}
+        ours = {"tenant": principal.tenant, "holder": find_holder(principal), "name": name}
         with self._database.write() as connection:
             row = {**ours, "query": query, "changed_at": db_now()}
-            connection.execute(insert_ignoring(connection, saved_filters).values(row))
-            this = _is_of(principal) & (saved_filters.c.name == name)
+            connection.execute(build_insert_ignoring(connection, saved_filters).values(row))
+            this = _is_owned_by(principal) & (saved_filters.c.name == name)
             connection.execute(sa.update(saved_filters).where(this).values(query=query, changed_at=db_now()))
-            count = sa.select(sa.func.count()).select_from(saved_filters).where(_is_of(principal))
+            count = sa.select(sa.func.count()).select_from(saved_filters).where(_is_owned_by(principal))
             if int(connection.execute(count).scalar_one()) > SAVED_MAX:
                 raise FiltersFull(f"there are {SAVED_MAX} saved filters: remove one first")
-            record(connection, Act.FILTER_SAVE, filters_holder(principal), tenant=principal.tenant)
+            record_action(connection, Act.FILTER_SAVE, find_holder(principal), tenant=principal.tenant)
 
     def remove(self, principal: Principal, name: str) -> None:
         """Delete a filter. Raises ``FilterNotFound``, ``UnavailableError``."""
-        this = _is_of(principal) & (saved_filters.c.name == name)
+        this = _is_owned_by(principal) & (saved_filters.c.name == name)
         with self._database.write() as connection:
             if not connection.execute(sa.delete(saved_filters).where(this)).rowcount:
                 raise FilterNotFound(f"there is no saved filter {name!r}")
-            record(connection, Act.FILTER_REMOVE, filters_holder(principal), tenant=principal.tenant)
+            record_action(connection, Act.FILTER_REMOVE, find_holder(principal), tenant=principal.tenant)
 
 
-def _is_of(principal: Principal) -> sa.ColumnElement[bool]:
-    return (saved_filters.c.tenant == principal.tenant) & (saved_filters.c.holder == filters_holder(principal))
+def _is_owned_by(principal: Principal) -> sa.ColumnElement[bool]:
+    return (saved_filters.c.tenant == principal.tenant) & (saved_filters.c.holder == find_holder(principal))

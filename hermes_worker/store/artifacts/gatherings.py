@@ -23,10 +23,9 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import HermesError, LeaseLost
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.texts import plain
-from hermes_worker.store.hinted_rows import ATTEMPTS_MAX, HintedRows
-from hermes_worker.store.rows import Hint, blob_hash, insert_ignoring
-from hermes_worker.store.runs.inputs import read_spec
+from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.rows import Hint, build_insert_ignoring, compute_blob_hash
+from hermes_worker.store.runs.inputs import load_spec
 from hermes_worker.store.tables import (
     artifact_gatherings,
     artifacts,
@@ -35,6 +34,7 @@ from hermes_worker.store.tables import (
     sessions,
     tool_calls,
 )
+from hermes_worker.store.work_items import ATTEMPTS_MAX, WorkItems
 
 _REASON_CHARS_MAX = 500
 
@@ -103,34 +103,36 @@ class _GatheredRun(NamedTuple):
     has_calls: bool
 
 
-def owe_gathering(connection: Connection, run_pk: int, run_id: str) -> list[Hint]:
+def enqueue_gathering(connection: Connection, run_pk: int, run_id: str) -> list[Hint]:
     """Insert the gathering of a run that ends, in the caller's transaction, and return the hints to send. An existing
     row stays."""
     tenant = sa.select(runs.c.tenant).where(runs.c.pk == run_pk).scalar_subquery()
     values = {"run_pk": run_pk, "tenant": tenant, "state": GatheringState.PENDING.value}
-    owed = insert_ignoring(connection, artifact_gatherings).values(**values, hinted_at=db_now(), created_at=db_now())
+    owed = build_insert_ignoring(connection, artifact_gatherings).values(
+        **values, hinted_at=db_now(), created_at=db_now()
+    )
     connection.execute(owed)
     return [Hint(effect=GatherArtifacts(run_id=run_id, attempt=1), at=0.0)]
 
 
-def keep_content(database: Database, content: bytes) -> str:
+def store_content(database: Database, content: bytes) -> str:
     """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
-    return keep_body(database, base64.b64encode(content).decode())
+    return store_encoded_content(database, base64.b64encode(content).decode())
 
 
-def keep_body(database: Database, body: str) -> str:
+def store_encoded_content(database: Database, body: str) -> str:
     """Store a content that is base64 already for an hour, until a row refers to it. Returns its hash. Idempotent."""
-    digest = blob_hash(body)
+    digest = compute_blob_hash(body)
     with database.write() as connection:
         this = sa.update(blobs).where(blobs.c.hash == digest)
         if connection.execute(this.where(blobs.c.released_at.is_not(None)).values(released_at=db_now())).rowcount:
             return digest
-        new = insert_ignoring(connection, blobs).values(hash=digest, body=body, released_at=db_now())
+        new = build_insert_ignoring(connection, blobs).values(hash=digest, body=body, released_at=db_now())
         connection.execute(new)
     return digest
 
 
-def take_contents(connection: Connection, hashes: Sequence[str]) -> None:
+def claim_contents(connection: Connection, hashes: Sequence[str]) -> None:
     """Mark stored contents as referred to, in the caller's transaction. Raises ``ContentGone``."""
     taken = sa.update(blobs).where(blobs.c.hash.in_(hashes)).values(released_at=None)
     if hashes and connection.execute(taken).rowcount < len(hashes):
@@ -170,7 +172,7 @@ class Gatherings:
                 return None
             row = _ClaimedGathering._make(found)
             run = _GatheredRun._make(connection.execute(_RUN, {"run": row.run_pk}).one())
-            patterns = _patterns(connection, row.run_pk)
+            patterns = _load_patterns(connection, row.run_pk)
         return GatheringClaim(
             token=token,
             run_pk=row.run_pk,
@@ -183,9 +185,9 @@ class Gatherings:
             has_calls=bool(run.has_calls),
         )
 
-    def keep(self, content: bytes) -> str:
+    def store_content(self, content: bytes) -> str:
         """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
-        return keep_content(self._database, content)
+        return store_content(self._database, content)
 
     def settle(
         self,
@@ -197,9 +199,9 @@ class Gatherings:
     ) -> None:
         """Record what was gathered, once, in one transaction. ``left_out`` are the first of ``left_out_total`` files
         that are not kept. Raises ``LeaseLost``, ``ContentGone``."""
-        told = [{"path": plain(one.path), "reason": plain(one.reason)} for one in left_out]
+        told = [{"path": make_storable(one.path), "reason": make_storable(one.reason)} for one in left_out]
         with self._database.write() as connection:
-            _end(
+            _end_claim(
                 connection,
                 claim,
                 state=GatheringState.DONE.value,
@@ -209,38 +211,38 @@ class Gatherings:
                 left_out_named=json.dumps(told) if told else None,
             )
             hashes = sorted({one.blob_hash for one in files})
-            take_contents(connection, hashes)
+            claim_contents(connection, hashes)
             if files:
                 connection.execute(
-                    sa.insert(artifacts).values(created_at=db_now()), [_row(claim, one) for one in files]
+                    sa.insert(artifacts).values(created_at=db_now()), [_build_row(claim, one) for one in files]
                 )
 
-    def fail(self, claim: GatheringClaim, reason: str) -> bool:
+    def fail_gathering(self, claim: GatheringClaim, reason: str) -> bool:
         """Give up a gathering that cannot be done here: it is due again for another worker, or has failed after
         ``ATTEMPTS_MAX`` tries. Returns whether it has failed. No hint is sent, so that another worker has time to come
         up. Raises ``LeaseLost``."""
         is_last = claim.attempt >= ATTEMPTS_MAX
         with self._database.write() as connection:
-            _end(
+            _end_claim(
                 connection,
                 claim,
                 state=(GatheringState.FAILED if is_last else GatheringState.PENDING).value,
-                reason=plain(reason)[:_REASON_CHARS_MAX],
+                reason=make_storable(reason)[:_REASON_CHARS_MAX],
                 settled_at=db_now() if is_last else None,
                 hinted_at=None if is_last else db_now(),
             )
         return is_last
 
 
-def _patterns(connection: Connection, run_pk: int) -> tuple[str, ...]:
+def _load_patterns(connection: Connection, run_pk: int) -> tuple[str, ...]:
     """The patterns that a run declared; empty when its submission cannot be read, which the gathering reports."""
     try:
-        return tuple(read_spec(connection, run_pk).artifacts)
+        return tuple(load_spec(connection, run_pk).artifacts)
     except ValueError:
         return ()
 
 
-def _end(connection: Connection, claim: GatheringClaim, **values: object) -> None:
+def _end_claim(connection: Connection, claim: GatheringClaim, **values: object) -> None:
     """End a claim, and write ``values``. Raises ``LeaseLost``."""
     held = sa.and_(artifact_gatherings.c.run_pk == claim.run_pk, artifact_gatherings.c.lease_token == claim.token)
     ended = sa.update(artifact_gatherings).where(held).values(lease_token=None, lease_owner=None, **values)
@@ -248,7 +250,7 @@ def _end(connection: Connection, claim: GatheringClaim, **values: object) -> Non
         raise LeaseLost(f"the claim on the artifacts of {claim.run_id} was taken over; nothing was written")
 
 
-def _row(claim: GatheringClaim, file: KeptFile) -> dict[str, object]:
+def _build_row(claim: GatheringClaim, file: KeptFile) -> dict[str, object]:
     return {
         "artifact_id": f"art_{uuid.uuid4().hex}",
         "run_pk": claim.run_pk,
@@ -282,7 +284,7 @@ class _DueGathering(NamedTuple):
     hinted_at: float | None
 
 
-_ROWS = HintedRows(
+_ROWS = WorkItems(
     artifact_gatherings,
     "run_pk",
     gives=_DueGathering,
@@ -290,19 +292,19 @@ _ROWS = HintedRows(
 )
 
 
-def lose_gatherings(database: Database) -> list[Hint]:
+def take_back_gatherings(database: Database) -> list[Hint]:
     """Take back the gatherings of workers that are gone: due again, or given up. Returns the hints to send.
     Idempotent."""
-    return _hints(_ROWS.lose(database))
+    return _build_hints(_ROWS.take_back(database))
 
 
 def resend_gatherings(database: Database, *, grace_s: float, before: float) -> list[Hint]:
     """List hints of due rows whose message is lost: hinted before ``before`` (epoch seconds) and longer ago than
     ``grace_s``."""
-    return _hints(_ROWS.resend(database, grace_s=grace_s, before=before))
+    return _build_hints(_ROWS.take_lost(database, grace_s=grace_s, before=before))
 
 
-def _hints(due: Sequence[_DueGathering]) -> list[Hint]:
+def _build_hints(due: Sequence[_DueGathering]) -> list[Hint]:
     return [
         Hint(effect=GatherArtifacts(run_id=row.run_id, attempt=row.attempts + 1), at=float(row.hinted_at))
         for row in due

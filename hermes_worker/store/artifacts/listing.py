@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.artifacts.gatherings import LeftOutFile
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import row_of, rows_of
-from hermes_worker.store.runs.runs import find
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
+from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.tables import artifact_gatherings, artifacts, blobs, runs
 
 ArtifactsState = Literal["none", "open", "pending", "done", "failed"]
@@ -74,11 +74,11 @@ class Artifacts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def of(self, run_id: str) -> RunArtifacts:
+    def list_artifacts(self, run_id: str) -> RunArtifacts:
         """List the artifacts of a run. Raises ``RunNotFound``, ``UnavailableError``."""
         gathering = artifact_gatherings.c
         with self._database.read() as connection:
-            pk = find(connection, run_id)
+            pk = find_run(connection, run_id)
             wanted = sa.select(
                 runs.c.artifacts,
                 runs.c.exit_reason,
@@ -90,9 +90,9 @@ class Artifacts:
             )
             joined = wanted.outerjoin_from(runs, artifact_gatherings, gathering.run_pk == runs.c.pk)
             row = _GatheringFacts._make(connection.execute(joined.where(runs.c.pk == pk)).one())
-            found = rows_of(connection.execute(sa.select(*_SHOWN).where(artifacts.c.run_pk == pk)), ArtifactView)
+            found = fetch_rows(connection.execute(sa.select(*_SHOWN).where(artifacts.c.run_pk == pk)), ArtifactView)
         return RunArtifacts(
-            state=_state_of(row),
+            state=_decide_state(row),
             reason=row.reason if row.state == "failed" else None,
             files=sorted(found, key=lambda each: each.path),
             gathered=row.files or 0,
@@ -104,12 +104,12 @@ class Artifacts:
         """Load an artifact by its id. Raises ``ArtifactNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
             wanted = sa.select(*_SHOWN).where(artifacts.c.artifact_id == artifact_id)
-            row = row_of(connection.execute(wanted), ArtifactView)
+            row = fetch_row(connection.execute(wanted), ArtifactView)
         if row is None:
             raise ArtifactNotFound(f"there is no artifact {artifact_id!r}")
         return row
 
-    def content(self, artifact: ArtifactView) -> bytes:
+    def load_content(self, artifact: ArtifactView) -> bytes:
         """Load the bytes of the file. Raises ``ArtifactNotFound`` when they were deleted meanwhile."""
         with self._database.read() as connection:
             body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == artifact.blob_hash)).scalar()
@@ -118,7 +118,7 @@ class Artifacts:
         return base64.b64decode(body)
 
 
-def _state_of(row: _GatheringFacts) -> ArtifactsState:
+def _decide_state(row: _GatheringFacts) -> ArtifactsState:
     if row.artifacts is None:
         return "none"
     if row.exit_reason is None:

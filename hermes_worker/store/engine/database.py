@@ -20,10 +20,10 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
-from hermes_worker.store.engine.home_texts import place_in
+from hermes_worker.store.engine.home_texts import set_homes
 from hermes_worker.store.engine.pool import ConnectionPool
 from hermes_worker.store.engine.sealing import PLAIN, KeyMissing, Sealer, seal_with
-from hermes_worker.store.engine.texts import keep_texts_plain
+from hermes_worker.store.engine.storable_texts import make_texts_storable
 
 _SQLITE_BUSY_TIMEOUT_MS = 20_000
 _SQLITE_PAGE_BYTES = 8192
@@ -65,7 +65,7 @@ def db_now_once() -> sa.ScalarSelect[float]:
 T = TypeVar("T")
 
 
-class Remembered:
+class FactCache:
     """Facts of the whole installation that seldom change, read at most every ``every_s`` seconds. Thread-safe."""
 
     def __init__(self, every_s: float = 0.5) -> None:
@@ -122,16 +122,16 @@ class Database:
         self.url = parsed
         self.prepares = prepares
         self._write_lock: AbstractContextManager[Any] = threading.RLock() if self.is_sqlite else nullcontext()
-        options = _engine_options(self.is_sqlite, pool_size, prepares=prepares)
+        options = _build_engine_options(self.is_sqlite, pool_size, prepares=prepares)
         self.engine = sa.create_engine(parsed, **options)
         if self.is_sqlite:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
-        self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, options)
+        self._autocommit = self.engine if self.is_sqlite else _build_autocommit_engine(parsed, options)
         for engine in self.engines:
-            keep_texts_plain(engine)
+            make_texts_storable(engine)
             seal_with(engine, sealer)
-            place_in(engine, homes)
+            set_homes(engine, homes)
             engine.hide_parameters = sealer.is_on  # keep parameters out of error texts
         self.sealer = sealer
         self.homes = tuple(homes)
@@ -139,7 +139,7 @@ class Database:
         """Called before every transaction that may write; ``None`` for nothing. ``store.text_keys`` sets it."""
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
         self.observed = observed
-        self.remembered = Remembered()
+        self.remembered = FactCache()
         self._writer = self.engine.execution_options(
             hermes_write=True, hermes_observed=observed, hermes_remembered=self.remembered
         )
@@ -148,14 +148,14 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Connection for SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
         connections = self.engine.connect if self.is_sqlite else self._singles.connection
-        with self._translated(), connections() as connection:
+        with self._translate_errors(), connections() as connection:
             yield connection
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """Connection for SELECTs that all see what was committed when the first of them ran. Raises
         ``UnavailableError``."""
-        with self._translated(), self.engine.connect() as connection:
+        with self._translate_errors(), self.engine.connect() as connection:
             if not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
@@ -169,19 +169,19 @@ class Database:
         """
         if self.before_writing is not None:
             self.before_writing()
-        with self._translated(), self._write_lock, self._writer.begin() as connection:
+        with self._translate_errors(), self._write_lock, self._writer.begin() as connection:
             yield connection
 
     @staticmethod
-    def observed_in(connection: Connection) -> Observed:
+    def get_observed(connection: Connection) -> Observed:
         """Return ``observed`` of the database to which the transaction of ``connection`` belongs."""
         observed: Observed = connection.get_execution_options().get("hermes_observed", NOT_OBSERVED)
         return observed
 
     @staticmethod
-    def remembered_in(connection: Connection) -> Remembered:
+    def get_remembered(connection: Connection) -> FactCache:
         """Return ``remembered`` of the database to which the transaction of ``connection`` belongs."""
-        remembered: Remembered = connection.get_execution_options()["hermes_remembered"]
+        remembered: FactCache = connection.get_execution_options()["hermes_remembered"]
         return remembered
 
     def statement(self) -> AbstractContextManager[Connection]:
@@ -222,13 +222,13 @@ class Database:
         with self.read() as connection:
             return float(connection.execute(sa.select(db_now())).scalar_one())
 
-    def empty_log(self, *, wait_s: float = 0.0) -> bool:
+    def truncate_log(self, *, wait_s: float = 0.0) -> bool:
         """Write SQLite's write-ahead log into its file and cut it to nothing, so that no deleted text is left in it.
         Returns False when another connection still reads or writes after ``wait_s`` seconds: the caller has to try
         again. PostgreSQL recycles its log by itself."""
         if not self.is_sqlite:
             return True
-        with self._translated(), self.engine.connect() as connection:
+        with self._translate_errors(), self.engine.connect() as connection:
             driver = connection.connection.dbapi_connection
             assert driver is not None
             driver.execute(f"pragma busy_timeout={round(wait_s * 1000)}")
@@ -240,7 +240,7 @@ class Database:
                 driver.execute(f"pragma busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}")
         return bool(is_busy == 0)
 
-    def connections(self) -> tuple[int, int]:
+    def count_connections(self) -> tuple[int, int]:
         """Return how many connections of this process are open, and how many of them are in use."""
         pool = self.engine.pool
         assert isinstance(pool, sa.pool.QueuePool)
@@ -254,36 +254,36 @@ class Database:
             engine.dispose()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Turn "the server is gone" into ``UnavailableError``; defects and broken constraints pass as they are."""
         try:
             yield
         except sa.exc.TimeoutError as error:
             raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-            if _is_about_its_disk(error.orig):
+            if _is_disk_full(error.orig):
                 raise UnavailableError(
                     f"the database cannot write; make room on its disk: {_first_line(error)}"
                 ) from error
-            self._start_afresh()
+            self._discard_connections()
             raise UnavailableError(
-                f"{_advice(error) or 'the database did not answer'}: {_first_line(error)}"
+                f"{_find_advice(error) or 'the database did not answer'}: {_first_line(error)}"
             ) from error
         except KeyMissing:
             raise  # the connection is still usable
         except UnavailableError:
-            self._start_afresh()
+            self._discard_connections()
             raise
         except sa.exc.DBAPIError as error:
-            if advice := _advice(error):
-                self._start_afresh()
+            if advice := _find_advice(error):
+                self._discard_connections()
                 raise UnavailableError(f"{advice}: {_first_line(error)}") from error
             if error.connection_invalidated:
-                self._start_afresh()
+                self._discard_connections()
                 raise UnavailableError(f"the database connection was lost: {_first_line(error)}") from error
             raise
 
-    def _start_afresh(self) -> None:
+    def _discard_connections(self) -> None:
         """Drop all open connections: when one of them is dead, so are the others."""
         if not self.is_sqlite:
             self.close()
@@ -294,13 +294,13 @@ class Database:
         return {self.engine, self._autocommit}
 
 
-def _autocommit_engine(url: sa.URL, options: dict[str, Any]) -> sa.Engine:
+def _build_autocommit_engine(url: sa.URL, options: dict[str, Any]) -> sa.Engine:
     """Build an engine with AUTOCOMMIT connections of its own: switching a connection to and fro costs as much as most
     statements on it. Such connections hold nothing that would have to be reset between two uses."""
     return sa.create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, **options)
 
 
-def _engine_options(is_sqlite: bool, pool_size: int, *, prepares: bool) -> dict[str, Any]:
+def _build_engine_options(is_sqlite: bool, pool_size: int, *, prepares: bool) -> dict[str, Any]:
     options: dict[str, Any] = {
         "pool_size": pool_size,
         "max_overflow": 0,
@@ -360,7 +360,7 @@ _SQLITE_READONLY = (
 )
 
 
-def _advice(error: sa.exc.DBAPIError) -> str | None:
+def _find_advice(error: sa.exc.DBAPIError) -> str | None:
     name = str(getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None))
     return _SQLITE_READONLY if name.startswith("SQLITE_READONLY") else _ADVICE.get(name)
 
@@ -368,7 +368,7 @@ def _advice(error: sa.exc.DBAPIError) -> str | None:
 _DISK_TROUBLE = frozenset({"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "53100"})
 
 
-def _is_about_its_disk(error: BaseException | None) -> bool:
+def _is_disk_full(error: BaseException | None) -> bool:
     """Whether the disk or a quota is full: SQLite says so by the error's name, PostgreSQL by its code."""
     return bool(_DISK_TROUBLE & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)})
 

@@ -12,13 +12,13 @@ from hermes_worker.core.home_paths import from_stored_document, to_stored_docume
 _HOMES = "hermes_homes"
 
 
-def place_in(engine: sa.Engine, homes: Sequence[str]) -> None:
+def set_homes(engine: sa.Engine, homes: Sequence[str]) -> None:
     """Have every statement on ``engine`` read and write paths relative to the home: ``homes`` are the spellings of its
     path, the one in use first."""
     setattr(engine.dialect, _HOMES, tuple(homes))
 
 
-def homes_of(dialect: Dialect) -> Sequence[str]:
+def get_homes(dialect: Dialect) -> Sequence[str]:
     """The spellings of the home's path for the database that a connection with ``dialect`` belongs to."""
     found: Sequence[str] = getattr(dialect, _HOMES, ())
     return found
@@ -36,10 +36,10 @@ class PlacedText(sa.types.TypeDecorator[str]):
         self.field = field
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else to_stored_document(value, self.field, homes_of(dialect))
+        return None if value is None else to_stored_document(value, self.field, get_homes(dialect))
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else from_stored_document(value, self.field, homes_of(dialect))
+        return None if value is None else from_stored_document(value, self.field, get_homes(dialect))
 
     def is_as_stored(self, value: str) -> bool:
         """Whether the stored text ``value`` can be given to callers unchanged."""

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.observe import took
+from hermes_worker.observe import record_duration
 
 
 class ConnectionPool:
@@ -105,19 +105,19 @@ class ConnectionPool:
                 self._open += 1
             finally:
                 self._waiting -= 1
-                took("pool.waited", time.monotonic() - began)
+                record_duration("pool.waited", time.monotonic() - began)
         try:
             return self._engine.connect()
         except BaseException:
-            self._gone()
+            self._forget_one()
             raise
 
     def _close(self, connection: Connection) -> None:
         with contextlib.suppress(sa.exc.SQLAlchemyError):  # the pool drops it whether closing works or not
             connection.close()
-        self._gone()
+        self._forget_one()
 
-    def _gone(self) -> None:
+    def _forget_one(self) -> None:
         with self._returned:
             self._open -= 1
             self._returned.notify()

@@ -40,18 +40,18 @@ class Pooler(StrEnum):
 def require_statements_kept(database: Database) -> None:
     """Check that no pooler mixes up our prepared statements; costs one query where there is no pooler. Raises
     ``ConfigurationError`` when one would, and ``UnavailableError``."""
-    if database.prepares and pooler_of(database) is Pooler.FORGETS:
+    if database.prepares and detect_pooler(database) is Pooler.FORGETS:
         raise ConfigurationError(REFUSAL)
 
 
-def pooler_of(database: Database) -> Pooler:
+def detect_pooler(database: Database) -> Pooler:
     """Find out with two connections what stands between us and the server. Changes nothing: a statement that the look
     prepares is deallocated again. Raises ``UnavailableError``."""
     if database.is_sqlite:
         return Pooler.NONE
     with database.read() as first:
         driver: Any = first.connection.dbapi_connection
-        if _server_process(first) == driver.info.backend_pid:
+        if _read_backend_pid(first) == driver.info.backend_pid:
             return Pooler.NONE
         names_are_ours = _passes_names_on(driver)
         with database.read() as second:
@@ -60,7 +60,7 @@ def pooler_of(database: Database) -> Pooler:
     return Pooler.FORGETS if names_are_ours else Pooler.KEEPS
 
 
-def _server_process(connection: sa.Connection) -> int:
+def _read_backend_pid(connection: sa.Connection) -> int:
     """Return the process id of the server that a transaction reached. The number that a pooler tells its clients when
     they connect is its own."""
     return int(connection.exec_driver_sql("select pg_backend_pid()").scalar_one())
@@ -92,7 +92,7 @@ def _is_shared(first: sa.Connection, second: sa.Connection) -> bool:
     one."""
     seen = set()
     for _ in range(_ROUNDS):
-        seen.add(_server_process(first))
-        if len(seen) > 1 or _server_process(second) in seen:
+        seen.add(_read_backend_pid(first))
+        if len(seen) > 1 or _read_backend_pid(second) in seen:
             return True
     return False

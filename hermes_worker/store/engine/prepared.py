@@ -7,9 +7,10 @@ Theory of operation. Executing a Core statement costs about three times what the
     first execution    compile it for the dialect of the connection, compare the names, keep text and positions
     each execution     merge fixed and given values, seal texts, cursor.execute(text, values), make rows
 
-The rest of SQLAlchemy stays in force: the same transactions, the same pool, the same exceptions (``_translated`` makes
-them). Values are plain (numbers, text, booleans, ``None``) and rows are plain tuples with named fields. Of SQLAlchemy's
-column types two matter here, ``SealedText`` and ``PlacedText``: their values are stored and read as SQLAlchemy would.
+The rest of SQLAlchemy stays in force: the same transactions, the same pool, the same exceptions (``_translate_error``
+makes them). Values are plain (numbers, text, booleans, ``None``) and rows are plain tuples with named fields. Of
+SQLAlchemy's column types two matter here, ``SealedText`` and ``PlacedText``: their values are stored and read as
+SQLAlchemy would.
 
 A statement declares what it takes as a ``TypedDict`` and what it gives as a ``NamedTuple``. The type checker holds
 callers to both, and the names are compared with those of the statement when it is compiled, so a forgotten parameter is
@@ -87,11 +88,13 @@ class _Compiled:
             dialect = kind(paramstyle="numeric_dollar")
         compiled = statement.compile(dialect=dialect)
         self.sql: str = compiled.string
-        _compare(self.sql, "take", takes, {name for name, bind in compiled.binds.items() if bind.required})
-        _compare(self.sql, "give", gives, columns_of(statement))
+        _require_same_names(self.sql, "take", takes, {name for name, bind in compiled.binds.items() if bind.required})
+        _require_same_names(self.sql, "give", gives, list_columns(statement))
         self.query: Any = self.sql.encode() if self.keeps_cursor else self.sql
         self.fixed: dict[str, Any] = {
-            name: value for name, value in compiled.params.items() if value is not None or name in _explicit(compiled)
+            name: value
+            for name, value in compiled.params.items()
+            if value is not None or name in _list_explicit(compiled)
         }
         self.positions: Sequence[str] | None = compiled.positiontup
         self.seals = [(name, bind.type) for bind, name in compiled.bind_names.items() if isinstance(bind.type, _KINDS)]
@@ -100,7 +103,7 @@ class _Compiled:
         self.opens = [(index, column.type) for index, column in enumerate(returned) if isinstance(column.type, _KINDS)]
         """Columns of the result that may stand there in another form, and the type that reads it."""
 
-    def parameters(self, values: Mapping[str, Any], dialect: Dialect) -> Any:
+    def build_parameters(self, values: Mapping[str, Any], dialect: Dialect) -> Any:
         merged = {**self.fixed, **values} if self.fixed else values
         if self.seals:
             merged = dict(merged)
@@ -109,7 +112,7 @@ class _Compiled:
                     merged[name] = kind.process_bind_param(text, dialect)
         return merged if self.positions is None else [merged[name] for name in self.positions]
 
-    def opened(self, row: Any, dialect: Dialect) -> Any:
+    def open_row(self, row: Any, dialect: Dialect) -> Any:
         """Return ``row`` with clear texts; the same object when no text in it has to be decrypted."""
         for index, kind in self.opens:
             value = row[index]
@@ -122,7 +125,7 @@ class _Compiled:
             values[index] = kind.process_result_value(values[index], dialect)
         return tuple(values)
 
-    def cursor(self, connection: Connection) -> Any:
+    def get_cursor(self, connection: Connection) -> Any:
         if not self.keeps_cursor:
             return connection.connection.cursor()
         info = connection.info  # belongs to the driver's connection; emptied when that is replaced
@@ -143,18 +146,18 @@ _CURSOR = "hermes_cursor"
 _KINDS = (SealedText, PlacedText)
 
 
-def _explicit(compiled: Any) -> set[str]:
+def _list_explicit(compiled: Any) -> set[str]:
     """The names of the parameters to which the statement itself gives a value, ``None`` included."""
     return {name for name, bind in compiled.binds.items() if not bind.required}
 
 
-def columns_of(statement: Any) -> tuple[str, ...]:
+def list_columns(statement: Any) -> tuple[str, ...]:
     """The names of the columns that a statement returns, in order."""
     returned = getattr(statement, "exported_columns", ())
     return tuple(str(column.key) for column in returned)
 
 
-def _compare(sql: str, verb: str, declared: Collection[str], found: Collection[str]) -> None:
+def _require_same_names(sql: str, verb: str, declared: Collection[str], found: Collection[str]) -> None:
     if declared != found:
         said, really = (", ".join(names) or "nothing" for names in (declared, found))
         raise TypeError(f"a statement {verb}s {really}, and is said to {verb} {said}: {sql}")
@@ -196,12 +199,12 @@ class Prepared(Generic[Takes, Gives]):
 
     def first(self, connection: Connection, values: Takes) -> Gives | None:
         """The first row, or ``None``. For a statement that returns rows."""
-        compiled = self._compiled(connection)
+        compiled = self._compile(connection)
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchone()
         compiled.release(cursor)
         if found is not None and compiled.opens:
-            found = compiled.opened(found, connection.dialect)
+            found = compiled.open_row(found, connection.dialect)
         return None if found is None else self._make(found)
 
     def one(self, connection: Connection, values: Takes) -> Gives:
@@ -213,17 +216,17 @@ class Prepared(Generic[Takes, Gives]):
 
     def all(self, connection: Connection, values: Takes) -> list[Gives]:
         """Every row. For a statement that returns rows."""
-        compiled = self._compiled(connection)
+        compiled = self._compile(connection)
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchall()
         compiled.release(cursor)
         if compiled.opens:
-            found = [compiled.opened(row, connection.dialect) for row in found]
+            found = [compiled.open_row(row, connection.dialect) for row in found]
         return [self._make(row) for row in found]
 
     def run(self, connection: Connection, values: Takes) -> int:
         """Execute and return the number of rows changed."""
-        compiled = self._compiled(connection)
+        compiled = self._compile(connection)
         cursor = self._run(connection, compiled, values)
         changed = int(cursor.rowcount)
         compiled.release(cursor)
@@ -239,9 +242,9 @@ class Prepared(Generic[Takes, Gives]):
         if len(rows) == 1:
             self.run(connection, rows[0])
         elif rows:
-            self._run_many(connection, self._compiled(connection), rows)
+            self._run_many(connection, self._compile(connection), rows)
 
-    def _compiled(self, connection: Connection) -> _Compiled:
+    def _compile(self, connection: Connection) -> _Compiled:
         name = connection.dialect.name
         compiled = self._by_dialect.get(name)
         if compiled is None:
@@ -249,23 +252,25 @@ class Prepared(Generic[Takes, Gives]):
         return compiled
 
     def _run(self, connection: Connection, compiled: _Compiled, values: Mapping[str, Any]) -> Any:
-        cursor = compiled.cursor(connection)
+        cursor = compiled.get_cursor(connection)
         try:
-            cursor.execute(compiled.query, compiled.parameters(values, connection.dialect))
+            cursor.execute(compiled.query, compiled.build_parameters(values, connection.dialect))
         except Exception as error:
-            raise _translated(connection, compiled.sql, error) from error
+            raise _translate_error(connection, compiled.sql, error) from error
         return cursor
 
     def _run_many(self, connection: Connection, compiled: _Compiled, rows: Sequence[Mapping[str, Any]]) -> None:
-        cursor = compiled.cursor(connection)
+        cursor = compiled.get_cursor(connection)
         try:
-            cursor.executemany(compiled.query, [compiled.parameters(values, connection.dialect) for values in rows])
+            cursor.executemany(
+                compiled.query, [compiled.build_parameters(values, connection.dialect) for values in rows]
+            )
         except Exception as error:
-            raise _translated(connection, compiled.sql, error) from error
+            raise _translate_error(connection, compiled.sql, error) from error
         compiled.release(cursor)
 
 
-def _translated(connection: Connection, sql: str, error: Exception) -> Exception:
+def _translate_error(connection: Connection, sql: str, error: Exception) -> Exception:
     """Return the driver's exception as SQLAlchemy would have raised it. A dead connection is invalidated."""
     dbapi = connection.dialect.loaded_dbapi
     if not isinstance(error, dbapi.Error):
@@ -280,33 +285,33 @@ def _translated(connection: Connection, sql: str, error: Exception) -> Exception
     return sa.exc.DBAPIError(sql, None, error)
 
 
-def rows_of(result: sa.CursorResult[Any], row: type[Gives]) -> list[Gives]:
+def fetch_rows(result: sa.CursorResult[Any], row: type[Gives]) -> list[Gives]:
     """Return the rows of a statement that is not prepared. Raises ``TypeError`` when it gives other columns than
     ``row``."""
-    make = _maker(result, row)
+    make = _find_maker(result, row)
     return [make(found) for found in result]
 
 
-def row_of(result: sa.CursorResult[Any], row: type[Gives]) -> Gives | None:
+def fetch_row(result: sa.CursorResult[Any], row: type[Gives]) -> Gives | None:
     """Return the first row of a statement that is not prepared, or ``None``. Raises ``TypeError`` when it gives other
     columns than ``row``."""
     found = result.first()
-    return None if found is None else _maker(result, row)(found)
+    return None if found is None else _find_maker(result, row)(found)
 
 
-def one_of(result: sa.CursorResult[Any], row: type[Gives]) -> Gives:
+def fetch_one(result: sa.CursorResult[Any], row: type[Gives]) -> Gives:
     """Return the only row of a statement that always finds one. Raises ``sqlalchemy.exc.NoResultFound``, and
     ``TypeError`` when it gives other columns than ``row``."""
-    return cast(Gives, _maker(result, row)(result.one()))
+    return cast(Gives, _find_maker(result, row)(result.one()))
 
 
-def columns_for(table: sa.FromClause, row: type[tuple[Any, ...]]) -> list[sa.ColumnElement[Any]]:
+def select_columns(table: sa.FromClause, row: type[tuple[Any, ...]]) -> list[sa.ColumnElement[Any]]:
     """Select the columns of a table that the row type ``row`` names."""
     names: Any = row
     return [table.c[name] for name in names._fields]
 
 
-def _maker(result: sa.CursorResult[Any], row: Any) -> Any:
+def _find_maker(result: sa.CursorResult[Any], row: Any) -> Any:
     if tuple(result.keys()) != row._fields:
         raise TypeError(f"{row.__name__} has other fields than the columns {', '.join(result.keys())}")
     return row._make

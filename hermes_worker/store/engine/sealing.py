@@ -6,8 +6,8 @@ that was moved to another column does not open. The ``Sealer`` of the database's
 seals, all of them open. So rows in clear and rows of several keys stand side by side, and each value says by itself how
 it is stored. A clear text that begins like a sealed one gets a mark of its own.
 
-SQL cannot look into such a column: the type refuses every operator but the test for NULL. ``raw`` gives the stored text
-to code that only asks how it is stored.
+SQL cannot look into such a column: the type refuses every operator but the test for NULL. ``stored_text`` gives the
+stored text to code that only asks how it is stored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sqlalchemy.sql import operators
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.home_paths import from_stored_document, to_stored_document
-from hermes_worker.store.engine.home_texts import homes_of
-from hermes_worker.store.engine.texts import plain
+from hermes_worker.store.engine.home_texts import get_homes
+from hermes_worker.store.engine.storable_texts import make_storable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -60,7 +60,7 @@ class TextTampered(HermesError, ValueError):
 class KeySource(Protocol):
     """A source of keys that were added after the start of the process."""
 
-    def changed(self, *, at_once: bool) -> Sequence[str] | None:
+    def read_if_changed(self, *, at_once: bool) -> Sequence[str] | None:
         """Return the keys, of which the first seals, if they differ from the last ones returned; else ``None``.
         ``at_once`` says that a text needs a key that is missing. Raises ``ConfigurationError``."""
         ...
@@ -81,27 +81,27 @@ class TextKeys(NamedTuple):
 NO_KEYS = TextKeys(CLEAR, MappingProxyType({}))
 
 
-def text_keys(keys: Sequence[str]) -> TextKeys:
+def build_text_keys(keys: Sequence[str]) -> TextKeys:
     """Build ``TextKeys`` from the keys as they were configured; ``CLEAR`` may be among them."""
-    ids = [CLEAR if key == CLEAR else key_id(key) for key in keys]
-    boxes = {name: _box(key) for name, key in zip(ids, keys, strict=True) if name != CLEAR}
+    ids = [CLEAR if key == CLEAR else derive_key_id(key) for key in keys]
+    boxes = {name: _build_box(key) for name, key in zip(ids, keys, strict=True) if name != CLEAR}
     return TextKeys(ids[0] if ids else CLEAR, MappingProxyType(boxes))
 
 
-def key_id(key: str) -> str:
+def derive_key_id(key: str) -> str:
     """Derive the id of a key, which reveals nothing of it. It stands in every text that the key sealed."""
-    return _derived(key, _ID_PURPOSE)[: ID_CHARS // 2].hex()
+    return _derive(key, _ID_PURPOSE)[: ID_CHARS // 2].hex()
 
 
-def _box(key: str) -> AESGCM:
+def _build_box(key: str) -> AESGCM:
     # Imported when it is needed: most installations encrypt nothing.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    return AESGCM(_derived(key, _PURPOSE))
+    return AESGCM(_derive(key, _PURPOSE))
 
 
 @lru_cache(maxsize=64)
-def _derived(key: str, purpose: bytes) -> bytes:
+def _derive(key: str, purpose: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -118,9 +118,9 @@ class Sealer:
         self.source = source
         self.learned: Sequence[str] | None = None
         """Keys of which only the ability to open was taken over yet."""
-        self.use(keys)
+        self.use_keys(keys)
 
-    def use(self, keys: TextKeys) -> None:
+    def use_keys(self, keys: TextKeys) -> None:
         """Seal and open with ``keys`` from now on."""
         self.keys = keys
         box = keys.boxes.get(keys.first)
@@ -138,10 +138,10 @@ class Sealer:
             return f"{_AS_IS}{text}" if text.startswith(MARK) else text
         prefix, box = sealing
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = box.encrypt(nonce, _encoded(text), place.encode())
+        sealed = box.encrypt(nonce, _encode(text), place.encode())
         return prefix + b2a_base64(nonce + sealed, newline=False).decode("ascii")
 
-    def opened(self, stored: str, places: Sequence[str]) -> str:
+    def open(self, stored: str, places: Sequence[str]) -> str:
         """Decrypt what was stored in one of the columns ``places``; clear text is returned as it is. Raises
         ``KeyMissing`` and ``TextTampered``."""
         if not stored.startswith(MARK):
@@ -149,22 +149,22 @@ class Sealer:
         if stored.startswith(_AS_IS):
             return stored[len(_AS_IS) :]
         name, _, body = stored[len(MARK) :].partition(":")
-        box = self.keys.boxes.get(name) or self._found(name, places[0])
+        box = self.keys.boxes.get(name) or self._find_key(name, places[0])
         try:
             sealed = a2b_base64(body, strict_mode=True)
         except (Base64Error, ValueError):
-            raise _tampered(name, places[0]) from None
+            raise _tampering_error(name, places[0]) from None
         for place in places:
-            if (text := _decrypted(box, sealed, place)) is not None:
+            if (text := _decrypt(box, sealed, place)) is not None:
                 return text
-        raise _tampered(name, places[0])
+        raise _tampering_error(name, places[0])
 
-    def _found(self, name: str, place: str) -> AESGCM:
+    def _find_key(self, name: str, place: str) -> AESGCM:
         """Return the key ``name``, which another process may have begun to use a moment ago. Raises ``KeyMissing``."""
         with self._looking:
             if self.source is not None and time.monotonic() - self._looked_at > _LOOK_AGAIN_S:
                 self._looked_at = time.monotonic()
-                self.open_also(self.source)
+                self.add_keys(self.source)
         box = self.keys.boxes.get(name)
         if box is None:
             raise KeyMissing(
@@ -173,30 +173,32 @@ class Sealer:
             )
         return box
 
-    def open_also(self, source: KeySource) -> None:
+    def add_keys(self, source: KeySource) -> None:
         """Open texts with the new keys of ``source`` as well. The key that seals stays: that is decided before a
         transaction and not in the middle of one (``store.text_keys``)."""
         try:
-            found = source.changed(at_once=True)
+            found = source.read_if_changed(at_once=True)
         except ConfigurationError:
             return  # reported by the next regular look; the loaded keys stay valid
         if found is not None:
             self.learned = found
-            self.use(TextKeys(self.keys.first, MappingProxyType({**self.keys.boxes, **text_keys(found).boxes})))
+            self.use_keys(
+                TextKeys(self.keys.first, MappingProxyType({**self.keys.boxes, **build_text_keys(found).boxes}))
+            )
 
 
 PLAIN = Sealer()
 """The sealer of a database without keys."""
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        return plain(text).encode()
+        return make_storable(text).encode()
 
 
-def _decrypted(box: AESGCM, sealed: bytes, place: str) -> str | None:
+def _decrypt(box: AESGCM, sealed: bytes, place: str) -> str | None:
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -205,7 +207,7 @@ def _decrypted(box: AESGCM, sealed: bytes, place: str) -> str | None:
         return None
 
 
-def _tampered(name: str, place: str) -> TextTampered:
+def _tampering_error(name: str, place: str) -> TextTampered:
     return TextTampered(
         f"a text in {place} cannot be decrypted with its key {name[:ID_CHARS]!r}: it was changed, or moved there"
     )
@@ -219,7 +221,7 @@ def seal_with(engine: sa.Engine, sealer: Sealer) -> None:
     setattr(engine.dialect, _SEALER, sealer)
 
 
-def sealer_of(dialect: Dialect) -> Sealer:
+def get_sealer(dialect: Dialect) -> Sealer:
     """The sealer of the database that a connection with ``dialect`` belongs to."""
     found: Sealer = getattr(dialect, _SEALER, PLAIN)
     return found
@@ -239,7 +241,7 @@ class SealedText(sa.types.TypeDecorator[str]):
             if op not in (operators.is_, operators.is_not):
                 raise TypeError(
                     f"SQL cannot look into {self.expr}, which may be encrypted: read it and compare there, or ask how "
-                    "it is stored (store.engine.sealing.raw)"
+                    "it is stored (store.engine.sealing.stored_text)"
                 )
             return super().operate(op, *other, **kwargs)
 
@@ -265,14 +267,14 @@ class SealedText(sa.types.TypeDecorator[str]):
         if value is None:
             return None
         if self.path_in is not None:
-            value = to_stored_document(value, self.path_in, homes_of(dialect))
-        return sealer_of(dialect).seal(value, self.places[0])
+            value = to_stored_document(value, self.path_in, get_homes(dialect))
+        return get_sealer(dialect).seal(value, self.places[0])
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         if value is None:
             return None
-        text = sealer_of(dialect).opened(value, self.places)
-        return text if self.path_in is None else from_stored_document(text, self.path_in, homes_of(dialect))
+        text = get_sealer(dialect).open(value, self.places)
+        return text if self.path_in is None else from_stored_document(text, self.path_in, get_homes(dialect))
 
     def is_as_stored(self, value: str) -> bool:
         """Whether the stored text ``value`` can be given to callers unchanged."""
@@ -282,14 +284,14 @@ class SealedText(sa.types.TypeDecorator[str]):
         raise TypeError("a text that may be encrypted is a parameter of its statement, never a part of it")
 
 
-def raw(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str | None]:
+def stored_text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str | None]:
     """The stored text of ``column``, sealed or not."""
     return sa.type_coerce(column, sa.Text())
 
 
 def begins_with(column: sa.ColumnElement[Any], prefix: str) -> sa.ColumnElement[bool]:
     """Whether the stored text of ``column`` begins with ``prefix``. The rest of a long text is not read."""
-    return sa.func.substr(raw(column), 1, len(prefix), type_=sa.Text()) == prefix
+    return sa.func.substr(stored_text(column), 1, len(prefix), type_=sa.Text()) == prefix
 
 
 def is_stored_by(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[bool]:
@@ -302,22 +304,22 @@ def is_stored_by(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[bo
 def may_contain(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
     """Whether ``column`` matches the LIKE pattern ``pattern``, or is encrypted and cannot be looked into; the reader
     decides then."""
-    return raw(column).like(pattern) | begins_with(column, MARK)
+    return stored_text(column).like(pattern) | begins_with(column, MARK)
 
 
-def either(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+def coalesce_texts(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     """``first``, or ``second`` where the first is NULL, of two columns that may be encrypted."""
-    places = dict.fromkeys((*_places_of(first), *_places_of(second)))
-    return sa.func.coalesce(raw(first), raw(second), type_=SealedText(*places))
+    places = dict.fromkeys((*_list_places(first), *_list_places(second)))
+    return sa.func.coalesce(stored_text(first), stored_text(second), type_=SealedText(*places))
 
 
-def beginning(column: sa.ColumnElement[Any], chars: int) -> sa.ColumnElement[str]:
+def text_prefix(column: sa.ColumnElement[Any], chars: int) -> sa.ColumnElement[str]:
     """The first ``chars`` characters of a text that is stored in clear, and all of one that is encrypted."""
-    stored = raw(column)
+    stored = stored_text(column)
     part = sa.case((begins_with(column, MARK), stored), else_=sa.func.substr(stored, 1, chars))
     return sa.type_coerce(part, column.type)
 
 
-def _places_of(column: sa.ColumnElement[Any]) -> tuple[str, ...]:
+def _list_places(column: sa.ColumnElement[Any]) -> tuple[str, ...]:
     assert isinstance(column.type, SealedText)
     return column.type.places

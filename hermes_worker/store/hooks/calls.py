@@ -13,16 +13,16 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import CallHook
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.hooks import began
+from hermes_worker.core.hooks import list_beginning_calls
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.engine.sealing import either
-from hermes_worker.store.epochs import is_no_copy
-from hermes_worker.store.hooks.owed import HookCallState, owe_beginning
-from hermes_worker.store.rows import Hint, lock_run, plain
-from hermes_worker.store.runs.joining import save
-from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.engine.sealing import coalesce_texts
+from hermes_worker.store.hooks.pending_calls import HookCallState, enqueue_beginning
+from hermes_worker.store.restore_detection import is_no_copy
+from hermes_worker.store.rows import Hint, lock_run, make_storable
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import blobs, events, hook_calls, messages, runs, sessions, tool_calls
 
 _REASON_CHARS_MAX = 500
@@ -152,13 +152,13 @@ class HookCalls:
             attempt=effect.attempt,
         )
 
-    def facts(self, claim: HookCallClaim) -> HookFacts:
+    def load_facts(self, claim: HookCallClaim) -> HookFacts:
         """Load what the rows say about the event of a claimed call."""
         with self._database.read() as connection:
-            row = _FactsRow._make(connection.execute(_facts(claim)).one())
+            row = _FactsRow._make(connection.execute(_select_facts(claim)).one())
             data = json.loads(row.data) if row.data else {}
-            parent = connection.execute(_named(row.parent_pk)).first() if row.parent_pk is not None else None
-            texts = _texts(connection, claim, row, data)
+            parent = connection.execute(_select_ids(row.parent_pk)).first() if row.parent_pk is not None else None
+            texts = _load_texts(connection, claim, row, data)
         return HookFacts(
             run_id=row.run_id,
             session_id=row.session_id,
@@ -177,10 +177,10 @@ class HookCalls:
     def settle(self, claim: HookCallClaim, failure: str | None = None) -> None:
         """Record that the hook was called, or in ``failure`` why not. Raises ``LeaseLost``."""
         state = HookCallState.DONE if failure is None else HookCallState.FAILED
-        reason = None if failure is None else plain(failure)[:_REASON_CHARS_MAX]
-        self._change(claim, state=state.value, reason=reason, settled_at=db_now())
+        reason = None if failure is None else make_storable(failure)[:_REASON_CHARS_MAX]
+        self._update_claimed(claim, state=state.value, reason=reason, settled_at=db_now())
 
-    def _change(self, claim: HookCallClaim, **values: Any) -> None:
+    def _update_claimed(self, claim: HookCallClaim, **values: Any) -> None:
         with self._database.statement() as connection:
             changed = connection.execute(
                 sa.update(hook_calls)
@@ -190,22 +190,24 @@ class HookCalls:
         if changed.rowcount == 0:
             raise LeaseLost(f"the claim on {claim.event_id!r} for {claim.hook!r} was taken over; nothing was written")
 
-    def tell_begun(self, run: tuple[int, str], *, is_child: bool, is_first: bool) -> list[Hint]:
+    def record_run_begin(self, run: tuple[int, str], *, is_child: bool, is_first: bool) -> list[Hint]:
         """Insert the calls of observers of the beginning of runs, for ``run``, its row id and its id. Returns the hints
         to send. Idempotent."""
         with self._database.write() as connection:
-            owed = began(self._database.observed, is_child=is_child, is_first=is_first)
-            return owe_beginning(connection, run, owed)
+            owed = list_beginning_calls(self._database.observed, is_child=is_child, is_first=is_first)
+            return enqueue_beginning(connection, run, owed)
 
-    def tell_failed(self, run_pk: int, *, hook: str, event: str, reason: str) -> None:
+    def record_failure(self, run_pk: int, *, hook: str, event: str, reason: str) -> None:
         """Add an event to the run that a hook failed. Nothing is written for a run that has ended, because its last
         event is its end. Not idempotent: a repetition adds a second event."""
-        data = {"hook": hook, "hook_event": event, "reason": plain(reason)[:_REASON_CHARS_MAX]}
+        data = {"hook": hook, "hook_event": event, "reason": make_storable(reason)[:_REASON_CHARS_MAX]}
         with self._database.write() as connection:
             loaded = lock_run(connection, run_pk)
             if loaded is None or loaded.run.status.is_terminal:
                 return
-            save(connection, loaded, loaded.run, Additions(events=[RunEvent(name=RunEventName.HOOK_FAILED, data=data)]))
+            save_step(
+                connection, loaded, loaded.run, StepOutput(events=[RunEvent(name=RunEventName.HOOK_FAILED, data=data)])
+            )
 
     def list(self, *, run_id: str | None = None, limit: int = 100) -> list[HookCallView]:
         """List the newest rows first, of one run or of all."""
@@ -230,7 +232,7 @@ class HookCalls:
                     created_at=row.created_at,
                     settled_at=row.settled_at,
                 )
-                for row in rows_of(connection.execute(wanted), _ListedCall)
+                for row in fetch_rows(connection.execute(wanted), _ListedCall)
             ]
 
 
@@ -246,7 +248,7 @@ class _ListedCall(NamedTuple):
     run_id: str
 
 
-def _facts(claim: HookCallClaim) -> sa.Select[Any]:
+def _select_facts(claim: HookCallClaim) -> sa.Select[Any]:
     happened = sa.and_(events.c.run_pk == runs.c.pk, events.c.seq == claim.event_seq)
     return (
         sa.select(
@@ -268,7 +270,7 @@ def _facts(claim: HookCallClaim) -> sa.Select[Any]:
     )
 
 
-def _named(run_pk: int) -> sa.Select[Any]:
+def _select_ids(run_pk: int) -> sa.Select[Any]:
     return (
         sa.select(runs.c.run_id, sessions.c.session_id)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
@@ -276,19 +278,21 @@ def _named(run_pk: int) -> sa.Select[Any]:
     )
 
 
-def _texts(connection: Connection, claim: HookCallClaim, row: _FactsRow, data: Mapping[str, Any]) -> dict[str, Any]:
+def _load_texts(
+    connection: Connection, claim: HookCallClaim, row: _FactsRow, data: Mapping[str, Any]
+) -> dict[str, Any]:
     """Load the rows of the transcript that the event is about, by the fields of ``HookFacts``."""
     first = sa.select(sa.func.min(messages.c.seq)).where(
         messages.c.session_pk == row.session_pk, messages.c.run_pk == claim.run_pk
     )
-    found = {"opening": _body(connection, row, connection.execute(first).scalar())}
+    found = {"opening": _load_body(connection, row, connection.execute(first).scalar())}
     if row.output_seq is not None:
-        found["output"] = _body(connection, row, row.output_seq)
+        found["output"] = _load_body(connection, row, row.output_seq)
     if "position" in data and "iteration" in data:
         call = connection.execute(
             sa.select(
                 tool_calls.c.result_seq,
-                either(tool_calls.c.approved_arguments, tool_calls.c.rewritten_arguments).label("arguments"),
+                coalesce_texts(tool_calls.c.approved_arguments, tool_calls.c.rewritten_arguments).label("arguments"),
             ).where(
                 tool_calls.c.run_pk == claim.run_pk,
                 tool_calls.c.iteration == data["iteration"],
@@ -297,16 +301,16 @@ def _texts(connection: Connection, claim: HookCallClaim, row: _FactsRow, data: M
         ).first()
         if call is not None:
             result_seq, found["arguments"] = call
-            found["result"] = _body(connection, row, result_seq)
-            found["reply"] = _body(connection, row, result_seq - int(data["position"]) - 1)
+            found["result"] = _load_body(connection, row, result_seq)
+            found["reply"] = _load_body(connection, row, result_seq - int(data["position"]) - 1)
     elif isinstance(data.get("message_seq"), int):
-        found["result"] = _body(connection, row, data["message_seq"])
+        found["result"] = _load_body(connection, row, data["message_seq"])
     return found
 
 
-def _body(connection: Connection, row: _FactsRow, seq: int | None) -> str | None:
+def _load_body(connection: Connection, row: _FactsRow, seq: int | None) -> str | None:
     wanted = (
-        sa.select(either(messages.c.body, blobs.c.body))
+        sa.select(coalesce_texts(messages.c.body, blobs.c.body))
         .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
         .where(messages.c.session_pk == row.session_pk, messages.c.seq == seq)
     )

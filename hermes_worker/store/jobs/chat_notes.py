@@ -15,7 +15,7 @@ from hermes_worker.store.tables import chats, sessions
 _LATER = re.compile(r"(?P<key>.+)~[0-9]{1,9}", re.DOTALL)
 
 
-def present_session(connection: Connection, tenant: str, session_id: str) -> str:
+def find_present_session(connection: Connection, tenant: str, session_id: str) -> str:
     """Find the id of the chat's present conversation for an earlier session of the chat; ``session_id`` itself when it
     belongs to no chat, or nothing was said in the new conversation yet."""
     this = (sessions.c.session_id == session_id) & (sessions.c.tenant == tenant)

@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from hermes_worker.core.effects import Collect
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import columns_for, one_of, row_of
-from hermes_worker.store.epochs import is_no_copy
-from hermes_worker.store.rows import Hint, plain
+from hermes_worker.store.engine.prepared import fetch_one, fetch_row, select_columns
+from hermes_worker.store.restore_detection import is_no_copy
+from hermes_worker.store.rows import Hint, make_storable
 from hermes_worker.store.tables import firings, jobs, workers
 
 _BATCH = 200
@@ -86,13 +86,13 @@ class Executions:
                     lease_owner=owner,
                     claimed_at=db_now(),
                 )
-                .returning(*columns_for(firings, _TakenFiring))
+                .returning(*select_columns(firings, _TakenFiring))
             )
-            row = row_of(claimed, _TakenFiring)
+            row = fetch_row(claimed, _TakenFiring)
             if row is None:
                 return None
-            of_firing = sa.select(*columns_for(jobs, _CollectingJob)).where(jobs.c.pk == row.job_pk)
-            job = one_of(connection.execute(of_firing), _CollectingJob)
+            of_firing = sa.select(*select_columns(jobs, _CollectingJob)).where(jobs.c.pk == row.job_pk)
+            job = fetch_one(connection.execute(of_firing), _CollectingJob)
         return ExecutionClaim(
             token=token,
             firing_id=firing_id,
@@ -117,7 +117,7 @@ class Executions:
 
     def finish(self, claim: ExecutionClaim, state: ExecutionState, collected: str) -> None:
         """Store what was collected. Raises ``LeaseLost``."""
-        self._end_claim(claim, {"execution": state.value, "collected": plain(collected)})
+        self._end_claim(claim, {"execution": state.value, "collected": make_storable(collected)})
 
     def _end_claim(self, claim: ExecutionClaim, values: Mapping[str, object]) -> None:
         with self._database.statement() as connection:
@@ -129,7 +129,7 @@ class Executions:
         if done.rowcount == 0:
             raise LeaseLost(f"the execution of job {claim.job_id!r} was taken over; nothing was written")
 
-    def forgotten(self, job_ids: Collection[str]) -> list[str]:
+    def find_removed(self, job_ids: Collection[str]) -> list[str]:
         """Return the ids among ``job_ids`` of jobs that were removed and have no execution that is due or at work."""
         at_work = sa.select(firings.c.pk).where(
             firings.c.job_pk == jobs.c.pk, firings.c.execution.in_(("pending", ExecutionState.RUNNING.value))
@@ -140,7 +140,7 @@ class Executions:
 
     # --- what schedulers do ---
 
-    def lose(self) -> int:
+    def end_lost(self) -> int:
         """End the executions of workers that are gone. Returns how many. Idempotent."""
         orphans = (
             sa.select(firings.c.pk)
@@ -164,7 +164,7 @@ class Executions:
             )
             return lost.rowcount
 
-    def overdue(self, older_than_s: float) -> Sequence[Hint]:
+    def take_overdue(self, older_than_s: float) -> Sequence[Hint]:
         """Return hints of executions that were not claimed within ``older_than_s`` seconds, to be sent again. Their
         hint time is renewed."""
         late = sa.select(firings.c.pk).where(firings.c.hinted_at < db_now_once() - older_than_s).limit(_BATCH)
@@ -178,8 +178,8 @@ class Executions:
                 .values(hinted_at=db_now())
                 .returning(firings.c.pk, firings.c.hinted_at)
             ).all()
-        return [collect_hint(pk, hinted_at) for pk, hinted_at in rows]
+        return [build_collect_hint(pk, hinted_at) for pk, hinted_at in rows]
 
 
-def collect_hint(firing_pk: int, at: float) -> Hint:
+def build_collect_hint(firing_pk: int, at: float) -> Hint:
     return Hint(effect=Collect(run_id=f"firing {firing_pk}", firing_id=firing_pk), at=float(at))

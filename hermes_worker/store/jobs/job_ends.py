@@ -12,10 +12,10 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
-from hermes_worker.store.engine.sealing import either
-from hermes_worker.store.jobs.chat_notes import present_session
-from hermes_worker.store.jobs.executions import ExecutionState, collect_hint
+from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.sealing import coalesce_texts
+from hermes_worker.store.jobs.chat_notes import find_present_session
+from hermes_worker.store.jobs.executions import ExecutionState, build_collect_hint
 from hermes_worker.store.jobs.job_rows import (
     ALL_JOBS,
     COLLECTED,
@@ -25,17 +25,17 @@ from hermes_worker.store.jobs.job_rows import (
     Followup,
     JobAfter,
     JobRow,
-    answer_of,
-    job_row_of,
-    job_rows_at,
-    open_runs,
-    place_columns,
-    said,
+    build_progress_columns,
+    count_open_runs,
+    load_answer,
+    message_text,
+    to_first_job,
+    to_job_rows_at,
 )
-from hermes_worker.store.outbox.deliveries import owe
-from hermes_worker.store.rows import Hint, insert_messages, plain
-from hermes_worker.store.runs.runs import insert_run, start_held
-from hermes_worker.store.search.due import mark_due
+from hermes_worker.store.outbox.deliveries import enqueue_deliveries
+from hermes_worker.store.rows import Hint, insert_messages, make_storable
+from hermes_worker.store.runs.runs import begin_held, insert_run
+from hermes_worker.store.search.index_queue import mark_due
 from hermes_worker.store.tables import blobs, firings, jobs, messages, runs, sessions
 
 _ERROR_CHARS_MAX = 500
@@ -97,7 +97,7 @@ _RESULT = (
         runs.c.status,
         runs.c.exit_reason,
         runs.c.failure_message,
-        either(messages.c.body, blobs.c.body).label("body"),
+        coalesce_texts(messages.c.body, blobs.c.body).label("body"),
     )
     .join(runs, runs.c.pk == firings.c.run_pk)
     .outerjoin(messages, sa.and_(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq))
@@ -111,14 +111,14 @@ _WRITE_AFTER = (
 )
 
 
-def ended(connection: Connection, most: int) -> Sequence[tuple[int, bool]]:
+def list_ended(connection: Connection, most: int) -> Sequence[tuple[int, bool]]:
     """List firings whose run has ended, or for which a worker has collected, and that were not counted yet: their row
     ids, and whether there is a run."""
     rows = connection.execute(_ENDED, {"most": most})
     return [(pk, run_pk is not None) for pk, run_pk in rows]
 
 
-def count_runs(
+def count_ended_runs(
     connection: Connection,
     firing_pks: Sequence[int],
     clock: sa.ColumnElement[float],
@@ -130,7 +130,7 @@ def count_runs(
     locked = connection.execute(
         ALL_JOBS.add_columns(clock.label("now")).where(jobs.c.pk.in_(of_firings)).with_for_update(skip_locked=True)
     )
-    found, now = job_rows_at(locked)
+    found, now = to_job_rows_at(locked)
     if not found:
         return []
     rows = {each.pk: each for each in found}
@@ -145,11 +145,11 @@ def count_runs(
         .values(ended_at=now, is_waiting=False)
         .returning(firings.c.pk)
     )
-    afters = _decided(connection, counted.scalars().all(), rows, now, decide)
+    afters = _decide_ends(connection, counted.scalars().all(), rows, now, decide)
     return [*_write_afters(connection, afters, rows, now), *_start_next(connection, list(rows))]
 
 
-def _decided(
+def _decide_ends(
     connection: Connection,
     firing_pks: Sequence[int],
     rows: dict[int, JobRow],
@@ -159,9 +159,9 @@ def _decided(
     """Decide on each end, with the job as the end before it left the job."""
     current = dict(rows)
     afters, owing = [], []
-    for result in rows_of(connection.execute(_RESULT.where(firings.c.pk.in_(firing_pks))), _ResultRow):
+    for result in fetch_rows(connection.execute(_RESULT.where(firings.c.pk.in_(firing_pks))), _ResultRow):
         row = current[result.job_pk]
-        after = decide(row, _ended_run(result, now))
+        after = decide(row, _to_ended_run(result, now))
         afters.append((row, after))
         place = after.place
         current[row.pk] = replace(
@@ -174,12 +174,12 @@ def _decided(
     return afters
 
 
-def _ended_run(result: _ResultRow, now: float) -> EndedRun:
+def _to_ended_run(result: _ResultRow, now: float) -> EndedRun:
     return EndedRun(
         run_id=result.run_id,
         status=result.status,
         error=result.failure_message or (result.exit_reason if result.status != "completed" else None),
-        output=said(result.body),
+        output=message_text(result.body),
         now=now,
     )
 
@@ -189,7 +189,7 @@ def follow_up(
 ) -> list[Hint]:
     """Do what ``decide`` says with what a worker collected: begin the run, or end the firing. Once. Returns the hints
     to send."""
-    row = _lock_job_of(connection, firing_pk)
+    row = _lock_job(connection, firing_pk)
     if row is None:
         return []
     found = connection.execute(
@@ -200,7 +200,7 @@ def follow_up(
             firings.c.execution.in_(COLLECTED),
         )
     )
-    firing = row_of(found, _CollectedRow)
+    firing = fetch_row(found, _CollectedRow)
     if firing is None:
         return []
     collected = Collected(
@@ -215,7 +215,7 @@ def follow_up(
     return _write_followup(connection, collected, firing_pk, decide(collected))
 
 
-def notes_due(connection: Connection, most: int) -> Sequence[int]:
+def list_notes_due(connection: Connection, most: int) -> Sequence[int]:
     """List firings whose answer still has to be written into a session."""
     rows = connection.execute(sa.select(firings.c.pk).where(firings.c.owes_note).order_by(firings.c.pk).limit(most))
     return list(rows.scalars())
@@ -227,24 +227,24 @@ def write_note(
     """Write a firing's answer into a session, as something the user said; ``compose`` returns the session's id and the
     text. Returns False while a run is at work there: the firing stays due. A session that is gone is forgotten. Written
     once, even when several processes try."""
-    row = _lock_job_of(connection, firing_pk)
+    row = _lock_job(connection, firing_pk)
     if row is None:
         return False
-    owing = sa.select(*columns_for(firings, _OwingRow)).where(firings.c.pk == firing_pk, firings.c.owes_note)
-    firing = row_of(connection.execute(owing), _OwingRow)
+    owing = sa.select(*select_columns(firings, _OwingRow)).where(firings.c.pk == firing_pk, firings.c.owes_note)
+    firing = fetch_row(connection.execute(owing), _OwingRow)
     if firing is None:
         return True
-    composed = compose(row, answer_of(connection, firing) or "")
+    composed = compose(row, load_answer(connection, firing) or "")
     if composed is not None and not _append_note(connection, row.tenant, *composed, run_pk=firing.run_pk or 0):
         return False
     connection.execute(sa.update(firings).where(firings.c.pk == firing_pk).values(owes_note=False))
     return True
 
 
-def _lock_job_of(connection: Connection, firing_pk: int) -> JobRow | None:
+def _lock_job(connection: Connection, firing_pk: int) -> JobRow | None:
     """Lock the job of a firing; always before the firing itself. ``None`` when another scheduler has it."""
     job_pk = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk).scalar_subquery()
-    return job_row_of(connection.execute(ALL_JOBS.where(jobs.c.pk == job_pk).with_for_update(skip_locked=True)))
+    return to_first_job(connection.execute(ALL_JOBS.where(jobs.c.pk == job_pk).with_for_update(skip_locked=True)))
 
 
 def _write_afters(
@@ -256,14 +256,14 @@ def _write_afters(
     for row, after in afters:
         is_pausing = after.place.state == "paused" and rows[row.pk].state != "paused"
         changes[row.pk] = {
-            **place_columns(after.place),
+            **build_progress_columns(after.place),
             "job": row.pk,
             "last_status": after.status,
-            "last_error": plain(after.error)[:_ERROR_CHARS_MAX] if after.error else None,
+            "last_error": make_storable(after.error)[:_ERROR_CHARS_MAX] if after.error else None,
             "paused": now if is_pausing else None,
         }
         if after.notice is not None:
-            hints += owe(connection, after.targets, job_pk=row.pk, body=after.notice)
+            hints += enqueue_deliveries(connection, after.targets, job_pk=row.pk, body=after.notice)
     if changes:
         connection.execute(_WRITE_AFTER.values(updated_at=now), list(changes.values()))
     return hints
@@ -272,8 +272,12 @@ def _write_afters(
 def _write_followup(connection: Connection, collected: Collected, firing_pk: int, followup: Followup) -> list[Hint]:
     row, now = collected.row, collected.now
     change = sa.update(firings).where(firings.c.pk == firing_pk)
-    remark = plain(followup.remark) if followup.remark is not None else None
-    hints = owe(connection, followup.targets, job_pk=row.pk, body=followup.body) if followup.body is not None else []
+    remark = make_storable(followup.remark) if followup.remark is not None else None
+    hints = (
+        enqueue_deliveries(connection, followup.targets, job_pk=row.pk, body=followup.body)
+        if followup.body is not None
+        else []
+    )
     if followup.run is not None:
         run_pk, created = insert_run(connection, followup.run)
         connection.execute(change.values(run_pk=run_pk, remark=remark))
@@ -288,7 +292,7 @@ def _write_followup(connection: Connection, collected: Collected, firing_pk: int
 def _start_next(connection: Connection, job_pks: Sequence[int]) -> list[Hint]:
     """Begin the runs that wait for jobs whose earlier runs have all ended."""
     hints: list[Hint] = []
-    for job_pk, (running, waiting) in open_runs(connection, job_pks).items():
+    for job_pk, (running, waiting) in count_open_runs(connection, job_pks).items():
         if waiting and not running:
             hints += _start_first(connection, job_pk)
     return hints
@@ -296,36 +300,36 @@ def _start_next(connection: Connection, job_pks: Sequence[int]) -> list[Hint]:
 
 def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
     first = connection.execute(
-        sa.select(*columns_for(firings, _FirstRow))
+        sa.select(*select_columns(firings, _FirstRow))
         .where(firings.c.job_pk == job_pk, firings.c.is_waiting, firings.c.ended_at.is_(None))
         .order_by(firings.c.slot)
         .limit(1)
     )
-    row = one_of(first, _FirstRow)
+    row = fetch_one(first, _FirstRow)
     begun = sa.update(firings).where(firings.c.pk == row.pk).values(is_waiting=False)
     if row.run_pk is not None:
         connection.execute(begun)
-        return start_held(connection, row.run_pk)
+        return begin_held(connection, row.run_pk)
     at = connection.execute(begun.values(hinted_at=db_now()).returning(firings.c.hinted_at)).scalar_one()
-    return [collect_hint(row.pk, at)]
+    return [build_collect_hint(row.pk, at)]
 
 
 def _append_note(connection: Connection, tenant: str, session_id: str, text: str, *, run_pk: int) -> bool:
     """Write a note into a session. Returns True when it is written, or never can be; False while the session has an
     active run."""
-    present = present_session(connection, tenant, session_id)
+    present = find_present_session(connection, tenant, session_id)
     found = connection.execute(
-        sa.select(*columns_for(sessions, _NotedRow))
+        sa.select(*select_columns(sessions, _NotedRow))
         .where(sessions.c.session_id == present, sessions.c.tenant == tenant)
         .with_for_update()
     )
-    session = row_of(found, _NotedRow)
+    session = fetch_row(found, _NotedRow)
     if session is None:
         return True
     if session.active_run_pk is not None:
         return False
     seq = session.message_seq + 1
-    body = canonical_json({"role": "user", "content": plain(text)})
+    body = canonical_json({"role": "user", "content": make_storable(text)})
     insert_messages(connection, session.pk, run_pk, [Message(seq=seq, role=Role.USER, body=body)])
     connection.execute(sa.update(sessions).where(sessions.c.pk == session.pk).values(message_seq=seq))
     mark_due(connection, session.pk)

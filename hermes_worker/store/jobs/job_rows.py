@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.store.engine.prepared import columns_for, one_of, row_of
+from hermes_worker.store.engine.prepared import fetch_one, fetch_row, select_columns
 from hermes_worker.store.jobs.executions import ExecutionState
-from hermes_worker.store.rows import Hint, read_messages
+from hermes_worker.store.rows import Hint, load_messages
 from hermes_worker.store.runs.runs import NewRun
 from hermes_worker.store.tables import firings, jobs, runs
 
@@ -49,7 +49,7 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlace:
+class JobProgress:
     """The state of a job: the columns that a decision changes."""
 
     state: str
@@ -74,7 +74,7 @@ class JobTick:
     """The decision about a due job. The last of ``slots`` is the one that ``run`` is for."""
 
     slots: Sequence[Slot]
-    place: JobPlace
+    place: JobProgress
     run: NewRun | None = None
     collects: bool = False
     """A worker collects what the run needs before there is one."""
@@ -93,15 +93,15 @@ class JobTick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class SettledJobs:
     """The results of a transaction that other processes have to hear of."""
 
     hints: Sequence[Hint] = ()
     stopped: Sequence[str] = ()
     """Runs that were asked to stop."""
 
-    def __add__(self, other: Settled) -> Settled:
-        return Settled(hints=[*self.hints, *other.hints], stopped=[*self.stopped, *other.stopped])
+    def __add__(self, other: SettledJobs) -> SettledJobs:
+        return SettledJobs(hints=[*self.hints, *other.hints], stopped=[*self.stopped, *other.stopped])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +129,12 @@ class Collected:
     now: float
     connection: Connection
 
-    def latest_answer(self, job_id: str) -> str | None:
+    def load_latest_answer(self, job_id: str) -> str | None:
         """Load the latest answer of a job of the same tenant; ``None`` when none of its runs had one."""
-        return latest_answer(self.connection, self.row.tenant, job_id)
+        return load_latest_answer(self.connection, self.row.tenant, job_id)
 
-    def used_since(self, at: float) -> DayUse:
-        return used_since(self.connection, self.row.pk, at)
+    def load_use_since(self, at: float) -> DayUse:
+        return load_use_since(self.connection, self.row.pk, at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ class DayUse:
 class JobAfter:
     """The job after one of its runs ended."""
 
-    place: JobPlace
+    place: JobProgress
     status: str
     """``ok``, ``error`` or ``unknown``."""
     error: str | None
@@ -184,13 +184,13 @@ class DueJob:
     waiting: int
     connection: Connection
 
-    def used_since(self, at: float) -> DayUse:
+    def load_use_since(self, at: float) -> DayUse:
         """Load what the job's runs used that were started since ``at`` (epoch seconds)."""
-        return used_since(self.connection, self.row.pk, at)
+        return load_use_since(self.connection, self.row.pk, at)
 
-    def latest_answer(self, job_id: str) -> str | None:
+    def load_latest_answer(self, job_id: str) -> str | None:
         """Load the latest answer of a job of the same tenant; ``None`` when none of its runs had one."""
-        return latest_answer(self.connection, self.row.tenant, job_id)
+        return load_latest_answer(self.connection, self.row.tenant, job_id)
 
     def was_blocked_since(self, at: float) -> bool:
         """Whether a slot since ``at`` was blocked by the budget."""
@@ -200,7 +200,7 @@ class DueJob:
         return self.connection.execute(blocked.limit(1)).first() is not None
 
 
-def used_since(connection: Connection, job_pk: int, at: float) -> DayUse:
+def load_use_since(connection: Connection, job_pk: int, at: float) -> DayUse:
     used = (runs.c.iteration, _TOKENS.label("tokens"), _NANO_USD.label("nano_usd"), runs.c.unpriced_calls)
     since = (firings.c.job_pk == job_pk, firings.c.run_pk.is_not(None), firings.c.settled_at >= at)
     own = sa.select(*used).join(firings, firings.c.run_pk == runs.c.pk).where(*since)
@@ -224,7 +224,7 @@ _NANO_USD = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
 """Counted as the budgets of runs count: attempts of unknown outcome are included."""
 
 
-def latest_answer(connection: Connection, tenant: str, job_id: str) -> str | None:
+def load_latest_answer(connection: Connection, tenant: str, job_id: str) -> str | None:
     """Load the latest answer of a job's runs or scripts, without the messages before it; ``None`` when none had one."""
     has_answer = sa.and_(runs.c.status == "completed", runs.c.output_seq.is_not(None))
     is_script = sa.and_(firings.c.run_pk.is_(None), firings.c.execution == ExecutionState.COMPLETED.value)
@@ -236,8 +236,8 @@ def latest_answer(connection: Connection, tenant: str, job_id: str) -> str | Non
         .order_by(firings.c.slot.desc())
         .limit(1)
     )
-    firing = row_of(answered, _FiringRow)
-    return answer_of(connection, firing) if firing is not None else None
+    firing = fetch_row(answered, _FiringRow)
+    return load_answer(connection, firing) if firing is not None else None
 
 
 class FiringAnswer(Protocol):
@@ -260,23 +260,23 @@ class _FiringRow(NamedTuple):
     collected: str | None
 
 
-def answer_of(connection: Connection, firing: FiringAnswer) -> str | None:
+def load_answer(connection: Connection, firing: FiringAnswer) -> str | None:
     if firing.run_pk is None:
         script = json.loads(firing.collected or "{}").get("script") or {}
         return str(script.get("stdout") or "") or None
-    answered = sa.select(*columns_for(runs, _AnswerRow)).where(runs.c.pk == firing.run_pk)
-    run = one_of(connection.execute(answered), _AnswerRow)
-    rows = read_messages(connection, run.session_pk, run.output_seq, run.output_seq) if run.output_seq else ()
-    return said(rows[0].body) if rows else None
+    answered = sa.select(*select_columns(runs, _AnswerRow)).where(runs.c.pk == firing.run_pk)
+    run = fetch_one(connection.execute(answered), _AnswerRow)
+    rows = load_messages(connection, run.session_pk, run.output_seq, run.output_seq) if run.output_seq else ()
+    return message_text(rows[0].body) if rows else None
 
 
-def said(body: str | None) -> str | None:
+def message_text(body: str | None) -> str | None:
     """The text of a stored message; ``None`` when there is none."""
     content = json.loads(body).get("content") if body is not None else None
     return content if isinstance(content, str) else None
 
 
-def place_columns(place: JobPlace) -> dict[str, object]:
+def build_progress_columns(place: JobProgress) -> dict[str, object]:
     return {
         "state": place.state,
         "next_slot": place.next_slot,
@@ -291,17 +291,17 @@ ALL_JOBS = sa.select(*(jobs.c[name] for name in JobRow.__slots__))
 JOBS = ALL_JOBS.where(jobs.c.removed_at.is_(None))
 
 
-def job_rows(result: sa.CursorResult[Any]) -> list[JobRow]:
+def to_job_rows(result: sa.CursorResult[Any]) -> list[JobRow]:
     """Build the jobs that ``JOBS`` or ``ALL_JOBS`` found. Raises ``TypeError`` when a statement gives other columns."""
     return [JobRow(**dict(found)) for found in result.mappings()]
 
 
-def job_row_of(result: sa.CursorResult[Any]) -> JobRow | None:
+def to_first_job(result: sa.CursorResult[Any]) -> JobRow | None:
     """Build the first job that ``JOBS`` or ``ALL_JOBS`` found; ``None`` when there is none."""
-    return next(iter(job_rows(result)), None)
+    return next(iter(to_job_rows(result)), None)
 
 
-def job_rows_at(result: sa.CursorResult[Any]) -> tuple[list[JobRow], float]:
+def to_job_rows_at(result: sa.CursorResult[Any]) -> tuple[list[JobRow], float]:
     """Build the jobs of a statement that gives the time as well, as ``now``; without a job the time is 0."""
     found = [dict(each) for each in result.mappings()]
     times = [float(each.pop("now")) for each in found]
@@ -316,7 +316,7 @@ _OPEN = (
 )
 
 
-def open_runs(connection: Connection, job_pks: Sequence[int]) -> dict[int, tuple[int, int]]:
+def count_open_runs(connection: Connection, job_pks: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Count by job its runs that are going, and those that wait for them. A firing that is being collected for counts
     as one. Jobs without any are left out."""
     rows = connection.execute(

@@ -19,10 +19,9 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.epochs import is_no_copy
+from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.jobs import job_ends, slots
 from hermes_worker.store.jobs.job_rows import (
     JOBS,
@@ -31,17 +30,18 @@ from hermes_worker.store.jobs.job_rows import (
     EndedRun,
     Followup,
     JobAfter,
-    JobPlace,
+    JobProgress,
     JobRow,
     JobTick,
-    Settled,
-    job_row_of,
-    job_rows,
-    place_columns,
+    SettledJobs,
+    build_progress_columns,
+    to_first_job,
+    to_job_rows,
 )
-from hermes_worker.store.rows import Hint, insert_ignoring, plain
+from hermes_worker.store.restore_detection import is_no_copy
+from hermes_worker.store.rows import Hint, build_insert_ignoring, make_storable
 from hermes_worker.store.runs.runs import session_is
-from hermes_worker.store.short_ids import completed
+from hermes_worker.store.short_ids import complete_id
 from hermes_worker.store.tables import budgets, deliveries, firings, jobs, maintenance, runs, sessions, tenants
 
 DUE_MAX = 500
@@ -75,7 +75,7 @@ class _HistoryRow(NamedTuple):
 class JobEdit:
     """A person's change to a job; ``None`` leaves the name or the definition as it is."""
 
-    place: JobPlace
+    place: JobProgress
     name: str | None = None
     definition: str | None = None
 
@@ -84,21 +84,21 @@ _TEXTS = frozenset({"name", "prompt", "origin"})
 """Fields with texts of people, of which the audit log holds only a digest."""
 
 
-def _shown(row: JobRow) -> dict[str, object]:
+def _describe_job(row: JobRow) -> dict[str, object]:
     """Describe a job for the audit log, without texts and addresses of people."""
     facts: dict[str, object] = {"name": row.name, "state": row.state, **json.loads(row.definition)}
     targets = facts.get("deliver")
     if isinstance(targets, list):
-        facts["deliver"] = [f"{str(target).partition(':')[0]}:{_digest(target)}" for target in targets]
-    texts = {name: _digest(facts[name]) for name in _TEXTS & facts.keys() if facts[name] is not None}
+        facts["deliver"] = [f"{str(target).partition(':')[0]}:{_compute_digest(target)}" for target in targets]
+    texts = {name: _compute_digest(facts[name]) for name in _TEXTS & facts.keys() if facts[name] is not None}
     return {name: value for name, value in {**facts, **texts}.items() if value is not None}
 
 
-def _digest(value: object) -> str:
+def _compute_digest(value: object) -> str:
     return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()[:12]
 
 
-def _difference(
+def _find_difference(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return the values that differ, before and after."""
@@ -152,14 +152,14 @@ class Jobs:
         due = sa.select(jobs.c.pk).where(is_due)
         self._due = due.order_by(jobs.c.next_fire_at).limit(sa.bindparam("most"))
 
-    def of(self, tenant: str) -> Jobs:
+    def for_tenant(self, tenant: str) -> Jobs:
         """The jobs of another tenant of the same database."""
         return Jobs(self._database, tenant, clock=self._clock)
 
-    def note_scheduler(self) -> None:
+    def record_scheduler(self) -> None:
         """Record that a scheduler is at work; each scheduler calls it every ``SCHEDULER_NOTED_EVERY_S`` seconds."""
         with self._database.write() as connection:
-            connection.execute(insert_ignoring(connection, maintenance), {"name": "scheduler", "ran_at": 0.0})
+            connection.execute(build_insert_ignoring(connection, maintenance), {"name": "scheduler", "ran_at": 0.0})
             connection.execute(sa.update(maintenance).where(_IS_SCHEDULER).values(ran_at=db_now()))
 
     def has_scheduler(self) -> bool:
@@ -168,33 +168,33 @@ class Jobs:
         with self._database.read() as connection:
             return bool(connection.execute(sa.select(sa.exists().where(_IS_SCHEDULER, is_fresh))).scalar())
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         """Read the clock by which slots are judged, in epoch seconds."""
         with self._database.read() as connection:
-            return self._now(connection)
+            return self._read_clock(connection)
 
-    def _now(self, connection: Connection) -> float:
+    def _read_clock(self, connection: Connection) -> float:
         return float(connection.execute(sa.select(self._clock)).scalar_one())
 
-    def create(self, name: str, definition: str, place: Callable[[str, float], JobPlace]) -> JobRow:
+    def create(self, name: str, definition: str, place: Callable[[str, float], JobProgress]) -> JobRow:
         """Insert a new job; ``place`` is called with its id and the time. Raises what ``place`` raises."""
         job_id = uuid.uuid4().hex[:12]
         with self._database.write() as connection:
-            now = self._now(connection)
-            values = {"job_id": job_id, "tenant": self._tenant, "name": plain(name), "definition": definition}
+            now = self._read_clock(connection)
+            values = {"job_id": job_id, "tenant": self._tenant, "name": make_storable(name), "definition": definition}
             times = {"created_at": now, "updated_at": now}
-            connection.execute(sa.insert(jobs).values(**values, **times, **place_columns(place(job_id, now))))
-            [row] = job_rows(connection.execute(JOBS.where(jobs.c.job_id == job_id)))
-            record(connection, Act.JOB_CREATE, job_id, tenant=self._tenant, after=_shown(row))
+            connection.execute(sa.insert(jobs).values(**values, **times, **build_progress_columns(place(job_id, now))))
+            [row] = to_job_rows(connection.execute(JOBS.where(jobs.c.job_id == job_id)))
+            record_action(connection, Act.JOB_CREATE, job_id, tenant=self._tenant, after=_describe_job(row))
             return row
 
     def get(self, reference: str) -> JobRow:
         """Load a job by id, or by a name that only one job has, ignoring case. Raises ``JobNotFound``,
         ``AmbiguousJob``."""
         with self._database.read() as connection:
-            return self._find(connection, reference)
+            return self._load_by_reference(connection, reference)
 
-    def full_id(self, written: str) -> str:
+    def complete_id(self, written: str) -> str:
         """Return an id or a name unchanged, else the id of the one job whose id begins with ``written``. Raises
         ``AmbiguousId``."""
         with self._database.read() as connection:
@@ -202,46 +202,46 @@ class Jobs:
             if connection.execute(self._theirs.where(named).limit(1)).first() is not None:
                 return written
             kept = sa.and_(jobs.c.removed_at.is_(None), jobs.c.tenant == self._tenant)
-            return completed(connection, jobs.c.job_id, written, where=kept)
+            return complete_id(connection, jobs.c.job_id, written, where=kept)
 
-    def all(self, *, include_disabled: bool = True) -> list[JobRow]:
+    def list_jobs(self, *, include_disabled: bool = True) -> list[JobRow]:
         """List the jobs, oldest first."""
         statement = self._theirs if include_disabled else self._theirs.where(jobs.c.state == "scheduled")
         with self._database.read() as connection:
-            return job_rows(connection.execute(statement.order_by(jobs.c.pk)))
+            return to_job_rows(connection.execute(statement.order_by(jobs.c.pk)))
 
     def change(self, reference: str, edit: Callable[[JobRow, float], JobEdit]) -> JobRow:
         """Change a job under its lock. Raises ``JobNotFound``, ``AmbiguousJob`` and what ``edit`` raises."""
         with self._database.write() as connection:
-            pk = self._find(connection, reference).pk
-            row = job_row_of(connection.execute(JOBS.where(jobs.c.pk == pk).with_for_update()))
+            pk = self._load_by_reference(connection, reference).pk
+            row = to_first_job(connection.execute(JOBS.where(jobs.c.pk == pk).with_for_update()))
             if row is None:
                 raise JobNotFound(f"there is no job {reference!r} any more")
-            now = self._now(connection)
+            now = self._read_clock(connection)
             made = edit(row, now)
-            values = place_columns(made.place)
+            values = build_progress_columns(made.place)
             values["paused_at"] = (row.paused_at or now) if made.place.state == "paused" else None
             if made.name is not None:
-                values["name"] = plain(made.name)
+                values["name"] = make_storable(made.name)
             if made.definition is not None:
                 values["definition"] = made.definition
             connection.execute(sa.update(jobs).where(jobs.c.pk == pk).values(updated_at=now, **values))
-            [edited] = job_rows(connection.execute(JOBS.where(jobs.c.pk == pk)))
-            before, after = _difference(_shown(row), _shown(edited))
-            record(connection, Act.JOB_CHANGE, row.job_id, tenant=self._tenant, before=before, after=after)
+            [edited] = to_job_rows(connection.execute(JOBS.where(jobs.c.pk == pk)))
+            before, after = _find_difference(_describe_job(row), _describe_job(edited))
+            record_action(connection, Act.JOB_CHANGE, row.job_id, tenant=self._tenant, before=before, after=after)
             return edited
 
     def remove(self, reference: str) -> None:
         """Remove a job; its firings are kept. Raises ``JobNotFound``, ``AmbiguousJob``."""
         with self._database.write() as connection:
-            row = self._find(connection, reference)
+            row = self._load_by_reference(connection, reference)
             pk = row.pk
-            record(connection, Act.JOB_REMOVE, row.job_id, tenant=self._tenant, before=_shown(row))
+            record_action(connection, Act.JOB_REMOVE, row.job_id, tenant=self._tenant, before=_describe_job(row))
             connection.execute(
                 sa.update(jobs).where(jobs.c.pk == pk).values(removed_at=db_now(), next_slot=None, next_fire_at=None)
             )
 
-    def history(self, job_pk: int, *, limit: int = 50, before: float | None = None) -> Sequence[FiringView]:
+    def list_firings(self, job_pk: int, *, limit: int = 50, before: float | None = None) -> Sequence[FiringView]:
         """List the firings of a job, the newest slots first; ``before`` is the slot that ended the page before."""
         statement = (
             sa.select(*(firings.c[name] for name in _HistoryRow._fields[:-2]), runs.c.run_id, runs.c.status)
@@ -266,10 +266,10 @@ class Jobs:
                     remark=row.remark,
                     ended_at=row.ended_at,
                 )
-                for row in rows_of(connection.execute(statement), _HistoryRow)
+                for row in fetch_rows(connection.execute(statement), _HistoryRow)
             ]
 
-    def delivery_error(self, job_pk: int) -> str | None:
+    def find_delivery_error(self, job_pk: int) -> str | None:
         """Find why the output of a job's latest run did not arrive everywhere; ``None`` when it did, or still may."""
         latest = (
             sa.select(firings.c.run_pk)
@@ -284,20 +284,20 @@ class Jobs:
             errors = connection.execute(failed.order_by(deliveries.c.pk)).scalars()
             return "; ".join(error or "it failed" for error in errors) or None
 
-    def session_id(self, source: str, reference: str) -> str | None:
+    def find_session_id(self, source: str, reference: str) -> str | None:
         """Find the id of the session that a caller from ``source`` means; ``None`` when there is none."""
         with self._database.read() as connection:
             wanted = sa.select(sessions.c.session_id).where(session_is(self._tenant, source, reference))
             return connection.execute(wanted).scalar()
 
-    def answered_to(self, session_id: str) -> Sequence[str]:
+    def list_answer_targets(self, session_id: str) -> Sequence[str]:
         """List the targets to which the answer of the run at work in a session is delivered."""
         at_work = sa.select(runs.c.deliver).join(sessions, sessions.c.active_run_pk == runs.c.pk)
         with self._database.read() as connection:
             stored = connection.execute(at_work.where(sessions.c.session_id == session_id)).scalar()
         return json.loads(stored) if stored else []
 
-    def limits_on(self, session_id: str) -> ChainLimits:
+    def load_chain_limits(self, session_id: str) -> ChainLimits:
         """Load the limits of the chain of the run at work in a session."""
         chain = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
         iterations = sa.func.coalesce(budgets.c.iterations_max, runs.c.iterations_max)
@@ -311,50 +311,50 @@ class Jobs:
 
     # --- what schedulers do ---
 
-    def due(self) -> Sequence[int]:
+    def list_due(self) -> Sequence[int]:
         """List the row ids of due jobs, the longest due first. Costs what there is to do. The jobs of disabled tenants
         are due when these are enabled again."""
         with self._database.read() as connection:
             return list(connection.execute(self._due, {"most": DUE_MAX}).scalars())
 
-    def tenants_of(self, pks: Sequence[int]) -> Sequence[str]:
+    def list_tenants(self, pks: Sequence[int]) -> Sequence[str]:
         """List the tenants of these jobs, each once."""
         with self._database.read() as connection:
             found = sa.select(jobs.c.tenant).where(jobs.c.pk.in_(pks)).distinct()
             return list(connection.execute(found).scalars())
 
-    def tenants_of_firing(self, firing_pk: int) -> Sequence[str]:
+    def list_tenants_of_firing(self, firing_pk: int) -> Sequence[str]:
         """List the tenant of a firing's job; empty when there is no such firing."""
         of_firing = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk)
         with self._database.read() as connection:
             return list(connection.execute(sa.select(jobs.c.tenant).where(jobs.c.pk.in_(of_firing))).scalars())
 
-    def settle(self, pks: Sequence[int], decide: Callable[[DueJob], JobTick | None]) -> Settled:
+    def settle(self, pks: Sequence[int], decide: Callable[[DueJob], JobTick | None]) -> SettledJobs:
         """Do what ``decide`` says with due jobs, in one transaction; jobs that another scheduler has or had are
         skipped. Safe for any number of schedulers."""
         with self._database.write() as connection:
-            return slots.settle(connection, pks, self._clock, decide)
+            return slots.settle_due(connection, pks, self._clock, decide)
 
-    def ended(self) -> Sequence[tuple[int, bool]]:
+    def list_ended(self) -> Sequence[tuple[int, bool]]:
         """List firings whose run has ended, or for which a worker has collected, and that were not counted yet: their
         row ids, and whether there is a run."""
         with self._database.read() as connection:
-            return job_ends.ended(connection, ENDED_MAX)
+            return job_ends.list_ended(connection, ENDED_MAX)
 
-    def count_runs(self, firing_pks: Sequence[int], decide: Callable[[JobRow, EndedRun], JobAfter]) -> list[Hint]:
+    def count_ended_runs(self, firing_pks: Sequence[int], decide: Callable[[JobRow, EndedRun], JobAfter]) -> list[Hint]:
         """Count the ends of runs for their jobs, each once, and begin the runs that waited for them."""
         with self._database.write() as connection:
-            return job_ends.count_runs(connection, firing_pks, self._clock, decide)
+            return job_ends.count_ended_runs(connection, firing_pks, self._clock, decide)
 
     def follow_up(self, firing_pk: int, decide: Callable[[Collected], Followup]) -> list[Hint]:
         """Do what ``decide`` says with what a worker collected: begin the run, or end the firing. Once."""
         with self._database.write() as connection:
             return job_ends.follow_up(connection, firing_pk, self._clock, decide)
 
-    def notes_due(self) -> Sequence[int]:
+    def list_notes_due(self) -> Sequence[int]:
         """List firings whose answer still has to be written into a session."""
         with self._database.read() as connection:
-            return job_ends.notes_due(connection, ENDED_MAX)
+            return job_ends.list_notes_due(connection, ENDED_MAX)
 
     def write_note(self, firing_pk: int, compose: Callable[[JobRow, str], tuple[str, str] | None]) -> bool:
         """Write a firing's answer into a session, as something the user said; ``compose`` returns the session's id and
@@ -363,12 +363,12 @@ class Jobs:
         with self._database.write() as connection:
             return job_ends.write_note(connection, firing_pk, compose)
 
-    def _find(self, connection: Connection, reference: str) -> JobRow:
-        row = job_row_of(connection.execute(self._theirs.where(jobs.c.job_id == reference)))
+    def _load_by_reference(self, connection: Connection, reference: str) -> JobRow:
+        row = to_first_job(connection.execute(self._theirs.where(jobs.c.job_id == reference)))
         if row is not None:
             return row
         is_named = sa.func.lower(jobs.c.name) == reference.strip().lower()
-        named = job_rows(connection.execute(self._theirs.where(is_named)))
+        named = to_job_rows(connection.execute(self._theirs.where(is_named)))
         if not named:
             raise JobNotFound(f"there is no job {reference!r}")
         if len(named) > 1:

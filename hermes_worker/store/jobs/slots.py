@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply_event
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.jobs.executions import ExecutionState, collect_hint
+from hermes_worker.store.jobs.executions import ExecutionState, build_collect_hint
 from hermes_worker.store.jobs.job_rows import (
     COLLECTED,
     IS_OPEN,
@@ -28,16 +28,16 @@ from hermes_worker.store.jobs.job_rows import (
     DueJob,
     JobRow,
     JobTick,
-    Settled,
+    SettledJobs,
     Slot,
-    job_rows_at,
-    open_runs,
-    place_columns,
+    build_progress_columns,
+    count_open_runs,
+    to_job_rows_at,
 )
-from hermes_worker.store.outbox.deliveries import owe
-from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
-from hermes_worker.store.runs.joining import save
+from hermes_worker.store.outbox.deliveries import enqueue_deliveries
+from hermes_worker.store.rows import Hint, build_insert_ignoring, lock_run, make_storable
 from hermes_worker.store.runs.new_runs import insert_runs
+from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import firings, jobs, runs
 
 _ADVANCE = (
@@ -66,7 +66,7 @@ class _SettledTick:
 
 
 @lru_cache(maxsize=8)
-def _lock_due(clock: sa.ColumnElement[float]) -> sa.Select[Any]:
+def _build_lock_due(clock: sa.ColumnElement[float]) -> sa.Select[Any]:
     """Build the statement that locks the due and free ones of some jobs, with the time."""
     return (
         JOBS.add_columns(clock.label("now"))
@@ -75,52 +75,56 @@ def _lock_due(clock: sa.ColumnElement[float]) -> sa.Select[Any]:
     )
 
 
-def settle(
+def settle_due(
     connection: Connection,
     pks: Sequence[int],
     clock: sa.ColumnElement[float],
     decide: Callable[[DueJob], JobTick | None],
-) -> Settled:
+) -> SettledJobs:
     """Do what ``decide`` says with the jobs that are due and that no other scheduler has locked."""
-    found, now = job_rows_at(connection.execute(_lock_due(clock), {"pks": list(pks)}))
+    found, now = to_job_rows_at(connection.execute(_build_lock_due(clock), {"pks": list(pks)}))
     if not found:
-        return Settled()
-    busy = open_runs(connection, [each.pk for each in found])
+        return SettledJobs()
+    busy = count_open_runs(connection, [each.pk for each in found])
     ticks = []
     for row in found:
         running, waiting = busy.get(row.pk, (0, 0))
         tick = decide(DueJob(row=row, now=now, running=running, waiting=waiting, connection=connection))
         if tick is not None:
             ticks.append((row, tick))
-    return _write(connection, ticks, now)
+    return _write_ticks(connection, ticks, now)
 
 
-def _write(connection: Connection, ticks: Sequence[tuple[JobRow, JobTick]], now: float) -> Settled:
+def _write_ticks(connection: Connection, ticks: Sequence[tuple[JobRow, JobTick]], now: float) -> SettledJobs:
     if not ticks:
-        return Settled()
-    known = _settled_before(connection, [(row, tick) for row, tick in ticks if tick.starts])
+        return SettledJobs()
+    known = _find_settled(connection, [(row, tick) for row, tick in ticks if tick.starts])
     begun = [
         _SettledTick(row=row, tick=tick, is_begun=tick.starts and (row.pk, tick.slots[-1].at) not in known)
         for row, tick in ticks
     ]
-    settled = Settled()
+    settled = SettledJobs()
     for each in begun:
         if each.is_begun and each.tick.cancels:
             settled += _cancel_open(connection, each.row.pk)
-    settled += Settled(hints=[*_write_slots(connection, begun, now), *_collect(connection, begun, now)])
-    connection.execute(_ADVANCE.values(updated_at=now), [{"job": each.row.pk, **_changes(each, now)} for each in begun])
+    settled += SettledJobs(
+        hints=[*_write_slots(connection, begun, now), *_write_collecting_slots(connection, begun, now)]
+    )
+    connection.execute(
+        _ADVANCE.values(updated_at=now), [{"job": each.row.pk, **_build_changes(each, now)} for each in begun]
+    )
     for row, tick in ticks:
         if tick.notice is not None:
-            settled += Settled(hints=owe(connection, tick.targets, job_pk=row.pk, body=tick.notice))
+            settled += SettledJobs(hints=enqueue_deliveries(connection, tick.targets, job_pk=row.pk, body=tick.notice))
     return settled
 
 
-def _changes(each: _SettledTick, now: float) -> dict[str, object]:
-    place = place_columns(each.tick.place)
+def _build_changes(each: _SettledTick, now: float) -> dict[str, object]:
+    place = build_progress_columns(each.tick.place)
     return {**place, "ran_at": now if each.is_begun else None, "written": each.tick.definition}
 
 
-def _settled_before(connection: Connection, starting: Sequence[tuple[JobRow, JobTick]]) -> set[tuple[int, float]]:
+def _find_settled(connection: Connection, starting: Sequence[tuple[JobRow, JobTick]]) -> set[tuple[int, float]]:
     """Find slots that have their row already: after a clock went back, or when a person ran a job by hand at this
     moment."""
     if not starting:
@@ -138,22 +142,22 @@ def _write_slots(connection: Connection, ticks: Sequence[_SettledTick], now: flo
     values = []
     for each in ticks:
         job_pk, ended = each.row.pk, each.tick.slots[:-1] if each.tick.starts else each.tick.slots
-        values += [_slot_values(job_pk, slot, now) for slot in ended]
+        values += [_build_slot_values(job_pk, slot, now) for slot in ended]
         if job_pk in run_pks:
-            last = _slot_values(job_pk, each.tick.slots[-1], now)
+            last = _build_slot_values(job_pk, each.tick.slots[-1], now)
             values.append({**last, "run_pk": run_pks[job_pk], "is_waiting": each.tick.waits})
     if values:
-        connection.execute(insert_ignoring(connection, firings), values)
+        connection.execute(build_insert_ignoring(connection, firings), values)
     return [hint for _, run in created for hint in run.hints]
 
 
-def _collect(connection: Connection, ticks: Sequence[_SettledTick], now: float) -> list[Hint]:
+def _write_collecting_slots(connection: Connection, ticks: Sequence[_SettledTick], now: float) -> list[Hint]:
     """Write the slots for which workers have to collect something first."""
     collecting = [each for each in ticks if each.is_begun and each.tick.collects]
     hints: list[Hint] = []
     for waits in (False, True):
         rows = [
-            {**_slot_values(each.row.pk, each.tick.slots[-1], now), **_PENDING, "is_waiting": waits}
+            {**_build_slot_values(each.row.pk, each.tick.slots[-1], now), **_PENDING, "is_waiting": waits}
             for each in collecting
             if each.tick.waits is waits
         ]
@@ -163,23 +167,23 @@ def _collect(connection: Connection, ticks: Sequence[_SettledTick], now: float) 
         written = connection.execute(
             sa.insert(firings).values(hinted_at=due).returning(firings.c.pk, firings.c.hinted_at), rows
         )
-        hints += [collect_hint(pk, hinted_at) for pk, hinted_at in written if hinted_at is not None]
+        hints += [build_collect_hint(pk, hinted_at) for pk, hinted_at in written if hinted_at is not None]
     return hints
 
 
-def _slot_values(job_pk: int, slot: Slot, now: float) -> dict[str, object]:
+def _build_slot_values(job_pk: int, slot: Slot, now: float) -> dict[str, object]:
     return {
         "job_pk": job_pk,
         "slot": slot.at,
         "outcome": slot.outcome,
-        "reason": plain(slot.reason),
+        "reason": make_storable(slot.reason),
         "run_pk": None,
         "is_waiting": False,
         "settled_at": now,
     }
 
 
-def _cancel_open(connection: Connection, job_pk: int) -> Settled:
+def _cancel_open(connection: Connection, job_pk: int) -> SettledJobs:
     """Stop the job's runs, and its executions. The caller holds the job."""
     connection.execute(
         sa.update(firings)
@@ -202,11 +206,11 @@ def _cancel_open(connection: Connection, job_pk: int) -> Settled:
     pks = connection.execute(
         of_job.where(firings.c.job_pk == job_pk, IS_OPEN, runs.c.exit_reason.is_(None)).order_by(runs.c.pk)
     ).scalars()
-    settled = Settled()
+    settled = SettledJobs()
     for pk in pks.all():
         loaded = lock_run(connection, pk)
         assert loaded is not None
-        after = apply(loaded.run, ev.StopRequested())
-        hints = [] if after == loaded.run else save(connection, loaded, after)
-        settled += Settled(hints=hints, stopped=[loaded.run.run_id])
+        after = apply_event(loaded.run, ev.StopRequested())
+        hints = [] if after == loaded.run else save_step(connection, loaded, after)
+        settled += SettledJobs(hints=hints, stopped=[loaded.run.run_id])
     return settled

@@ -14,30 +14,30 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.alerting import (
+from hermes_worker.core.alert_rules import (
     BUDGET_KINDS,
     NEAR,
     TEXT_CHARS_MAX,
     AlertKind,
     OpenAlert,
     Trouble,
-    budget_level,
-    steps,
-    without_target,
+    compute_budget_level,
+    decide_alert_steps,
+    remove_target,
 )
-from hermes_worker.core.limits import Limit, LimitName, Spending, periods, used_in
+from hermes_worker.core.limits import Limit, LimitName, Spending, compute_periods, select_period_use
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import ExitReason
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.backlog import read_backlog
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.key_states import KeyStates
-from hermes_worker.store.outbox.deliveries import owe
-from hermes_worker.store.rows import Hint, insert_ignoring, plain
+from hermes_worker.store.outbox.deliveries import enqueue_deliveries
+from hermes_worker.store.rows import Hint, build_insert_ignoring, make_storable
 from hermes_worker.store.run_ends import RunEnd
-from hermes_worker.store.runs.limits import Owner, known_limits, spent_of
-from hermes_worker.store.runs.permits import holds_for_spending, used_at_work
+from hermes_worker.store.runs.limits import Owner, fetch_limits, load_spending
+from hermes_worker.store.runs.permits import holds_for_spending, sum_open_usage
 from hermes_worker.store.tables import alert_targets, alerts, budgets, dead_targets, runs, tenants
 
 _DEAD_TARGETS_MAX = 500
@@ -69,21 +69,23 @@ class AlertView(NamedTuple):
 
 def list_alerts(database: Database, *, limit: int = 50) -> list[AlertView]:
     """List alerts, the newest first. Raises ``UnavailableError``."""
-    newest = sa.select(*columns_for(alerts, AlertView)).order_by(alerts.c.pk.desc()).limit(limit)
+    newest = sa.select(*select_columns(alerts, AlertView)).order_by(alerts.c.pk.desc()).limit(limit)
     with database.read() as connection:
-        return rows_of(connection.execute(newest), AlertView)
+        return fetch_rows(connection.execute(newest), AlertView)
 
 
-def try_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
+def send_test_alert(database: Database, policy: AlertPolicy) -> list[Hint]:
     """Send a test text to every target. Returns the hints to send."""
     if not policy.targets:
         return []
     with database.write() as connection:
-        record(connection, Act.ALERTS_TRY, "alerts", after={"targets": len(policy.targets)})
-        return owe(connection, policy.targets, body="hermes-worker: this is a test of alerts; nothing is wrong")
+        record_action(connection, Act.ALERTS_TRY, "alerts", after={"targets": len(policy.targets)})
+        return enqueue_deliveries(
+            connection, policy.targets, body="hermes-worker: this is a test of alerts; nothing is wrong"
+        )
 
 
-def tell_quarantines(database: Database, policy: AlertPolicy, ends: Sequence[RunEnd]) -> list[Hint]:
+def alert_quarantines(database: Database, policy: AlertPolicy, ends: Sequence[RunEnd]) -> list[Hint]:
     """Send alerts about runs that were quarantined. Idempotent: call it before the ends are counted. Returns the hints
     to send."""
     hints: list[Hint] = []
@@ -94,46 +96,46 @@ def tell_quarantines(database: Database, policy: AlertPolicy, ends: Sequence[Run
             f"run {end.run_id} was quarantined: one of its steps took down worker after worker ('runs show' says more)"
         )
         trouble = Trouble(kind=AlertKind.QUARANTINE, subject=end.run_id, epoch=1, text=text)
-        hints += _raise(database, policy, trouble, None, is_over=True)
+        hints += _raise_alert(database, policy, trouble, None, is_over=True)
     return hints
 
 
 def sweep_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
     """Raise alerts for new troubles, and end those that are over. Idempotent; any number of processes may do it.
     Returns the hints to send."""
-    dead = _dead_targets(database) if policy.targets else {}
-    own = alert_targets_of(database)
-    troubles = [*_spent_limits(database, policy, own)]
+    dead = _find_dead_targets(database) if policy.targets else {}
+    own = get_alert_targets(database)
+    troubles = [*_find_spent_limits(database, policy, own)]
     if policy.targets:
-        troubles += [*_closed_keys(database), *dead, *_backlogs(database, policy)]
-    hints = _tell_budgets(database, policy, own)
+        troubles += [*_find_closed_keys(database), *dead, *_find_backlogs(database, policy)]
+    hints = _alert_budgets(database, policy, own)
     with database.read() as connection:
-        standing = sa.select(*columns_for(alerts, _StandingAlert)).where(alerts.c.recovered_at.is_(None))
+        standing = sa.select(*select_columns(alerts, _StandingAlert)).where(alerts.c.recovered_at.is_(None))
         known = [
             OpenAlert(pk=row.pk, kind=row.kind, subject=row.subject, clear_since=row.clear_since)
-            for row in rows_of(connection.execute(standing), _StandingAlert)
+            for row in fetch_rows(connection.execute(standing), _StandingAlert)
         ]
         now = connection.execute(sa.select(db_now())).scalar_one()
-    wanted = steps(troubles, known, now)
+    wanted = decide_alert_steps(troubles, known, now)
     for trouble in wanted.raised:
-        hints += _raise(database, policy, trouble, dead.get(trouble))
+        hints += _raise_alert(database, policy, trouble, dead.get(trouble))
     if wanted.cleared or wanted.returned:
         with database.write() as connection:
-            _mark(connection, wanted.cleared, is_clear=True)
-            _mark(connection, wanted.returned, is_clear=False)
+            _mark_clear(connection, wanted.cleared, is_clear=True)
+            _mark_clear(connection, wanted.returned, is_clear=False)
     for pk in wanted.ended:
-        hints += _end(database, policy, pk)
+        hints += _end_alert(database, policy, pk)
     return hints
 
 
-def _raise(
+def _raise_alert(
     database: Database, policy: AlertPolicy, trouble: Trouble, dead: str | None, *, is_over: bool = False
 ) -> list[Hint]:
-    text = plain(trouble.text)[:TEXT_CHARS_MAX]
+    text = make_storable(trouble.text)[:TEXT_CHARS_MAX]
     with database.write() as connection:
-        epoch = trouble.epoch or _next_epoch(connection, trouble)
+        epoch = trouble.epoch or _compute_next_epoch(connection, trouble)
         made = connection.execute(
-            insert_ignoring(connection, alerts)
+            build_insert_ignoring(connection, alerts)
             .values(
                 tenant=trouble.tenant,
                 kind=trouble.kind.value,
@@ -147,58 +149,58 @@ def _raise(
         )
         if made.first() is None:
             return []
-        told = without_target(policy.targets, dead)
-        return _owe_both(connection, told, trouble.tenant, f"hermes-worker alert: {text}")
+        told = remove_target(policy.targets, dead)
+        return _enqueue_alert(connection, told, trouble.tenant, f"hermes-worker alert: {text}")
 
 
-def _next_epoch(connection: Connection, trouble: Trouble) -> int:
+def _compute_next_epoch(connection: Connection, trouble: Trouble) -> int:
     last = sa.select(sa.func.max(alerts.c.epoch)).where(
         alerts.c.kind == trouble.kind.value, alerts.c.subject == trouble.subject, alerts.c.recovered_at.is_not(None)
     )
     return int(connection.execute(last).scalar() or 0) + 1
 
 
-def _end(database: Database, policy: AlertPolicy, pk: int) -> list[Hint]:
+def _end_alert(database: Database, policy: AlertPolicy, pk: int) -> list[Hint]:
     with database.write() as connection:
         ended = connection.execute(
             sa.update(alerts)
             .where(alerts.c.pk == pk, alerts.c.recovered_at.is_(None), alerts.c.clear_since.is_not(None))
             .values(recovered_at=db_now())
-            .returning(*columns_for(alerts, _EndedAlert))
+            .returning(*select_columns(alerts, _EndedAlert))
         )
-        row = row_of(ended, _EndedAlert)
+        row = fetch_row(ended, _EndedAlert)
         if row is None or not AlertKind(row.kind).has_end:
             return []
-        return _owe_both(connection, policy.targets, row.tenant, f"hermes-worker, over again: {row.text}")
+        return _enqueue_alert(connection, policy.targets, row.tenant, f"hermes-worker, over again: {row.text}")
 
 
-def _owe_both(connection: Connection, targets: Sequence[str], tenant: str, body: str) -> list[Hint]:
+def _enqueue_alert(connection: Connection, targets: Sequence[str], tenant: str, body: str) -> list[Hint]:
     """Insert deliveries to the operators, and to the tenant that the alert is about: the tenant's own, to targets it
     may use."""
-    hints = owe(connection, targets, body=body)
+    hints = enqueue_deliveries(connection, targets, body=body)
     if tenant != DEFAULT_TENANT:
         own = sa.select(alert_targets.c.target).where(alert_targets.c.tenant == tenant).order_by(alert_targets.c.target)
-        hints += owe(connection, list(connection.execute(own).scalars()), body=body, tenant=tenant)
+        hints += enqueue_deliveries(connection, list(connection.execute(own).scalars()), body=body, tenant=tenant)
     return hints
 
 
-def alert_targets_of(database: Database) -> Mapping[str, Sequence[str]]:
+def get_alert_targets(database: Database) -> Mapping[str, Sequence[str]]:
     """The targets of tenants for alerts about themselves, by tenant. At most half a second old."""
 
     def read() -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        rows = sa.select(*columns_for(alert_targets, _OwnTarget)).order_by(
+        rows = sa.select(*select_columns(alert_targets, _OwnTarget)).order_by(
             alert_targets.c.tenant, alert_targets.c.target
         )
         with database.read() as connection:
-            for row in rows_of(connection.execute(rows), _OwnTarget):
+            for row in fetch_rows(connection.execute(rows), _OwnTarget):
                 found.setdefault(row.tenant, []).append(row.target)
         return found
 
     return database.remembered.get("alert_targets", read)
 
 
-def stored_alert_targets(database: Database, tenant: str) -> list[str]:
+def load_alert_targets(database: Database, tenant: str) -> list[str]:
     """Load one tenant's targets for alerts about itself, in alphabetical order."""
     wanted = sa.select(alert_targets.c.target).where(alert_targets.c.tenant == tenant)
     with database.read() as connection:
@@ -217,15 +219,15 @@ def set_alert_targets(database: Database, tenant: str, targets: Sequence[str]) -
         if wanted:
             connection.execute(sa.insert(alert_targets), wanted)
         facts = {"before": {"targets": before}, "after": {"targets": len(wanted)}}
-        record(connection, Act.ALERT_TARGETS_SET, tenant, tenant=tenant, **facts)
+        record_action(connection, Act.ALERT_TARGETS_SET, tenant, tenant=tenant, **facts)
     database.remembered.forget()
 
 
-def _spent_limits(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> Iterator[Trouble]:
+def _find_spent_limits(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> Iterator[Trouble]:
     """Find limits of spending of tenants and keys of which 80 % or all are used, including use by runs at work."""
     known = {
         owner: spending
-        for owner, limits in known_limits(database).items()
+        for owner, limits in fetch_limits(database).items()
         if (policy.targets or owner.tenant in own)
         and (spending := [limit for name, limit in limits.items() if name.is_spending])
     }
@@ -233,21 +235,21 @@ def _spent_limits(database: Database, policy: AlertPolicy, own: Mapping[str, Seq
         return
     with database.read() as connection:
         now = connection.execute(sa.select(db_now())).scalar_one()
-        ended = spent_of(connection, sorted({owner.tenant for owner in known}), now)
+        ended = load_spending(connection, sorted({owner.tenant for owner in known}), now)
         for owner, limits in known.items():
-            at_work = used_at_work(connection, owner)
+            at_work = sum_open_usage(connection, owner)
             working = Spending(tokens=at_work.tokens, nano_usd=at_work.nano_usd)
             for limit in limits:
-                used = used_in(limit, ended.get(owner, {}), now) + working
+                used = select_period_use(limit, ended.get(owner, {}), now) + working
                 amount = used.nano_usd if limit.name.is_money else used.tokens
-                level = budget_level(amount, limit.value)
+                level = compute_budget_level(amount, limit.value)
                 if level == NEAR and holds_for_spending(connection, owner, now):
-                    level = budget_level(amount, limit.value, holds_runs=True)
+                    level = compute_budget_level(amount, limit.value, holds_runs=True)
                 if level:
-                    yield _spent_limit(owner, limit, level, periods(now))
+                    yield _build_limit_trouble(owner, limit, level, compute_periods(now))
 
 
-def _spent_limit(owner: Owner, limit: Limit, level: int, period: tuple[str, str]) -> Trouble:
+def _build_limit_trouble(owner: Owner, limit: Limit, level: int, period: tuple[str, str]) -> Trouble:
     day, month = period
     when = day if limit.name in (LimitName.TOKENS_PER_DAY, LimitName.USD_PER_DAY) else month
     whose = f"the key {owner.key_id} of the tenant {owner.tenant}" if owner.key_id else f"the tenant {owner.tenant}"
@@ -257,16 +259,16 @@ def _spent_limit(owner: Owner, limit: Limit, level: int, period: tuple[str, str]
         kind=BUDGET_KINDS[level],
         subject=f"{owner.tenant}/{owner.key_id or '-'}/{limit.name.value}/{when}",
         epoch=0,
-        text=f"{whose} {said} its limit {limit.name.value} ({limit.shown}) for {when}{held}",
+        text=f"{whose} {said} its limit {limit.name.value} ({limit.value_text}) for {when}{held}",
         tenant=owner.tenant,
     )
 
 
-def _tell_budgets(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> list[Hint]:
+def _alert_budgets(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> list[Hint]:
     """Send alerts about budgets of chains. An index finds those without an alert, and the transaction that notes the
     alert sends it: to the tenant whose chain it is, or, for ``default``, to the operators."""
     with database.read() as connection:
-        rows = rows_of(connection.execute(_UNTOLD), _UntoldBudget)
+        rows = fetch_rows(connection.execute(_UNTOLD), _UntoldBudget)
     hints: list[Hint] = []
     for row in rows:
         targets = policy.targets if row.tenant == DEFAULT_TENANT else own.get(row.tenant, ())
@@ -284,12 +286,12 @@ def _tell_budgets(database: Database, policy: AlertPolicy, own: Mapping[str, Seq
                 continue
             values = {"kind": BUDGET_KINDS[row.level].value, "subject": row.run_id, "epoch": 1, "text": text}
             times = {"raised_at": db_now(), "recovered_at": db_now()}
-            connection.execute(insert_ignoring(connection, alerts).values(tenant=row.tenant, **values, **times))
-            hints += owe(connection, targets, body=f"hermes-worker alert: {text}", tenant=row.tenant)
+            connection.execute(build_insert_ignoring(connection, alerts).values(tenant=row.tenant, **values, **times))
+            hints += enqueue_deliveries(connection, targets, body=f"hermes-worker alert: {text}", tenant=row.tenant)
     return hints
 
 
-def _mark(connection: Connection, pks: Sequence[int], *, is_clear: bool) -> None:
+def _mark_clear(connection: Connection, pks: Sequence[int], *, is_clear: bool) -> None:
     if pks:
         connection.execute(
             sa.update(alerts)
@@ -298,8 +300,8 @@ def _mark(connection: Connection, pks: Sequence[int], *, is_clear: bool) -> None
         )
 
 
-def _closed_keys(database: Database) -> Iterator[Trouble]:
-    for row in KeyStates(database).all():
+def _find_closed_keys(database: Database) -> Iterator[Trouble]:
+    for row in KeyStates(database).list_keys():
         if row.state.is_closed:
             text = f"the key {row.credential} of {row.provider} {row.state.condition.text}"
             yield Trouble(
@@ -310,7 +312,7 @@ def _closed_keys(database: Database) -> Iterator[Trouble]:
             )
 
 
-def _backlogs(database: Database, policy: AlertPolicy) -> Iterator[Trouble]:
+def _find_backlogs(database: Database, policy: AlertPolicy) -> Iterator[Trouble]:
     for queue in read_backlog(database):
         # No alert about a backlog of deliveries: the alert is a delivery itself and would wait behind them.
         if queue.oldest_age_s > policy.backlog_age_s and not queue.queue.endswith("delivery"):
@@ -318,14 +320,14 @@ def _backlogs(database: Database, policy: AlertPolicy) -> Iterator[Trouble]:
             yield Trouble(kind=AlertKind.BACKLOG, subject=queue.queue, epoch=0, text=text)
 
 
-def _dead_targets(database: Database) -> dict[Trouble, str]:
+def _find_dead_targets(database: Database) -> dict[Trouble, str]:
     """Find dead targets of all tenants, each with its target. An alert names no person: neither its subject nor its
     text has the address."""
     # List the oldest first: newer dead targets must not push one off the list, which would report it as recovered.
     in_order = (dead_targets.c.marked_at, dead_targets.c.tenant, dead_targets.c.key)
-    oldest = sa.select(*columns_for(dead_targets, _DeadTarget)).order_by(*in_order).limit(_DEAD_TARGETS_MAX)
+    oldest = sa.select(*select_columns(dead_targets, _DeadTarget)).order_by(*in_order).limit(_DEAD_TARGETS_MAX)
     with database.read() as connection:
-        rows = rows_of(connection.execute(oldest), _DeadTarget)
+        rows = fetch_rows(connection.execute(oldest), _DeadTarget)
     found: dict[Trouble, str] = {}
     for row in rows:
         platform = row.key.partition(":")[0]

@@ -22,19 +22,19 @@ from hermes_worker.core.chat_buttons import ChatButton, is_of_wait
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
-from hermes_worker.core.previews import AfterPreview, ChatStanding
+from hermes_worker.core.previews import PreviewResult, PreviewState
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.sources import RequestKeys
-from hermes_worker.core.step import retry_delay_s
+from hermes_worker.core.step import compute_retry_delay_s
 from hermes_worker.store.access import idempotency_keys as keys
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import PkRow, Prepared, columns_for, row_of, rows_of
-from hermes_worker.store.epochs import is_no_copy
-from hermes_worker.store.owners import owned_by, tenant_of_job, tenant_of_run
+from hermes_worker.store.engine.prepared import PkRow, Prepared, fetch_row, fetch_rows, select_columns
+from hermes_worker.store.owners import is_of_tenant, select_tenant_of_job, select_tenant_of_run
+from hermes_worker.store.restore_detection import is_no_copy
 from hermes_worker.store.row_keys import LostHintsBounds
-from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
-from hermes_worker.store.short_ids import completed
+from hermes_worker.store.rows import Hint, build_insert_ignoring, is_suspect, make_storable
+from hermes_worker.store.short_ids import complete_id
 from hermes_worker.store.statistics import count_delivery
 from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
 
@@ -105,7 +105,7 @@ class DeliveryClaim:
     """The ids of the messages that show the question which this delivery asks, as far as they were sent."""
     asks: bool = False
     """The message asks a question."""
-    standing: ChatStanding = field(default_factory=ChatStanding)
+    standing: PreviewState = field(default_factory=PreviewState)
     """What the chat shows already."""
 
 
@@ -137,7 +137,7 @@ class DeliveryView:
     settled_at: float | None
 
 
-def owe(
+def enqueue_deliveries(
     connection: Connection,
     targets: Sequence[str],
     *,
@@ -158,7 +158,7 @@ def owe(
     """
     hints = []
     shown = _end_previews(connection, run) if run is not None and body is None and may_be_shown else {}
-    whose = _whose(run[0] if run else None, job_pk, tenant)
+    whose = _choose_tenant(run[0] if run else None, job_pk, tenant)
     for target in dict.fromkeys(targets):
         if target in shown:
             hints += shown[target]
@@ -171,9 +171,9 @@ def owe(
                 tenant=whose,
                 run_pk=run[0] if run else None,
                 job_pk=job_pk,
-                target=plain(target),
-                body=plain(body) if body is not None else None,
-                buttons=_stored(buttons),
+                target=make_storable(target),
+                body=make_storable(body) if body is not None else None,
+                buttons=_dump_buttons(buttons),
                 wait_pk=wait_pk,
                 state=DeliveryState.PENDING.value,
                 hinted_at=db_now(),
@@ -187,36 +187,36 @@ def owe(
     return hints
 
 
-def message_ids_in(receipt: str | None) -> tuple[str, ...]:
+def parse_message_ids(receipt: str | None) -> tuple[str, ...]:
     """Parse the ids of the messages that show a question, in order, from the receipt of its delivery."""
     return tuple((receipt or "").split())
 
 
-def _stored(buttons: Sequence[ChatButton]) -> str | None:
-    return plain(json.dumps([[button.label, button.value] for button in buttons])) if buttons else None
+def _dump_buttons(buttons: Sequence[ChatButton]) -> str | None:
+    return make_storable(json.dumps([[button.label, button.value] for button in buttons])) if buttons else None
 
 
-def _buttons_in(stored: str | None) -> tuple[ChatButton, ...]:
+def _parse_buttons(stored: str | None) -> tuple[ChatButton, ...]:
     return tuple(ChatButton(label=label, value=value) for label, value in json.loads(stored or "[]"))
 
 
-def take_buttons_away(connection: Connection, run_pk: int, wait_id: int) -> None:
+def remove_buttons(connection: Connection, run_pk: int, wait_id: int) -> None:
     """Remove the buttons of a question that is closed, in the caller's transaction: from a message that bears them, and
     from one that was not sent yet. One that is just being sent loses them afterwards (``Deliveries.delivered``)."""
     with_buttons = deliveries.c.run_pk == run_pk, deliveries.c.buttons.is_not(None)
     wanted = sa.select(deliveries.c.pk, deliveries.c.buttons).where(*with_buttons)
-    for row in rows_of(connection.execute(wanted), _ButtonsRow):
-        if any(is_of_wait(button, wait_id) for button in _buttons_in(row.buttons)):
+    for row in fetch_rows(connection.execute(wanted), _ButtonsRow):
+        if any(is_of_wait(button, wait_id) for button in _parse_buttons(row.buttons)):
             bare = sa.update(deliveries).where(deliveries.c.pk == row.pk).values(buttons=None)
-            sent = row_of(connection.execute(bare.returning(*columns_for(deliveries, _SentRow))), _SentRow)
+            sent = fetch_row(connection.execute(bare.returning(*select_columns(deliveries, _SentRow))), _SentRow)
             if sent is not None and sent.state == DeliveryState.DELIVERED.value:
-                _owe_bare(connection, sent)
+                _enqueue_button_removal(connection, sent)
 
 
-def _owe_bare(connection: Connection, sent: _SentRow) -> None:
+def _enqueue_button_removal(connection: Connection, sent: _SentRow) -> None:
     """Insert the delivery that removes the buttons from a sent message. The sweeper sends its hint, as it is not
     urgent."""
-    message_ids = message_ids_in(sent.receipt)
+    message_ids = parse_message_ids(sent.receipt)
     if not message_ids or len(message_ids[-1]) > _MESSAGE_ID_CHARS_MAX:
         return
     connection.execute(
@@ -236,7 +236,9 @@ def _owe_bare(connection: Connection, sent: _SentRow) -> None:
     )
 
 
-def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: float, is_followed: bool = True) -> None:
+def enqueue_preview(
+    connection: Connection, run_id: str, target: str, *, after_s: float, is_followed: bool = True
+) -> None:
     """Insert the delivery of a run's answer before there is an answer, so that the run's progress is shown from
     ``after_s`` seconds on, in the caller's transaction. With ``is_followed`` its workers publish their output to the
     broker, as for a run with followers."""
@@ -246,9 +248,9 @@ def owe_preview(connection: Connection, run_id: str, target: str, *, after_s: fl
     connection.execute(
         sa.insert(deliveries).values(
             delivery_id=f"dlv_{uuid.uuid4().hex}",
-            tenant=tenant_of_run(run_pk),
+            tenant=select_tenant_of_run(run_pk),
             run_pk=run_pk,
-            target=plain(target),
+            target=make_storable(target),
             state=DeliveryState.PENDING.value,
             is_preview=1,
             shown_hash=None if is_followed else _SIGNS_ONLY,
@@ -278,7 +280,7 @@ def _end_previews(connection: Connection, run: tuple[int, str]) -> dict[str, lis
         .returning(*(deliveries.c[name] for name in _EndedPreview._fields))
     )
     found: dict[str, list[Hint]] = {}
-    for row in rows_of(ended, _EndedPreview):
+    for row in fetch_rows(ended, _EndedPreview):
         effect = SendDelivery(
             run_id=run[1],
             delivery_id=row.delivery_id,
@@ -289,15 +291,15 @@ def _end_previews(connection: Connection, run: tuple[int, str]) -> dict[str, lis
     return found
 
 
-def _whose(run_pk: int | None, job_pk: int | None, tenant: str) -> str | sa.ScalarSelect[str]:
+def _choose_tenant(run_pk: int | None, job_pk: int | None, tenant: str) -> str | sa.ScalarSelect[str]:
     if run_pk is not None:
-        return tenant_of_run(run_pk)
+        return select_tenant_of_run(run_pk)
     if job_pk is not None:
-        return tenant_of_job(job_pk)
+        return select_tenant_of_job(job_pk)
     return tenant
 
 
-def _claim_of(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> DeliveryClaim:
+def _to_claim(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> DeliveryClaim:
     return DeliveryClaim(
         token=token,
         delivery_id=row.delivery_id,
@@ -314,10 +316,10 @@ def _claim_of(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> D
         age_s=max(0.0, float(row.age_s)),
         workspace=asked.workspace if asked else None,
         is_preview=bool(row.is_preview),
-        buttons=_buttons_in(row.buttons),
-        shown_as=message_ids_in(row.receipt) if row.wait_pk is not None else (),
+        buttons=_parse_buttons(row.buttons),
+        shown_as=parse_message_ids(row.receipt) if row.wait_pk is not None else (),
         asks=row.wait_pk is not None,
-        standing=ChatStanding(
+        standing=PreviewState(
             message_id=row.message_id,
             shown_hash=row.shown_hash,
             idle_s=max(0.0, float(row.idle_s)),
@@ -363,7 +365,7 @@ class Deliveries:
                     (db_now() - sa.func.coalesce(deliveries.c.shown_at, deliveries.c.created_at)).label("idle_s"),
                 )
             )
-            row = row_of(claimed, _TakenDelivery)
+            row = fetch_row(claimed, _TakenDelivery)
             if row is None:
                 return None
             of_run = connection.execute(
@@ -372,10 +374,10 @@ class Deliveries:
                 .outerjoin(run_inputs, run_inputs.c.run_pk == runs.c.pk)
                 .where(runs.c.pk == row.run_pk)
             )
-            asked = row_of(of_run, _AnsweringRun)
-        return _claim_of(row, asked, token)
+            asked = fetch_row(of_run, _AnsweringRun)
+        return _to_claim(row, asked, token)
 
-    def owe_once(
+    def enqueue_once(
         self, request: RequestKeys, targets: Sequence[str], body: str, *, run_id: str | None = None
     ) -> list[Hint] | None:
         """Insert deliveries of ``body`` to the targets, as a message of the run ``run_id`` if there is one; ``None``
@@ -384,34 +386,34 @@ class Deliveries:
         while True:
             try:
                 with self._database.write() as connection:
-                    if keys.earlier(connection, request) is not None:
+                    if keys.find_earlier(connection, request) is not None:
                         return None
-                    ours = (runs.c.run_id == run_id, owned_by(request.tenant, runs))
+                    ours = (runs.c.run_id == run_id, is_of_tenant(request.tenant, runs))
                     pk = connection.execute(sa.select(runs.c.pk).where(*ours)).scalar() if run_id else None
-                    keys.claim(connection, request, pk)
+                    keys.claim_names(connection, request, pk)
                     run = (pk, run_id) if pk is not None and run_id is not None else None
-                    return owe(connection, targets, run=run, body=body, tenant=request.tenant)
+                    return enqueue_deliveries(connection, targets, run=run, body=body, tenant=request.tenant)
             except keys.KeyTaken:
                 continue  # by the same request, which came at the same time
 
-    def part_sent(self, claim: DeliveryClaim, parts_sent: int, receipt: str | None = None) -> None:
+    def record_part_sent(self, claim: DeliveryClaim, parts_sent: int, receipt: str | None = None) -> None:
         """Record how many parts were sent, so that they are not sent again; the doubt about them is over. Raises
         ``LeaseLost``."""
-        kept = {} if receipt is None else {"receipt": plain(receipt)[:_RECEIPT_CHARS_MAX]}
+        kept = {} if receipt is None else {"receipt": make_storable(receipt)[:_RECEIPT_CHARS_MAX]}
         with self._database.statement() as connection:
-            self._change(connection, claim, parts_sent=parts_sent, is_in_doubt=False, **kept)
+            self._update_claimed(connection, claim, parts_sent=parts_sent, is_in_doubt=False, **kept)
 
-    def previewed(self, claim: DeliveryClaim, after: AfterPreview) -> None:
+    def record_preview(self, claim: DeliveryClaim, after: PreviewResult) -> None:
         """Record what the chat shows, and give the claim up: due again after a while, or at once where the run has
         ended meanwhile. Raises ``LeaseLost``."""
         standing = after.standing
         has_changed = standing.idle_s < claim.standing.idle_s
         later = sa.null() if after.delay_s is None else db_now() + after.delay_s
         with self._database.statement() as connection:
-            self._change(
+            self._update_claimed(
                 connection,
                 claim,
-                **_given_back(),
+                **_released_columns(),
                 attempts=claim.attempt - 1,
                 deaths=None,
                 message_id=standing.message_id,
@@ -421,67 +423,69 @@ class Deliveries:
                 not_before=sa.case((deliveries.c.is_preview == 0, db_now()), else_=later),
             )
 
-    def preview_gone(self, claim: DeliveryClaim) -> None:
+    def record_preview_gone(self, claim: DeliveryClaim) -> None:
         """Record that the chat does not show the preview any more, so that it is not edited again. Raises
         ``LeaseLost``."""
         with self._database.statement() as connection:
-            self._change(connection, claim, message_id=None, is_in_doubt=False)
+            self._update_claimed(connection, claim, message_id=None, is_in_doubt=False)
 
-    def put_off(self, claim: DeliveryClaim, delay_s: float) -> None:
+    def postpone_delivery(self, claim: DeliveryClaim, delay_s: float) -> None:
         """Give back a delivery that may not be sent yet; this counts as no attempt. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
-            self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now() + delay_s)
+            self._update_claimed(
+                connection, claim, **_released_columns(), attempts=claim.attempt - 1, not_before=db_now() + delay_s
+            )
 
-    def delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
+    def settle_delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
         """Settle a delivery as delivered. ``revived`` is a target that counted as dead and is not. Raises
         ``LeaseLost``."""
         with self._database.write() if revived or claim.buttons else self._database.statement() as connection:
-            ended = _ended(DeliveryState.DELIVERED)
-            self._change(
-                connection, claim, **ended, receipt=receipt and plain(receipt)[:_RECEIPT_CHARS_MAX], error=None
+            ended = _settled_columns(DeliveryState.DELIVERED)
+            self._update_claimed(
+                connection, claim, **ended, receipt=receipt and make_storable(receipt)[:_RECEIPT_CHARS_MAX], error=None
             )
             if claim.buttons:
-                self._answered_meanwhile(connection, claim)
+                self._remove_late_buttons(connection, claim)
             if revived is not None:
                 connection.execute(sa.delete(dead_targets).where(_is_dead_target(claim.tenant, revived)))
 
     @staticmethod
-    def _answered_meanwhile(connection: Connection, claim: DeliveryClaim) -> None:
+    def _remove_late_buttons(connection: Connection, claim: DeliveryClaim) -> None:
         """Remove the buttons that were sent while the question was answered."""
         this = deliveries.c.delivery_id == claim.delivery_id, deliveries.c.buttons.is_(None)
-        sent = row_of(connection.execute(sa.select(*columns_for(deliveries, _SentRow)).where(*this)), _SentRow)
+        sent = fetch_row(connection.execute(sa.select(*select_columns(deliveries, _SentRow)).where(*this)), _SentRow)
         if sent is not None:
-            _owe_bare(connection, sent)
+            _enqueue_button_removal(connection, sent)
 
-    def failed(
+    def settle_failed(
         self, claim: DeliveryClaim, failure: Failure, *, is_abandoned: bool, dead: tuple[str, str] | None = None
     ) -> None:
         """Settle a delivery as failed, or as abandoned with ``is_abandoned``. ``dead`` is a target to which nothing is
         to be sent any more, and why. Raises ``LeaseLost``."""
         state = DeliveryState.ABANDONED if is_abandoned else DeliveryState.FAILED
         with self._database.write() if dead else self._database.statement() as connection:
-            self._change(connection, claim, **_ended(state), **_why(failure))
+            self._update_claimed(connection, claim, **_settled_columns(state), **_failure_columns(failure))
             if dead is not None:
                 key, reason = dead
-                mark = {"tenant": claim.tenant, "key": key[:_KEY_CHARS_MAX], "reason": plain(reason)}
-                connection.execute(insert_ignoring(connection, dead_targets).values(**mark, marked_at=db_now()))
+                mark = {"tenant": claim.tenant, "key": key[:_KEY_CHARS_MAX], "reason": make_storable(reason)}
+                connection.execute(build_insert_ignoring(connection, dead_targets).values(**mark, marked_at=db_now()))
 
-    def why_dead(self, key: str, *, tenant: str = DEFAULT_TENANT) -> str | None:
+    def find_dead_reason(self, key: str, *, tenant: str = DEFAULT_TENANT) -> str | None:
         """Find why nothing is sent to a target of a tenant any more; ``None`` when it is not dead."""
         with self._database.read() as connection:
             return connection.execute(sa.select(dead_targets.c.reason).where(_is_dead_target(tenant, key))).scalar()
 
-    def dead_targets(self, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> list[DeadTarget]:
+    def list_dead_targets(self, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> list[DeadTarget]:
         """List the dead targets of a tenant, the newest first."""
-        theirs = sa.select(*columns_for(dead_targets, _DeadRow)).where(dead_targets.c.tenant == tenant)
+        theirs = sa.select(*select_columns(dead_targets, _DeadRow)).where(dead_targets.c.tenant == tenant)
         newest = theirs.order_by(dead_targets.c.marked_at.desc()).limit(limit)
         with self._database.read() as connection:
             return [
                 DeadTarget(key=row.key, reason=row.reason, marked_at=row.marked_at)
-                for row in rows_of(connection.execute(newest), _DeadRow)
+                for row in fetch_rows(connection.execute(newest), _DeadRow)
             ]
 
-    def retry_later(
+    def postpone_retry(
         self,
         claim: DeliveryClaim,
         failure: Failure,
@@ -494,11 +498,11 @@ class Deliveries:
         """Give the delivery back, to be tried again after ``delay_s`` seconds. An attempt that is not counted does not
         bring it closer to ``ATTEMPTS_MAX``. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
-            self._change(
+            self._update_claimed(
                 connection,
                 claim,
-                **_given_back(),
-                **_why(failure),
+                **_released_columns(),
+                **_failure_columns(failure),
                 attempts=claim.attempt if is_counted else claim.attempt - 1,
                 not_before=db_now() + delay_s,
                 deaths=None,
@@ -509,9 +513,11 @@ class Deliveries:
     def release(self, claim: DeliveryClaim) -> None:
         """Give back a delivery that was not begun. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
-            self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now())
+            self._update_claimed(
+                connection, claim, **_released_columns(), attempts=claim.attempt - 1, not_before=db_now()
+            )
 
-    def beside(self, claim: DeliveryClaim) -> Sequence[str]:
+    def list_siblings(self, claim: DeliveryClaim) -> Sequence[str]:
         """List the targets of all deliveries of the same run's answer, in order of their creation; ``claim``'s own is
         ``""``. Empty for a delivery with a text of its own."""
         if claim.body is not None:
@@ -530,18 +536,20 @@ class Deliveries:
             replaced = connection.execute(
                 sa.delete(deliveries)
                 .where(deliveries.c.delivery_id == claim.delivery_id, deliveries.c.lease_token == claim.token)
-                .returning(*columns_for(deliveries, _ReplacedRow))
+                .returning(*select_columns(deliveries, _ReplacedRow))
             )
-            row = row_of(replaced, _ReplacedRow)
+            row = fetch_row(replaced, _ReplacedRow)
             if row is None:
-                raise _lost(claim)
+                raise _lease_lost_error(claim)
             known: set[str] = set()
             if row.run_pk is not None and row.body is None:
                 of_answer = (deliveries.c.run_pk == row.run_pk, deliveries.c.body.is_(None))
                 known = set(connection.execute(sa.select(deliveries.c.target).where(*of_answer)).scalars())
             run = (row.run_pk, claim.run_id or "") if row.run_pk is not None else None
             missing = [target for target in targets if target not in known]
-            return owe(connection, missing, run=run, job_pk=row.job_pk, body=row.body, tenant=claim.tenant)
+            return enqueue_deliveries(
+                connection, missing, run=run, job_pk=row.job_pk, body=row.body, tenant=claim.tenant
+            )
 
     def retry(self, delivery_id: str) -> list[Hint]:
         """Send a settled delivery once more, whole, even to a dead target. Returns the hints to send. Raises
@@ -574,22 +582,26 @@ class Deliveries:
                 .returning(deliveries.c.hinted_at)
             ).scalar()
             if hinted_at is None:
-                found = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
+                found = _require_row(
+                    connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id
+                )
                 raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
-            record(connection, Act.DELIVERY_RETRY, delivery_id)
+            record_action(connection, Act.DELIVERY_RETRY, delivery_id)
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
         return [Hint(effect=effect, at=float(hinted_at))]
 
-    def full_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
+    def complete_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
         """Find the id of the one delivery of a tenant whose id begins with ``written``. Raises ``AmbiguousId``."""
-        theirs = owned_by(tenant, deliveries)
+        theirs = is_of_tenant(tenant, deliveries)
         with self._database.read() as connection:
-            return completed(connection, deliveries.c.delivery_id, written, prefix="dlv_", where=theirs)
+            return complete_id(connection, deliveries.c.delivery_id, written, prefix="dlv_", where=theirs)
 
     def get(self, delivery_id: str) -> DeliveryView:
         """Load a delivery. Raises ``DeliveryNotFound``."""
         with self._database.read() as connection:
-            return _view(_found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id))
+            return _to_view(
+                _require_row(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
+            )
 
     def list(
         self,
@@ -602,7 +614,7 @@ class Deliveries:
     ) -> list[DeliveryView]:
         """List deliveries of a tenant, newest first; ``before`` is the id of a delivery, and only older ones are
         returned. Raises ``DeliveryNotFound`` for an unknown ``before``."""
-        theirs = owned_by(tenant, deliveries)
+        theirs = is_of_tenant(tenant, deliveries)
         statement = _VIEW.where(theirs).order_by(deliveries.c.pk.desc()).limit(limit)
         if state is not None:
             statement = statement.where(deliveries.c.state == state.value)
@@ -610,18 +622,18 @@ class Deliveries:
             statement = statement.where(runs.c.run_id == run_id)
         with self._database.read() as connection:
             if before is not None:
-                last = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == before, theirs)), before)
+                last = _require_row(connection.execute(_VIEW.where(deliveries.c.delivery_id == before, theirs)), before)
                 statement = statement.where(deliveries.c.pk < last.pk)
-            return [_view(row) for row in rows_of(connection.execute(statement), _DeliveryRow)]
+            return [_to_view(row) for row in fetch_rows(connection.execute(statement), _DeliveryRow)]
 
-    def _change(self, connection: Connection, claim: DeliveryClaim, **values: object) -> None:
+    def _update_claimed(self, connection: Connection, claim: DeliveryClaim, **values: object) -> None:
         changed = connection.execute(
             sa.update(deliveries)
             .where(deliveries.c.delivery_id == claim.delivery_id, deliveries.c.lease_token == claim.token)
             .values(updated_at=db_now(), **values)
         )
         if changed.rowcount == 0:
-            raise _lost(claim)
+            raise _lease_lost_error(claim)
 
 
 def _is_dead_target(tenant: str, key: str) -> sa.ColumnElement[bool]:
@@ -637,7 +649,7 @@ _orphans = (
 _FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
 
 
-def _take_back() -> sa.Update:
+def _build_take_back() -> sa.Update:
     """Build the update that takes lost deliveries back, by the rule that ``core.step`` applies to one lost step: every
     delivery of a dead worker becomes a suspect, and it counts as a death only when the parent saw a lane crash. An
     attempt that ended with its worker does not count as one of ``ATTEMPTS_MAX``; one that its own worker released after
@@ -651,21 +663,21 @@ def _take_back() -> sa.Update:
     is_guilty = sa.and_(deliveries.c.deaths.is_not(None), state == "crashed", seen_deaths >= _DEATHS_MAX)
     is_over = sa.or_(is_guilty, losses >= _LOSSES_MAX, deliveries.c.attempts - losses >= ATTEMPTS_MAX)
     only_showed_signs = _has_signs_only & deliveries.c.first_attempt_at.is_(None)
-    delays = [(deliveries.c.losses == number, retry_delay_s(number + 2)) for number in range(10)]
+    delays = [(deliveries.c.losses == number, compute_retry_delay_s(number + 2)) for number in range(10)]
     return (
         sa.update(deliveries)
         .where(deliveries.c.pk.in_(_orphans), deliveries.c.lease_owner.is_not(None))
         .values(
             state=sa.case((is_over, DeliveryState.ABANDONED.value), else_=DeliveryState.PENDING.value),
             settled_at=sa.case((is_over, db_now()), else_=None),
-            not_before=sa.case((is_over, None), else_=db_now() + sa.case(*delays, else_=retry_delay_s(12))),
+            not_before=sa.case((is_over, None), else_=db_now() + sa.case(*delays, else_=compute_retry_delay_s(12))),
             deaths=deaths,
             losses=losses,
             lease_token=None,
             lease_owner=None,
             is_in_doubt=sa.or_(deliveries.c.is_in_doubt, ~only_showed_signs),
             error_kind="ambiguous",
-            error=sa.case((is_guilty, _GUILTY), else_="the worker vanished while it was sending"),
+            error=sa.case((is_guilty, _GUILTY_REASON), else_="the worker vanished while it was sending"),
             updated_at=db_now(),
         )
     )
@@ -675,11 +687,11 @@ _DEATHS_MAX = 3
 _LOSSES_MAX = 100
 """The most lost attempts. With up to five minutes between two of them, that is a day of machines that went down with
 it."""
-_GUILTY = f"it took down {_DEATHS_MAX} times a worker that did nothing else"
-_TAKE_BACK = Prepared(_take_back())
+_GUILTY_REASON = f"it took down {_DEATHS_MAX} times a worker that did nothing else"
+_TAKE_BACK = Prepared(_build_take_back())
 
 
-def lose_deliveries(database: Database) -> int:
+def take_back_deliveries(database: Database) -> int:
     """Take back the deliveries of workers that are gone. Returns how many. Idempotent."""
     with database.read() as connection:
         if _FIRST_ORPHAN.first(connection, {}) is None:
@@ -719,7 +731,7 @@ def wake_deliveries(database: Database) -> list[Hint]:
         if _FIRST_WAITING.first(connection, {}) is None:
             return []  # nothing waits: do not open a write transaction
     with database.statement() as connection:
-        return _hints(_WAKE.all(connection, {}))
+        return _build_hints(_WAKE.all(connection, {}))
 
 
 _wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
@@ -727,7 +739,7 @@ _wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.c
 )
 
 
-def _resending(*, is_suspect: bool) -> tuple[Prepared[LostHintsBounds, PkRow], Prepared[LostHintsBounds, _Due]]:
+def _build_resend(*, is_suspect: bool) -> tuple[Prepared[LostHintsBounds, PkRow], Prepared[LostHintsBounds, _Due]]:
     """Build the statement that finds the first lost hint, and the one that sends all of them again."""
     lost = (
         sa.select(deliveries.c.pk)
@@ -755,7 +767,7 @@ def _resending(*, is_suspect: bool) -> tuple[Prepared[LostHintsBounds, PkRow], P
     )
 
 
-_RESENDING = {is_suspect: _resending(is_suspect=is_suspect) for is_suspect in (False, True)}
+_RESENDING = {is_suspect: _build_resend(is_suspect=is_suspect) for is_suspect in (False, True)}
 
 
 def resend_deliveries(database: Database, *, grace_s: float, before: float, is_suspect: bool = False) -> list[Hint]:
@@ -767,10 +779,10 @@ def resend_deliveries(database: Database, *, grace_s: float, before: float, is_s
         if first.first(connection, values) is None:
             return []
     with database.statement() as connection:
-        return _hints(resend.all(connection, values))
+        return _build_hints(resend.all(connection, values))
 
 
-def _hints(due: Sequence[_Due]) -> list[Hint]:
+def _build_hints(due: Sequence[_Due]) -> list[Hint]:
     return [
         Hint(
             effect=SendDelivery(
@@ -785,24 +797,24 @@ def _hints(due: Sequence[_Due]) -> list[Hint]:
     ]
 
 
-def targets_of(stored: str | None) -> list[str]:
+def parse_targets(stored: str | None) -> list[str]:
     """Parse the targets in a run's ``deliver`` column."""
     return [str(target) for target in json.loads(stored)] if stored else []
 
 
-def _ended(state: DeliveryState) -> dict[str, object]:
+def _settled_columns(state: DeliveryState) -> dict[str, object]:
     return {"state": state.value, "lease_token": None, "lease_owner": None, "settled_at": db_now()}
 
 
-def _given_back() -> dict[str, object]:
+def _released_columns() -> dict[str, object]:
     return {"state": DeliveryState.PENDING.value, "lease_token": None, "lease_owner": None}
 
 
-def _why(failure: Failure) -> dict[str, object]:
-    return {"error_kind": failure.kind[:20], "error": plain(failure.message)[:500]}
+def _failure_columns(failure: Failure) -> dict[str, object]:
+    return {"error_kind": failure.kind[:20], "error": make_storable(failure.message)[:500]}
 
 
-def _lost(claim: DeliveryClaim) -> LeaseLost:
+def _lease_lost_error(claim: DeliveryClaim) -> LeaseLost:
     return LeaseLost(f"the claim on delivery {claim.delivery_id!r} was taken over; nothing was written")
 
 
@@ -891,14 +903,14 @@ _VIEW = sa.select(
 )
 
 
-def _found(result: sa.CursorResult[Any], delivery_id: str) -> _DeliveryRow:
-    row = row_of(result, _DeliveryRow)
+def _require_row(result: sa.CursorResult[Any], delivery_id: str) -> _DeliveryRow:
+    row = fetch_row(result, _DeliveryRow)
     if row is None:
         raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
     return row
 
 
-def _view(row: _DeliveryRow) -> DeliveryView:
+def _to_view(row: _DeliveryRow) -> DeliveryView:
     return DeliveryView(
         delivery_id=row.delivery_id,
         run_id=row.run_id,

@@ -22,26 +22,31 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import (
     TIMEOUT_S_MAX,
+    AnsweredConsultation,
     AuxiliaryAnswer,
     AuxiliaryQuestion,
     AuxTask,
     Consultation,
-    Consulted,
 )
 from hermes_worker.core.budget import Dimension
 from hermes_worker.core.effects import AskAuxiliary
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply_event
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.row_keys import CallKey
-from hermes_worker.store.rows import Hint, RunRecord, plain, read_record
-from hermes_worker.store.runs.budgets import refuses_auxiliary
-from hermes_worker.store.runs.call_claims import ClaimValues, claim_call, claim_values, lock_held
+from hermes_worker.store.rows import Hint, RunRecord, load_record, make_storable
+from hermes_worker.store.runs.budgets import find_auxiliary_refusal
+from hermes_worker.store.runs.call_claims import (
+    ClaimValues,
+    build_claim_statement,
+    build_claim_values,
+    lock_claimed_run,
+)
 from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.joining import save
-from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import auxiliary_calls, tool_calls
 
 
@@ -102,7 +107,7 @@ class _Answered(CallKey, _Outcome):
 
 
 _CLAIM = Prepared(
-    claim_call(AskAuxiliary, tool_calls.c.run_pk, lasts_s=TIMEOUT_S_MAX), takes=ClaimValues, gives=_Claimed
+    build_claim_statement(AskAuxiliary, tool_calls.c.run_pk, lasts_s=TIMEOUT_S_MAX), takes=ClaimValues, gives=_Claimed
 )
 """The claim lasts for as long as any model may take."""
 
@@ -148,15 +153,15 @@ class AuxiliaryCalls:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
+    def enqueue_questions(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
         """Write the questions of a claimed call that has had no effect, and give the claim up. Safe to repeat: the
         second time the token is gone. Raises ``LeaseLost``."""
         with self._database.write() as connection:
-            loaded = lock_held(connection, claim)
-            after = apply(loaded.run, ev.CallAsked(position=claim.position))
+            loaded = lock_claimed_run(connection, claim)
+            after = apply_event(loaded.run, ev.CallAsked(position=claim.position))
             if after.calls[claim.position].asks:  # otherwise the run is being stopped, and the call was cancelled
                 _insert(connection, claim, consultation)
-            return save(connection, loaded, after)
+            return save_step(connection, loaded, after)
 
     def claim(self, effect: AskAuxiliary, owner: int) -> AuxiliaryClaim | None:
         """Claim the first open question of a call; ``None`` when it is not available. The claim lasts for as long as
@@ -164,12 +169,12 @@ class AuxiliaryCalls:
         when the question cannot be read."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
-            row = _CLAIM.first(connection, claim_values(effect, token=token, owner=owner))
+            row = _CLAIM.first(connection, build_claim_values(effect, token=token, owner=owner))
             if row is None:
                 return None
             asked = _NEXT.first(connection, {"run": row.run_pk, "iter": effect.iteration, "pos": effect.position})
-            loaded = read_record(connection, row.run_pk)
-            refused_by = refuses_auxiliary(connection, loaded)
+            loaded = load_record(connection, row.run_pk)
+            refused_by = find_auxiliary_refusal(connection, loaded)
         if asked is None:
             raise LookupError(f"call {effect.position} of run {effect.run_id!r} waits for no answer")
         return AuxiliaryClaim(
@@ -185,36 +190,38 @@ class AuxiliaryCalls:
             loaded=loaded,
         )
 
-    def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+    def settle_question(
+        self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT
+    ) -> list[Hint]:
         """Write the answer to a question, and its usage and price; the last answer of a call makes its tool due. Safe
         to repeat: the second time the token is gone. Raises ``LeaseLost``."""
         with self._database.write() as connection:
-            loaded = lock_held(connection, claim)
-            _ANSWER.run(connection, {**_key(claim), "question": claim.number, **_outcome(answer)})
-            is_last = _NEXT.first(connection, _key(claim)) is None
-            after = apply(loaded.run, ev.CallAnswered(position=claim.position, is_last=is_last))
-            return save(connection, loaded, after, _paid(claim, spent))
+            loaded = lock_claimed_run(connection, claim)
+            _ANSWER.run(connection, {**_call_key(claim), "question": claim.number, **_outcome_columns(answer)})
+            is_last = _NEXT.first(connection, _call_key(claim)) is None
+            after = apply_event(loaded.run, ev.CallAnswered(position=claim.position, is_last=is_last))
+            return save_step(connection, loaded, after, _book_usage(claim, spent))
 
     def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
         """Give the claim on a question up so that another worker asks it, and book what failed attempts took. Raises
         ``LeaseLost``."""
         with self._database.write() as connection:
-            loaded = lock_held(connection, claim)
-            after = apply(loaded.run, ev.CallReleased(position=claim.position))
-            return save(connection, loaded, after, _paid(claim, spent))
+            loaded = lock_claimed_run(connection, claim)
+            after = apply_event(loaded.run, ev.CallReleased(position=claim.position))
+            return save_step(connection, loaded, after, _book_usage(claim, spent))
 
-    def consulted(self, claim: CallClaim) -> list[Consulted]:
+    def list_answers(self, claim: CallClaim) -> list[AnsweredConsultation]:
         """List what a claimed call asked of models, in order, with the answers."""
         with self._database.read() as connection:
-            rows = _ALL.all(connection, _key(claim))
+            rows = _ALL.all(connection, _call_key(claim))
         if not rows:
             return []  # it has a task of a server and asked no model
         starts = [index for index, row in enumerate(rows) if row.material is not None]
-        return [_consulted(rows[start:end]) for start, end in zip(starts, [*starts[1:], len(rows)], strict=True)]
+        return [_to_consulted(rows[start:end]) for start, end in zip(starts, [*starts[1:], len(rows)], strict=True)]
 
 
 def _insert(connection: Connection, claim: CallClaim, consultation: Consultation) -> None:
-    asked_before = _COUNT.one(connection, _key(claim)).asked
+    asked_before = _COUNT.one(connection, _call_key(claim)).asked
     connection.execute(
         sa.insert(auxiliary_calls).values(asked_at=db_now()),
         [
@@ -232,22 +239,22 @@ def _insert(connection: Connection, claim: CallClaim, consultation: Consultation
     )
 
 
-def _outcome(answer: AuxiliaryAnswer) -> _Outcome:
+def _outcome_columns(answer: AuxiliaryAnswer) -> _Outcome:
     failure = answer.failure or "unknown" if answer.text is None else None
-    return {"text": None if answer.text is None else plain(answer.text), "failure": failure}
+    return {"text": None if answer.text is None else make_storable(answer.text), "failure": failure}
 
 
-def _paid(claim: AuxiliaryClaim, spent: Spent) -> Additions:
-    return Additions(usage=spent.usage, cost=spent.cost, held_call=claim.position)
+def _book_usage(claim: AuxiliaryClaim, spent: Spent) -> StepOutput:
+    return StepOutput(usage=spent.usage, cost=spent.cost, held_call=claim.position)
 
 
-def _key(claim: CallClaim | AuxiliaryClaim) -> CallKey:
+def _call_key(claim: CallClaim | AuxiliaryClaim) -> CallKey:
     return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position}
 
 
-def _consulted(rows: Sequence[_AskedRow]) -> Consulted:
+def _to_consulted(rows: Sequence[_AskedRow]) -> AnsweredConsultation:
     """Build one ``Consulted`` from the rows that were asked together."""
-    return Consulted(
+    return AnsweredConsultation(
         task=AuxTask(rows[0].task),
         material=json.loads(rows[0].material or "null"),
         answers=[AuxiliaryAnswer(text=row.answer, failure=row.failure_kind) for row in rows],

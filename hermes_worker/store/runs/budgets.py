@@ -19,8 +19,15 @@ from typing import Generic, NamedTuple, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.alerting import NEAR, NEAR_LEFT_PART, SPENT
-from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, auxiliary_refusal, reservation
+from hermes_worker.core.alert_rules import NEAR, NEAR_LEFT_PART, SPENT
+from hermes_worker.core.budget import (
+    Amounts,
+    Budget,
+    BudgetLimits,
+    Dimension,
+    decide_auxiliary_refusal,
+    decide_reservation,
+)
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.prepared import Prepared, Takes
 from hermes_worker.store.rows import OWN_BUDGET, RunRecord
@@ -183,12 +190,12 @@ _EXHAUST = Prepared(
 )
 
 
-def reserve(connection: Connection, loaded: RunRecord) -> Amounts | Dimension:
+def reserve_call(connection: Connection, loaded: RunRecord) -> Amounts | Dimension:
     """Reserve the model call that ``loaded`` was just claimed for. Returns the reserved amounts, or the dimension that
     refuses the call. The caller's transaction has claimed the run."""
     assert loaded.budget_pk is not None
-    budget = budget_of(_LOCK.one(connection, {"root": loaded.budget_pk}))
-    granted = reservation(budget, _own(loaded), depth=_depth(loaded))
+    budget = to_budget(_LOCK.one(connection, {"root": loaded.budget_pk}))
+    granted = decide_reservation(budget, _sum_own_use(loaded), depth=_budget_depth(loaded))
     if isinstance(granted, Dimension):
         return granted
     _RESERVE.run(
@@ -198,27 +205,29 @@ def reserve(connection: Connection, loaded: RunRecord) -> Amounts | Dimension:
     return granted
 
 
-def _depth(loaded: RunRecord) -> int:
+def _budget_depth(loaded: RunRecord) -> int:
     """The depth of a run below the owner of its budget: a run with a budget of its own has no level above it to leave
     something to."""
     return 0 if loaded.budget_pk == loaded.pk else loaded.depth
 
 
-def _own(loaded: RunRecord) -> Amounts:
+def _sum_own_use(loaded: RunRecord) -> Amounts:
     """Sum what the run used, with doubtful costs: replies whose tokens were not counted are expected to cost as much as
     the earlier ones may have cost."""
     return replace(loaded.used, nano_usd=loaded.used.nano_usd + loaded.doubtful.nano_usd)
 
 
-def refuses_auxiliary(connection: Connection, loaded: RunRecord) -> Dimension | None:
+def find_auxiliary_refusal(connection: Connection, loaded: RunRecord) -> Dimension | None:
     """Return the dimension of the budget that refuses a run an auxiliary call; ``None`` when the call is allowed.
     Nothing is reserved for an auxiliary call: several at once may exceed the budget by what they take."""
     if loaded.budget_pk is None:
         return None
-    return auxiliary_refusal(read_budget(connection, loaded.budget_pk), _own(loaded), depth=_depth(loaded))
+    return decide_auxiliary_refusal(
+        load_budget(connection, loaded.budget_pk), _sum_own_use(loaded), depth=_budget_depth(loaded)
+    )
 
 
-def exhaust(connection: Connection, run_pk: int, dimension: Dimension, budget_pk: int | None = None) -> int:
+def mark_exhausted(connection: Connection, run_pk: int, dimension: Dimension, budget_pk: int | None = None) -> int:
     """Write that the run may only write a summary from now on; where tokens or money are used up, note that on the
     budget too. Returns the number for the event that reports it."""
     seq = int(_EXHAUST.one(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
@@ -227,14 +236,14 @@ def exhaust(connection: Connection, run_pk: int, dimension: Dimension, budget_pk
     return seq
 
 
-def read_budget(connection: Connection, budget_pk: int) -> Budget:
+def load_budget(connection: Connection, budget_pk: int) -> Budget:
     """Load the budget as it is at the moment, without a lock."""
-    return budget_of(_READ.one(connection, {"root": budget_pk}))
+    return to_budget(_READ.one(connection, {"root": budget_pk}))
 
 
-def budget_of(row: BudgetRow) -> Budget:
+def to_budget(row: BudgetRow) -> Budget:
     return Budget(
-        limits=Limits(
+        limits=BudgetLimits(
             iterations=row.iterations_max,
             tokens=row.tokens_max,
             tool_calls=row.tool_calls_max,
@@ -253,7 +262,7 @@ def budget_of(row: BudgetRow) -> Budget:
     )
 
 
-def settle(connection: Connection, budget_pk: int, charge: Charge) -> None:
+def settle_charge(connection: Connection, budget_pk: int, charge: Charge) -> None:
     """Settle a step: return its reservation and add what it used. Exactly once, because the caller's transaction gives
     the claim up."""
     held, spent = charge.given_back, charge.spent
@@ -278,25 +287,25 @@ def has_limits(spec: RunSpec) -> bool:
     return (spec.tokens_max, spec.tool_calls_max, spec.nano_usd_max) != (None, None, None)
 
 
-def open_budget(connection: Connection, run_pk: int, spec: RunSpec) -> None:
+def create_budget(connection: Connection, run_pk: int, spec: RunSpec) -> None:
     """Create the budget of a new run that has limits of its own, for itself and everything it will delegate."""
-    connection.execute(sa.insert(budgets).values(_new(run_pk, spec)))
+    connection.execute(sa.insert(budgets).values(_budget_values(run_pk, spec)))
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(has_budget=1))
 
 
-def open_budgets(connection: Connection, started: Sequence[tuple[int, RunSpec]]) -> None:
+def create_budgets(connection: Connection, started: Sequence[tuple[int, RunSpec]]) -> None:
     """Create the budgets of many new runs, whose rows say already that they have one."""
-    connection.execute(sa.insert(budgets), [_new(run_pk, spec) for run_pk, spec in started])
+    connection.execute(sa.insert(budgets), [_budget_values(run_pk, spec) for run_pk, spec in started])
 
 
-def open_own_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
+def create_child_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
     """Create a budget for each of several new children, whose limits hold for each of them alone."""
-    open_budgets(connection, children)
+    create_budgets(connection, children)
     pks = [run_pk for run_pk, _ in children]
     connection.execute(sa.update(runs).where(runs.c.pk.in_(pks)).values(has_budget=OWN_BUDGET))
 
 
-def _new(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
+def _budget_values(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
     return {
         "root_pk": run_pk,
         "iterations_max": spec.iterations_max,
@@ -338,7 +347,7 @@ def lock_turns(connection: Connection, budget_pk: int) -> tuple[Budget, int]:
     """Lock the chain's budget. Returns it, and how many runs of the chain were promised to background answers so
     far."""
     row = _LOCK.one(connection, {"root": budget_pk})
-    return budget_of(row), int(row.turns)
+    return to_budget(row), int(row.turns)
 
 
 def promise_turn(connection: Connection, budget_pk: int) -> None:
@@ -346,7 +355,7 @@ def promise_turn(connection: Connection, budget_pk: int) -> None:
     _PROMISE_TURN.run(connection, {"root": budget_pk})
 
 
-def share_budget(connection: Connection, root: RunRecord) -> None:
+def create_tree_budget(connection: Connection, root: RunRecord) -> None:
     """Create the budget of a tree from what its root has used so far, when the root has its first children. Idempotent.
     The caller holds the root's row, and no model call of it is claimed: it waits for the call it is handing over."""
     if root.budget_pk is not None:

@@ -41,12 +41,12 @@ _CAN_BE_UNBEGUN = (tool_calls.c.replay == Replay.ONCE.value) & (tool_calls.c.ask
 server may have begun long ago."""
 
 
-def claim_call(
+def build_claim_statement(
     effect: type[CallEffect], *read: sa.ColumnElement[Any], lasts_s: sa.ColumnElement[float] | float
 ) -> ReturningUpdate[Any]:
     """Build the statement that takes a call for ``effect``, for ``lasts_s`` seconds and a little more, and returns
-    ``read`` of it. Of any number of workers exactly one gets a row. ``claim_values`` are its parameters. A stop locks
-    the calls before the run, so one that comes first leaves nothing here to claim."""
+    ``read`` of it. Of any number of workers exactly one gets a row. ``build_claim_values`` are its parameters. A stop
+    locks the calls before the run, so one that comes first leaves nothing here to claim."""
     return (
         sa.update(tool_calls)
         .where(
@@ -79,7 +79,7 @@ def claim_call(
     )
 
 
-def claim_values(effect: CallEffect, *, token: str, owner: int) -> ClaimValues:
+def build_claim_values(effect: CallEffect, *, token: str, owner: int) -> ClaimValues:
     return {
         "id": effect.run_id,
         "iter": effect.iteration,
@@ -111,7 +111,7 @@ class HeldCall(Protocol):
 
 
 class ClaimValues(TypedDict):
-    """The parameters of ``claim_call``."""
+    """The parameters of ``build_claim_statement``."""
 
     id: str
     iter: int
@@ -140,10 +140,10 @@ _LOCK_HELD = Prepared(
 )
 
 
-def lock_held(connection: Connection, claim: HeldCall) -> LoadedRun:
+def lock_claimed_run(connection: Connection, claim: HeldCall) -> LoadedRun:
     """Lock a claimed call and then its run, and load the run. Raises ``LeaseLost`` when the claim was taken away."""
-    if _LOCK_HELD.first(connection, claimed(claim)) is None:
-        raise lost(claim)
+    if _LOCK_HELD.first(connection, build_held_key(claim)) is None:
+        raise lease_lost_error(claim)
     return lock_run_after_call(connection, claim.run_pk)
 
 
@@ -164,12 +164,12 @@ TAKE_UNBEGUN = Prepared(_begin_call.where(tool_calls.c.unbegun_token == sa.bindp
 the other: a worker that comes second does not find its token, and a sweeper that comes second finds the call begun."""
 
 
-def claimed(claim: HeldCall) -> HeldCallKey:
+def build_held_key(claim: HeldCall) -> HeldCallKey:
     """The claimed row, as parameters."""
     return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position, "token": claim.token}
 
 
-def lost(claim: HeldCall) -> LeaseLost:
+def lease_lost_error(claim: HeldCall) -> LeaseLost:
     """Build the error to raise when the claim was taken away."""
     return LeaseLost(
         f"the claim on call {claim.position} of iteration {claim.iteration} of run {claim.run_id!r} was taken over; "

@@ -12,23 +12,23 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.deferred import CALL, unwrapped
-from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
+from hermes_worker.core.deferred_tools import CALL, unwrap_call
+from hermes_worker.core.delegation import TURNS_MAX, build_refusal_note, explain_background_refusal
 from hermes_worker.core.effects import RunTool
-from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, precedent_from
-from hermes_worker.core.inner_calls import InnerCall, written
-from hermes_worker.core.messages import RESULT_KEY_PREFIX, Message, Role, ToolRequest, canonical_json, tool_body
+from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, parse_precedent
+from hermes_worker.core.inner_calls import InnerCall, dump_calls
+from hermes_worker.core.messages import RESULT_KEY_PREFIX, Message, Role, ToolRequest, build_tool_body, canonical_json
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply_event
 from hermes_worker.safety.redaction import redact_code
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Joined, Prepared
-from hermes_worker.store.engine.sealing import either
+from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.row_keys import HeldCallKey, RunKey, SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -39,26 +39,26 @@ from hermes_worker.store.rows import (
     RunRecord,
     RunRow,
     lock_run_after_call,
+    replace_calls,
     to_loaded,
     to_record,
-    with_calls,
 )
-from hermes_worker.store.runs.budgets import lock_turns, promise_turn, share_budget
+from hermes_worker.store.runs.budgets import create_tree_budget, lock_turns, promise_turn
 from hermes_worker.store.runs.call_claims import (
     BEGIN_CALL,
     ClaimValues,
-    claim_call,
-    claim_values,
-    claimed,
-    lock_held,
-    lost,
+    build_claim_statement,
+    build_claim_values,
+    build_held_key,
+    lease_lost_error,
+    lock_claimed_run,
 )
 from hermes_worker.store.runs.children import ReplyRow, mark_joined
-from hermes_worker.store.runs.inputs import read_spec
-from hermes_worker.store.runs.joining import StateMoved, commit, save
+from hermes_worker.store.runs.inputs import load_spec
 from hermes_worker.store.runs.new_children import NewChild, insert_children
-from hermes_worker.store.runs.stepping import Additions
-from hermes_worker.store.runs.steps import SETTLE_CALL, SettledCall
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_statements import SETTLE_CALL, SettledCall
+from hermes_worker.store.runs.step_writer import StateMoved, commit_step, save_step
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
 
 PREVIEW_CHARS = 120
@@ -100,7 +100,7 @@ class CallClaim:
     """The run as it was at the claim."""
 
     @property
-    def alone(self) -> LoadedRun | None:
+    def whole_run(self) -> LoadedRun | None:
         """The whole run as it was at the claim; ``None`` when the reply has other calls beside this one."""
         return self.loaded if isinstance(self.loaded, LoadedRun) else None
 
@@ -163,7 +163,7 @@ class _NotedInner(HeldCallKey):
     inner: str
 
 
-_claim_call = claim_call(
+_claim_call = build_claim_statement(
     RunTool,
     tool_calls.c.run_pk,
     tool_calls.c.position,
@@ -182,7 +182,7 @@ _claim_call = claim_call(
 _CLAIM_CALL = Prepared(_claim_call, takes=ClaimValues, gives=_ClaimedCall)
 
 
-def _run_and_reply(
+def _select_run_and_reply(
     *more: sa.ColumnElement[Any],
     run_pk: sa.ColumnElement[int],
     asked_at: sa.ColumnElement[int],
@@ -192,26 +192,26 @@ def _run_and_reply(
     reply_row = (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == asked_at)
     tables = runs if source is None else source.join(runs, runs.c.pk == run_pk)
     return (
-        sa.select(*more, *RUN_COLUMNS, either(messages.c.body, blobs.c.body).label("reply"))
+        sa.select(*more, *RUN_COLUMNS, coalesce_texts(messages.c.body, blobs.c.body).label("reply"))
         .select_from(tables.join(messages, reply_row).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
         .where(runs.c.pk == run_pk)
     )
 
 
-def _claim_and_read() -> sa.Select[Any]:
+def _build_claim_and_read() -> sa.Select[Any]:
     """Build the statement that claims and reads at once, which PostgreSQL can. The run may be older than the claim by a
     step that is being written at this moment; ``save`` notices."""
     claimed = _claim_call.cte("claimed")
     asked_at = claimed.c.result_seq - claimed.c.position - 1
-    return _run_and_reply(*claimed.c, run_pk=claimed.c.run_pk, asked_at=asked_at, source=claimed)
+    return _select_run_and_reply(*claimed.c, run_pk=claimed.c.run_pk, asked_at=asked_at, source=claimed)
 
 
 _READ_CLAIMED = Prepared(
-    _run_and_reply(run_pk=sa.bindparam("run"), asked_at=sa.bindparam("asked_at")),
+    _select_run_and_reply(run_pk=sa.bindparam("run"), asked_at=sa.bindparam("asked_at")),
     takes=_ClaimedRun,
     gives=Joined(RunRow, ReplyRow),
 )
-_CLAIM_AND_READ = Prepared(_claim_and_read(), takes=ClaimValues, gives=Joined(_ClaimedCall, RunRow, ReplyRow))
+_CLAIM_AND_READ = Prepared(_build_claim_and_read(), takes=ClaimValues, gives=Joined(_ClaimedCall, RunRow, ReplyRow))
 
 _READ_DOCUMENTS = Prepared(
     sa.select(session_documents.c.key, session_documents.c.body).where(
@@ -268,7 +268,7 @@ _HAND_OVER_AND_WAIT = Prepared(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Handed:
+class _Handover:
     """The children that a call is handed to, and the terms."""
 
     new: Sequence[NewChild]
@@ -288,19 +288,19 @@ class ToolCalls:
         """Record the intent to run a call and take it; ``None`` when it is not available. The claim lasts for the
         tool's time-out and a little more; after that the sweeper takes it away, even from a live worker."""
         token = secrets.token_hex(16)
-        wanted = claim_values(effect, token=token, owner=owner)
+        wanted = build_claim_values(effect, token=token, owner=owner)
         with self._database.statement() as connection:
             if not self._database.is_sqlite:
                 found = _CLAIM_AND_READ.first(connection, wanted)
-                return None if found is None else _claim_of(effect, token, *found)
+                return None if found is None else _to_claim(effect, token, *found)
             row = _CLAIM_CALL.first(connection, wanted)
             if row is None:
                 return None
             asked_at = row.result_seq - row.position - 1
             run, reply = _READ_CLAIMED.one(connection, {"run": row.run_pk, "asked_at": asked_at})
-        return _claim_of(effect, token, row, run, reply)
+        return _to_claim(effect, token, row, run, reply)
 
-    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, object]:
+    def load_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, object]:
         """The session documents among ``keys`` that exist, decoded, by key. A key that ends in a colon stands for all
         keys that begin with it."""
         if not keys:
@@ -310,38 +310,40 @@ class ToolCalls:
         begins = tuple(key for key in keys if key.endswith(":"))
         return {row.key: json.loads(row.body) for row in rows if row.key in keys or row.key.startswith(begins)}
 
-    def kept_result(self, session_pk: int, key: str) -> str | None:
+    def load_kept_result(self, session_pk: int, key: str) -> str | None:
         """The full text of a long result of the session; ``None`` when there is none under this key."""
         here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == key)
         with self._database.read() as connection:
             body = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
         return None if body is None else str(json.loads(body))
 
-    def spec_of(self, run_pk: int) -> RunSpec:
+    def load_spec(self, run_pk: int) -> RunSpec:
         """Load what was submitted for a run. Raises ``ValueError`` when it is unreadable."""
         with self._database.read() as connection:
-            return read_spec(connection, run_pk)
+            return load_spec(connection, run_pk)
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
         """Write the result of a call, and return the hints for what follows when it is the last one of its segment.
         Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim was taken away."""
-        if claim.alone is not None:
+        if claim.whole_run is not None:
             try:
-                return self._settle_as_claimed(claim, claim.alone, settlement)
+                return self._settle_as_claimed(claim, claim.whole_run, settlement)
             except StateMoved:
                 pass  # the run changed since the claim (a stop, say): decide again on what it is now
         with self._database.write() as connection:
-            if SETTLE_CALL.run(connection, _settled_call(claim, settlement)) == 0:
-                raise lost(claim)
+            if SETTLE_CALL.run(connection, _build_settled_call(claim, settlement)) == 0:
+                raise lease_lost_error(claim)
             # The locked row is settled already; the decision needs the call as it was when we claimed it.
-            before = _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
-            return save(connection, before, _settled(before, claim, settlement), _additions(claim, settlement))
+            before = _require_claim(lock_run_after_call(connection, claim.run_pk), claim)
+            return save_step(
+                connection, before, _apply_settlement(before, claim, settlement), _build_output(claim, settlement)
+            )
 
     def _settle_as_claimed(self, claim: CallClaim, before: LoadedRun, settlement: Settlement) -> list[Hint]:
         """Settle a call that is alone in its iteration on the state read with the claim, which ``save`` verifies."""
-        after = _settled(before, claim, settlement)
-        additions = replace(_additions(claim, settlement), settled_call=_settled_call(claim, settlement))
-        return commit(self._database, before, after, additions)
+        after = _apply_settlement(before, claim, settlement)
+        additions = replace(_build_output(claim, settlement), settled_call=_build_settled_call(claim, settlement))
+        return commit_step(self._database, before, after, additions)
 
     def delegate(
         self,
@@ -362,34 +364,36 @@ class ToolCalls:
 
         Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
         """
-        handed = _Handed(
+        handed = _Handover(
             new=new, children_max=children_max, is_budget_shared=is_budget_shared, note=note, turns_max=turns_max
         )
-        if claim.alone is not None and note is None:
+        if claim.whole_run is not None and note is None:
             try:
-                return self._delegate(claim, handed, claim.alone)
+                return self._delegate(claim, handed, claim.whole_run)
             except StateMoved:
                 pass  # as in ``settle``
         return self._delegate(claim, handed, None)
 
-    def _delegate(self, claim: CallClaim, handed: _Handed, known: LoadedRun | None) -> list[Hint]:
+    def _delegate(self, claim: CallClaim, handed: _Handover, known: LoadedRun | None) -> list[Hint]:
         """Delegate on the state ``known``, which ``save`` verifies, or, without it, on the state read under the run's
         lock."""
         with self._database.write() as connection:
             hand_over = _HAND_OVER_AND_WAIT if handed.note is None else _HAND_OVER
-            if hand_over.run(connection, {**claimed(claim), "children_max": handed.children_max}) == 0:
-                raise lost(claim)
-            loaded = known or _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
+            if hand_over.run(connection, {**build_held_key(claim), "children_max": handed.children_max}) == 0:
+                raise lease_lost_error(claim)
+            loaded = known or _require_claim(lock_run_after_call(connection, claim.run_pk), claim)
             if loaded.run.status is RunStatus.STOPPING:
-                cancelled = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
-                return save(connection, loaded, cancelled)
+                cancelled = apply_event(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+                return save_step(connection, loaded, cancelled)
             if handed.note is None:
-                hints = _let_wait(connection, claim, loaded)
+                hints = _park_for_children(connection, claim, loaded)
             else:
                 loaded, refusal = _promise_turn(connection, loaded, handed)
                 if refusal is not None:
-                    mark_joined(connection, _key(claim))
-                    return _settle_handed_over(connection, claim, loaded, CallStatus.FAILED, refusal_note(refusal))
+                    mark_joined(connection, _to_parent_call(claim))
+                    return _settle_handed_over(
+                        connection, claim, loaded, CallStatus.FAILED, build_refusal_note(refusal)
+                    )
                 hints = _settle_handed_over(connection, claim, loaded, CallStatus.SUCCEEDED, handed.note)
             begun = insert_children(
                 connection,
@@ -406,39 +410,39 @@ class ToolCalls:
         """Store the arguments with which a claimed call runs instead of the model's, in this and every later attempt.
         Safe to repeat. Raises ``LeaseLost``."""
         with self._database.statement() as connection:
-            if _REWRITE.run(connection, {**claimed(claim), "arguments": arguments}) == 0:
-                raise lost(claim)
+            if _REWRITE.run(connection, {**build_held_key(claim), "arguments": arguments}) == 0:
+                raise lease_lost_error(claim)
 
-    def note_inner(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None:
+    def record_inner_calls(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None:
         """Record which calls the script of a claimed call has begun, before the newest of them begins. Safe to repeat.
         Raises ``LeaseLost``: then that call must not begin."""
         with self._database.statement() as connection:
-            if _NOTE_INNER.run(connection, {**claimed(claim), "inner": written(calls)}) == 0:
-                raise lost(claim)
+            if _NOTE_INNER.run(connection, {**build_held_key(claim), "inner": dump_calls(calls)}) == 0:
+                raise lease_lost_error(claim)
 
     def begin(self, claim: CallClaim) -> None:
         """Record that the tool of a ``once`` call begins, before it does. Safe to repeat. Raises ``LeaseLost``: then
         the tool must not begin, because the claim was taken away as one that had not begun, and another worker may have
         the call."""
         with self._database.statement() as connection:
-            if BEGIN_CALL.run(connection, claimed(claim)) == 0:
-                raise lost(claim)
+            if BEGIN_CALL.run(connection, build_held_key(claim)) == 0:
+                raise lease_lost_error(claim)
 
     def release(self, claim: CallClaim, *, has_begun: bool = True) -> list[Hint]:
         """Give a claim back so that another worker takes the call now. A ``once`` call can be given back as long as it
         has not begun. Raises ``LeaseLost``."""
         event = ev.CallReleased(position=claim.position, has_begun=has_begun)
         with self._database.write() as connection:
-            loaded = lock_held(connection, claim)
-            return save(connection, loaded, apply(loaded.run, event))
+            loaded = lock_claimed_run(connection, claim)
+            return save_step(connection, loaded, apply_event(loaded.run, event))
 
 
-def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply: ReplyRow) -> CallClaim:
+def _to_claim(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply: ReplyRow) -> CallClaim:
     said = json.loads(reply.reply)
     calls = said["tool_calls"]
     asked = calls[row.position]
     # A call that is alone in its iteration can be decided on without reading others; see ``settle``.
-    loaded = to_loaded(run, [_as_call(effect, row)]) if run.call_count == 1 else to_record(run)
+    loaded = to_loaded(run, [_to_call_row(effect, row)]) if run.call_count == 1 else to_record(run)
     return CallClaim(
         token=token,
         run_pk=row.run_pk,
@@ -451,15 +455,13 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
         request=ToolRequest(
             id=asked["id"],
             name=row.name,
-            arguments=row.approved_arguments
-            or row.rewritten_arguments
-            or _written_arguments(asked["function"], row.name),
+            arguments=row.approved_arguments or row.rewritten_arguments or _find_arguments(asked["function"], row.name),
         ),
         is_approved=row.approved_arguments is not None,
         is_rewritten=row.rewritten_arguments is not None,
         has_asked=row.asks is not None,
         neighbours=tuple(call["function"]["name"] for call in calls),
-        precedent=precedent_from(said[GUARD_FIELD].get(str(row.position))) if GUARD_FIELD in said else NO_PRECEDENT,
+        precedent=parse_precedent(said[GUARD_FIELD].get(str(row.position))) if GUARD_FIELD in said else NO_PRECEDENT,
         replay=Replay(row.replay),
         timeout_s=row.timeout_s,
         claimed_at=row.claimed_at,
@@ -468,14 +470,14 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
     )
 
 
-def _written_arguments(function: Mapping[str, Any], name: str) -> str:
+def _find_arguments(function: Mapping[str, Any], name: str) -> str:
     """The arguments that the model wrote for the tool ``name``, which it may have called through ``tool_call``."""
     arguments = str(function["arguments"])
-    found = unwrapped(arguments) if function["name"] == CALL != name else None
+    found = unwrap_call(arguments) if function["name"] == CALL != name else None
     return arguments if found is None else found[1]
 
 
-def _as_call(effect: RunTool, row: _ClaimedCall) -> CallRow:
+def _to_call_row(effect: RunTool, row: _ClaimedCall) -> CallRow:
     """Build the call's row as the claim left it."""
     return CallRow(
         position=row.position,
@@ -492,21 +494,21 @@ def _as_call(effect: RunTool, row: _ClaimedCall) -> CallRow:
     )
 
 
-def _settled_call(claim: CallClaim, settlement: Settlement) -> SettledCall:
-    return {**claimed(claim), "call_status": settlement.status.value}
+def _build_settled_call(claim: CallClaim, settlement: Settlement) -> SettledCall:
+    return {**build_held_key(claim), "call_status": settlement.status.value}
 
 
-def _settled(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run:
-    return apply(before.run, ev.CallSettled(position=claim.position, status=settlement.status))
+def _apply_settlement(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run:
+    return apply_event(before.run, ev.CallSettled(position=claim.position, status=settlement.status))
 
 
-def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
-    body = tool_body(claim.request.id, settlement.text)
+def _build_output(claim: CallClaim, settlement: Settlement) -> StepOutput:
+    body = build_tool_body(claim.request.id, settlement.text)
     # The result and the events of a call that was lost with its host are written by the step itself.
     is_known = settlement.status is not CallStatus.UNKNOWN or OUTCOME_UNKNOWN not in settlement.text
-    return Additions(
+    return StepOutput(
         messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)] if is_known else [],
-        events=[started_event(claim), _completed_event(claim, settlement)] if is_known else [],
+        events=[build_started_event(claim), _build_completed_event(claim, settlement)] if is_known else [],
         written_calls=frozenset({claim.position}),
         documents=[
             {"session_pk": claim.session_pk, "key": key, "body": canonical_json(value)}
@@ -517,30 +519,32 @@ def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
     )
 
 
-def _let_wait(connection: Connection, claim: CallClaim, loaded: LoadedRun) -> list[Hint]:
-    waiting = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
-    return save(
+def _park_for_children(connection: Connection, claim: CallClaim, loaded: LoadedRun) -> list[Hint]:
+    waiting = apply_event(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+    return save_step(
         connection,
         loaded,
         waiting,
-        Additions(events=[started_event(claim)], written_calls=frozenset({claim.position})),
+        StepOutput(events=[build_started_event(claim)], written_calls=frozenset({claim.position})),
     )
 
 
-def _promise_turn(connection: Connection, loaded: LoadedRun, handed: _Handed) -> tuple[LoadedRun, str | None]:
+def _promise_turn(connection: Connection, loaded: LoadedRun, handed: _Handover) -> tuple[LoadedRun, str | None]:
     """Count the run that the background answer will begin in the budget of the chain, which the chain has from now on.
     Returns the run, and why there shall be no such run, or ``None``. The caller holds the run's row."""
-    share_budget(connection, loaded)
+    create_tree_budget(connection, loaded)
     loaded = replace(loaded, budget_pk=loaded.budget_pk or loaded.pk)
     assert loaded.budget_pk is not None
     budget, turns = lock_turns(connection, loaded.budget_pk)
-    refusal = background_refusal(budget, turns=turns, turns_max=handed.turns_max, is_shared=handed.is_budget_shared)
+    refusal = explain_background_refusal(
+        budget, turns=turns, turns_max=handed.turns_max, is_shared=handed.is_budget_shared
+    )
     if refusal is None:
         promise_turn(connection, loaded.budget_pk)
     return loaded, refusal
 
 
-def _key(claim: CallClaim) -> ParentCall:
+def _to_parent_call(claim: CallClaim) -> ParentCall:
     return ParentCall(run_pk=claim.run_pk, iteration=claim.iteration, position=claim.position)
 
 
@@ -549,15 +553,15 @@ def _settle_handed_over(
 ) -> list[Hint]:
     """Settle a call that works in the background, with ``note`` as its result."""
     done = Settlement(status=status, text=note, duration_s=0.0, session_updates={})
-    additions = Additions(
-        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=tool_body(claim.request.id, note))],
-        events=[started_event(claim), _completed_event(claim, done)],
+    additions = StepOutput(
+        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=build_tool_body(claim.request.id, note))],
+        events=[build_started_event(claim), _build_completed_event(claim, done)],
     )
-    settled = apply(loaded.run, ev.CallSettled(position=claim.position, status=done.status))
-    return save(connection, loaded, settled, additions)
+    settled = apply_event(loaded.run, ev.CallSettled(position=claim.position, status=done.status))
+    return save_step(connection, loaded, settled, additions)
 
 
-def started_event(claim: CallClaim) -> RunEvent:
+def build_started_event(claim: CallClaim) -> RunEvent:
     """Build the event that the call began, dated to when it did. It becomes a row together with the result; until then
     the live stream shows it."""
     data = {
@@ -571,17 +575,17 @@ def started_event(claim: CallClaim) -> RunEvent:
     return RunEvent(name=RunEventName.TOOL_STARTED, data=data, at=claim.claimed_at)
 
 
-def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
+def _require_claim(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
     calls = loaded.run.calls
     ours = replace(calls[claim.position], status=CallStatus.RUNNING, waits_for=None)
-    return with_calls(loaded, (*calls[: claim.position], ours, *calls[claim.position + 1 :]))
+    return replace_calls(loaded, (*calls[: claim.position], ours, *calls[claim.position + 1 :]))
 
 
 _DOUBTFUL: Final = {CallStatus.UNKNOWN: {"outcome": CallStatus.UNKNOWN.value, "is_answered": True}}
 """Event data for a call whose tool came back and does not know what it did."""
 
 
-def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
+def _build_completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
     data = {
         "tool": claim.request.name,
         "tool_call_id": claim.request.id,
@@ -590,7 +594,7 @@ def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
         "duration": round(settlement.duration_s, 3),
         "error": settlement.status is not CallStatus.SUCCEEDED,
         **_DOUBTFUL.get(settlement.status, {}),
-        **(settlement.refusal.fields() if settlement.refusal else {}),
+        **(settlement.refusal.build_event_fields() if settlement.refusal else {}),
         **({"sandbox": settlement.sandbox} if settlement.sandbox else {}),
         **({"network": settlement.network} if settlement.network else {}),
     }

@@ -17,15 +17,15 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.run import ExitReason, Halt, Run, RunStatus
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply_event
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import PkRow, Prepared
 from hermes_worker.store.row_keys import AtMost, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run
-from hermes_worker.store.runs.children import caused_turns, detach, open_children
-from hermes_worker.store.runs.joining import break_off, save
-from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.children import detach_child, list_caused_runs, list_open_children
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_writer import end_broken, save_step
 from hermes_worker.store.tables import runs
 
 STOPPED_MAX = 200
@@ -65,13 +65,13 @@ _OPEN_TURN = Prepared(
     takes=_Cause,
     gives=PkRow,
 )
-_BROKEN = ev.Broken(
+_BROKEN = ev.RunBroken(
     reason=ExitReason.CORRUPT_STATE,
     failure=Failure(kind="corrupt_state", message="a stored row of this run cannot be read; see the log"),
 )
 
 
-def halt(connection: Connection, run_pk: int, what: Halt | None) -> None:
+def set_halt(connection: Connection, run_pk: int, what: Halt | None) -> None:
     """Write that a run and everything it caused is stopped or paused; ``None`` takes that back. The caller holds the
     run's row."""
     _HALT.run(connection, {"run": run_pk, "new_halt": what.value if what is not None else None})
@@ -84,15 +84,15 @@ def is_halted(connection: Connection, run_pk: int, what: Halt) -> bool:
 
 def pause_caused(connection: Connection, run_pk: int) -> None:
     """Let nothing begin that a run caused. A stop is not weakened to a pause. The caller holds the row."""
-    connection.execute(_of(run_pk, halt=None).values(halt=Halt.PAUSED.value))
+    connection.execute(_build_halt_update(run_pk, halt=None).values(halt=Halt.PAUSED.value))
 
 
 def resume_caused(connection: Connection, run_pk: int) -> bool:
     """Let what a run caused begin again. Returns whether it was paused. The caller holds the row."""
-    return connection.execute(_of(run_pk, halt=Halt.PAUSED).values(halt=None)).rowcount > 0
+    return connection.execute(_build_halt_update(run_pk, halt=Halt.PAUSED).values(halt=None)).rowcount > 0
 
 
-def _of(run_pk: int, *, halt: Halt | None) -> sa.Update:
+def _build_halt_update(run_pk: int, *, halt: Halt | None) -> sa.Update:
     return sa.update(runs).where(runs.c.pk == run_pk, runs.c.halt.is_not_distinct_from(halt.value if halt else None))
 
 
@@ -101,8 +101,8 @@ def is_any_caused_open(connection: Connection, run_pk: int) -> bool:
     waiting = [run_pk]
     while waiting:
         cause = waiting.pop()
-        turns = caused_turns(connection, cause)
-        if open_children(connection, cause, most=1) or _OPEN_TURN.first(connection, {"cause": cause}) is not None:
+        turns = list_caused_runs(connection, cause)
+        if list_open_children(connection, cause, most=1) or _OPEN_TURN.first(connection, {"cause": cause}) is not None:
             return True
         waiting += turns
     return False
@@ -111,9 +111,9 @@ def is_any_caused_open(connection: Connection, run_pk: int) -> bool:
 def stop_run(connection: Connection, loaded: LoadedRun, by: str | None = None) -> tuple[Run, list[Hint]]:
     """Ask a locked run to stop, and let nothing begin that it caused. Returns the run after the step, and the hints to
     send. ``by`` is the principal who asks."""
-    halt(connection, loaded.pk, Halt.STOPPING)
-    after = apply(loaded.run, ev.StopRequested())
-    return after, [] if after == loaded.run else save(connection, loaded, after, Additions(by=by))
+    set_halt(connection, loaded.pk, Halt.STOPPING)
+    after = apply_event(loaded.run, ev.StopRequested())
+    return after, [] if after == loaded.run else save_step(connection, loaded, after, StepOutput(by=by))
 
 
 def stop_caused(database: Database, run_pk: int, *, most: int = STOPPED_MAX) -> dict[str, list[Hint]]:
@@ -125,8 +125,8 @@ def stop_caused(database: Database, run_pk: int, *, most: int = STOPPED_MAX) -> 
     while waiting and len(stopped) < most:
         cause = waiting.pop()
         with database.read() as connection:
-            turns = caused_turns(connection, cause)
-            found = open_children(connection, cause, most=most - len(stopped))
+            turns = list_caused_runs(connection, cause)
+            found = list_open_children(connection, cause, most=most - len(stopped))
         for pk in (*found, *turns):
             stopped |= _stop_below(database, pk)
         waiting += (*found, *turns)
@@ -143,16 +143,16 @@ def _stop_below(database: Database, pk: int) -> dict[str, list[Hint]]:
         with database.write() as connection:
             loaded = lock_run(connection, pk)
             assert loaded is not None
-            halt(connection, pk, Halt.STOPPED)
+            set_halt(connection, pk, Halt.STOPPED)
             if loaded.run.status.is_terminal or loaded.run.status is RunStatus.STOPPING:
                 return {}
-            loaded = detach(connection, loaded)
-            return {loaded.run.run_id: save(connection, loaded, apply(loaded.run, ev.StopRequested()))}
+            loaded = detach_child(connection, loaded)
+            return {loaded.run.run_id: save_step(connection, loaded, apply_event(loaded.run, ev.StopRequested()))}
     except UnavailableError:
         raise
     except Exception as error:
         log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
-        return {f"#{pk}": break_off(database, pk, _BROKEN)}
+        return {f"#{pk}": end_broken(database, pk, _BROKEN)}
 
 
 def finish_stops(database: Database, *, most: int) -> list[Hint]:

@@ -25,7 +25,7 @@ from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Joined, PkRow, Prepared
-from hermes_worker.store.engine.sealing import either
+from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.row_keys import AtMost, CallKey, RunKey
 from hermes_worker.store.rows import (
     CALL_COLUMNS,
@@ -34,11 +34,11 @@ from hermes_worker.store.rows import (
     LoadedRun,
     ParentCall,
     RunRow,
-    ids_of_calls,
-    read_calls,
-    read_messages,
+    load_calls,
+    load_messages,
+    parse_call_ids,
     to_loaded,
-    usage_of,
+    to_usage,
 )
 from hermes_worker.store.tables import RUN_IS_OPEN, blobs, messages, runs, sessions, tool_calls
 
@@ -53,7 +53,7 @@ _TRACE_MAX = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingCall:
     """A call that waits for children, locked."""
 
     call: CallRow
@@ -62,7 +62,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
+class RemainingChildren:
     """The state of a family when a child has ended."""
 
     is_any_open: bool
@@ -146,7 +146,7 @@ _LOCK_CALL = Prepared(
 )
 
 _LOCK_JOINED = Prepared(
-    sa.select(*RUN_COLUMNS, either(messages.c.body, blobs.c.body).label("reply"))
+    sa.select(*RUN_COLUMNS, coalesce_texts(messages.c.body, blobs.c.body).label("reply"))
     .select_from(
         runs.outerjoin(
             messages,
@@ -222,44 +222,44 @@ _CAP = Prepared(
 )
 
 
-def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
+def lock_waiting_call(connection: Connection, parent: ParentCall) -> WaitingCall | None:
     """Lock the call that a child worked for; ``None`` when it waits no more, because its run ended first."""
-    found = _LOCK_CALL.first(connection, key_of(parent))
+    found = _LOCK_CALL.first(connection, build_call_key(parent))
     if found is None or found[0].status != CallStatus.WAITING.value:
         return None
     call, family = found
-    return Waiting(call=call, children_max=family.children_max or 1, waited_s=float(family.waited_s or 0))
+    return WaitingCall(call=call, children_max=family.children_max or 1, waited_s=float(family.waited_s or 0))
 
 
-def lock_background(connection: Connection, parent: ParentCall) -> int | None:
+def lock_background_call(connection: Connection, parent: ParentCall) -> int | None:
     """Lock the call whose children work in the background. Returns how many of them may work at once, or ``None`` when
     they are joined already."""
-    found = _LOCK_CALL.first(connection, key_of(parent))
+    found = _LOCK_CALL.first(connection, build_call_key(parent))
     return None if found is None else found[1].children_max
 
 
-def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) -> tuple[LoadedRun, str]:
+def lock_parent_run(connection: Connection, parent: ParentCall, waiting: WaitingCall) -> tuple[LoadedRun, str]:
     """Lock and load the run whose call is to be joined; returns also the model's id of the call. The caller holds the
     call. Its siblings are read once the run is locked, as in ``lock_run_after_call``."""
     call = waiting.call
     asked_at = call.result_seq - call.position - 1
     row, asked = _LOCK_JOINED.one(connection, {"run": parent.run_pk, "asked_at": asked_at})
-    calls = [call] if row.call_count == 1 else read_calls(connection, parent.run_pk, row.iteration)
-    return to_loaded(row, calls), ids_of_calls(asked.reply)[call.position]
+    calls = [call] if row.call_count == 1 else load_calls(connection, parent.run_pk, row.iteration)
+    return to_loaded(row, calls), parse_call_ids(asked.reply)[call.position]
 
 
 def mark_joined(connection: Connection, parent: ParentCall) -> None:
     """Write that a background call is joined, so that it is never joined again. The caller holds its lock."""
-    _MARK_JOINED.run(connection, key_of(parent))
+    _MARK_JOINED.run(connection, build_call_key(parent))
 
 
-def remaining(connection: Connection, parent: ParentCall) -> Remaining:
+def load_remaining(connection: Connection, parent: ParentCall) -> RemainingChildren:
     """Count what is left of a call's children. Reliable under the call's lock."""
-    row = _REMAINING.one(connection, key_of(parent))
-    return Remaining(is_any_open=row.open_pk is not None, is_any_queued=row.queued_pk is not None)
+    row = _REMAINING.one(connection, build_call_key(parent))
+    return RemainingChildren(is_any_open=row.open_pk is not None, is_any_queued=row.queued_pk is not None)
 
 
-def take_queued(connection: Connection, parent_pk: int, children_max: int) -> QueuedChild | None:
+def lock_next_child(connection: Connection, parent_pk: int, children_max: int) -> QueuedChild | None:
     """Lock the next child of a run to start. ``None`` when none waits, when as many as allowed are at work, or when the
     run and what it caused is paused or stopped. The cap is counted under the parent's lock, so two children that end at
     once do not start three."""
@@ -273,12 +273,12 @@ def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Qu
     return _NEXT_QUEUED.first(connection, {"run": parent_pk})
 
 
-def cap_of(connection: Connection, parent_pk: int) -> int | None:
+def load_children_max(connection: Connection, parent_pk: int) -> int | None:
     """Load how many children of a run may work at once; ``None`` for a run that has delegated nothing."""
     return _CAP.one(connection, {"run": parent_pk}).children_max
 
 
-def key_of(parent: ParentCall) -> CallKey:
+def build_call_key(parent: ParentCall) -> CallKey:
     """The key of the parent's call, as parameters."""
     return {"run": parent.run_pk, "iter": parent.iteration, "pos": parent.position}
 
@@ -326,7 +326,7 @@ class _TracedCall(NamedTuple):
 _OUTCOMES = Prepared(
     sa.select(
         *(runs.c[name] for name in _EndedChild._fields[:-2]),
-        either(messages.c.body, blobs.c.body).label("output_body"),
+        coalesce_texts(messages.c.body, blobs.c.body).label("output_body"),
         db_now().label("now"),
     )
     .select_from(
@@ -361,7 +361,7 @@ _TRACES = Prepared(
 )
 
 _WORDS = (
-    sa.select(either(messages.c.body, blobs.c.body))
+    sa.select(coalesce_texts(messages.c.body, blobs.c.body))
     .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(
         messages.c.session_pk == sa.bindparam("session"),
@@ -373,20 +373,20 @@ _WORDS = (
 )
 
 
-def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
+def load_outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
     """Load what the children of a call left, in the order of its tasks. All of them have ended."""
-    rows = _OUTCOMES.all(connection, key_of(parent))
+    rows = _OUTCOMES.all(connection, build_call_key(parent))
     traces: dict[int, list[_TracedCall]] = {}
     if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise no child called a tool
-        for call in _TRACES.all(connection, key_of(parent)):
+        for call in _TRACES.all(connection, build_call_key(parent)):
             traces.setdefault(call.run_pk, []).append(call)
-    return [_outcome(connection, row, traces.get(row.pk, [])) for row in rows]
+    return [_build_outcome(connection, row, traces.get(row.pk, [])) for row in rows]
 
 
-def _outcome(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> ChildOutcome:
-    summary = _content(row.output_body) if row.output_body else ""
+def _build_outcome(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> ChildOutcome:
+    summary = _message_text(row.output_body) if row.output_body else ""
     if not summary and row.iteration:
-        summary = _last_words(connection, row)
+        summary = _load_last_words(connection, row)
     return ChildOutcome(
         index=row.child_index,
         run_id=row.run_id,
@@ -395,11 +395,11 @@ def _outcome(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCa
         model=row.model,
         iterations=row.iteration,
         duration_s=(row.finished_at or row.now) - row.started_at if row.started_at else 0.0,
-        usage=usage_of(row),
+        usage=to_usage(row),
         summary=summary,
         error=row.failure_message,
         tools=[(call.name, call.status) for call in calls],
-        files=_files(connection, row, calls),
+        files=_list_written_files(connection, row, calls),
         cost_usd=None if row.cost_status in (None, "unknown") else float(usd_of(row.cost_nano_usd)),
     )
 
@@ -409,20 +409,20 @@ _FILE_TOOLS = {"write_file": "path", "patch": "path"}
 _FILES_MAX = 50
 
 
-def _files(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> list[str]:
+def _list_written_files(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> list[str]:
     """The paths of files that a child wrote, for its report: they are there however the child ended."""
     wrote = [call for call in calls if call.name in _FILE_TOOLS and call.status == CallStatus.SUCCEEDED.value]
     paths: dict[str, None] = {}
     for call in wrote[:_FILES_MAX]:
         asked_at = call.result_seq - call.position - 1
-        [reply] = read_messages(connection, row.session_pk, asked_at, asked_at)
-        path = _argument(json.loads(reply.body)["tool_calls"][call.position], _FILE_TOOLS[call.name])
+        [reply] = load_messages(connection, row.session_pk, asked_at, asked_at)
+        path = _find_argument(json.loads(reply.body)["tool_calls"][call.position], _FILE_TOOLS[call.name])
         if path is not None:
             paths[path] = None
     return list(paths)
 
 
-def _argument(call: Mapping[str, Any], name: str) -> str | None:
+def _find_argument(call: Mapping[str, Any], name: str) -> str | None:
     """A text argument of a stored call; ``None`` when it is missing or no text."""
     try:
         found = json.loads(call["function"]["arguments"])
@@ -432,14 +432,14 @@ def _argument(call: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _last_words(connection: Connection, row: _EndedChild) -> str:
+def _load_last_words(connection: Connection, row: _EndedChild) -> str:
     """The last text that a child without an answer wrote: the only trace of its work beside its tool calls."""
     bodies = connection.execute(_WORDS, {"session": row.session_pk, "run": row.pk}).scalars()
-    texts = (_content(body) for body in bodies)
+    texts = (_message_text(body) for body in bodies)
     return next((text for text in texts if text and text != STOPPED_ANSWER), "")
 
 
-def _content(body: str) -> str:
+def _message_text(body: str) -> str:
     content = json.loads(body).get("content")
     return content if isinstance(content, str) else ""
 
@@ -467,13 +467,13 @@ _ORPHANS = Prepared(
 )
 
 
-def orphans(connection: Connection, *, most: int) -> list[int]:
+def list_orphans(connection: Connection, *, most: int) -> list[int]:
     """List open runs whose parent has ended or is being stopped: their answer is not wanted any more, so they are to be
     stopped."""
     return [row.pk for row in _ORPHANS.all(connection, {"most": most})]
 
 
-def detach(connection: Connection, loaded: LoadedRun) -> LoadedRun:
+def detach_child(connection: Connection, loaded: LoadedRun) -> LoadedRun:
     """Detach a background child whose parent was stopped by a person: its end will begin no new run."""
     if loaded.parent is None or not loaded.parent.is_background:
         return loaded
@@ -486,13 +486,13 @@ _TURNS_OF = Prepared(
 )
 
 
-def caused_turns(connection: Connection, run_pk: int) -> list[int]:
+def list_caused_runs(connection: Connection, run_pk: int) -> list[int]:
     """List the runs of the session that background children of a run began, ended ones included: they may have caused
     others."""
     return [int(row.pk) for row in _TURNS_OF.all(connection, {"run": run_pk})]
 
 
-def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[int]:
+def list_open_children(connection: Connection, parent_pk: int, *, most: int) -> list[int]:
     """List children of a run that have not ended and were not asked to stop."""
     found = connection.execute(
         sa.select(runs.c.pk)
@@ -503,7 +503,7 @@ def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[
     return list(found.scalars())
 
 
-def begun_children(connection: Connection, parent_pk: int) -> list[int]:
+def list_begun_children(connection: Connection, parent_pk: int) -> list[int]:
     """List children of a run that are at work, paused ones included."""
     found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, RUN_IS_OPEN, _HAS_BEGUN)
     return list(connection.execute(found.order_by(runs.c.pk)).scalars())

@@ -15,9 +15,9 @@ from hermes_worker.core.messages import Role
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.rows import CALL_OF_WAIT, Hint, read_messages
-from hermes_worker.store.runs.runs import find, session_is
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.rows import CALL_OF_WAIT, Hint, load_messages
+from hermes_worker.store.runs.runs import find_run, session_is
 from hermes_worker.store.runs.waits import settle_input
 from hermes_worker.store.tables import blobs, events, runs, sessions, tool_calls, waits
 
@@ -74,33 +74,33 @@ class ClientCalls:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def handovers(self, run_id: str) -> Handovers:
+    def load_handovers(self, run_id: str) -> Handovers:
         """Load the calls that the client of a run is to execute. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            return handovers_of(connection, find(connection, run_id))
+            return load_handovers(connection, find_run(connection, run_id))
 
-    def results(self, run_id: str, calls: Iterable[ClientCall]) -> dict[int, str]:
+    def load_results(self, run_id: str, calls: Iterable[ClientCall]) -> dict[int, str]:
         """Load the results that clients brought for calls, by the numbers of their waits. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            session_pk = _session_of(connection, find(connection, run_id))
+            session_pk = _find_session(connection, find_run(connection, run_id))
             found = {}
             for call in calls:
-                for row in read_messages(connection, session_pk, call.seq, call.seq):
+                for row in load_messages(connection, session_pk, call.seq, call.seq):
                     if row.role is Role.TOOL:
                         found[call.wait_id] = str(json.loads(row.body).get("content") or "")
         return found
 
-    def bring(self, run_id: str, results: Mapping[int, str], *, by: str) -> list[Hint]:
+    def settle_calls(self, run_id: str, results: Mapping[int, str], *, by: str) -> list[Hint]:
         """Settle calls with what their client brought, by the numbers of their waits: all of them, or none. Raises
         ``RunNotFound``, ``NotWaiting``, and ``NothingAsked`` when one of them is settled already."""
         with self._database.write() as connection:
-            pk = find(connection, run_id)
+            pk = find_run(connection, run_id)
             hints: list[Hint] = []
             for wait_id in sorted(results):
                 hints += settle_input(connection, pk, results[wait_id], by=by, wait_id=wait_id)
             return hints
 
-    def tools_of_session(self, tenant: str, source: str, reference: str) -> str | None:
+    def load_session_tools(self, tenant: str, source: str, reference: str) -> str | None:
         """Load the tool definitions of a session by the name its caller uses; ``None`` where there is no such
         session."""
         wanted = (
@@ -112,23 +112,23 @@ class ClientCalls:
             found = connection.execute(wanted).scalar()
         return None if found is None else str(found)
 
-    def tools_of_run(self, run_id: str) -> str:
+    def load_run_tools(self, run_id: str) -> str:
         """Load the tool definitions of the session of a run. Raises ``RunNotFound``."""
         wanted = sa.select(blobs.c.body).join(sessions, sessions.c.tools_hash == blobs.c.hash)
         with self._database.read() as connection:
-            session_pk = _session_of(connection, find(connection, run_id))
+            session_pk = _find_session(connection, find_run(connection, run_id))
             return str(connection.execute(wanted.where(sessions.c.pk == session_pk)).scalar_one())
 
 
-def _session_of(connection: Connection, run_pk: int) -> int:
+def _find_session(connection: Connection, run_pk: int) -> int:
     return int(connection.execute(sa.select(runs.c.session_pk).where(runs.c.pk == run_pk)).scalar_one())
 
 
-def handovers_of(connection: Connection, run_pk: int) -> Handovers:
+def load_handovers(connection: Connection, run_pk: int) -> Handovers:
     """Load the calls that a client is to execute, for the run with row id ``run_pk``."""
     asked = [
         row
-        for row in rows_of(connection.execute(_ASKED, {"run": run_pk}), _ClientCallRow)
+        for row in fetch_rows(connection.execute(_ASKED, {"run": run_pk}), _ClientCallRow)
         if json.loads(row.request).get(IS_CLIENTS)
     ]
     if not asked:
@@ -148,9 +148,11 @@ def handovers_of(connection: Connection, run_pk: int) -> Handovers:
     done = sorted({call.iteration for call in calls if call.outcome == "answered"} - open_ones)
     if not done:
         return Handovers(calls=calls)
-    last = {row.iteration: row.last_seq for row in rows_of(connection.execute(_LAST, {"run": run_pk}), _LastResultRow)}
+    last = {
+        row.iteration: row.last_seq for row in fetch_rows(connection.execute(_LAST, {"run": run_pk}), _LastResultRow)
+    }
     first: dict[int, int] = {}
-    for row in rows_of(connection.execute(_ANSWERED, {"run": run_pk}), _InputAnsweredRow):
+    for row in fetch_rows(connection.execute(_ANSWERED, {"run": run_pk}), _InputAnsweredRow):
         first[json.loads(row.data)["iteration"]] = row.seq
     handed = [HandedReply(iteration=number, last_seq=last[number], event_seq=first[number] - 1) for number in done]
     return Handovers(calls=calls, done=handed)

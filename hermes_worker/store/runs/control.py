@@ -9,19 +9,25 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.principals import author
+from hermes_worker.core.principals import build_author_field
 from hermes_worker.core.run import Halt, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.step import apply
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.core.step import apply_event
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.chains import is_any_caused_open, is_halted, pause_caused, resume_caused
-from hermes_worker.store.runs.children import begun_children, cap_of, caused_turns, lock_background, lock_waiting
-from hermes_worker.store.runs.joining import save, start, start_children
-from hermes_worker.store.runs.runs import find
-from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.children import (
+    list_begun_children,
+    list_caused_runs,
+    load_children_max,
+    lock_background_call,
+    lock_waiting_call,
+)
+from hermes_worker.store.runs.runs import find_run
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_writer import begin_run, save_step, start_children
 from hermes_worker.store.tables import runs, sessions
 
 STEER_CHARS_MAX = 100_000
@@ -51,10 +57,10 @@ class Control:
         ``NotAtWork``.
         """
         with self._database.write() as connection:
-            loaded = _lock(connection, run_id, is_enough=lambda pk: is_any_caused_open(connection, pk))
+            loaded = _lock_at_work(connection, run_id, is_enough=lambda pk: is_any_caused_open(connection, pk))
             status = _pause(connection, loaded, by)
-            record(connection, Act.RUN_PAUSE, run_id, before={"status": loaded.run.status.value})
-        for pk in self._below(loaded.pk):
+            record_action(connection, Act.RUN_PAUSE, run_id, before={"status": loaded.run.status.value})
+        for pk in self._iterate_caused(loaded.pk):
             with self._database.write() as connection:
                 below = _lock_caused(connection, pk)
                 if below is not None:
@@ -65,17 +71,17 @@ class Control:
         """Let a run, and everything it caused, go on where they were. The status returned for a run that has ended is
         ``running`` when it was paused. Raises ``RunNotFound`` and ``NotAtWork``."""
         with self._database.write() as connection:
-            loaded = _lock(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
+            loaded = _lock_at_work(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
             status, hints = _resume(connection, loaded, by)
-            record(connection, Act.RUN_RESUME, run_id, before={"status": loaded.run.status.value})
-        for pk in self._below(loaded.pk):
+            record_action(connection, Act.RUN_RESUME, run_id, before={"status": loaded.run.status.value})
+        for pk in self._iterate_caused(loaded.pk):
             with self._database.write() as connection:
                 below = _lock_caused(connection, pk)
                 if below is not None:
                     hints += _resume(connection, below, by)[1]
         return RunStatus.RUNNING if status.is_terminal else status, hints
 
-    def _below(self, run_pk: int) -> Iterator[int]:
+    def _iterate_caused(self, run_pk: int) -> Iterator[int]:
         """Iterate over what a run caused, from the top down: the open runs that it delegated and that have begun, at
         any depth, and the runs that background answers began. Children that wait for the cap need nothing done to them:
         no child of a paused run is started."""
@@ -83,7 +89,7 @@ class Control:
         while waiting:
             cause = waiting.pop()
             with self._database.read() as connection:
-                found = [*begun_children(connection, cause), *caused_turns(connection, cause)]
+                found = [*list_begun_children(connection, cause), *list_caused_runs(connection, cause)]
             yield from found
             waiting += found
 
@@ -95,24 +101,26 @@ class Control:
         if len(text) > STEER_CHARS_MAX:
             raise NothingToSay(f"the text has more than {STEER_CHARS_MAX} characters")
         with self._database.write() as connection:
-            loaded = _lock(connection, run_id)
-            if _active_run(connection, loaded)[0] != loaded.pk:
+            loaded = _lock_at_work(connection, run_id)
+            if _lock_session(connection, loaded)[0] != loaded.pk:
                 raise NotAtWork(f"run {run_id!r} has not begun; it waits for the active run of its session")
-            say(connection, loaded, text, by=by)
-            record(connection, Act.RUN_STEER, run_id)
+            insert_steer(connection, loaded, text, by=by)
+            record_action(connection, Act.RUN_STEER, run_id)
 
 
-def say(connection: Connection, loaded: LoadedRun, text: str, *, by: str | None = None) -> None:
+def insert_steer(connection: Connection, loaded: LoadedRun, text: str, *, by: str | None = None) -> None:
     """Store a steering text for a locked run that is its session's active one."""
-    steering.keep(connection, loaded.pk, text)
-    steered = RunEvent(name=RunEventName.STEERED, data={"text": text, **author(by)})
-    save(connection, loaded, loaded.run, Additions(events=[steered]))
+    steering.insert_text(connection, loaded.pk, text)
+    steered = RunEvent(name=RunEventName.STEERED, data={"text": text, **build_author_field(by)})
+    save_step(connection, loaded, loaded.run, StepOutput(events=[steered]))
 
 
-def _lock(connection: Connection, run_id: str, *, is_enough: Callable[[int], bool] = lambda pk: False) -> LoadedRun:
+def _lock_at_work(
+    connection: Connection, run_id: str, *, is_enough: Callable[[int], bool] = lambda pk: False
+) -> LoadedRun:
     """Lock and load a run. ``is_enough`` is asked about a run that has ended, whether it counts as at work all the
     same."""
-    loaded = lock_run(connection, find(connection, run_id))
+    loaded = lock_run(connection, find_run(connection, run_id))
     assert loaded is not None
     status = loaded.run.status
     if status is RunStatus.STOPPING or (status.is_terminal and not is_enough(loaded.pk)):
@@ -129,9 +137,9 @@ def _lock_caused(connection: Connection, pk: int) -> LoadedRun | None:
 
 def _pause(connection: Connection, loaded: LoadedRun, by: str | None) -> RunStatus:
     pause_caused(connection, loaded.pk)
-    after = apply(loaded.run, ev.PauseRequested())
+    after = apply_event(loaded.run, ev.PauseRequested())
     if after != loaded.run:
-        save(connection, loaded, after, Additions(by=by))
+        save_step(connection, loaded, after, StepOutput(by=by))
     return after.status
 
 
@@ -140,21 +148,23 @@ def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[
     if loaded.run.status is not RunStatus.PAUSED:
         is_over = loaded.run.status.is_terminal
         return loaded.run.status, _start_waiting(connection, loaded.pk) if was_halted and is_over else []
-    active, message_seq = _active_run(connection, loaded)
-    after = apply(loaded.run, ev.ResumeRequested(is_active_run=active == loaded.pk))
-    hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED, data=author(by))]))
+    active, message_seq = _lock_session(connection, loaded)
+    after = apply_event(loaded.run, ev.ResumeRequested(is_active_run=active == loaded.pk))
+    hints = save_step(
+        connection, loaded, after, StepOutput(events=[RunEvent(name=RunEventName.RESUMED, data=build_author_field(by))])
+    )
     if active == loaded.pk:
         return after.status, hints + _start_waiting(connection, loaded.pk)
     # It was paused before it was the active run or had a place: start it if that is possible now, else it waits again.
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
     if loaded.parent is not None:
-        return after.status, _take_place(connection, loaded.parent)
-    if active is not None or _is_put_off(connection, loaded.pk):
+        return after.status, _start_next_sibling(connection, loaded.parent)
+    if active is not None or _is_postponed(connection, loaded.pk):
         return after.status, []
-    return after.status, start(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq, loaded.place)
+    return after.status, begin_run(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq, loaded.place)
 
 
-def _is_put_off(connection: Connection, pk: int) -> bool:
+def _is_postponed(connection: Connection, pk: int) -> bool:
     """Whether a run that has not begun may not begin yet; the sweeper begins it when its time has come."""
     later = sa.select(runs.c.pk).where(runs.c.pk == pk, runs.c.not_before > db_now())
     return connection.execute(later).first() is not None
@@ -162,21 +172,21 @@ def _is_put_off(connection: Connection, pk: int) -> bool:
 
 def _start_waiting(connection: Connection, run_pk: int) -> list[Hint]:
     """Start children of a run for which the cap has room. The run is locked with its calls."""
-    cap = cap_of(connection, run_pk)
+    cap = load_children_max(connection, run_pk)
     return start_children(connection, run_pk, cap) if cap is not None else []
 
 
-def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:
+def _start_next_sibling(connection: Connection, parent: ParentCall) -> list[Hint]:
     """Start the sibling that is next. The parent's call is locked before the parent, as everywhere."""
     if parent.is_background:
-        cap = lock_background(connection, parent)
+        cap = lock_background_call(connection, parent)
     else:
-        waiting = lock_waiting(connection, parent)
+        waiting = lock_waiting_call(connection, parent)
         cap = waiting.children_max if waiting is not None else None
     return start_children(connection, parent.run_pk, cap) if cap is not None else []
 
 
-def _active_run(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
+def _lock_session(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
     """Lock the run's session. Returns the row id of its active run, or ``None``, and the length of its transcript."""
     active_run_pk, message_seq = connection.execute(
         sa.select(sessions.c.active_run_pk, sessions.c.message_seq)

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from hermes_worker.core.messages import Message
 from hermes_worker.core.run import TERMINAL, RunStatus
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.rows import read_messages
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.rows import load_messages
 from hermes_worker.store.tables import runs, sessions
 
 
@@ -48,7 +48,7 @@ class Conversations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def ends(self, tenant: str, source: str, names: Sequence[str]) -> dict[str, ConversationEnd | None]:
+    def find_ends(self, tenant: str, source: str, names: Sequence[str]) -> dict[str, ConversationEnd | None]:
         """Find the sessions among ``names`` that exist; the value is ``None`` for a session with a run at work."""
         wanted = (
             sa.select(
@@ -63,16 +63,16 @@ class Conversations:
             .where(sessions.c.tenant == tenant, sessions.c.source == source, sessions.c.name.in_(names))
         )
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _EndRow)
-        return {row.name: _end(row) for row in rows}
+            rows = fetch_rows(connection.execute(wanted), _EndRow)
+        return {row.name: _to_end(row) for row in rows}
 
-    def rows(self, end: ConversationEnd) -> list[Message]:
+    def load_messages(self, end: ConversationEnd) -> list[Message]:
         """Load all messages of the conversation up to its end."""
         with self._database.read() as connection:
-            return read_messages(connection, end.session_pk, 1, end.message_seq)
+            return load_messages(connection, end.session_pk, 1, end.message_seq)
 
 
-def _end(row: _EndRow) -> ConversationEnd | None:
+def _to_end(row: _EndRow) -> ConversationEnd | None:
     if row.active_run_pk is not None or RunStatus(row.status) not in TERMINAL:
         return None
     return ConversationEnd(name=row.name, run_id=row.run_id, session_pk=row.session_pk, message_seq=row.message_seq)

@@ -1,6 +1,6 @@
 """Write the end of a run: by the rules, or by force when its rows make no sense.
 
-What follows from an end for other runs is in ``store.runs.joining``.
+What follows from an end for other runs is in ``store.runs.step_writer``.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Amounts
-from hermes_worker.core.messages import Message, Role, tool_body
-from hermes_worker.core.notices import result_without_a_run
-from hermes_worker.core.pricing import NOTHING_SPENT, CostStatus, Spent, doubtful_nano_usd_of, unpriced_calls_of
+from hermes_worker.core.fair_share import FleetPlace
+from hermes_worker.core.messages import Message, Role, build_tool_body
+from hermes_worker.core.notices import build_missing_result
+from hermes_worker.core.pricing import NOTHING_SPENT, CostStatus, Spent, count_unpriced_calls, to_doubtful_nano_usd
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.observe import log
-from hermes_worker.store.artifacts.gatherings import owe_gathering
+from hermes_worker.store.artifacts.gatherings import enqueue_gathering
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
-from hermes_worker.store.hooks.owed import owe_hooks, owed_rows
-from hermes_worker.store.outbox.deliveries import owe, take_buttons_away, targets_of
+from hermes_worker.store.engine.prepared import Prepared, fetch_row, fetch_rows
+from hermes_worker.store.hooks.pending_calls import build_hook_rows, enqueue_hooks
+from hermes_worker.store.outbox.deliveries import enqueue_deliveries, parse_targets, remove_buttons
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
     Hint,
     ParentCall,
     RunRow,
-    budget_pk_of,
+    find_budget_pk,
     insert_messages,
-    parent_of,
-    plain,
-    read_messages,
-    reserved_of,
+    load_messages,
+    make_storable,
+    to_parent_call,
+    to_reserved_amounts,
 )
 from hermes_worker.store.runs.budgets import Charge
-from hermes_worker.store.runs.losses import lost_auxiliary_of, lost_call_of
-from hermes_worker.store.runs.stepping import STOPPED_BODY, EndRun, SettleBudget, event_rows
-from hermes_worker.store.runs.steps import INSERT_EVENT
+from hermes_worker.store.runs.lost_attempts import estimate_lost_auxiliary_bare, estimate_lost_call_bare
+from hermes_worker.store.runs.step_plan import STOPPED_BODY, EndRun, SettleBudget, build_event_rows
+from hermes_worker.store.runs.step_statements import INSERT_EVENT
 from hermes_worker.store.tables import runs, tool_calls, waits
 
 
@@ -63,7 +63,7 @@ class _Owed(NamedTuple):
 
 
 LEFT_PLACE = sa.case((runs.c.place.is_(None), sa.null()), else_=FleetPlace.LEFT.value)
-"""The new ``place`` of a run that ends: the next round of ``store.runs.places`` adds its cost to its tenant's
+"""The new ``place`` of a run that ends: the next round of ``store.runs.admission`` adds its cost to its tenant's
 account."""
 _END = Prepared(
     sa.update(runs)
@@ -94,15 +94,15 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
         "new_status": after.status.value,
         "reason": after.exit_reason.value,
         "kind": failure.kind if failure else None,
-        "message": plain(failure.message) if failure else None,
+        "message": make_storable(failure.message) if failure else None,
         "answer": end.output_seq,
     }
     owed = _END.one(connection, values)
     hints = []
     if owed.deliver:
-        targets, run = targets_of(owed.deliver), (run_pk, after.run_id)
-        hints = owe(connection, targets, run=run, may_be_shown=owed.was_watched)
-    return [*hints, *(owe_gathering(connection, run_pk, after.run_id) if owed.artifacts else ())]
+        targets, run = parse_targets(owed.deliver), (run_pk, after.run_id)
+        hints = enqueue_deliveries(connection, targets, run=run, may_be_shown=owed.was_watched)
+    return [*hints, *(enqueue_gathering(connection, run_pk, after.run_id) if owed.artifacts else ())]
 
 
 def close_waits(connection: Connection, run_pk: int, *call: sa.ColumnElement[bool]) -> None:
@@ -115,7 +115,7 @@ def close_waits(connection: Connection, run_pk: int, *call: sa.ColumnElement[boo
         .returning(waits.c.pk)
     )
     for wait_id in closed.scalars().all():
-        take_buttons_away(connection, run_pk, wait_id)
+        remove_buttons(connection, run_pk, wait_id)
 
 
 def close_wait(connection: Connection, run_pk: int, iteration: int, position: int) -> None:
@@ -161,55 +161,55 @@ class ForcedEnd:
     hints: Sequence[Hint]
 
 
-def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | None:
+def force_end(connection: Connection, pk: int, event: ev.RunBroken) -> ForcedEnd | None:
     """End a run without reading what it was doing; ``None`` when it has ended already. Its open calls are locked first,
     in the usual order of locks."""
-    open_calls = rows_of(connection.execute(_OPEN_CALLS, {"run": pk}), _OpenCall)
-    held = row_of(connection.execute(_HELD, {"run": pk}), RunRow)
-    lost = _lost(connection, held, open_calls)
-    row = _end_row(connection, pk, event, lost)
+    open_calls = fetch_rows(connection.execute(_OPEN_CALLS, {"run": pk}), _OpenCall)
+    held = fetch_row(connection.execute(_HELD, {"run": pk}), RunRow)
+    lost = _estimate_losses(connection, held, open_calls)
+    row = _write_end(connection, pk, event, lost)
     if row is None:
         return None
     close_waits(connection, pk)
     _settle_open_calls(connection, pk)
     data = {"error": event.failure.message, "exit_reason": event.reason.value, "status": RunStatus.FAILED.value}
     told = [RunEvent(name=RunEventName.RUN_FAILED, data=data)]
-    INSERT_EVENT.run_each(connection, event_rows(pk, row.event_seq - 1, told))
-    observed, is_child = Database.observed_in(connection), row.parent_pk is not None
-    owed = owed_rows((pk, row.run_id), row.event_seq - 1, told, observed, is_child=is_child)
+    INSERT_EVENT.run_each(connection, build_event_rows(pk, row.event_seq - 1, told))
+    observed, is_child = Database.get_observed(connection), row.parent_pk is not None
+    owed = build_hook_rows((pk, row.run_id), row.event_seq - 1, told, observed, is_child=is_child)
     return ForcedEnd(
         run_pk=pk,
         session_pk=row.session_pk,
         message_seq=row.message_seq + _close_transcript(connection, pk, row, open_calls),
-        parent=parent_of(row),
-        settled=_settled(held, lost),
+        parent=to_parent_call(row),
+        settled=_build_settlement(held, lost),
         hints=[
-            *owe(connection, targets_of(row.deliver), run=(pk, row.run_id)),
-            *owe_hooks(connection, row.run_id, owed),
-            *(owe_gathering(connection, pk, row.run_id) if row.artifacts else ()),
+            *enqueue_deliveries(connection, parse_targets(row.deliver), run=(pk, row.run_id)),
+            *enqueue_hooks(connection, row.run_id, owed),
+            *(enqueue_gathering(connection, pk, row.run_id) if row.artifacts else ()),
         ],
     )
 
 
-def _lost(connection: Connection, held: RunRow | None, open_calls: Sequence[_OpenCall]) -> Spent:
+def _estimate_losses(connection: Connection, held: RunRow | None, open_calls: Sequence[_OpenCall]) -> Spent:
     """Estimate what the calls took whose claims are taken away by the end."""
     if held is None:
         return NOTHING_SPENT
-    lost = NOTHING_SPENT if held.lease_token is None else lost_call_of(connection, held)
+    lost = NOTHING_SPENT if held.lease_token is None else estimate_lost_call_bare(connection, held)
     for call in open_calls:
-        lost = lost + lost_auxiliary_of(connection, held, call) if call.is_asked else lost
+        lost = lost + estimate_lost_auxiliary_bare(connection, held, call) if call.is_asked else lost
     return lost
 
 
-def _settled(held: RunRow | None, lost: Spent) -> SettleBudget | None:
+def _build_settlement(held: RunRow | None, lost: Spent) -> SettleBudget | None:
     if held is None or not held.has_budget or not (held.is_reserved or lost.cost is not None):
         return None
-    spent = Amounts(tokens=lost.usage.chargeable, nano_usd=doubtful_nano_usd_of(lost.cost))
-    charge = Charge(given_back=reserved_of(held), spent=spent, unknown_costs=unpriced_calls_of(lost.cost))
-    return SettleBudget(budget_pk=budget_pk_of(held) or held.pk, charge=charge)
+    spent = Amounts(tokens=lost.usage.chargeable, nano_usd=to_doubtful_nano_usd(lost.cost))
+    charge = Charge(given_back=to_reserved_amounts(held), spent=spent, unknown_costs=count_unpriced_calls(lost.cost))
+    return SettleBudget(budget_pk=find_budget_pk(held) or held.pk, charge=charge)
 
 
-def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> _EndedRow | None:
+def _write_end(connection: Connection, pk: int, event: ev.RunBroken, lost: Spent) -> _EndedRow | None:
     statement = (
         sa.update(runs)
         .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
@@ -217,7 +217,7 @@ def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> 
             status=RunStatus.FAILED.value,
             exit_reason=event.reason.value,
             failure_kind=event.failure.kind,
-            failure_message=plain(event.failure.message),
+            failure_message=make_storable(event.failure.message),
             lease_token=None,
             lease_owner=None,
             is_reserved=0,
@@ -228,7 +228,7 @@ def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> 
             finished_at=db_now(),
             updated_at=db_now(),
             place=LEFT_PLACE,
-            **_booked(lost),
+            **_unknown_attempt_columns(lost),
         )
         .returning(
             runs.c.run_id,
@@ -244,7 +244,7 @@ def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> 
             runs.c.is_background,
         )
     )
-    return row_of(connection.execute(statement), _EndedRow)
+    return fetch_row(connection.execute(statement), _EndedRow)
 
 
 def _settle_open_calls(connection: Connection, pk: int) -> None:
@@ -271,7 +271,7 @@ _IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesc
 _MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
 
 
-def _booked(lost: Spent) -> dict[str, object]:
+def _unknown_attempt_columns(lost: Spent) -> dict[str, object]:
     """The columns of a run that book an attempt of unknown outcome."""
     if lost.cost is None:
         return {}
@@ -279,8 +279,8 @@ def _booked(lost: Spent) -> dict[str, object]:
         "unknown_attempts": runs.c.unknown_attempts + lost.usage.unknown_attempts,
         "unknown_input_tokens": runs.c.unknown_input_tokens + lost.usage.unknown_input,
         "unknown_output_tokens": runs.c.unknown_output_tokens + lost.usage.unknown_output,
-        "doubtful_nano_usd": runs.c.doubtful_nano_usd + doubtful_nano_usd_of(lost.cost),
-        "unpriced_calls": runs.c.unpriced_calls + unpriced_calls_of(lost.cost),
+        "doubtful_nano_usd": runs.c.doubtful_nano_usd + to_doubtful_nano_usd(lost.cost),
+        "unpriced_calls": runs.c.unpriced_calls + count_unpriced_calls(lost.cost),
         "cost_status": CostStatus.UNKNOWN.value,
     }
 
@@ -307,7 +307,7 @@ def _close_transcript(connection: Connection, pk: int, row: _EndedRow, open_call
         return 0
     try:
         with connection.begin_nested():
-            results = [_unknown_result(connection, row.session_pk, call) for call in open_calls]
+            results = [_build_unknown_result(connection, row.session_pk, call) for call in open_calls]
             closing = Message(seq=row.message_seq + 1, role=Role.ASSISTANT, body=STOPPED_BODY)
             insert_messages(connection, row.session_pk, pk, [*results, closing])
     except (ValueError, LookupError, TypeError, sa.exc.IntegrityError) as error:
@@ -317,10 +317,10 @@ def _close_transcript(connection: Connection, pk: int, row: _EndedRow, open_call
     return 1
 
 
-def _unknown_result(connection: Connection, session_pk: int, call: _OpenCall) -> Message:
+def _build_unknown_result(connection: Connection, session_pk: int, call: _OpenCall) -> Message:
     asked_at = call.result_seq - call.position - 1
-    reply = json.loads(read_messages(connection, session_pk, asked_at, asked_at)[0].body)
+    reply = json.loads(load_messages(connection, session_pk, asked_at, asked_at)[0].body)
     status = CallStatus.UNKNOWN if call.may_have_acted else CallStatus.CANCELLED
-    text = result_without_a_run(status, was_running=False)
-    body = tool_body(str(reply["tool_calls"][call.position]["id"]), text)
+    text = build_missing_result(status, was_running=False)
+    body = build_tool_body(str(reply["tool_calls"][call.position]["id"]), text)
     return Message(seq=call.result_seq, role=Role.TOOL, body=body)

@@ -1,4 +1,4 @@
-"""Load the facts around a run for ``core.explaining``: in one snapshot, and few of them. Counts stop where a larger
+"""Load the facts around a run for ``core.explanations``: in one snapshot, and few of them. Counts stop where a larger
 number would say no more."""
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.client_tools import IS_CLIENTS
-from hermes_worker.core.explaining import (
+from hermes_worker.core.explanations import (
     AHEAD_COUNTED_MAX,
     Explanation,
     HolderFacts,
     QuestionFacts,
     RunFacts,
     TaskFacts,
-    explain,
+    explain_run,
+    find_queue,
     is_step_suspect,
-    queue_of,
 )
+from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.run import WaitKind
-from hermes_worker.core.sharing import FleetPlace
-from hermes_worker.core.standing import MODEL_QUEUE, StandingFacts
+from hermes_worker.core.status_reason import MODEL_QUEUE, StandingFacts
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import one_of, rows_of
+from hermes_worker.store.engine.prepared import fetch_one, fetch_rows
 from hermes_worker.store.rows import CALL_OF_WAIT
+from hermes_worker.store.runs.admission import explain_held
 from hermes_worker.store.runs.permits import WAITS_FOR_PERMIT
-from hermes_worker.store.runs.places import why_held
-from hermes_worker.store.runs.standings import facts_of
+from hermes_worker.store.runs.status_reasons import load_facts
 from hermes_worker.store.tables import deliveries, firings, hook_calls, runs, tool_calls, waits, workers
 
 _parent = runs.alias("parent")
@@ -117,7 +117,7 @@ _AROUND = (
 )
 
 
-def _holder_of(table: sa.Table, run_pk: sa.Column[int]) -> sa.Select[tuple[str, float | None, float, str]]:
+def _select_holder(table: sa.Table, run_pk: sa.Column[int]) -> sa.Select[tuple[str, float | None, float, str]]:
     return (
         sa.select(workers.c.name, table.c.claimed_at, workers.c.expires_at, workers.c.state)
         .join(workers, workers.c.pk == table.c.lease_owner)
@@ -125,7 +125,10 @@ def _holder_of(table: sa.Table, run_pk: sa.Column[int]) -> sa.Select[tuple[str, 
     )
 
 
-_HOLDERS = (_holder_of(runs, runs.c.pk), _holder_of(tool_calls, tool_calls.c.run_pk).order_by(tool_calls.c.claimed_at))
+_HOLDERS = (
+    _select_holder(runs, runs.c.pk),
+    _select_holder(tool_calls, tool_calls.c.run_pk).order_by(tool_calls.c.claimed_at),
+)
 _WAITS = (
     sa.select(waits.c.pk, waits.c.kind, tool_calls.c.name, waits.c.opened_at, waits.c.expires_at, waits.c.request)
     .join(tool_calls, CALL_OF_WAIT)
@@ -143,17 +146,17 @@ class Explanations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def of(self, run_id: str) -> Explanation:
+    def explain_run(self, run_id: str) -> Explanation:
         """Explain why a run is where it is. Raises ``RunNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
-            pk, seen = facts_of(connection, run_id)
-            return explain(_facts(self._database, connection, pk, run_id, seen))
+            pk, seen = load_facts(connection, run_id)
+            return explain_run(_load_facts(self._database, connection, pk, run_id, seen))
 
 
-def _facts(database: Database, connection: Connection, pk: int, run_id: str, seen: StandingFacts) -> RunFacts:
-    around = one_of(connection.execute(_AROUND, {"run": pk}), _AroundRow)
+def _load_facts(database: Database, connection: Connection, pk: int, run_id: str, seen: StandingFacts) -> RunFacts:
+    around = fetch_one(connection.execute(_AROUND, {"run": pk}), _AroundRow)
     is_held = around.place == FleetPlace.HELD.value
-    held = why_held(database, connection, around.tenant, around.principal) if is_held else None
+    held = explain_held(database, connection, around.tenant, around.principal) if is_held else None
     is_over = seen.status.is_terminal
     return RunFacts(
         run_id=run_id,
@@ -164,7 +167,7 @@ def _facts(database: Database, connection: Connection, pk: int, run_id: str, see
         deadline_at=None if is_over else around.deadline_at,
         is_held=is_held,
         waits_for_permit=around.permit == WAITS_FOR_PERMIT,
-        held_behind=_held_before(connection, pk, around) if is_held else None,
+        held_behind=_count_held_before(connection, pk, around) if is_held else None,
         places=held.places if held else None,
         tenant_at_work=held.at_work if held else None,
         limit=held.limit.value if held and held.limit else None,
@@ -172,17 +175,17 @@ def _facts(database: Database, connection: Connection, pk: int, run_id: str, see
         child_number=None if around.child_index is None else around.child_index + 1,
         siblings=around.siblings,
         parent_ended_at=around.parent_ended_at,
-        ahead=None if is_over else _ahead(connection, seen),
-        holder=None if is_over else _holder(connection, pk, seen.now),
-        questions=() if is_over else _questions(connection, pk),
-        tasks=() if is_over else _tasks(connection, pk),
+        ahead=None if is_over else _count_ahead(connection, seen),
+        holder=None if is_over else _load_holder(connection, pk, seen.now),
+        questions=() if is_over else _load_questions(connection, pk),
+        tasks=() if is_over else _load_tasks(connection, pk),
         exhausted=around.exhausted,
         hooks_owed=around.hooks_owed,
         deliveries_open=around.deliveries_open,
     )
 
 
-def _held_before(connection: Connection, pk: int, around: _AroundRow) -> int:
+def _count_held_before(connection: Connection, pk: int, around: _AroundRow) -> int:
     """Count the held runs of the tenant that get a place before this one, up to ``AHEAD_COUNTED_MAX``."""
     rank = runs.c.place_rank
     is_before = sa.or_(rank < around.place_rank, sa.and_(rank == around.place_rank, runs.c.pk < pk))
@@ -191,9 +194,9 @@ def _held_before(connection: Connection, pk: int, around: _AroundRow) -> int:
     return int(connection.execute(counted).scalar_one())
 
 
-def _holder(connection: Connection, pk: int, now: float) -> HolderFacts | None:
+def _load_holder(connection: Connection, pk: int, now: float) -> HolderFacts | None:
     for statement in _HOLDERS:
-        found = rows_of(connection.execute(statement, {"run": pk}), _HoldingRow)
+        found = fetch_rows(connection.execute(statement, {"run": pk}), _HoldingRow)
         if found:
             row = found[0]
             is_alive = row.state == "alive" and row.expires_at > now
@@ -201,7 +204,7 @@ def _holder(connection: Connection, pk: int, now: float) -> HolderFacts | None:
     return None
 
 
-def _questions(connection: Connection, pk: int) -> list[QuestionFacts]:
+def _load_questions(connection: Connection, pk: int) -> list[QuestionFacts]:
     return [
         QuestionFacts(
             wait_id=row.pk,
@@ -211,13 +214,13 @@ def _questions(connection: Connection, pk: int) -> list[QuestionFacts]:
             expires_at=row.expires_at,
             is_clients=bool(json.loads(row.request).get(IS_CLIENTS)),
         )
-        for row in rows_of(connection.execute(_QUESTIONS, {"run": pk}), _WaitingQuestion)
+        for row in fetch_rows(connection.execute(_QUESTIONS, {"run": pk}), _WaitingQuestion)
     ]
 
 
-def _tasks(connection: Connection, pk: int) -> list[TaskFacts]:
+def _load_tasks(connection: Connection, pk: int) -> list[TaskFacts]:
     found = []
-    for row in rows_of(connection.execute(_TASKS, {"run": pk}), _WaitingQuestion):
+    for row in fetch_rows(connection.execute(_TASKS, {"run": pk}), _WaitingQuestion):
         task = RemoteTask.from_json(row.request)
         found.append(
             TaskFacts(
@@ -231,10 +234,10 @@ def _tasks(connection: Connection, pk: int) -> list[TaskFacts]:
     return found
 
 
-def _ahead(connection: Connection, seen: StandingFacts) -> int | None:
+def _count_ahead(connection: Connection, seen: StandingFacts) -> int | None:
     """Count the steps that became due in the same queue before the next step of this run; ``None`` when it waits in
     none."""
-    queue = queue_of(seen)
+    queue = find_queue(seen)
     since = min((call.since for call in seen.calls if call.since is not None), default=None) if seen.calls else None
     since = since if since is not None else seen.due_since
     if queue is None or since is None:
@@ -242,11 +245,11 @@ def _ahead(connection: Connection, seen: StandingFacts) -> int | None:
     tables = (runs, tool_calls) if queue == MODEL_QUEUE else (runs, tool_calls, firings, hook_calls)
     return min(
         AHEAD_COUNTED_MAX,
-        sum(_due_before(connection, table, queue, since, is_apart=is_step_suspect(seen)) for table in tables),
+        sum(_count_due_before(connection, table, queue, since, is_apart=is_step_suspect(seen)) for table in tables),
     )
 
 
-def _due_before(connection: Connection, table: sa.Table, queue: str, since: float, *, is_apart: bool) -> int:
+def _count_due_before(connection: Connection, table: sa.Table, queue: str, since: float, *, is_apart: bool) -> int:
     wanted = sa.select(sa.literal(1).label("one")).where(table.c.hinted_at.is_not(None), table.c.hinted_at < since)
     if "deaths" in table.c:
         wanted = wanted.where(table.c.deaths.is_not(None) if is_apart else table.c.deaths.is_(None))

@@ -15,9 +15,9 @@ from hermes_worker.core.budget import usd_of
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.engine.sealing import may_contain
-from hermes_worker.store.runs.runs import find
+from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.runs.trees import BELOW
 from hermes_worker.store.tables import events, run_inputs, runs
 
@@ -124,25 +124,25 @@ class Families:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def children(self, run_id: str) -> list[ChildView]:
+    def list_children(self, run_id: str) -> list[ChildView]:
         """The children of a run, oldest first, at most ``CHILDREN_SHOWN_MAX``. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(_CHILDREN, {"run": find(connection, run_id)}), _ChildRow)
-        return [_child(row) for row in rows]
+            rows = fetch_rows(connection.execute(_CHILDREN, {"run": find_run(connection, run_id)}), _ChildRow)
+        return [_to_child_view(row) for row in rows]
 
-    def refusals(self, run_id: str) -> list[RefusalView]:
+    def list_refusals(self, run_id: str) -> list[RefusalView]:
         """Calls of runs below that were not allowed, oldest first, at most ``_REFUSALS_SHOWN_MAX``. Raises
         ``RunNotFound``."""
         with self._database.read() as connection:
-            rows = _first_refused(connection, find(connection, run_id))
-        return [_refusal(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data)) for row in rows]
+            rows = _load_first_refusals(connection, find_run(connection, run_id))
+        return [_to_refusal_view(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data)) for row in rows]
 
-    def news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
+    def load_news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
         """Load the children of a run, and the calls refused since ``told``, which is empty at first and then the
         ``told`` of the last news. Events of runs in which nothing happened are not read. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            pk = {"run": find(connection, run_id)}
-            children = [_child(row) for row in rows_of(connection.execute(_CHILDREN, pk), _ChildRow)]
+            pk = {"run": find_run(connection, run_id)}
+            children = [_to_child_view(row) for row in fetch_rows(connection.execute(_CHILDREN, pk), _ChildRow)]
             if not children:
                 return FamilyNews(children=(), refusals=(), told={})
             now = {run_pk: int(event_seq) for run_pk, event_seq in connection.execute(_POSITIONS, pk)}
@@ -150,21 +150,23 @@ class Families:
             rows = [
                 row
                 for start in range(0, len(spans), _RUNS_AT_ONCE)
-                for row in rows_of(connection.execute(_refused_in(spans[start : start + _RUNS_AT_ONCE])), _NewRefusal)
+                for row in fetch_rows(
+                    connection.execute(_select_refusals(spans[start : start + _RUNS_AT_ONCE])), _NewRefusal
+                )
             ]
         refused = [
-            _refusal(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data))
+            _to_refusal_view(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data))
             for row in sorted(rows)
             if _REFUSED in row.data
         ]
         return FamilyNews(children=children, refusals=refused, told=now)
 
 
-def _first_refused(connection: Connection, pk: int) -> list[_NewRefusal]:
+def _load_first_refusals(connection: Connection, pk: int) -> list[_NewRefusal]:
     found: list[_NewRefusal] = []
     statement = _COMPLETED
     while len(found) < _REFUSALS_SHOWN_MAX:
-        page = rows_of(connection.execute(statement, {"run": pk}), _NewRefusal)
+        page = fetch_rows(connection.execute(statement, {"run": pk}), _NewRefusal)
         found += [row for row in page if _REFUSED in row.data]
         if len(page) < _REFUSALS_SHOWN_MAX:
             break
@@ -174,7 +176,7 @@ def _first_refused(connection: Connection, pk: int) -> list[_NewRefusal]:
     return found[:_REFUSALS_SHOWN_MAX]
 
 
-def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
+def _select_refusals(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
     """Select the refused calls of several runs, of each after one event number and up to another."""
     places = [(events.c.run_pk == run) & (events.c.seq > after) & (events.c.seq <= to) for run, after, to in spans]
     return (
@@ -184,21 +186,21 @@ def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
     )
 
 
-def _child(row: _ChildRow) -> ChildView:
+def _to_child_view(row: _ChildRow) -> ChildView:
     return ChildView(
         run_id=row.run_id,
         index=row.child_index,
         status=RunStatus(row.status),
-        goal=_first_line(json.loads(row.spec).get("input")),
+        goal=_first_line_of(json.loads(row.spec).get("input")),
         cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
     )
 
 
-def _first_line(said: object) -> str:
+def _first_line_of(said: object) -> str:
     return said.strip().partition("\n")[0] if isinstance(said, str) else ""
 
 
-def _refusal(row: _RefusalRow) -> RefusalView:
+def _to_refusal_view(row: _RefusalRow) -> RefusalView:
     data = json.loads(row.data)
     return RefusalView(
         run_id=row.run_id,

@@ -12,11 +12,18 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.inbound_files import FileOutcome, FileState, Said, SentFile, reference_in, with_files
+from hermes_worker.core.inbound_files import (
+    FileOutcome,
+    FileState,
+    MessageContent,
+    SentFile,
+    build_content,
+    parse_reference,
+)
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.safety.untrusted import marked
+from hermes_worker.safety.untrusted import wrap_untrusted
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.tables import blobs, inbound_files
 
 TOOK_TOO_LONG = FileOutcome(reason="it could not be fetched in time")
@@ -28,7 +35,7 @@ class _FileRow(NamedTuple):
     picture: str | None
 
 
-def content_with_files(connection: Connection, run_pk: int, said: Said) -> Said:
+def load_content(connection: Connection, run_pk: int, said: MessageContent) -> MessageContent:
     """Return what was said, with the outcome of each file that came with it. The caller begins the run in this
     transaction."""
     ours = inbound_files.c.run_pk == run_pk
@@ -51,23 +58,23 @@ def content_with_files(connection: Connection, run_pk: int, said: Said) -> Said:
         .where(ours)
         .order_by(inbound_files.c.pk)
     )
-    files = [_sent(row) for row in rows_of(connection.execute(wanted), _FileRow)]
+    files = [_to_sent_file(row) for row in fetch_rows(connection.execute(wanted), _FileRow)]
     # The transcript has the pictures from now on.
     named = sa.select(inbound_files.c.picture_hash).where(ours, inbound_files.c.picture_hash.is_not(None))
     connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
     connection.execute(sa.update(inbound_files).where(ours).values(picture_hash=None))
-    return with_files(said, files, [_heard(file) for file in files]) if files else said
+    return build_content(said, files, [_quote_words(file) for file in files]) if files else said
 
 
-def _sent(row: _FileRow) -> SentFile:
+def _to_sent_file(row: _FileRow) -> SentFile:
     outcome = TOOK_TOO_LONG if row.outcome is None else FileOutcome.from_json(row.outcome)
-    return SentFile(media=reference_in(row.reference), outcome=outcome, picture=row.picture or "")
+    return SentFile(media=parse_reference(row.reference), outcome=outcome, picture=row.picture or "")
 
 
-def _heard(file: SentFile) -> str:
+def _quote_words(file: SentFile) -> str:
     """The words of a sound file. A voice message holds its sender's words; other sound files may hold anybody's, and
     their words are marked as untrusted."""
     heard = file.outcome.heard
     if not heard or file.media.kind is MediaKind.VOICE:
         return json.dumps(heard, ensure_ascii=False) if heard else ""
-    return marked(heard, "sound file").text
+    return wrap_untrusted(heard, "sound file").text

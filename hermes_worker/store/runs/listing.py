@@ -20,17 +20,17 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import TERMINAL, RunStatus
-from hermes_worker.core.searching import read_query
+from hermes_worker.core.search_queries import parse_query
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import row_of, rows_of
-from hermes_worker.store.owners import owned_by
-from hermes_worker.store.runs.inputs import read_spec
-from hermes_worker.store.runs.runs import find, session_is
-from hermes_worker.store.runs.views import RunView, views_of
-from hermes_worker.store.search.due import is_searchable
-from hermes_worker.store.search.repairing import with_repair
-from hermes_worker.store.search.run_texts import matching_runs, runs_to_read
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
+from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.runs.inputs import load_spec
+from hermes_worker.store.runs.runs import find_run, session_is
+from hermes_worker.store.runs.views import RunView, load_views
+from hermes_worker.store.search.index_queue import is_searchable
+from hermes_worker.store.search.index_repair import call_with_repair
+from hermes_worker.store.search.run_texts import find_matching_runs, find_runs_to_read
 from hermes_worker.store.tables import RUN_IS_OPEN, firings, jobs, run_tags, runs, sessions
 
 LOOKED_AT_MAX = 20_000
@@ -70,7 +70,7 @@ class RunFilter:
     cost_usd_max: float | None = None
     """Bounds on the known cost of the run itself, in US dollars, both inclusive."""
     text: str | None = None
-    """The input or the answer of the run matches this query (``core.searching.read_query``)."""
+    """The input or the answer of the run matches this query (``core.search_queries.parse_query``)."""
 
     @property
     def is_plain(self) -> bool:
@@ -89,7 +89,7 @@ class RunFilter:
         return not self.statuses and not self.tags and all(value is None for value in others)
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """The row id and the id of a run."""
 
     pk: int
@@ -97,7 +97,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class RunPage:
     """One page of a list of runs."""
 
     views: Sequence[RunView]
@@ -106,7 +106,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class RunNotes:
     """The notes of a caller on a run, and which run it repeats."""
 
     tags: Sequence[str]
@@ -122,7 +122,7 @@ class BeganWith:
     program: str | None
     """The version of the program that accepted the run, such as ``0.2.0``."""
     configuration: str | None
-    """The hash of the settings that it was accepted under (``settings.shaping``)."""
+    """The hash of the settings that it was accepted under (``settings.configuration_id``)."""
     prompt: str
     """SHA-256 of the system prompt, which a session has from its first run and keeps."""
     layers: Mapping[str, str]
@@ -137,34 +137,36 @@ class Listing:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def page(self, wanted: RunFilter, *, limit: int = 50, below: int | None = None, before: str | None = None) -> Page:
+    def list_page(
+        self, wanted: RunFilter, *, limit: int = 50, below: int | None = None, before: str | None = None
+    ) -> RunPage:
         """Load one page. ``below`` is the row id at which the page before ended, ``before`` the id of the run that
         ended it. Raises ``RunNotFound`` for an unknown ``before``, and ``UnavailableError``."""
-        return with_repair(self._database, partial(self._page, wanted, limit, below, before))
+        return call_with_repair(self._database, partial(self._load_page, wanted, limit, below, before))
 
-    def _page(self, wanted: RunFilter, limit: int, below: int | None, before: str | None) -> Page:
+    def _load_page(self, wanted: RunFilter, limit: int, below: int | None, before: str | None) -> RunPage:
         with self._database.read() as connection:
             if before is not None:
-                below = find(connection, before, wanted.tenant)
+                below = find_run(connection, before, wanted.tenant)
             if wanted.is_plain:
-                return _plain_page(connection, wanted, limit=limit, below=below)
+                return _load_plain_page(connection, wanted, limit=limit, below=below)
             if wanted.text is not None:
                 is_indexed = is_searchable(self._database)
-                found, next_below = _saying(connection, wanted, limit=limit, below=below, is_indexed=is_indexed)
+                found, next_below = _find_by_text(connection, wanted, limit=limit, below=below, is_indexed=is_indexed)
             else:
-                found, next_below = matching(connection, wanted, limit=limit, below=below)
+                found, next_below = find_runs(connection, wanted, limit=limit, below=below)
             pks = [row.pk for row in found]
-            shown = views_of(connection, runs.c.pk.in_(pks), limit=limit) if pks else {}
-            return Page(views=_completed(connection, shown), below=next_below)
+            shown = load_views(connection, runs.c.pk.in_(pks), limit=limit) if pks else {}
+            return RunPage(views=_complete_views(connection, shown), below=next_below)
 
-    def notes(self, run_id: str) -> Notes:
+    def load_notes(self, run_id: str) -> RunNotes:
         """Load the notes on a run. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            pk = find(connection, run_id)
-            spec = _readable_spec(connection, pk)
-            tags, repeated = tags_of(connection, [pk]), repeated_by(connection, [pk])
+            pk = find_run(connection, run_id)
+            spec = _find_spec(connection, pk)
+            tags, repeated = load_tags(connection, [pk]), load_repeated(connection, [pk])
             prompt = connection.execute(_PROMPT, {"run": pk}).scalar_one()
-        return Notes(
+        return RunNotes(
             tags=tags.get(pk, ()),
             metadata=spec.metadata if spec else {},
             retry_of=repeated.get(pk),
@@ -186,45 +188,45 @@ _PROMPT = (
 )
 
 
-def _readable_spec(connection: Connection, pk: int) -> RunSpec | None:
+def _find_spec(connection: Connection, pk: int) -> RunSpec | None:
     try:
-        return read_spec(connection, pk)
+        return load_spec(connection, pk)
     except ValueError:
         return None  # a run whose input cannot be read is shown all the same
 
 
-def _plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below: int | None) -> Page:
+def _load_plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below: int | None) -> RunPage:
     """Load a page whose rows stand together in an index, so that they are read whole at once."""
-    conditions = [owned_by(wanted.tenant, runs)]
+    conditions = [is_of_tenant(wanted.tenant, runs)]
     if wanted.session_id is not None:
-        conditions.append(runs.c.session_pk == _session(wanted, wanted.session_id))
+        conditions.append(runs.c.session_pk == _select_session(wanted, wanted.session_id))
     if below is not None:
         conditions.append(runs.c.pk < below)
-    shown = views_of(connection, *conditions, limit=limit + 1)
+    shown = load_views(connection, *conditions, limit=limit + 1)
     has_more = len(shown) > limit
     if has_more:
         shown.popitem()
-    return Page(views=_completed(connection, shown), below=min(shown) if has_more else None)
+    return RunPage(views=_complete_views(connection, shown), below=min(shown) if has_more else None)
 
 
-def _saying(
+def _find_by_text(
     connection: Connection, wanted: RunFilter, *, limit: int, below: int | None, is_indexed: bool
-) -> tuple[list[Found], int | None]:
+) -> tuple[list[FoundRun], int | None]:
     """Find runs whose texts match ``wanted.text``, newest first, and where to go on, if there may be more."""
-    query = read_query(wanted.text or "")
+    query = parse_query(wanted.text or "")
     if query is None:
         return [], None
-    only = runs_to_read(connection, wanted.tenant, query) if is_indexed else None
-    found: list[Found] = []
+    only = find_runs_to_read(connection, wanted.tenant, query) if is_indexed else None
+    found: list[FoundRun] = []
     for _ in range(0, READ_MAX, _READ_AT_ONCE):
         if only is None:
-            rows, below = matching(connection, wanted, limit=_READ_AT_ONCE, below=below)
+            rows, below = find_runs(connection, wanted, limit=_READ_AT_ONCE, below=below)
         else:
             left = [pk for pk in only if below is None or pk < below]
             portion = left[:_READ_AT_ONCE]
-            rows, _ = matching(connection, wanted, limit=_READ_AT_ONCE, below=below, only=portion)
+            rows, _ = find_runs(connection, wanted, limit=_READ_AT_ONCE, below=below, only=portion)
             below = portion[-1] if len(left) > len(portion) else None
-        those = matching_runs(connection, query, [row.pk for row in rows])
+        those = find_matching_runs(connection, query, [row.pk for row in rows])
         found += [row for row in rows if row.pk in those]
         if len(found) > limit:
             return found[:limit], found[limit - 1].pk
@@ -233,21 +235,21 @@ def _saying(
     return found, below
 
 
-def matching(
+def find_runs(
     connection: Connection,
     wanted: RunFilter,
     *,
     limit: int,
     below: int | None = None,
     only: Collection[int] | None = None,
-) -> tuple[list[Found], int | None]:
+) -> tuple[list[FoundRun], int | None]:
     """Find up to ``limit`` runs, newest first, and where to go on, if there may be more. ``wanted.text`` is ignored.
     ``only`` restricts the result to these row ids, unless it is ``None``."""
-    candidates = _candidates(connection, wanted, below)
+    candidates = _select_candidates(connection, wanted, below)
     among = (candidates if only is None else candidates.where(runs.c.pk.in_(only))).subquery()
-    conditions = _conditions(wanted, among)
+    conditions = _build_conditions(wanted, among)
     statement = sa.select(among.c.pk, among.c.run_id).order_by(among.c.pk.desc()).limit(limit + 1)
-    found = rows_of(connection.execute(statement.where(*conditions)), Found)
+    found = fetch_rows(connection.execute(statement.where(*conditions)), FoundRun)
     if len(found) > limit:
         return found[:limit], found[limit - 1].pk
     if not conditions:
@@ -266,32 +268,32 @@ _LOOKED_AT = (
 )
 
 
-def _candidates(connection: Connection, wanted: RunFilter, below: int | None) -> sa.Select[Any]:
+def _select_candidates(connection: Connection, wanted: RunFilter, below: int | None) -> sa.Select[Any]:
     """Select the newest ``LOOKED_AT_MAX`` runs from the index that fits the filter."""
-    pk, statement = _driver(wanted)
+    pk, statement = _choose_index(wanted)
     if below is not None:
         statement = statement.where(pk < below)
     for at, is_after in ((wanted.created_after, True), (wanted.created_before, False)):
         if at is not None:
-            bound = number_near(connection, at, is_after=is_after)
+            bound = find_pk_near(connection, at, is_after=is_after)
             statement = statement.where(pk >= bound if is_after else pk <= bound)
     return statement.order_by(pk.desc()).limit(LOOKED_AT_MAX)
 
 
-def _driver(wanted: RunFilter) -> tuple[sa.ColumnElement[int], sa.Select[Any]]:
-    statement = sa.select(*_LOOKED_AT).where(owned_by(wanted.tenant, runs))
+def _choose_index(wanted: RunFilter) -> tuple[sa.ColumnElement[int], sa.Select[Any]]:
+    statement = sa.select(*_LOOKED_AT).where(is_of_tenant(wanted.tenant, runs))
     if wanted.job_id is not None:
         of_job = sa.select(jobs.c.pk).where(jobs.c.job_id == wanted.job_id, jobs.c.tenant == wanted.tenant)
         statement = statement.join(firings, firings.c.run_pk == runs.c.pk)
         return firings.c.run_pk, statement.where(firings.c.job_pk == of_job.scalar_subquery())
     if wanted.parent is not None:
-        named = sa.select(sa.func.coalesce(_parents.c.root_pk, _parents.c.pk)).where(_is_parent(wanted))
+        named = sa.select(sa.func.coalesce(_parents.c.root_pk, _parents.c.pk)).where(_build_parent_condition(wanted))
         return runs.c.pk, statement.where(runs.c.root_pk == named.scalar_subquery())
     if wanted.tags:
         statement = statement.join(run_tags, run_tags.c.run_pk == runs.c.pk)
         return run_tags.c.run_pk, statement.where(run_tags.c.tenant == wanted.tenant, run_tags.c.tag == wanted.tags[0])
     if wanted.session_id is not None:
-        return runs.c.pk, statement.where(runs.c.session_pk == _session(wanted, wanted.session_id))
+        return runs.c.pk, statement.where(runs.c.session_pk == _select_session(wanted, wanted.session_id))
     if wanted.statuses and TERMINAL.isdisjoint(wanted.statuses):
         return runs.c.pk, statement.where(RUN_IS_OPEN)
     return runs.c.pk, statement
@@ -300,16 +302,16 @@ def _driver(wanted: RunFilter) -> tuple[sa.ColumnElement[int], sa.Select[Any]]:
 _parents = runs.alias("parents")
 
 
-def _is_parent(wanted: RunFilter) -> sa.ColumnElement[bool]:
+def _build_parent_condition(wanted: RunFilter) -> sa.ColumnElement[bool]:
     return sa.and_(_parents.c.run_id == wanted.parent, _parents.c.tenant == wanted.tenant)
 
 
-def _session(wanted: RunFilter, session_id: str) -> sa.ScalarSelect[int]:
+def _select_session(wanted: RunFilter, session_id: str) -> sa.ScalarSelect[int]:
     named = sa.select(sessions.c.pk).where(session_is(wanted.tenant, wanted.source, session_id))
     return named.scalar_subquery()
 
 
-def _conditions(wanted: RunFilter, among: sa.Subquery) -> list[sa.ColumnElement[bool]]:
+def _build_conditions(wanted: RunFilter, among: sa.Subquery) -> list[sa.ColumnElement[bool]]:
     """Build the conditions that the index does not cover, on the columns of a candidate row."""
     row = among.c
     found: list[sa.ColumnElement[bool]] = []
@@ -317,9 +319,9 @@ def _conditions(wanted: RunFilter, among: sa.Subquery) -> list[sa.ColumnElement[
         found.append(row.status.in_(sorted(status.value for status in wanted.statuses)))
     goes_by_other = wanted.job_id is not None or wanted.parent is not None
     if wanted.session_id is not None and (wanted.tags or goes_by_other):
-        found.append(row.session_pk == _session(wanted, wanted.session_id))
+        found.append(row.session_pk == _select_session(wanted, wanted.session_id))
     if wanted.parent is not None:
-        named = sa.select(_parents.c.pk).where(_is_parent(wanted))
+        named = sa.select(_parents.c.pk).where(_build_parent_condition(wanted))
         found.append(row.began_by_pk == named.scalar_subquery())
     for tag in wanted.tags if goes_by_other else wanted.tags[1:]:
         found.append(sa.exists().where(run_tags.c.run_pk == row.pk, run_tags.c.tag == tag))
@@ -343,14 +345,14 @@ class _Made(NamedTuple):
     created_at: float
 
 
-def number_near(connection: Connection, at: float, *, is_after: bool) -> int:
+def find_pk_near(connection: Connection, at: float, *, is_after: bool) -> int:
     """Find a row id near the first run that was created at time ``at``: never above it with ``is_after``, else never
     below it. There is no index on times, and none is needed: row ids grow with them."""
     at += -_CLOCK_SLACK_S if is_after else _CLOCK_SLACK_S
     low, high = 0, int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(runs.c.pk), 0))).scalar_one()) + 1
     while high - low > _NEAR:
         middle = (low + high) // 2
-        row = row_of(connection.execute(_FROM, {"pk": middle}), _Made)
+        row = fetch_row(connection.execute(_FROM, {"pk": middle}), _Made)
         if row is None or row.created_at >= at:
             high = middle
         else:
@@ -361,16 +363,16 @@ def number_near(connection: Connection, at: float, *, is_after: bool) -> int:
 _FROM = sa.select(runs.c.pk, runs.c.created_at).where(runs.c.pk >= sa.bindparam("pk")).order_by(runs.c.pk).limit(1)
 
 
-def _completed(connection: Connection, shown: Mapping[int, tuple[RunView, int | None]]) -> list[RunView]:
+def _complete_views(connection: Connection, shown: Mapping[int, tuple[RunView, int | None]]) -> list[RunView]:
     """Add what stands in other rows (tags, the repeated run) to the views, and keep their order."""
     if not shown:
         return []
-    tags = tags_of(connection, list(shown))
-    repeated = repeated_by(connection, [pk for pk, (_, repeats) in shown.items() if repeats is not None])
+    tags = load_tags(connection, list(shown))
+    repeated = load_repeated(connection, [pk for pk, (_, repeats) in shown.items() if repeats is not None])
     return [replace(view, tags=tags.get(pk, ()), retry_of=repeated.get(pk)) for pk, (view, _) in shown.items()]
 
 
-def tags_of(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence[str]]:
+def load_tags(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence[str]]:
     """Load the tags of those runs that have any, by row id."""
     rows = connection.execute(
         sa.select(run_tags.c.run_pk, run_tags.c.tag).where(run_tags.c.run_pk.in_(pks)).order_by(run_tags.c.tag)
@@ -381,7 +383,7 @@ def tags_of(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence
     return found
 
 
-def repeated_by(connection: Connection, pks: Sequence[int]) -> Mapping[int, str]:
+def load_repeated(connection: Connection, pks: Sequence[int]) -> Mapping[int, str]:
     """Load the ids of the runs that these runs repeat, where those still exist, by row id."""
     if not pks:
         return {}

@@ -15,19 +15,27 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import last_words_s
+from hermes_worker.core.budget import compute_last_words_s
 from hermes_worker.core.effects import Iterate
+from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.run import STATE_VERSION, RunStatus
-from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import PkRow, Prepared, Values
 from hermes_worker.store.row_keys import RunKey
-from hermes_worker.store.rows import ACTIVATE_RUN, Hint, LoadedRun, blob_hash, message_values, plain, store_blob
-from hermes_worker.store.runs.budgets import has_limits, open_own_budgets, share_budget
+from hermes_worker.store.rows import (
+    ACTIVATE_RUN,
+    Hint,
+    LoadedRun,
+    build_message_rows,
+    compute_blob_hash,
+    make_storable,
+    store_blob,
+)
+from hermes_worker.store.runs.budgets import create_child_budgets, create_tree_budget, has_limits
 from hermes_worker.store.runs.children import started_count
-from hermes_worker.store.runs.inputs import first_message, keep_specs
-from hermes_worker.store.runs.steps import INSERT_MESSAGE, parameters
+from hermes_worker.store.runs.inputs import build_first_message, insert_specs
+from hermes_worker.store.runs.step_statements import INSERT_MESSAGE, build_parameters
 from hermes_worker.store.tables import blobs, messages, run_inputs, runs, sessions
 
 
@@ -102,20 +110,20 @@ def insert_children(
     descendants of theirs that share in turn. With ``is_background`` their deadline leaves enough of the parent's time
     for the run they begin to answer."""
     if is_budget_shared and parent.parent is None:
-        share_budget(connection, parent)
+        create_tree_budget(connection, parent)
     has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
-    tools = blob_hash(children[0].tools)
+    tools = compute_blob_hash(children[0].tools)
     found = _PARENT.one(connection, {"run": parent.pk, "cap": children_max, "tools": tools})
     places = 0 if found.status == RunStatus.PAUSED.value else max(0, children_max - found.started)
-    opened = _sessions_of(connection, children, found)
+    opened = _build_sessions(connection, children, found)
     siblings = _Siblings(parent=parent, position=position, has_budget=has_budget, is_background=is_background)
-    made = [_run_of(child, index, siblings, found, begins=index < places) for index, child in enumerate(children)]
+    made = [_build_run(child, index, siblings, found, begins=index < places) for index, child in enumerate(children)]
     if len(children) == 1 and places and connection.dialect.name == "postgresql":
         run_pks = [_insert_at_once(connection, children[0], opened[0], made[0])]
     else:
         run_pks = _insert_each(connection, children, opened, made, places)
     if not has_budget and has_limits(children[0].spec):
-        open_own_budgets(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
+        create_child_budgets(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
     at = float(found.now)
     return [Hint(effect=Iterate(run_id=child.run_id, iteration=1, attempt=1), at=at) for child in children[:places]]
 
@@ -130,7 +138,7 @@ class _Siblings:
     is_background: bool
 
 
-def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _ParentRow) -> list[Values]:
+def _build_sessions(connection: Connection, children: Sequence[NewChild], found: _ParentRow) -> list[Values]:
     """Build the children's session rows. Tool definitions that are not stored yet are stored by this."""
     hashes = {children[0].tools: found.tools} if found.tools else {}
     hashes |= {text: store_blob(connection, text) for text in {child.tools for child in children} - hashes.keys()}
@@ -138,7 +146,7 @@ def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _P
         {
             "session_id": child.run_id,
             "tenant": found.tenant,
-            "system_prompt": plain(child.system_prompt),
+            "system_prompt": make_storable(child.system_prompt),
             "tools_hash": hashes[child.tools],
             "workspace": child.workspace,
             "created_at": found.now,
@@ -147,10 +155,10 @@ def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _P
     ]
 
 
-def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow, *, begins: bool) -> Values:
+def _build_run(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow, *, begins: bool) -> Values:
     """Build a child's run row, without the reference to its session."""
     parent, iterations_max = siblings.parent, child.spec.iterations_max
-    kept_s = last_words_s(parent.wall_s) if siblings.is_background else 0.0
+    kept_s = compute_last_words_s(parent.wall_s) if siblings.is_background else 0.0
     ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
     return {
         "run_id": child.run_id,
@@ -176,7 +184,7 @@ def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow,
         "state_version": STATE_VERSION,
         "iterations_max": min(iterations_max, found.iterations_max) if siblings.has_budget else iterations_max,
         "attempts_max": found.attempts_max,
-        "deadline_at": _earlier(ends_at, found.now + child.spec.wall_s_max),
+        "deadline_at": _earlier_of(ends_at, found.now + child.spec.wall_s_max),
         "idle_s_max": found.idle_s_max,
         "message_seq": int(begins),
         "hinted_at": found.now if begins else None,
@@ -185,7 +193,7 @@ def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow,
     }
 
 
-def _earlier(deadline_at: float | None, other: float) -> float:
+def _earlier_of(deadline_at: float | None, other: float) -> float:
     return other if deadline_at is None else min(deadline_at, other)
 
 
@@ -198,12 +206,12 @@ def _insert_each(
     run_pks = _insert_returning(
         connection, runs, [{**row, "session_pk": pk} for row, pk in zip(made, session_pks, strict=True)]
     )
-    keep_specs(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
+    insert_specs(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
     begun = list(zip(children, session_pks, run_pks, strict=True))[:places]
     opening = [
         row
         for child, session_pk, run_pk in begun
-        for row in message_values(connection, session_pk, run_pk, [first_message(child.spec, 1)])
+        for row in build_message_rows(connection, session_pk, run_pk, [build_first_message(child.spec, 1)])
     ]
     INSERT_MESSAGE.run_each(connection, opening)
     ACTIVATE_RUN.run_each(connection, [{"session": session_pk, "run": run_pk} for _, session_pk, run_pk in begun])
@@ -220,20 +228,20 @@ def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[Va
 
 @cache
 def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared[Values, PkRow]:
-    inserted = sa.insert(table).values(parameters(table, "", names)).returning(table.c.pk)
+    inserted = sa.insert(table).values(build_parameters(table, "", names)).returning(table.c.pk)
     return Prepared(inserted, names=names, gives=PkRow)
 
 
 def _insert_at_once(connection: Connection, child: NewChild, opened: Values, made: Values) -> int:
     """Insert one child that has begun, in one statement, and return its row id."""
-    [opening] = message_values(connection, 0, 0, [first_message(child.spec, 1)])
+    [opening] = build_message_rows(connection, 0, 0, [build_first_message(child.spec, 1)])
     values: Values = {
         **{f"session_{name}": value for name, value in opened.items()},
         **{f"run_{name}": value for name, value in made.items()},
         "spec": child.spec.to_json(),
         **{f"message_{name}": value for name, value in opening.items() if name in _OF_MESSAGE},
     }
-    return _at_once(tuple(opened), tuple(made)).one(connection, values).active_run_pk
+    return _build_insert(tuple(opened), tuple(made)).one(connection, values).active_run_pk
 
 
 class _NewRun(NamedTuple):
@@ -244,24 +252,24 @@ _OF_MESSAGE = ("seq", "role", "body", "blob_hash")
 
 
 @cache
-def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared[Values, _NewRun]:
+def _build_insert(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared[Values, _NewRun]:
     """Build the statement that inserts a child. The session comes first and draws the run's row id as well, so that it
     can name the run as its active one."""
     number = sa.func.nextval(sa.func.pg_get_serial_sequence(runs.name, runs.c.pk.name))
     session = (
         sa.insert(sessions)
-        .values(**parameters(sessions, "session_", of_session), active_run_pk=number)
+        .values(**build_parameters(sessions, "session_", of_session), active_run_pk=number)
         .returning(sessions.c.pk, sessions.c.active_run_pk)
         .cte("session")
     )
     its, run = session.c.pk, session.c.active_run_pk
     rows: Mapping[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
-        runs: {"pk": run, "session_pk": its, **parameters(runs, "run_", of_run)},
+        runs: {"pk": run, "session_pk": its, **build_parameters(runs, "run_", of_run)},
         run_inputs: {"run_pk": run, "spec": sa.bindparam("spec", type_=run_inputs.c.spec.type)},
         messages: {
             "session_pk": its,
             "run_pk": run,
-            **parameters(messages, "message_", _OF_MESSAGE),
+            **build_parameters(messages, "message_", _OF_MESSAGE),
             "created_at": db_now(),
         },
     }

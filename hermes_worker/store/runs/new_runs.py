@@ -14,27 +14,27 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.effects import first_effect
+from hermes_worker.core.effects import build_first_effect
 from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.rows import ACTIVATE_RUN, Hint, insert_ignoring, message_values, store_blob
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.rows import ACTIVATE_RUN, Hint, build_insert_ignoring, build_message_rows, store_blob
 from hermes_worker.store.runs import budgets, sharing
-from hermes_worker.store.runs.inputs import first_message, keep_specs
+from hermes_worker.store.runs.inputs import build_first_message, insert_specs
 from hermes_worker.store.runs.runs import (
     Created,
     NewRun,
-    asked_values,
+    build_place_values,
+    build_session_values,
+    build_submission_values,
+    create_run_id,
     fill_prompt,
     insert_run,
-    keep_tags,
-    new_run_id,
-    place_values,
+    insert_tags,
     record_submissions,
-    session_values,
 )
-from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
+from hermes_worker.store.runs.step_statements import INSERT_MESSAGE, MessageRow
 from hermes_worker.store.tables import runs, sessions
 
 _INSERT_RUNS = (
@@ -61,7 +61,7 @@ class _InsertedRun(NamedTuple):
 def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[int, Created]]:
     """Insert runs in the caller's transaction, in the order given. Returns what ``insert_run`` returns for each. Raises
     the errors of ``Runs.create``."""
-    news = [new if new.run_id is not None else replace(new, run_id=new_run_id()) for new in news]
+    news = [new if new.run_id is not None else replace(new, run_id=create_run_id()) for new in news]
     opened = _open_sessions(connection, [new for new in news if _opens_session(new)])
     fresh: dict[int, NewRun] = {}
     others: list[NewRun] = []
@@ -71,7 +71,7 @@ def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[in
             others.append(new)  # the conversation exists already, or needs more checks
         else:
             fresh[session_pk] = new
-    written = _begin(connection, fresh) if fresh else {}
+    written = _begin_runs(connection, fresh) if fresh else {}
     written.update((id(new), insert_run(connection, new)) for new in others)
     record_submissions(connection, [(new, written[id(new)][1]) for new in news])
     return [written[id(new)] for new in news]
@@ -91,10 +91,10 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
     # In one order, so that two schedulers that are the first to need these do not wait for each other.
     hashes = {tools: store_blob(connection, tools) for tools in sorted({new.tools for new in news})}
     rows = connection.execute(
-        insert_ignoring(connection, sessions)
+        build_insert_ignoring(connection, sessions)
         .values(created_at=db_now())
         .returning(sessions.c.session_id, sessions.c.pk),
-        [{"session_id": new.run_id, **session_values(new, hashes[new.tools])} for new in news],
+        [{"session_id": new.run_id, **build_session_values(new, hashes[new.tools])} for new in news],
     )
     opened = {session_id: int(pk) for session_id, pk in rows}
     for new in news:
@@ -103,32 +103,36 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
     return opened
 
 
-def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
+def _begin_runs(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
     """Insert and begin runs, given by the row id of the session each opens. Returns the results by the identity of
     their request."""
     run_ids = {session_pk: str(new.run_id) for session_pk, new in fresh.items()}
     is_shared = sharing.is_shared(connection)
-    values = [_run_values(session_pk, run_ids[session_pk], new, is_shared) for session_pk, new in fresh.items()]
-    rows = rows_of(connection.execute(_INSERT_RUNS, values), _InsertedRun)
+    values = [_build_run_values(session_pk, run_ids[session_pk], new, is_shared) for session_pk, new in fresh.items()]
+    rows = fetch_rows(connection.execute(_INSERT_RUNS, values), _InsertedRun)
     specs = [(int(row.pk), fresh[row.session_pk].spec) for row in rows]
-    keep_specs(connection, specs)
-    keep_tags(connection, [(int(row.pk), fresh[row.session_pk]) for row in rows])
+    insert_specs(connection, specs)
+    insert_tags(connection, [(int(row.pk), fresh[row.session_pk]) for row in rows])
     begun = [row for row in rows if row.hinted_at is not None]
     if begun:
         INSERT_MESSAGE.run_each(
             connection,
-            [each for row in begun for each in _opening(connection, row.session_pk, row.pk, fresh[row.session_pk])],
+            [
+                each
+                for row in begun
+                for each in _build_opening_messages(connection, row.session_pk, row.pk, fresh[row.session_pk])
+            ],
         )
         ACTIVATE_RUN.run_each(connection, [{"session": row.session_pk, "run": row.pk} for row in begun])
     limited = [
         (int(row.pk), fresh[row.session_pk].spec) for row in rows if budgets.has_limits(fresh[row.session_pk].spec)
     ]
     if limited:
-        budgets.open_budgets(connection, limited)
+        budgets.create_budgets(connection, limited)
     written = {}
     for row in rows:
         new, run_id = fresh[row.session_pk], run_ids[row.session_pk]
-        hints = [] if row.hinted_at is None else [_hint(run_id, new, row.hinted_at)]
+        hints = [] if row.hinted_at is None else [_build_hint(run_id, new, row.hinted_at)]
         created = Created(
             run_id=run_id,
             session_id=new.session_id or run_id,
@@ -140,15 +144,15 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
     return written
 
 
-def _run_values(session_pk: int, run_id: str, new: NewRun, is_shared: bool) -> dict[str, object]:
+def _build_run_values(session_pk: int, run_id: str, new: NewRun, is_shared: bool) -> dict[str, object]:
     spec = new.spec
     waits = new.is_held or is_shared
-    places = place_values(new, begins=not new.is_held) if is_shared else {"place": None, "place_rank": None}
+    places = build_place_values(new, begins=not new.is_held) if is_shared else {"place": None, "place_rank": None}
     return {
         **places,
         "run_id": run_id,
         "session_pk": session_pk,
-        **asked_values(new),
+        **build_submission_values(new),
         "has_budget": int(budgets.has_limits(spec)),
         "message_seq": 0 if waits else 1,
         "wall_s": spec.wall_s_max,
@@ -157,9 +161,9 @@ def _run_values(session_pk: int, run_id: str, new: NewRun, is_shared: bool) -> d
     }
 
 
-def _opening(connection: Connection, session_pk: int, run_pk: int, new: NewRun) -> list[MessageRow]:
-    return message_values(connection, session_pk, run_pk, [first_message(new.spec, 1)])
+def _build_opening_messages(connection: Connection, session_pk: int, run_pk: int, new: NewRun) -> list[MessageRow]:
+    return build_message_rows(connection, session_pk, run_pk, [build_first_message(new.spec, 1)])
 
 
-def _hint(run_id: str, new: NewRun, at: float) -> Hint:
-    return Hint(effect=first_effect(run_id, prepares=new.prepares), at=float(at))
+def _build_hint(run_id: str, new: NewRun, at: float) -> Hint:
+    return Hint(effect=build_first_effect(run_id, prepares=new.prepares), at=float(at))

@@ -16,9 +16,9 @@ refused call gives its claim up and waits as a row (invariant I8).
 So a permit ends with its claim, however that ends, and no permit can leak: a dead worker's token is replaced by the
 sweeper. Ended permits are taken off in batches, when there are more than ``_ENDED_KEPT``.
 
-The process that ends a call looks afterwards which parked runs may go on (``pass_on``), in a transaction of its own. If
-it dies before that, the sweeper does it, and so does it notice a limit that was raised, or a period that began. The
-lock on the tenant's limits makes decisions follow one another; tenants without such limits take no lock.
+The process that ends a call looks afterwards which parked runs may go on (``pass_permits_on``), in a transaction of its
+own. If it dies before that, the sweeper does it, and so does it notice a limit that was raised, or a period that began.
+The lock on the tenant's limits makes decisions follow one another; tenants without such limits take no lock.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from hermes_worker.core.limits import (
     Limit,
     LimitName,
     Spending,
-    key_of,
-    period_left_s,
-    refused_by,
-    used_in,
-    why_refused,
+    compute_period_left_s,
+    explain_refusal,
+    find_refusing_limit,
+    parse_key_id,
+    select_period_use,
 )
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply_event
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Nothing, Prepared, columns_for, rows_of
+from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_rows, select_columns
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run
-from hermes_worker.store.runs.joining import save
-from hermes_worker.store.runs.limits import NANO_USD, TOKENS, Owner, known_limits, spent_of
-from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.limits import NANO_USD, TOKENS, Owner, fetch_limits, load_spending
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import limits, runs, tool_calls
 
 WAITS_FOR_PERMIT = "waits"
@@ -120,7 +120,7 @@ class _WaitingTenant(NamedTuple):
     tenant: str
 
 
-def _word(text: str) -> sa.ColumnElement[str]:
+def _literal_text(text: str) -> sa.ColumnElement[str]:
     return sa.literal_column(f"'{text}'", sa.String)
 
 
@@ -143,8 +143,8 @@ _TENANTS_WAITING: Prepared[Nothing, _WaitingTenant] = Prepared(
     sa.select(runs.c.tenant).where(_has_permit, _is_waiting).distinct().limit(_BATCH), gives=_WaitingTenant
 )
 _LIMITS: Prepared[_OfTenant, _LockedLimit] = Prepared(
-    sa.select(*columns_for(limits, _LockedLimit))
-    .where(limits.c.tenant == sa.bindparam("tenant"), limits.c.name.in_([_word(name) for name in _NAMES]))
+    sa.select(*select_columns(limits, _LockedLimit))
+    .where(limits.c.tenant == sa.bindparam("tenant"), limits.c.name.in_([_literal_text(name) for name in _NAMES]))
     .order_by(limits.c.key_id, limits.c.name)
     .with_for_update(),
     takes=_OfTenant,
@@ -155,35 +155,37 @@ _MARK = Prepared(
 )
 
 
-def _asked(what: sa.ColumnElement[str], columns: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+def _select_calls(what: sa.ColumnElement[str], columns: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
     return sa.select(what.label("what"), db_now().label("now"), *columns)
 
 
-def _found_calls() -> sa.CompoundSelect[Any]:
+def _select_counted_calls() -> sa.CompoundSelect[Any]:
     """Select the run that asks, the other runs of its tenant that have or had a permit, and the tenant's auxiliary
     calls in flight. Auxiliary calls count and never wait, because a tool waits for them."""
     tenant: sa.BindParameter[str] = sa.bindparam("tenant")
     pk: sa.BindParameter[int] = sa.bindparam("pk")
-    asks, in_flight, ended = map(_word, (_ASKS, _IN_FLIGHT, _ENDED))
+    asks, in_flight, ended = map(_literal_text, (_ASKS, _IN_FLIGHT, _ENDED))
     what = sa.case((_is_in_flight, in_flight), else_=ended)
     nothing: Iterator[sa.Label[Any]] = (
         sa.literal_column("0").label(name) for name in ("tokens", "nano_usd", "iteration")
     )
-    auxiliary = _asked(in_flight, [runs.c.pk, runs.c.principal, runs.c.permit, *nothing])
+    auxiliary = _select_calls(in_flight, [runs.c.pk, runs.c.principal, runs.c.permit, *nothing])
     return sa.union_all(
-        _asked(asks, _COLUMNS).where(runs.c.pk == pk),
-        _asked(what, _COLUMNS).where(_has_permit, sa.not_(_is_waiting), runs.c.tenant == tenant, runs.c.pk != pk),
+        _select_calls(asks, _COLUMNS).where(runs.c.pk == pk),
+        _select_calls(what, _COLUMNS).where(
+            _has_permit, sa.not_(_is_waiting), runs.c.tenant == tenant, runs.c.pk != pk
+        ),
         auxiliary.join(tool_calls, tool_calls.c.run_pk == runs.c.pk).where(
             tool_calls.c.lease_owner.is_not(None), tool_calls.c.asks == 1, runs.c.tenant == tenant
         ),
     )
 
 
-_CALLS: Prepared[_Asking, _FoundCall] = Prepared(_found_calls(), takes=_Asking, gives=_FoundCall)
+_CALLS: Prepared[_Asking, _FoundCall] = Prepared(_select_counted_calls(), takes=_Asking, gives=_FoundCall)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Calls:
+class _TenantCalls:
     """The model calls of a tenant, as read under the lock on its limits."""
 
     tenant: str
@@ -214,18 +216,18 @@ def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
     if not has_limits(database, tenant):
         return True
     with database.write() as connection:
-        known = _locked_limits(connection, tenant)
+        known = _lock_limits(connection, tenant)
         if not known:
             return True
-        calls = _calls_of(connection, tenant, known, asks=loaded.pk)
-        refused = _refused(calls, calls.asking, calls.in_flight) if calls.asking is not None else None
+        calls = _load_calls(connection, tenant, known, asks=loaded.pk)
+        refused = _find_refusal(calls, calls.asking, calls.in_flight) if calls.asking is not None else None
         if refused is None:
             _mark(connection, loaded.pk, str(loaded.lease_token))
             return True
         return _park(connection, loaded, refused, now=calls.now)
 
 
-def pass_on(database: Database, tenant: str) -> list[Hint]:
+def pass_permits_on(database: Database, tenant: str) -> list[Hint]:
     """Let parked calls of a tenant go on for which there is a permit now. Returns the hints to send. Call it after the
     end of a transaction that ended a call."""
     with database.read() as connection:
@@ -233,16 +235,16 @@ def pass_on(database: Database, tenant: str) -> list[Hint]:
         if connection.execute(is_any).first() is None:
             return []
     with database.write() as connection:
-        known = _locked_limits(connection, tenant)
-        calls = _calls_of(connection, tenant, known)
+        known = _lock_limits(connection, tenant)
+        calls = _load_calls(connection, tenant, known)
         waiting = sa.select(*_COLUMNS).where(_has_permit, _is_waiting, runs.c.tenant == tenant)
         # Older chains come first, as in the governor.
         oldest = sa.func.coalesce(runs.c.root_pk, runs.c.pk), runs.c.pk
         found = waiting.order_by(*oldest).limit(_BATCH).with_for_update(skip_locked=True)
         in_flight = list(calls.in_flight)
         hints: list[Hint] = []
-        for row in rows_of(connection.execute(found), _PermitRow):
-            if _refused(calls, row, in_flight) is None:
+        for row in fetch_rows(connection.execute(found), _PermitRow):
+            if _find_refusal(calls, row, in_flight) is None:
                 hints += _resume(connection, row.pk)
                 in_flight.append(row)
         return hints
@@ -253,18 +255,18 @@ def sweep_permits(database: Database) -> list[Hint]:
     sweeper."""
     with database.read() as connection:
         tenants = [row.tenant for row in _TENANTS_WAITING.all(connection, {})]
-    return [hint for tenant in tenants for hint in pass_on(database, tenant)]
+    return [hint for tenant in tenants for hint in pass_permits_on(database, tenant)]
 
 
 def has_limits(database: Database, tenant: str | None = None) -> bool:
     """Whether model calls of ``tenant`` need permits; without ``tenant``, whether any tenant's do. At most half a
     second old."""
-    known = known_limits(database)
+    known = fetch_limits(database)
     theirs = (of_owner for owner, of_owner in known.items() if tenant in (None, owner.tenant))
     return any(name.is_of_calls for of_owner in theirs for name in of_owner)
 
 
-def _locked_limits(connection: Connection, tenant: str) -> dict[Owner, dict[LimitName, Limit]]:
+def _lock_limits(connection: Connection, tenant: str) -> dict[Owner, dict[LimitName, Limit]]:
     found: dict[Owner, dict[LimitName, Limit]] = {}
     for row in _LIMITS.all(connection, {"tenant": tenant}):
         limit = Limit(name=LimitName(row.name), value=row.value, waits=bool(row.waits))
@@ -272,30 +274,30 @@ def _locked_limits(connection: Connection, tenant: str) -> dict[Owner, dict[Limi
     return found
 
 
-def _calls_of(
+def _load_calls(
     connection: Connection, tenant: str, known: Mapping[Owner, Mapping[LimitName, Limit]], *, asks: int = 0
-) -> _Calls:
+) -> _TenantCalls:
     """Read the tenant's calls under the lock. ``asks`` is the ``pk`` of the run that wants a permit."""
     found = _CALLS.all(connection, {"tenant": tenant, "pk": asks})
     by_kind: dict[str, list[_PermitRow]] = {}
     for call in found:
         by_kind.setdefault(call.what, []).append(call.row)
     if len(by_kind.get(_ENDED, ())) > _ENDED_KEPT:
-        _forget_ended(connection, tenant)
+        _remove_ended_permits(connection, tenant)
     now = found[0].now if found else connection.execute(sa.select(db_now())).scalar_one()
     spenders = [owner for owner, of_owner in known.items() if any(name.is_spending for name in of_owner)]
-    return _Calls(
+    return _TenantCalls(
         tenant=tenant,
         limits=known,
         now=now,
         asking=next(iter(by_kind.get(_ASKS, ())), None),
         in_flight=by_kind.get(_IN_FLIGHT, []),
-        spent=spent_of(connection, [tenant], now) if spenders else {},
-        at_work={owner: used_at_work(connection, owner) for owner in spenders},
+        spent=load_spending(connection, [tenant], now) if spenders else {},
+        at_work={owner: sum_open_usage(connection, owner) for owner in spenders},
     )
 
 
-def _forget_ended(connection: Connection, tenant: str) -> None:
+def _remove_ended_permits(connection: Connection, tenant: str) -> None:
     """Take permits off runs whose claim has ended. Rows that another process has locked are skipped."""
     is_over = sa.not_(sa.or_(_is_in_flight, _is_waiting))
     ended = sa.select(runs.c.pk).where(_has_permit, runs.c.tenant == tenant, sa.func.coalesce(is_over, sa.true()))
@@ -310,7 +312,7 @@ def holds_for_spending(connection: Connection, owner: Owner, now: float) -> bool
     return connection.execute(waits.limit(1)).first() is not None
 
 
-def used_at_work(connection: Connection, owner: Owner) -> _Sums:
+def sum_open_usage(connection: Connection, owner: Owner) -> _Sums:
     """Sum what the runs of a tenant or a key used that are not yet in its account."""
     used = (TOKENS.label("tokens"), NANO_USD.label("nano_usd"), runs.c.iteration.label("calls"))
     places = ("place = 2", "place = 3", "place = 4")  # each has its partial index
@@ -319,29 +321,29 @@ def used_at_work(connection: Connection, owner: Owner) -> _Sums:
     return _Sums(*(int(value) for value in connection.execute(sa.select(*sums)).one()))
 
 
-def _refused(calls: _Calls, row: _PermitRow, in_flight: Sequence[_PermitRow]) -> _Refusal | None:
+def _find_refusal(calls: _TenantCalls, row: _PermitRow, in_flight: Sequence[_PermitRow]) -> _Refusal | None:
     """Find the limit that refuses the next call of a run; ``None`` when it is permitted."""
-    for owner in dict.fromkeys((Owner(calls.tenant), Owner(calls.tenant, key_of(row.principal)))):
+    for owner in dict.fromkeys((Owner(calls.tenant), Owner(calls.tenant, parse_key_id(row.principal)))):
         found = calls.limits.get(owner)
         if not found:
             continue
-        theirs = [each for each in in_flight if owner.key_id in ("", key_of(each.principal))]
+        theirs = [each for each in in_flight if owner.key_id in ("", parse_key_id(each.principal))]
         sums = calls.at_work.get(owner, _Sums(0, 0, 0))
-        taking = sum((_expected(each, sums) for each in theirs), start=Spending())
+        taking = sum((_estimate_next_call(each, sums) for each in theirs), start=Spending())
         now_used = CallsNow(
             in_flight=len(theirs),
             used=Spending(tokens=sums.tokens, nano_usd=sums.nano_usd) + taking,
             by_period=calls.spent.get(owner, {}),
         )
-        expected = _expected(row, sums)
-        limit = refused_by(found, now_used, expected, calls.now)
+        expected = _estimate_next_call(row, sums)
+        limit = find_refusing_limit(found, now_used, expected, calls.now)
         if limit is not None:
-            used = used_in(limit, now_used.by_period, calls.now) + now_used.used
+            used = select_period_use(limit, now_used.by_period, calls.now) + now_used.used
             return _Refusal(owner=owner, limit=limit, used=used, expected=expected)
     return None
 
 
-def _expected(row: _PermitRow, sums: _Sums) -> Spending:
+def _estimate_next_call(row: _PermitRow, sums: _Sums) -> Spending:
     """Estimate what the run's next call takes: the average of its own calls, or, before its first one, of the tenant's
     other calls."""
     tokens, nano, calls = (
@@ -353,12 +355,12 @@ def _expected(row: _PermitRow, sums: _Sums) -> Spending:
 def _park(connection: Connection, loaded: LoadedRun, refused: _Refusal, *, now: float) -> bool:
     owner, limit = refused.owner, refused.limit
     whose = f"the key {owner.key_id}" if owner.key_id else f"the tenant {owner.tenant!r}"
-    reason = why_refused(limit, whose, refused.used, refused.expected)
-    wait_s = period_left_s(limit.name, now) if limit.name.is_spending else _LOOK_AGAIN_S
+    reason = explain_refusal(limit, whose, refused.used, refused.expected)
+    wait_s = compute_period_left_s(limit.name, now) if limit.name.is_spending else _LOOK_AGAIN_S
     event = ev.CapacityAwaited(
         resume_at=now + wait_s, recovery=loaded.run.recovery or "", memory=loaded.run.memory, reason=reason
     )
-    save(connection, loaded, apply(loaded.run, event), Additions(waits_for=reason, is_of_holder=True))
+    save_step(connection, loaded, apply_event(loaded.run, event), StepOutput(waits_for=reason, is_of_holder=True))
     _mark(connection, loaded.pk, WAITS_FOR_PERMIT)
     return False
 
@@ -368,7 +370,7 @@ def _resume(connection: Connection, pk: int) -> list[Hint]:
     if loaded is None or loaded.run.status is not RunStatus.WAITING_FOR_CAPACITY:
         return []
     _mark(connection, pk, _GRANTED)
-    return save(connection, loaded, apply(loaded.run, ev.WaitEnded()))
+    return save_step(connection, loaded, apply_event(loaded.run, ev.WaitEnded()))
 
 
 def _mark(connection: Connection, pk: int, permit: str) -> None:

@@ -17,18 +17,18 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.delegation import background_refusal
+from hermes_worker.core.delegation import explain_background_refusal
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.processes import BURST_MAX, BURST_S, OutputWatch
 from hermes_worker.core.run import RunStatus
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.rows import Hint, read_record
-from hermes_worker.store.runs import background
-from hermes_worker.store.runs.budgets import lock_turns, promise_turn, share_budget
-from hermes_worker.store.runs.call_claims import HeldCall, lock_held
-from hermes_worker.store.runs.joining import start
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.rows import Hint, load_record
+from hermes_worker.store.runs import continuations as background
+from hermes_worker.store.runs.budgets import create_tree_budget, lock_turns, promise_turn
+from hermes_worker.store.runs.call_claims import HeldCall, lock_claimed_run
+from hermes_worker.store.runs.step_writer import begin_run
 from hermes_worker.store.tables import processes, runs, sessions
 
 RUNNING_MAX: Final = 16
@@ -144,7 +144,7 @@ class DueProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ProcessReading:
     """The result of a look at a process, as it is to be written."""
 
     state: str
@@ -187,7 +187,7 @@ class Processes:
         its id. Raises ``LeaseLost``, ``TooManyProcesses``."""
         process_id = f"proc_{secrets.token_hex(6)}"
         with self._database.write() as connection:
-            lock_held(connection, claim)
+            lock_claimed_run(connection, claim)
             ours = sa.and_(processes.c.session_pk == session_pk, processes.c.state.in_(OPEN))
             running = connection.execute(sa.select(sa.func.count()).where(ours)).scalar_one()
             if running >= RUNNING_MAX:
@@ -214,30 +214,30 @@ class Processes:
             )
         return process_id
 
-    def started(self, process_id: str) -> None:
+    def mark_started(self, process_id: str) -> None:
         """Record that the process runs. Idempotent."""
         self._move(process_id, "starting", state="running")
 
-    def not_started(self, process_id: str) -> None:
+    def mark_not_started(self, process_id: str) -> None:
         """Record that the process was not started and nothing is left of it. Idempotent."""
         this = sa.and_(processes.c.process_id == process_id, processes.c.state == "starting")
         with self._database.write() as connection:
             connection.execute(sa.delete(processes).where(this))
 
-    def of_session(self, session_pk: int) -> list[ProcessRow]:
+    def list_of_session(self, session_pk: int) -> list[ProcessRow]:
         """List the last hundred processes that the session started, in order."""
         wanted = sa.select(*_SEES).where(processes.c.session_pk == session_pk, processes.c.state != "forgotten")
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted.order_by(processes.c.pk.desc()).limit(100)), ProcessRow)
+            rows = fetch_rows(connection.execute(wanted.order_by(processes.c.pk.desc()).limit(100)), ProcessRow)
         return rows[::-1]
 
     def find(self, session_pk: int, process_id: str) -> ProcessRow | None:
         wanted = sa.select(*_SEES).where(processes.c.session_pk == session_pk, processes.c.process_id == process_id)
         with self._database.read() as connection:
-            found = rows_of(connection.execute(wanted), ProcessRow)
+            found = fetch_rows(connection.execute(wanted), ProcessRow)
         return found[0] if found else None
 
-    def was_told(self, process_id: str, state: str, exit_code: int | None) -> None:
+    def mark_consumed(self, process_id: str, state: str, exit_code: int | None) -> None:
         """Record that the session has seen the end of the process, so that no run begins to report it. Idempotent."""
         this = sa.and_(processes.c.process_id == process_id, processes.c.is_consumed == 0)
         is_open = processes.c.state.in_(OPEN)
@@ -253,7 +253,7 @@ class Processes:
                 )
             )
 
-    def due(self, most: int = 20) -> list[DueProcess]:
+    def claim_due(self, most: int = 20) -> list[DueProcess]:
         """Claim the processes that are due for a look. No other worker gets them for a minute."""
         with self._database.read() as connection:
             if connection.execute(sa.select(processes.c.pk).where(_DUE).limit(1)).first() is None:
@@ -275,7 +275,7 @@ class Processes:
             ]
             wanted = sa.select(*columns).join(sessions, sessions.c.pk == processes.c.session_pk)
             wanted = wanted.join(runs, runs.c.pk == processes.c.run_pk).where(these).order_by(processes.c.pk)
-            return [_due_of(row) for row in rows_of(connection.execute(wanted), _DueRow)]
+            return [_to_due_process(row) for row in fetch_rows(connection.execute(wanted), _DueRow)]
 
     def is_flooded(self) -> bool:
         """Whether as many runs as allowed began within a short time because of what processes wrote."""
@@ -283,7 +283,7 @@ class Processes:
         with self._database.read() as connection:
             return connection.execute(sa.select(sa.func.count()).where(lately)).scalar_one() >= BURST_MAX
 
-    def saw(self, due: DueProcess, found: Seen, *, turns_max: int) -> tuple[bool, list[Hint]]:
+    def record_look(self, due: DueProcess, found: ProcessReading, *, turns_max: int) -> tuple[bool, list[Hint]]:
         """Write what a look found, and begin the run that reports it, in one transaction; so that run begins exactly
         once, even when processes are killed.
 
@@ -295,21 +295,21 @@ class Processes:
             with self._database.write() as connection:
                 # The chain is locked first, as in a deletion of the chain.
                 root_pk = background.lock_chain(connection, due.run_pk) if found.told is not None else None
-                if not _written(connection, due, found):
+                if not _write_look(connection, due, found):
                     return False, []
                 if found.told is None or root_pk is None:
                     return True, []
-                return True, _begin_turn(connection, due, root_pk, found.told, turns_max)
+                return True, _begin_report(connection, due, root_pk, found.told, turns_max)
         except _MustWait:
             return False, []
 
-    def look_again(self, due: DueProcess, after_s: float) -> None:
+    def postpone_look(self, due: DueProcess, after_s: float) -> None:
         """Postpone the next look by ``after_s`` seconds, because nothing could be seen now."""
         with self._database.write() as connection:
             again = sa.update(processes).where(processes.c.pk == due.pk, processes.c.next_look_at.is_not(None))
             connection.execute(again.values(next_look_at=db_now() + after_s))
 
-    def known(self, names: Collection[str]) -> set[str]:
+    def find_known(self, names: Collection[str]) -> set[str]:
         """Return the process ids among ``names`` that have a row."""
         with self._database.read() as connection:
             wanted = sa.select(processes.c.process_id).where(processes.c.process_id.in_(names))
@@ -325,7 +325,7 @@ class _MustWait(Exception):
     """The run that started the process is at work, so the new run cannot begin yet."""
 
 
-def _written(connection: Connection, due: DueProcess, found: Seen) -> bool:
+def _write_look(connection: Connection, due: DueProcess, found: ProcessReading) -> bool:
     """Write what was seen, unless the row has changed meanwhile. Returns whether it was written."""
     this = sa.and_(processes.c.pk == due.pk, processes.c.notices == due.notices, processes.c.seen == due.seen)
     ends, watch = due.is_open and found.state not in OPEN, found.watch
@@ -350,32 +350,32 @@ def _written(connection: Connection, due: DueProcess, found: Seen) -> bool:
     return written.rowcount == 1
 
 
-def _begin_turn(connection: Connection, due: DueProcess, root_pk: int, text: str, turns_max: int) -> list[Hint]:
+def _begin_report(connection: Connection, due: DueProcess, root_pk: int, text: str, turns_max: int) -> list[Hint]:
     """Begin the run that reports, unless the chain may begin none any more. The caller holds the chain. Raises
     ``_MustWait``."""
-    root = read_record(connection, root_pk)
+    root = load_record(connection, root_pk)
     if root.budget_pk is None:
         status = connection.execute(sa.select(runs.c.status).where(runs.c.pk == root_pk)).scalar_one()
         if status not in _TERMINAL:
             # The root may be in a model call that a new budget would not include. Its session is busy anyway.
             raise _MustWait
-        share_budget(connection, root)
+        create_tree_budget(connection, root)
     budget, turns = lock_turns(connection, root_pk)
-    refusal = background_refusal(budget, turns=turns, turns_max=turns_max, is_shared=False)
+    refusal = explain_background_refusal(budget, turns=turns, turns_max=turns_max, is_shared=False)
     if refusal is not None:
         log.info("process.not_told", process=due.process_id, reason=refusal)
         return []
     metadata = {"process_id": due.process_id, "notice": str(due.notices + 1)}
-    turn = background.insert_message_turn(connection, due.run_pk, text, metadata)
+    turn = background.insert_message_run(connection, due.run_pk, text, metadata)
     if turn is None:
         return []
     promise_turn(connection, root_pk)
     if not turn.is_next:
         return []
-    return list(start(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq, turn.place))
+    return list(begin_run(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq, turn.place))
 
 
-def _due_of(row: _DueRow) -> DueProcess:
+def _to_due_process(row: _DueRow) -> DueProcess:
     return DueProcess(
         pk=row.pk,
         process_id=row.process_id,

@@ -12,7 +12,7 @@ from hermes_worker.store.tables import runs, tool_calls
 _CALLS_MAX = 200
 
 
-def run_progress(database: Database, run_id: str) -> RunProgress:
+def load_progress(database: Database, run_id: str) -> RunProgress:
     """Load the status of a run and its newest calls, in one statement."""
     wanted = (
         sa.select(runs.c.status, tool_calls.c.name, tool_calls.c.status)

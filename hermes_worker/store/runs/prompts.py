@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import row_of
-from hermes_worker.store.rows import read_messages
-from hermes_worker.store.runs.runs import missing
+from hermes_worker.store.engine.prepared import fetch_row
+from hermes_worker.store.rows import load_messages
+from hermes_worker.store.runs.runs import run_missing_error
 from hermes_worker.store.tables import blobs, messages, runs, sessions
 
 
@@ -43,7 +43,7 @@ class _PromptRow(NamedTuple):
     tools: str
 
 
-def read_prompt_material(database: Database, run_id: str) -> PromptMaterial:
+def load_prompt_material(database: Database, run_id: str) -> PromptMaterial:
     """Load the material of a run's prompts. Raises ``RunNotFound``, ``UnavailableError``."""
     statement = (
         sa.select(
@@ -61,9 +61,9 @@ def read_prompt_material(database: Database, run_id: str) -> PromptMaterial:
         .where(runs.c.run_id == run_id)
     )
     with database.read() as connection:
-        row = row_of(connection.execute(statement), _PromptRow)
+        row = fetch_row(connection.execute(statement), _PromptRow)
         if row is None:
-            raise missing(connection, run_id)
+            raise run_missing_error(connection, run_id)
         said = (messages.c.session_pk == row.session_pk) & (messages.c.run_pk == row.pk)
         replies = sa.select(messages.c.seq).where(said, messages.c.role == Role.ASSISTANT.value)
         return PromptMaterial(
@@ -71,6 +71,6 @@ def read_prompt_material(database: Database, run_id: str) -> PromptMaterial:
             is_open=not RunStatus(row.status).is_terminal,
             system_prompt=row.system_prompt,
             tools=row.tools,
-            rows=read_messages(connection, row.session_pk, 1, row.message_seq),
+            rows=load_messages(connection, row.session_pk, 1, row.message_seq),
             replies=list(connection.execute(replies.order_by(messages.c.seq)).scalars()),
         )

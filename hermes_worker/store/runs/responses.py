@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from hermes_worker.core.client_tools import Handovers
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.engine.sealing import either
-from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.runs.client_calls import handovers_of
-from hermes_worker.store.runs.inputs import CorruptInput, read_spec
-from hermes_worker.store.runs.runs import find
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.engine.sealing import coalesce_texts
+from hermes_worker.store.rows import build_insert_ignoring
+from hermes_worker.store.runs.client_calls import load_handovers
+from hermes_worker.store.runs.inputs import CorruptInput, load_spec
+from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.runs.views import RunView, Views
 from hermes_worker.store.tables import blobs, deleted_responses, messages, runs, sessions
 
@@ -58,24 +58,24 @@ class Responses:
         self._database = database
         self._views = Views(database)
 
-    def turn(self, run_id: str) -> TurnRecord:
+    def load_turn(self, run_id: str) -> TurnRecord:
         """Load a run with its request and its messages. Raises ``RunNotFound``, ``CorruptInput``."""
-        view = self._views.run(run_id)
+        view = self._views.load_run(run_id)
         wanted = (
-            sa.select(messages.c.seq, messages.c.role, either(messages.c.body, blobs.c.body).label("body"))
+            sa.select(messages.c.seq, messages.c.role, coalesce_texts(messages.c.body, blobs.c.body).label("body"))
             .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
             .join(runs, (runs.c.session_pk == messages.c.session_pk) & (runs.c.pk == messages.c.run_pk))
             .where(runs.c.run_id == run_id)
             .order_by(messages.c.seq)
         )
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(wanted), _SaidRow)
+            rows = fetch_rows(connection.execute(wanted), _SaidRow)
             try:
-                pk = find(connection, run_id)
-                spec = read_spec(connection, pk)
+                pk = find_run(connection, run_id)
+                spec = load_spec(connection, pk)
             except ValueError as error:
                 raise CorruptInput(f"the stored input of {run_id!r} cannot be read: {error}") from error
-            handovers = handovers_of(connection, pk)
+            handovers = load_handovers(connection, pk)
             has_tools = bool(spec.echo.get(BROUGHT_TOOLS))
             stored = str(connection.execute(_TOOLS, {"run": pk}).scalar_one()) if has_tools else "[]"
         said = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]
@@ -90,6 +90,8 @@ class Responses:
     def delete(self, run_id: str) -> None:
         """Mark the run as deleted as a response; it stays a run. Idempotent. Raises ``RunNotFound``."""
         with self._database.write() as connection:
-            pk = find(connection, run_id)
-            connection.execute(insert_ignoring(connection, deleted_responses).values(run_pk=pk, deleted_at=db_now()))
-            record(connection, Act.RESPONSE_DELETE, run_id)
+            pk = find_run(connection, run_id)
+            connection.execute(
+                build_insert_ignoring(connection, deleted_responses).values(run_pk=pk, deleted_at=db_now())
+            )
+            record_action(connection, Act.RESPONSE_DELETE, run_id)

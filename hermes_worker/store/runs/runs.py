@@ -22,58 +22,66 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
 from hermes_worker.core.effects import Effect, Iterate, Prepare, TurnEffect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost, UnavailableError
-from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
+from hermes_worker.core.fair_share import FleetPlace
+from hermes_worker.core.messages import Message, ModelReply, Role, Usage, build_assistant_body, canonical_json
 from hermes_worker.core.pricing import (
     NOTHING_SPENT,
     Cost,
     CostStatus,
     Spent,
-    doubtful_nano_usd_of,
-    nano_usd_of,
-    unpriced_calls_of,
-    worst_of,
+    choose_worst,
+    count_unpriced_calls,
+    to_doubtful_nano_usd,
+    to_nano_usd,
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.prompt_places import Assembled, Gap, PromptPlace, filled, gap_of
+from hermes_worker.core.prompt_places import AssembledPrompt, Gap, PromptPlace, fill_gaps, find_gap
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.core.step import apply
-from hermes_worker.core.titles import first_title
+from hermes_worker.core.step import apply_event
+from hermes_worker.core.titles import build_first_title
 from hermes_worker.observe import log
 from hermes_worker.store.access import idempotency_keys as keys
-from hermes_worker.store.access.audit import Act, Deed, record, record_all
-from hermes_worker.store.clock import is_clock_watched
+from hermes_worker.store.access.audit import Act, AuditEntry, record_action, record_actions
+from hermes_worker.store.clock import is_clock_trusted
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Prepared, columns_for, row_of
+from hermes_worker.store.engine.prepared import Prepared, fetch_row, select_columns
 from hermes_worker.store.row_keys import SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
     Hint,
     LoadedRun,
     RunRow,
-    insert_ignoring,
+    build_insert_ignoring,
     insert_messages,
     is_suspect,
     lock_run,
-    plain,
+    make_storable,
+    replace_calls,
     store_blob,
     to_loaded,
-    with_calls,
 )
 from hermes_worker.store.runs import budgets, sharing, steering
+from hermes_worker.store.runs.admission import fill_places
 from hermes_worker.store.runs.chains import stop_caused, stop_run
-from hermes_worker.store.runs.inputs import keep_specs, stored_spec
-from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, hold, save, start
-from hermes_worker.store.runs.limits import require_within
-from hermes_worker.store.runs.permits import has_limits, pass_on, require_permit
-from hermes_worker.store.runs.places import fill_places
-from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
-from hermes_worker.store.runs.steps import INSERT_EVENT, DocumentRow
+from hermes_worker.store.runs.inputs import insert_specs, require_spec
+from hermes_worker.store.runs.limits import require_within_limits
+from hermes_worker.store.runs.permits import has_limits, pass_permits_on, require_permit
+from hermes_worker.store.runs.step_plan import StepOutput, build_event_rows, build_exhausted_event
+from hermes_worker.store.runs.step_statements import INSERT_EVENT, DocumentRow
+from hermes_worker.store.runs.step_writer import (
+    StateMoved,
+    activate,
+    begin_run,
+    commit_step,
+    end_broken,
+    hold_for_place,
+    save_step,
+)
 from hermes_worker.store.runs.transcripts import SESSIONS_KEPT
-from hermes_worker.store.statistics import add, of_model
+from hermes_worker.store.statistics import add_amounts, build_model_amounts
 from hermes_worker.store.tables import blobs, deleted_runs, run_tags, runs, sessions, tool_calls
 
 
@@ -127,7 +135,7 @@ class Multitask(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nudged:
+class NudgedRuns:
     """The state of runs that nudges named; ids of unknown runs are in neither set."""
 
     stopping: frozenset[str]
@@ -174,7 +182,7 @@ class NewRun:
     after: str | None = None
     """Accept only if this is the newest run of the session; an empty text: only if there is no such session yet."""
     is_held: bool = False
-    """Do not begin, even when the session is free: ``start_held`` begins it."""
+    """Do not begin, even when the session is free: ``begin_held`` begins it."""
     not_before: float | None = None
     """Epoch seconds before which the run does not begin; a time in the past is ignored."""
     delay_s: float | None = None
@@ -221,7 +229,7 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StopResult:
     """The outcome of a request to stop."""
 
     status: RunStatus
@@ -234,7 +242,7 @@ class Stopped:
     """The run was at work until now."""
 
     @property
-    def caused(self) -> Sequence[str]:
+    def caused_run_ids(self) -> Sequence[str]:
         """The runs that were stopped with it: children, and turns that background answers began."""
         return self.run_ids[1:]
 
@@ -383,21 +391,21 @@ class Runs:
         32 runs already wait in the session, ``SessionActive`` when it has an active run and ``new.multitask`` is
         reject, ``SessionMoved`` when it is not where ``new.after`` says, and ``core.limits.LimitReached``.
         """
-        created = self._create(new, also)
+        created = self._create_once(new, also)
         if not created.is_held:
             return created
         hints = fill_places(self._database, expects_place=self._found_place)
         self._found_place = bool(hints)
         return replace(created, hints=hints)
 
-    def _create(self, new: NewRun, also: Callable[[Connection, Created], None] | None) -> Created:
+    def _create_once(self, new: NewRun, also: Callable[[Connection, Created], None] | None) -> Created:
         while True:
             try:
                 with self._database.write() as connection:
-                    earlier = keys.earlier(connection, new.keys)
+                    earlier = keys.find_earlier(connection, new.keys)
                     if earlier is not None:
-                        return _replayed(connection, new, earlier)
-                    require_within(connection, new.tenant, new.principal)
+                        return _replay_created(connection, new, earlier)
+                    require_within_limits(connection, new.tenant, new.principal)
                     if new.multitask is not Multitask.QUEUE and new.session_id is not None and not new.is_put_off:
                         created = _admit(connection, new, new.session_id)
                     else:
@@ -428,7 +436,7 @@ class Runs:
         loaded = self._claim_with_budget(wanted) if row is None else to_loaded(row, ())
         if loaded is None or not self._is_permitted(loaded):
             return None
-        return IterationClaim(token=token, loaded=self._in_time(loaded))
+        return IterationClaim(token=token, loaded=self._exhaust_if_late(loaded))
 
     def claim_preparation(self, effect: Prepare, owner: int) -> IterationClaim | None:
         """Claim the preparation before a run's first model call; ``None`` when it is not available. One statement, as
@@ -446,7 +454,7 @@ class Runs:
             row = _CLAIM_PREPARATION.first(connection, wanted)
         return None if row is None else IterationClaim(token=token, loaded=to_loaded(row, ()))
 
-    def commit_prepared(
+    def commit_preparation(
         self, claim: IterationClaim, section: str, documents: Mapping[str, object] = MappingProxyType({})
     ) -> list[Hint]:
         """Write what the workspace says into the prompt of the session, and give the claim up. Written once: when the
@@ -463,18 +471,18 @@ class Runs:
             rows: list[DocumentRow] = [
                 {"session_pk": loaded.session_pk, "key": key, "body": canonical_json(value)} for key, value in written
             ]
-            return save(
+            return save_step(
                 connection,
                 loaded,
-                apply(loaded.run, ev.PromptCompleted()),
-                Additions(is_of_holder=True, documents=rows),
+                apply_event(loaded.run, ev.PromptCompleted()),
+                StepOutput(is_of_holder=True, documents=rows),
             )
 
     def _is_permitted(self, loaded: LoadedRun) -> bool:
         """Whether the claimed call may be made; if not, the claim is given up and the run waits as a row."""
         if loaded.place is None or not has_limits(self._database):
             return True
-        return require_permit(self._database, loaded, self.session_of(loaded.session_pk).tenant)
+        return require_permit(self._database, loaded, self.load_session_context(loaded.session_pk).tenant)
 
     def _claim_with_budget(self, wanted: _TurnKey) -> LoadedRun | None:
         """Claim the model call of a run that draws from a budget, and reserve it there, in one transaction."""
@@ -485,26 +493,26 @@ class Runs:
             loaded = to_loaded(row, ())
             if loaded.run.wants_summary:
                 return loaded  # a summary is not counted
-            granted = budgets.reserve(connection, loaded)
+            granted = budgets.reserve_call(connection, loaded)
             if isinstance(granted, Dimension):
-                return _exhausted(connection, loaded, granted)
+                return _mark_exhausted(connection, loaded, granted)
             return replace(loaded, reserved=granted)
 
-    def _in_time(self, loaded: LoadedRun) -> LoadedRun:
+    def _exhaust_if_late(self, loaded: LoadedRun) -> LoadedRun:
         """Return the claimed run; when its time is almost over, it may only write a summary."""
         if loaded.run.wants_summary or not is_wall_spent(loaded.left_s, loaded.wall_s):
             return loaded
         with self._database.write() as connection:
-            is_spent = is_clock_watched(connection)
-            return _exhausted(connection, loaded, Dimension.WALL_CLOCK) if is_spent else loaded
+            is_spent = is_clock_trusted(connection)
+            return _mark_exhausted(connection, loaded, Dimension.WALL_CLOCK) if is_spent else loaded
 
-    def output_schema_of(self, run_pk: int) -> Mapping[str, object] | None:
+    def load_output_schema(self, run_pk: int) -> Mapping[str, object] | None:
         """Load the JSON schema that the answer of a run has to fit; ``None`` when there is none. Raises
         ``CorruptInput``."""
         with self._database.read() as connection:
-            return stored_spec(connection, run_pk).output_schema
+            return require_spec(connection, run_pk).output_schema
 
-    def session_of(self, session_pk: int) -> SessionContext:
+    def load_session_context(self, session_pk: int) -> SessionContext:
         """Load the beginning of the session's prompts. It never changes, so the last ones are cached in memory."""
         with self._lock:
             kept = self._sessions.get(session_pk)
@@ -528,11 +536,11 @@ class Runs:
                 self._sessions.popitem(last=False)
         return context
 
-    def give_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None:
+    def set_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None:
         """Set the title of the session of a run that has ended, and add the usage to the run; ``None`` leaves the title
         as it is."""
         loaded = claim.loaded
-        nano_usd, doubtful = nano_usd_of(cost), doubtful_nano_usd_of(cost)
+        nano_usd, doubtful = to_nano_usd(cost), to_doubtful_nano_usd(cost)
         with self._database.write() as connection:
             # The run's row is locked first, as everywhere.
             known, is_counted = connection.execute(
@@ -554,16 +562,16 @@ class Runs:
                     unknown_output_tokens=runs.c.unknown_output_tokens + usage.unknown_output,
                     cost_nano_usd=runs.c.cost_nano_usd + nano_usd,
                     doubtful_nano_usd=runs.c.doubtful_nano_usd + doubtful,
-                    unpriced_calls=runs.c.unpriced_calls + unpriced_calls_of(cost),
-                    cost_status=worst_of(CostStatus(known) if known else None, cost.status).value,
+                    unpriced_calls=runs.c.unpriced_calls + count_unpriced_calls(cost),
+                    cost_status=choose_worst(CostStatus(known) if known else None, cost.status).value,
                 )
             )
             if is_counted:
-                add(connection, of_model(loaded.model, usage, cost))
+                add_amounts(connection, build_model_amounts(loaded.model, usage, cost))
             if loaded.budget_pk is not None:
                 spent = Amounts(tokens=usage.chargeable, nano_usd=nano_usd + doubtful)
-                charge = budgets.Charge(given_back=Amounts(), spent=spent, unknown_costs=unpriced_calls_of(cost))
-                budgets.settle(connection, loaded.budget_pk, charge)
+                charge = budgets.Charge(given_back=Amounts(), spent=spent, unknown_costs=count_unpriced_calls(cost))
+                budgets.settle_charge(connection, loaded.budget_pk, charge)
             if title is not None:
                 connection.execute(sa.update(sessions).where(sessions.c.pk == loaded.session_pk).values(title=title))
 
@@ -579,40 +587,40 @@ class Runs:
         ``LeaseLost`` when the claim was taken away."""
         event = reading if isinstance(reading, ev.ModelReplied) else ev.ModelReplied(calls=tuple(reading))
 
-        def additions(loaded: LoadedRun) -> Additions:
-            return replace(_reply_additions(loaded, reply, event), cost=cost)
+        def additions(loaded: LoadedRun) -> StepOutput:
+            return replace(_build_reply_output(loaded, reply, event), cost=cost)
 
         return self._finish_iteration(claim, event, additions)
 
-    def commit_discarded(
+    def commit_discarded_reply(
         self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
     ) -> list[Hint]:
         """Write what follows from a reply that is not stored, and its cost, and give the claim up. Raises
         ``LeaseLost``."""
 
-        def additions(loaded: LoadedRun) -> Additions:
+        def additions(loaded: LoadedRun) -> StepOutput:
             data = {"iteration": loaded.run.iteration + 1, "finish_reason": reply.finish_reason}
             discarded = [RunEvent(name=RunEventName.REPLY_DISCARDED, data=data)]
             is_asked_again = isinstance(event, ev.AskedAgain) and loaded.run.status is not RunStatus.STOPPING
-            return Additions(events=discarded if is_asked_again else (), usage=reply.usage, cost=cost)
+            return StepOutput(events=discarded if is_asked_again else (), usage=reply.usage, cost=cost)
 
         return self._finish_iteration(claim, event, additions)
 
-    def commit_compacted(
+    def commit_compaction(
         self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
     ) -> list[Hint]:
         """Write a compaction and its cost, and give the claim up. Raises ``LeaseLost``."""
 
-        return self._finish_iteration(claim, event, partial(_compacted, compaction, cost))
+        return self._finish_iteration(claim, event, partial(_build_compaction_output, compaction, cost))
 
-    def commit_requested(
+    def commit_requested_compaction(
         self, claim: IterationClaim, compaction: CompactionRow, cost: Cost | None = None
     ) -> list[Hint]:
         """Write a compaction that a person asked for, and its cost, as the answer of a run that asked for nothing else.
         Raises ``LeaseLost``."""
 
-        def additions(loaded: LoadedRun) -> Additions:
-            added = _compacted(compaction, cost, loaded)
+        def additions(loaded: LoadedRun) -> StepOutput:
+            added = _build_compaction_output(compaction, cost, loaded)
             if not added.messages:
                 return added
             data = {"iteration": loaded.run.iteration + 1, "message_seq": added.message_seq, "finish_reason": "stop"}
@@ -625,12 +633,12 @@ class Runs:
     def commit_failure(
         self,
         claim: IterationClaim,
-        event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken,
+        event: ev.ModelFailed | ev.CapacityAwaited | ev.RunBroken,
         spent: Spent = NOTHING_SPENT,
     ) -> list[Hint]:
         """Write how a model call ended without a reply, and what its attempts took, and give the claim up. Raises
         ``LeaseLost``."""
-        added = Additions(usage=spent.usage, cost=spent.cost)
+        added = StepOutput(usage=spent.usage, cost=spent.cost)
         if isinstance(event, ev.CapacityAwaited):
             added = replace(added, waits_for=event.reason, keys=event.keys)
         return self._finish_iteration(claim, event, lambda loaded: added)
@@ -639,63 +647,63 @@ class Runs:
         """Give an unfinished model call back so that another worker takes it now, and write what its attempts took.
         Raises ``LeaseLost``."""
         return self._finish_iteration(
-            claim, ev.IterationReleased(), lambda loaded: Additions(usage=spent.usage, cost=spent.cost)
+            claim, ev.IterationReleased(), lambda loaded: StepOutput(usage=spent.usage, cost=spent.cost)
         )
 
     def _finish_iteration(
-        self, claim: IterationClaim, event: ev.Event, additions: Callable[[LoadedRun], Additions]
+        self, claim: IterationClaim, event: ev.Event, additions: Callable[[LoadedRun], StepOutput]
     ) -> list[Hint]:
         loaded: LoadedRun = claim.loaded
         while True:
-            after, added = apply(loaded.run, event), replace(additions(loaded), is_of_holder=True)
+            after, added = apply_event(loaded.run, event), replace(additions(loaded), is_of_holder=True)
             try:
-                hints = commit(self._database, loaded, after, added)
+                hints = commit_step(self._database, loaded, after, added)
             except StateMoved:
-                loaded = self._reload(claim)
+                loaded = self._require_claim(claim)
                 continue
             if loaded.place is not None:
-                hints += self._after_call(loaded, after.status)
+                hints += self._hand_on_capacity(loaded, after.status)
             return hints
 
-    def _after_call(self, loaded: LoadedRun, status: RunStatus) -> list[Hint]:
+    def _hand_on_capacity(self, loaded: LoadedRun, status: RunStatus) -> list[Hint]:
         """Return hints for other runs of a shared fleet that may go on now. If this fails, the sweeper does it
         again."""
         hints = fill_places(self._database) if status.is_terminal else []
         try:
             if has_limits(self._database):
-                hints += pass_on(self._database, self.session_of(loaded.session_pk).tenant)
+                hints += pass_permits_on(self._database, self.load_session_context(loaded.session_pk).tenant)
             return hints
         except UnavailableError as error:
             log.warning("permits.put_off", error=str(error))
             return hints
 
-    def _reload(self, claim: IterationClaim) -> LoadedRun:
+    def _require_claim(self, claim: IterationClaim) -> LoadedRun:
         with self._database.write() as connection:
             loaded = lock_run(connection, claim.loaded.pk)
         if loaded is None or loaded.lease_token != claim.token:
             raise LeaseLost(f"the claim on the model call of run {claim.run_id!r} was taken over; nothing was written")
         # The calls of the previous iteration are settled, and this step does not need them.
-        return with_calls(loaded, ())
+        return replace_calls(loaded, ())
 
     def request_stop(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
         """Ask a run to stop. Idempotent; a run that has ended stays as it is. Raises ``RunNotFound``."""
-        stopped = self._stop(run_id)
+        stopped = self._stop_once(run_id)
         return stopped.status, list(stopped.hints)
 
-    def _stop(self, run_id: str, by: str | None = None) -> Stopped:
+    def _stop_once(self, run_id: str, by: str | None = None) -> StopResult:
         with self._database.write() as connection:
-            loaded = lock_run(connection, find(connection, run_id))
+            loaded = lock_run(connection, find_run(connection, run_id))
             assert loaded is not None
             after, hints = stop_run(connection, loaded, by)
             before = {"status": loaded.run.status.value}
-            record(connection, Act.RUN_STOP, run_id, before=before, after={"status": after.status.value})
-        return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=after != loaded.run)
+            record_action(connection, Act.RUN_STOP, run_id, before=before, after={"status": after.status.value})
+        return StopResult(status=after.status, run_ids=(run_id,), hints=hints, was_new=after != loaded.run)
 
-    def stop_tree(self, run_id: str, *, by: str | None = None) -> Stopped:
+    def stop_tree(self, run_id: str, *, by: str | None = None) -> StopResult:
         """Ask a run, and everything that it caused, to stop: what it delegated, and the runs that background answers
         began, also when the run itself has ended. ``by`` is the principal who asks (``core.principals``). Idempotent;
         what has ended stays as it is. Raises ``RunNotFound``."""
-        stopped = self._stop(run_id, by)
+        stopped = self._stop_once(run_id, by)
         below = self.stop_descendants(run_id)
         hints = [*stopped.hints, *(hint for more in below.values() for hint in more)]
         return replace(stopped, run_ids=(run_id, *below), hints=hints)
@@ -704,28 +712,28 @@ class Runs:
         """Stop what a run that ended or is being stopped had caused, at any depth. Returns the hints to send, by run
         id. See ``chains.stop_caused``. Idempotent. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            pk = find(connection, run_id)
+            pk = find_run(connection, run_id)
         return stop_caused(self._database, pk)
 
-    def break_off(self, run_id: str, event: ev.Broken) -> list[Hint]:
+    def end_broken(self, run_id: str, event: ev.RunBroken) -> list[Hint]:
         """End a run that cannot go on, even while another worker holds a step of it. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            pk = find(connection, run_id)
-        return break_off(self._database, pk, event)
+            pk = find_run(connection, run_id)
+        return end_broken(self._database, pk, event)
 
-    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
+    def end_broken_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
         """End a run because our own code failed at this step of it. Raises ``RunNotFound``.
 
         Nothing happens when the step no longer belongs to ``owner``: settled, in a later attempt, or in another
         worker's hands. A worker that came back from the dead must not end what others carry on (I2).
         """
         with self._database.read() as connection:
-            pk = find(connection, effect.run_id)
+            pk = find_run(connection, effect.run_id)
         failure = Failure(kind=ExitReason.INTERNAL_ERROR.value, message=message)
-        event = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure)
-        return break_off(self._database, pk, event, lambda connection: _is_open_to(connection, pk, effect, owner))
+        event = ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=failure)
+        return end_broken(self._database, pk, event, lambda connection: _is_open_to(connection, pk, effect, owner))
 
-    def stopping(self, run_ids: Collection[str]) -> set[str]:
+    def find_stopping(self, run_ids: Collection[str]) -> set[str]:
         """Return the ids among ``run_ids`` of runs that were asked to stop or have ended: work for them is to be given
         up."""
         if not run_ids:
@@ -737,7 +745,7 @@ class Runs:
             )
             return set(rows.scalars())
 
-    def nudged(self, run_ids: Collection[str]) -> Nudged:
+    def load_nudged(self, run_ids: Collection[str]) -> NudgedRuns:
         """Load the state of runs that nudges named."""
         over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
         with self._database.read() as connection:
@@ -748,17 +756,17 @@ class Runs:
                     (runs.c.watched_until > db_now()).label("is_watched"),
                 ).where(runs.c.run_id.in_(run_ids))
             ).all()
-        return Nudged(
+        return NudgedRuns(
             stopping=frozenset(run_id for run_id, is_over, _ in rows if is_over),
             watched=frozenset(run_id for run_id, _, is_watched in rows if is_watched),
         )
 
-    def watch(self, run_id: str, for_s: float) -> None:
+    def mark_watched(self, run_id: str, for_s: float) -> None:
         """Record that a client follows this run's stream for the next ``for_s`` seconds; a longer time that was
         recorded stays."""
-        self.watch_all([run_id], for_s)
+        self.mark_all_watched([run_id], for_s)
 
-    def watch_all(self, run_ids: Collection[str], for_s: float) -> None:
+    def mark_all_watched(self, run_ids: Collection[str], for_s: float) -> None:
         """Record for many runs, in one statement, that clients follow their streams for the next ``for_s`` seconds."""
         if not run_ids:
             return
@@ -789,24 +797,24 @@ def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> 
     return connection.execute(sa.select(sa.literal(1)).where(same, is_open, is_ours)).first() is not None
 
 
-def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) -> LoadedRun:
+def _mark_exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) -> LoadedRun:
     """Write that the claimed run may only write a summary. A step that another process wrote between the claim and here
     is noticed by the commit: the number of the last event is then not the expected one."""
-    seq = budgets.exhaust(connection, loaded.pk, dimension, loaded.budget_pk)
-    INSERT_EVENT.run_each(connection, event_rows(loaded.pk, seq - 1, [exhausted_event(dimension)]))
+    seq = budgets.mark_exhausted(connection, loaded.pk, dimension, loaded.budget_pk)
+    INSERT_EVENT.run_each(connection, build_event_rows(loaded.pk, seq - 1, [build_exhausted_event(dimension)]))
     return replace(loaded, run=replace(loaded.run, exhausted=dimension), event_seq=loaded.event_seq + 1)
 
 
-def find(connection: Connection, run_id: str, tenant: str | None = None) -> int:
+def find_run(connection: Connection, run_id: str, tenant: str | None = None) -> int:
     """Return the row id of a run; with ``tenant``, only if it is that tenant's. Raises ``RunNotFound``."""
     wanted = sa.select(runs.c.pk).where(runs.c.run_id == run_id)
     pk = connection.execute(wanted if tenant is None else wanted.where(runs.c.tenant == tenant)).scalar()
     if pk is None:
-        raise missing(connection, run_id, tenant)
+        raise run_missing_error(connection, run_id, tenant)
     return int(pk)
 
 
-def missing(connection: Connection, run_id: str, tenant: str | None = None) -> RunNotFound:
+def run_missing_error(connection: Connection, run_id: str, tenant: str | None = None) -> RunNotFound:
     """Build the error for a run that does not exist. With ``tenant``, only that tenant learns that the run was
     deleted."""
     gone = sa.select(deleted_runs.c.run_id).where(deleted_runs.c.run_id == run_id)
@@ -817,12 +825,12 @@ def missing(connection: Connection, run_id: str, tenant: str | None = None) -> R
     return RunDeleted(f"the run {run_id!r} was deleted, as the rules of retention say")
 
 
-def _compacted(compaction: CompactionRow, cost: Cost | None, loaded: LoadedRun) -> Additions:
+def _build_compaction_output(compaction: CompactionRow, cost: Cost | None, loaded: LoadedRun) -> StepOutput:
     if loaded.run.status is RunStatus.STOPPING:
-        return Additions(usage=compaction.usage, cost=cost)
+        return StepOutput(usage=compaction.usage, cost=cost)
     seq = loaded.message_seq + 1
     data = {"rows": compaction.rows, "compression_count": compaction.number, "message_seq": seq}
-    return Additions(
+    return StepOutput(
         messages=[Message(seq=seq, role=Role.USER, body=compaction.body)],
         events=[RunEvent(name=RunEventName.COMPACTED, data=data)],
         usage=compaction.usage,
@@ -831,16 +839,16 @@ def _compacted(compaction: CompactionRow, cost: Cost | None, loaded: LoadedRun) 
     )
 
 
-def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplied) -> Additions:
+def _build_reply_output(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplied) -> StepOutput:
     if loaded.run.status is RunStatus.STOPPING:
-        return Additions(usage=reply.usage)  # the words of an interrupted call do not enter the transcript (D7)
+        return StepOutput(usage=reply.usage)  # the words of an interrupted call do not enter the transcript (D7)
     seq = loaded.message_seq + 1
     # A summary may not ask for tools. Calls that a model makes anyway are not run, so they stay out of the transcript.
     calls = () if loaded.run.wants_summary else event.calls
     kept = reply if calls else replace(reply, tool_requests=())
     data = {"iteration": loaded.run.iteration + 1, "message_seq": seq, "finish_reason": reply.finish_reason}
-    return Additions(
-        messages=[Message(seq=seq, role=Role.ASSISTANT, body=assistant_body(kept))],
+    return StepOutput(
+        messages=[Message(seq=seq, role=Role.ASSISTANT, body=build_assistant_body(kept))],
         events=[RunEvent(name=RunEventName.MESSAGE_COMPLETED, data=data)],
         usage=reply.usage,
         output_seq=None if calls else seq,
@@ -848,7 +856,7 @@ def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplie
     )
 
 
-def _replayed(connection: Connection, new: NewRun, earlier: keys.Earlier) -> Created:
+def _replay_created(connection: Connection, new: NewRun, earlier: keys.EarlierRequest) -> Created:
     run_id, stored_id, not_before = connection.execute(
         sa.select(runs.c.run_id, sessions.c.session_id, sa.case((runs.c.not_before > db_now(), runs.c.not_before)))
         .join(sessions, sessions.c.pk == runs.c.session_pk)
@@ -883,7 +891,7 @@ class LabelRow(Protocol):
     def session_name(self) -> str | None: ...
 
 
-def label_of(row: LabelRow) -> SessionLabel:
+def to_label(row: LabelRow) -> SessionLabel:
     """Build the label of a session from a row with the columns ``SESSION_LABEL``."""
     return SessionLabel(id=row.session_id, source=row.session_source, name=row.session_name)
 
@@ -896,7 +904,7 @@ def session_is(tenant: str, source: str, reference: str) -> sa.ColumnElement[boo
     return sa.and_(sessions.c.tenant == tenant, sessions.c.source == source, sessions.c.name == reference)
 
 
-def require_kept(connection: Connection, session_pk: int) -> None:
+def require_not_erased(connection: Connection, session_pk: int) -> None:
     """Raise ``SessionErased`` when the session, whose row is locked, is being erased and accepts nothing any more."""
     this = sa.select(sessions.c.session_id).where(sessions.c.pk == session_pk, sessions.c.erasure_pk.is_not(None))
     session_id = connection.execute(this).scalar()
@@ -904,21 +912,21 @@ def require_kept(connection: Connection, session_pk: int) -> None:
         raise SessionErased(f"the session {session_id!r} is being erased; nothing begins in it any more")
 
 
-def new_run_id() -> str:
+def create_run_id() -> str:
     return f"run_{uuid.uuid4().hex}"
 
 
 def record_submissions(connection: Connection, submitted: Iterable[tuple[NewRun, Created]]) -> None:
     """Write the submissions that persons made to the audit log."""
-    record_all(connection, [_deed(new, created) for new, created in submitted])
+    record_actions(connection, [_build_audit_entry(new, created) for new, created in submitted])
 
 
-def _deed(new: NewRun, created: Created) -> Deed:
+def _build_audit_entry(new: NewRun, created: Created) -> AuditEntry:
     after: dict[str, object] = {"session": created.session_id, "model": new.spec.model, "source": new.spec.source}
     if created.interrupted is not None:
         after["interrupted"] = created.interrupted
     act = Act.RUN_STEER if created.was_steered else Act.RUN_SUBMIT
-    return Deed(act=act, subject=created.run_id, after=after)
+    return AuditEntry(act=act, subject=created.run_id, after=after)
 
 
 def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
@@ -939,11 +947,11 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
         raise SessionActive(f"run {loaded.run.run_id!r} is at work in session {session_id!r}")
     said = new.spec.input
     if new.multitask is Multitask.STEER and isinstance(said, str) and loaded.run.status is not RunStatus.STOPPING:
-        steering.keep(connection, loaded.pk, said)
-        _deliver_also(connection, loaded.pk, new.deliver)
+        steering.insert_text(connection, loaded.pk, said)
+        _add_targets(connection, loaded.pk, new.deliver)
         event = RunEvent(name=RunEventName.STEERED, data={"text": said})
-        save(connection, loaded, loaded.run, Additions(events=[event]))
-        keys.claim(connection, new.keys, loaded.pk)
+        save_step(connection, loaded, loaded.run, StepOutput(events=[event]))
+        keys.claim_names(connection, new.keys, loaded.pk)
         return Created(run_id=loaded.run.run_id, session_id=session_id, hints=(), was_replayed=False, was_steered=True)
     if new.multitask is not Multitask.INTERRUPT:
         return insert_run(connection, new)[1]
@@ -954,7 +962,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     return replace(created, hints=hints, interrupted=loaded.run.run_id)
 
 
-def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> None:
+def _add_targets(connection: Connection, pk: int, targets: Sequence[str]) -> None:
     """Add delivery targets to a run that is steered, so that the caller who steers it gets its answer too. The run is
     locked."""
     if not targets:
@@ -965,7 +973,7 @@ def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> No
     connection.execute(sa.update(runs).where(runs.c.pk == pk).values(deliver=merged))
 
 
-def asked_values(new: NewRun) -> dict[str, object]:
+def build_submission_values(new: NewRun) -> dict[str, object]:
     """Build the columns of a run that say what was submitted."""
     spec = new.spec
     return {
@@ -989,8 +997,8 @@ def asked_values(new: NewRun) -> dict[str, object]:
 
 def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     """Insert a run in the caller's transaction. Returns also its row id. Raises the errors of ``Runs.create``."""
-    run_id = new.run_id or new_run_id()
-    session_pk, active, message_seq, prepares = _session_for(connection, run_id, new)
+    run_id = new.run_id or create_run_id()
+    session_pk, active, message_seq, prepares = _open_session(connection, run_id, new)
     spec = new.spec
     is_free, is_shared = active is None and not new.is_held, sharing.is_shared(connection)
     inserted = connection.execute(
@@ -1001,26 +1009,26 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
             status=RunStatus.QUEUED.value,
             state_version=STATE_VERSION,
             prepares=1 if prepares or spec.files == "kept" else None,
-            **asked_values(new),
-            **_times(new),
-            **(place_values(new, begins=is_free and not new.is_put_off) if is_shared else {}),
-            retry_of_pk=_repeated(new),
+            **build_submission_values(new),
+            **_build_times(new),
+            **(build_place_values(new, begins=is_free and not new.is_put_off) if is_shared else {}),
+            retry_of_pk=_select_repeated(new),
         )
         .returning(runs.c.pk, runs.c.not_before)
     )
     run_pk, not_before = inserted.one()
-    keep_specs(connection, [(int(run_pk), spec)])
+    insert_specs(connection, [(int(run_pk), spec)])
     if spec.tags:
-        keep_tags(connection, [(int(run_pk), new)])
+        insert_tags(connection, [(int(run_pk), new)])
     if budgets.has_limits(spec):
-        budgets.open_budget(connection, int(run_pk), spec)
-    keys.claim(connection, new.keys, int(run_pk))
+        budgets.create_budget(connection, int(run_pk), spec)
+    keys.claim_names(connection, new.keys, int(run_pk))
     hints: list[Hint] = []
     begins = is_free and not_before is None
     if begins and not is_shared:
         hints = [activate(connection, session_pk, int(run_pk), run_id, message_seq)]
     elif begins:
-        hold(connection, int(run_pk))
+        hold_for_place(connection, int(run_pk))
     created = Created(
         run_id=run_id,
         session_id=new.session_id or run_id,
@@ -1032,7 +1040,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     return int(run_pk), created
 
 
-def _times(new: NewRun) -> dict[str, object]:
+def _build_times(new: NewRun) -> dict[str, object]:
     """Build the columns of a run that say when it was made, may begin, and has to end."""
     begins: sa.ColumnElement[float] = db_now()
     values: dict[str, object] = {"created_at": db_now(), "updated_at": db_now()}
@@ -1046,11 +1054,11 @@ def _times(new: NewRun) -> dict[str, object]:
     return {**values, "deadline_at": ends}
 
 
-def _repeated(new: NewRun) -> sa.ScalarSelect[int] | None:
+def _select_repeated(new: NewRun) -> sa.ScalarSelect[int] | None:
     return sa.select(runs.c.pk).where(runs.c.run_id == new.retry_of).scalar_subquery() if new.retry_of else None
 
 
-def keep_tags(connection: Connection, news: Iterable[tuple[int, NewRun]]) -> None:
+def insert_tags(connection: Connection, news: Iterable[tuple[int, NewRun]]) -> None:
     """Insert the tags of runs, each with its row id."""
     rows = [
         {"run_pk": pk, "tag": tag, "tenant": new.tenant} for pk, new in news for tag in dict.fromkeys(new.spec.tags)
@@ -1059,7 +1067,7 @@ def keep_tags(connection: Connection, news: Iterable[tuple[int, NewRun]]) -> Non
         connection.execute(sa.insert(run_tags), rows)
 
 
-def place_values(new: NewRun, *, begins: bool) -> dict[str, int]:
+def build_place_values(new: NewRun, *, begins: bool) -> dict[str, int]:
     """Build the columns of a new run that shares the fleet. Urgent runs go first; of equally urgent ones, those that do
     not run on a schedule."""
     place = FleetPlace.HELD if begins else FleetPlace.WAITS
@@ -1067,7 +1075,7 @@ def place_values(new: NewRun, *, begins: bool) -> dict[str, int]:
     return {"place": place.value, "place_rank": int(is_scheduled) - 2 * new.spec.priority}
 
 
-def start_held(connection: Connection, run_pk: int) -> list[Hint]:
+def begin_held(connection: Connection, run_pk: int) -> list[Hint]:
     """Begin a run that was written as held. Returns the hints to send; does nothing when it has ended or begun."""
     found = connection.execute(
         sa.select(runs.c.run_id, runs.c.session_pk, runs.c.place, sessions.c.message_seq)
@@ -1081,24 +1089,24 @@ def start_held(connection: Connection, run_pk: int) -> list[Hint]:
         )
         .with_for_update()
     )
-    row = row_of(found, _HeldRow)
+    row = fetch_row(found, _HeldRow)
     if row is None:
         return []
-    return start(connection, row.session_pk, run_pk, row.run_id, row.message_seq, row.place)
+    return begin_run(connection, row.session_pk, run_pk, row.run_id, row.message_seq, row.place)
 
 
-def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
+def build_session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
     """Build the columns of a session that ``new`` opens, without its id and its time. The prompt is without
     ``new.blocks``, which ``fill_prompt`` puts in once it is certain that there is a new session."""
     return {
         "tenant": new.tenant,
         "source": new.spec.source if new.session_id is not None else None,
         "name": new.session_id,
-        "system_prompt": (text := plain(new.system_prompt)),
-        "context_at": _context_at(new, Assembled(text=text, gaps=new.gaps)),
+        "system_prompt": (text := make_storable(new.system_prompt)),
+        "context_at": _find_context_offset(new, AssembledPrompt(text=text, gaps=new.gaps)),
         "tools_hash": tools_hash,
         "workspace": new.workspace,
-        "title": first_title(new.spec.input),
+        "title": build_first_title(new.spec.input),
     }
 
 
@@ -1107,40 +1115,42 @@ def fill_prompt(connection: Connection, session_pk: int, new: NewRun) -> None:
     blocks = new.blocks(connection) if new.blocks is not None else {}
     if not blocks:
         return
-    plain_blocks = {place: plain(text) for place, text in blocks.items()}
-    prompt = filled(Assembled(text=plain(new.system_prompt), gaps=new.gaps), plain_blocks)
+    plain_blocks = {place: make_storable(text) for place, text in blocks.items()}
+    prompt = fill_gaps(AssembledPrompt(text=make_storable(new.system_prompt), gaps=new.gaps), plain_blocks)
     this = sa.update(sessions).where(sessions.c.pk == session_pk)
-    connection.execute(this.values(system_prompt=prompt.text, context_at=_context_at(new, prompt)))
+    connection.execute(this.values(system_prompt=prompt.text, context_at=_find_context_offset(new, prompt)))
 
 
-def _context_at(new: NewRun, prompt: Assembled) -> int | None:
+def _find_context_offset(new: NewRun, prompt: AssembledPrompt) -> int | None:
     """The offset in the prompt at which the files of the project will stand; ``None`` when the workspace is not
     read."""
-    return gap_of(prompt.gaps, PromptPlace.PROJECT) if new.prepares else None
+    return find_gap(prompt.gaps, PromptPlace.PROJECT) if new.prepares else None
 
 
 def _complete_prompt(connection: Connection, session_pk: int, section: str) -> bool:
     """Put the files of the project into the prompt of a session whose run is locked; ``False`` when that was done
     before. The UPDATE names what was read, so it happens once."""
     this = sessions.c.pk == session_pk
-    found = connection.execute(sa.select(*columns_for(sessions, _UnpreparedSession)).where(this).with_for_update())
-    row = row_of(found, _UnpreparedSession)
+    found = connection.execute(sa.select(*select_columns(sessions, _UnpreparedSession)).where(this).with_for_update())
+    row = fetch_row(found, _UnpreparedSession)
     if row is None or row.context_at is None:
         return False
     gap = Gap(PromptPlace.PROJECT, row.context_at)
-    prompt = filled(Assembled(text=row.system_prompt, gaps=(gap,)), {PromptPlace.PROJECT: plain(section)})
+    prompt = fill_gaps(
+        AssembledPrompt(text=row.system_prompt, gaps=(gap,)), {PromptPlace.PROJECT: make_storable(section)}
+    )
     write = sa.update(sessions).where(this, sessions.c.context_at == row.context_at)
     return connection.execute(write.values(system_prompt=prompt.text, context_at=None)).rowcount == 1
 
 
-def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int, bool]:
+def _open_session(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int, bool]:
     """Find or open the session of a submission and lock its row. Returns its row id, its active run, its length, and
     whether its workspace is still to be read."""
     if new.session_id is None or not is_session_id(new.session_id):
         tools_hash = store_blob(connection, new.tools)
         inserted = connection.execute(
-            insert_ignoring(connection, sessions)
-            .values(**session_values(new, tools_hash), session_id=run_id, created_at=db_now())
+            build_insert_ignoring(connection, sessions)
+            .values(**build_session_values(new, tools_hash), session_id=run_id, created_at=db_now())
             .returning(sessions.c.pk)
         ).scalar()
         if inserted is not None:
@@ -1151,11 +1161,11 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
             return int(inserted), None, message_seq, new.prepares
     reference = new.session_id or run_id
     found = connection.execute(
-        sa.select(*columns_for(sessions, _LockedSession))
+        sa.select(*select_columns(sessions, _LockedSession))
         .where(session_is(new.tenant, new.spec.source, reference))
         .with_for_update()
     )
-    row = row_of(found, _LockedSession)
+    row = fetch_row(found, _LockedSession)
     if row is None:
         raise SessionNotFound(f"no session has the id {reference!r}; a name of your own must not look like an id")
     if row.erasure_pk is not None:
@@ -1202,6 +1212,6 @@ def insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> in
     return len(rows)
 
 
-def fingerprint(document: object) -> str:
+def compute_fingerprint(document: object) -> str:
     """Hash a request for its idempotency key: equal requests give the same text."""
     return hashlib.sha256(canonical_json(document).encode("utf-8")).hexdigest()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.fair_share import PLACES_PER_SLOT
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.sharing import PLACES_PER_SLOT
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.tables import limits, tenants, workers
@@ -53,11 +53,11 @@ _FLEET_SIZE = Prepared(
 def is_shared(connection: Connection) -> bool:
     """Whether new runs wait for a place: more than one tenant may begin runs, or a tenant has a limit. At most half a
     second old. The connection is in a transaction."""
-    remembered = Database.remembered_in(connection)
+    remembered = Database.get_remembered(connection)
     return remembered.get("is_shared", lambda: bool(_IS_SHARED.one(connection, {}).is_shared))
 
 
-def places_of(connection: Connection, database: Database) -> int:
+def get_fleet_places(connection: Connection, database: Database) -> int:
     """Get how many runs may be at work at once in the whole fleet. At most half a second old."""
     found = database.remembered.get("fleet", lambda: _FLEET_SIZE.one(connection, {}))
     return found.places or max(PLACES_MIN, PLACES_PER_SLOT * int(found.slots))

@@ -15,17 +15,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Message, Role, canonical_json
-from hermes_worker.core.notices import with_steer
+from hermes_worker.core.notices import append_steer
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.row_keys import RunKey
-from hermes_worker.store.rows import plain
+from hermes_worker.store.rows import make_storable
 from hermes_worker.store.tables import runs, steers
 
 
-def keep(connection: Connection, run_pk: int, text: str) -> None:
+def insert_text(connection: Connection, run_pk: int, text: str) -> None:
     """Store a steering text. The caller holds the run's lock and adds an event."""
-    connection.execute(sa.insert(steers).values(run_pk=run_pk, text=plain(text), created_at=db_now()))
+    connection.execute(sa.insert(steers).values(run_pk=run_pk, text=make_storable(text), created_at=db_now()))
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=runs.c.steers + 1))
 
 
@@ -42,12 +42,12 @@ _PENDING = Prepared(
 )
 
 
-def pending(connection: Connection, run_pk: int) -> list[str]:
+def load_pending(connection: Connection, run_pk: int) -> list[str]:
     """Load the steering texts of a run that no result contains yet, in order."""
     return [row.text for row in _PENDING.all(connection, {"run": run_pk})]
 
 
-def mark_said(connection: Connection, run_pk: int, seq: int) -> None:
+def mark_included(connection: Connection, run_pk: int, seq: int) -> None:
     """Record that the result at ``seq`` contains all pending texts of a run. The caller holds the run's lock."""
     connection.execute(
         sa.update(steers).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).values(message_seq=seq)
@@ -55,23 +55,23 @@ def mark_said(connection: Connection, run_pk: int, seq: int) -> None:
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=0))
 
 
-def steered(written: Sequence[Message], said: Sequence[str]) -> list[Message]:
+def append_steers(written: Sequence[Message], said: Sequence[str]) -> list[Message]:
     """Append steering texts to the last tool result among ``written``, if there is one. Of calls that ran side by side
     that is the result that came last: the others are stored already."""
-    return _changed(written, last_result(written), lambda content: with_steer(content, "\n".join(said)))
+    return _change_content(written, find_last_result(written), lambda content: append_steer(content, "\n".join(said)))
 
 
-def noted(written: Sequence[Message], note: str) -> list[Message]:
+def append_note(written: Sequence[Message], note: str) -> list[Message]:
     """Append a note to the last tool result among ``written``, if there is one."""
-    return _changed(written, last_result(written), lambda content: f"{content}\n\n{note}")
+    return _change_content(written, find_last_result(written), lambda content: f"{content}\n\n{note}")
 
 
-def last_result(written: Sequence[Message]) -> int | None:
+def find_last_result(written: Sequence[Message]) -> int | None:
     """The place of the last tool result among ``written``; ``None`` when there is none."""
     return max((row.seq for row in written if row.role is Role.TOOL), default=None)
 
 
-def _changed(written: Sequence[Message], seq: int | None, change: Callable[[str], str]) -> list[Message]:
+def _change_content(written: Sequence[Message], seq: int | None, change: Callable[[str], str]) -> list[Message]:
     return [_with_content(row, change) if row.seq == seq else row for row in written]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Message
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.rows import read_messages
+from hermes_worker.store.rows import load_messages
 
 SESSIONS_KEPT = 192
 """Sessions of which a process keeps anything in memory: their transcripts here, the beginning of their prompts in
@@ -30,7 +30,7 @@ class CorruptTranscript(HermesError):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedTranscript:
     rows: list[Message]
     chars: int
 
@@ -44,26 +44,26 @@ class Transcripts:
         self._chars_max = chars_max
         self._sessions_max = sessions_max
         self._chars = 0
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: OrderedDict[int, _CachedTranscript] = OrderedDict()
         self._lock = threading.Lock()
 
     def load(self, session_pk: int, last: int) -> Sequence[Message]:
         """Return rows 1 to ``last`` of a session. Raises ``CorruptTranscript`` when one of them is missing."""
-        rows = self._known(session_pk, last)
+        rows = self._get_cached(session_pk, last)
         first = rows[-1].seq if rows else 1
         with self._database.read() as connection:
-            fresh = read_messages(connection, session_pk, first, last)
+            fresh = load_messages(connection, session_pk, first, last)
         if rows and (not fresh or fresh[0] != rows[-1]):
             with self._database.read() as connection:
-                rows, fresh = [], read_messages(connection, session_pk, 1, last)
+                rows, fresh = [], load_messages(connection, session_pk, 1, last)
         complete = [*rows[:-1], *fresh]
         if [row.seq for row in complete] != list(range(1, last + 1)):
             missing = sorted(set(range(1, last + 1)) - {row.seq for row in complete})
             raise CorruptTranscript(f"rows {missing[:5]} of the transcript are missing (it should have {last})")
-        self._keep(session_pk, complete)
+        self._put_cached(session_pk, complete)
         return complete
 
-    def _known(self, session_pk: int, last: int) -> list[Message]:
+    def _get_cached(self, session_pk: int, last: int) -> list[Message]:
         with self._lock:
             kept = self._kept.get(session_pk)
             if kept is None or len(kept.rows) > last:
@@ -71,12 +71,12 @@ class Transcripts:
             self._kept.move_to_end(session_pk)
             return kept.rows
 
-    def _keep(self, session_pk: int, rows: list[Message]) -> None:
+    def _put_cached(self, session_pk: int, rows: list[Message]) -> None:
         chars = sum(len(row.body) for row in rows)
         with self._lock:
             old = self._kept.pop(session_pk, None)
             self._chars += chars - (old.chars if old else 0)
-            self._kept[session_pk] = _Kept(rows, chars)
+            self._kept[session_pk] = _CachedTranscript(rows, chars)
             while self._is_full() and len(self._kept) > 1:
                 _, dropped = self._kept.popitem(last=False)
                 self._chars -= dropped.chars

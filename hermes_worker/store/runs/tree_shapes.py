@@ -9,9 +9,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.runs.runs import find
-from hermes_worker.store.runs.views import RunView, views_of
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.runs.runs import find_run
+from hermes_worker.store.runs.views import RunView, load_views
 from hermes_worker.store.tables import runs
 
 TREE_RUNS_MAX = 1_000
@@ -63,20 +63,20 @@ _NODE = sa.select(
 ).outerjoin(_parents, _parents.c.pk == sa.func.coalesce(runs.c.parent_pk, runs.c.cause_pk))
 
 
-def read_tree(database: Database, run_id: str, *, limit: int = TREE_RUNS_MAX) -> TreeShape:
+def load_tree(database: Database, run_id: str, *, limit: int = TREE_RUNS_MAX) -> TreeShape:
     """Load the tree that a run is in, at most ``limit`` runs. Raises ``RunNotFound``."""
     with database.read() as connection:
-        pk = find(connection, run_id)
+        pk = find_run(connection, run_id)
         root = connection.execute(sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == pk))
         root_pk = int(root.scalar_one())
         in_tree = sa.or_(runs.c.pk == root_pk, runs.c.root_pk == root_pk)
         total = connection.execute(sa.select(sa.func.count()).select_from(runs).where(in_tree)).scalar_one()
-        rows = rows_of(connection.execute(_NODE.where(in_tree).order_by(runs.c.pk).limit(limit)), _NodeRow)
-        views = views_of(connection, runs.c.pk.in_([row.pk for row in rows]), limit=limit)
-    return TreeShape(nodes=[_node(row, views[row.pk][0]) for row in rows if row.pk in views], total=int(total))
+        rows = fetch_rows(connection.execute(_NODE.where(in_tree).order_by(runs.c.pk).limit(limit)), _NodeRow)
+        views = load_views(connection, runs.c.pk.in_([row.pk for row in rows]), limit=limit)
+    return TreeShape(nodes=[_to_node(row, views[row.pk][0]) for row in rows if row.pk in views], total=int(total))
 
 
-def _node(row: _NodeRow, view: RunView) -> TreeNode:
+def _to_node(row: _NodeRow, view: RunView) -> TreeNode:
     is_called = row.parent_iteration is not None and row.parent_position is not None
     return TreeNode(
         run=view,

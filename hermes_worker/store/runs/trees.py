@@ -17,15 +17,15 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import NANO, Amounts, Budget, Dimension, Limits
+from hermes_worker.core.budget import NANO, Amounts, Budget, BudgetLimits, Dimension
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.rows import BEGAN_AT, budget_pk_of, reserved_of
-from hermes_worker.store.runs.budgets import read_budget
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.rows import BEGAN_AT, find_budget_pk, to_reserved_amounts
+from hermes_worker.store.runs.budgets import load_budget
 from hermes_worker.store.runs.runs import RunNotFound
-from hermes_worker.store.runs.views import read_event
+from hermes_worker.store.runs.views import load_event
 from hermes_worker.store.tables import events, runs, tool_calls, tree_events
 
 CHILDREN_SHOWN_MAX = 200
@@ -117,20 +117,20 @@ class Trees:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def budget(self, run_id: str) -> TreeBudget:
+    def load_budget(self, run_id: str) -> TreeBudget:
         """Load the budget that a run draws from, and how much each part of the tree used. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            row = row_of(connection.execute(_RUN, {"run_id": run_id}), _OwnRow)
+            row = fetch_row(connection.execute(_RUN, {"run_id": run_id}), _OwnRow)
             if row is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
             calls = connection.execute(sa.select(sa.func.count()).where(tool_calls.c.run_pk == row.pk)).scalar_one()
-            own = _share(row, calls=calls)
-            budget_pk = budget_pk_of(row)
-            owner = row.run_id if budget_pk in (None, row.pk) else _run_id(connection, budget_pk)
-            children = _children(connection, row.pk)
+            own = _to_share(row, calls=calls)
+            budget_pk = find_budget_pk(row)
+            owner = row.run_id if budget_pk in (None, row.pk) else _find_run_id(connection, budget_pk)
+            children = _load_child_shares(connection, row.pk)
             return TreeBudget(
                 owner_run_id=owner,
-                budget=_own_budget(row, own) if budget_pk is None else read_budget(connection, budget_pk),
+                budget=_build_own_budget(row, own) if budget_pk is None else load_budget(connection, budget_pk),
                 wall_s=None if row.deadline_at is None else row.deadline_at - row.began_at,
                 elapsed_s=max(0.0, (row.finished_at or row.now) - row.began_at),
                 own=own,
@@ -140,14 +140,14 @@ class Trees:
                 ).scalar_one(),
             )
 
-    def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[TreeEvent]:
+    def list_events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[TreeEvent]:
         """List events of the whole tree that ``run_id`` is in, numbered above ``seq``, in order. Raises
         ``RunNotFound``."""
-        root_pk = self._root_of(run_id)
+        root_pk = self._find_root(run_id)
         while True:
             try:
                 with self._database.write() as connection:
-                    _number(connection, root_pk)
+                    _number_events(connection, root_pk)
                 break
             except sa.exc.IntegrityError:
                 continue  # another reader numbered at the same time; its numbers are there now
@@ -159,19 +159,19 @@ class Trees:
                     run_id=row.run_id,
                     parent_run_id=row.parent_run_id,
                     depth=row.depth,
-                    event=read_event(connection, row.session_pk, row),
+                    event=load_event(connection, row.session_pk, row),
                 )
-                for row in rows_of(found, _NumberedRow)
+                for row in fetch_rows(found, _NumberedRow)
             ]
 
     def is_over(self, run_id: str) -> bool:
         """Whether every run of the tree has ended. Raises ``RunNotFound``."""
-        root_pk = self._root_of(run_id)
+        root_pk = self._find_root(run_id)
         with self._database.read() as connection:
             still_open = sa.select(runs.c.pk).where(_in_tree, runs.c.exit_reason.is_(None)).limit(1)
             return connection.execute(still_open, {"root": root_pk}).first() is None
 
-    def _root_of(self, run_id: str) -> int:
+    def _find_root(self, run_id: str) -> int:
         with self._database.read() as connection:
             root_pk = connection.execute(_ROOT, {"run_id": run_id}).scalar()
         if root_pk is None:
@@ -233,12 +233,12 @@ _NUMBERED = (
 )
 
 
-def _number(connection: Connection, root_pk: int) -> None:
+def _number_events(connection: Connection, root_pk: int) -> None:
     """Give the events that have no number the next ones. Raises ``IntegrityError`` when another reader just did."""
     last = int(connection.execute(_LAST, {"root": root_pk}).scalar_one())
     if int(connection.execute(_TOTAL, {"root": root_pk}).scalar_one()) == last:
         return
-    ordered = in_order(rows_of(connection.execute(_NEW, {"root": root_pk}), NewEvent))
+    ordered = sort_events(fetch_rows(connection.execute(_NEW, {"root": root_pk}), NewEvent))
     values = [
         {"root_pk": root_pk, "seq": last + n, "run_pk": row.run_pk, "event_seq": row.seq}
         for n, row in enumerate(ordered, start=1)
@@ -256,7 +256,7 @@ class NewEvent(NamedTuple):
     depth: int
 
 
-def in_order(rows: Sequence[NewEvent]) -> list[NewEvent]:
+def sort_events(rows: Sequence[NewEvent]) -> list[NewEvent]:
     """Sort events, given run by run, by time and never against the order of their run. A tool's start is dated back to
     when it began, so the times within a run may go back; its order does not. Of two events at the same moment the
     deeper one comes first: what a child's end does to its parent follows from it."""
@@ -342,7 +342,7 @@ def _is_from(table: sa.FromClause, run_pk: sa.ColumnElement[int] | int) -> sa.Co
     return sa.or_(table.c.parent_pk == run_pk, table.c.cause_pk == run_pk)
 
 
-def _walk_down() -> sa.CTE:
+def _build_descendants() -> sa.CTE:
     first = (
         sa.select(runs.c.pk.label("pk"), runs.c.pk.label("child_pk"))
         .where(_is_from(runs, sa.bindparam("run")))
@@ -352,7 +352,7 @@ def _walk_down() -> sa.CTE:
     return first.union_all(sa.select(deeper.c.pk, first.c.child_pk).join(first, _is_from(deeper, first.c.pk)))
 
 
-BELOW = _walk_down()
+BELOW = _build_descendants()
 """Everything that a run (``:run``) caused, at any depth: ``pk``, and ``child_pk``, the direct child or caused run that
 it is, or is below of."""
 _SUMS = (
@@ -378,13 +378,13 @@ _CALLS = (
 )
 
 
-def _children(connection: Connection, run_pk: int) -> list[Share]:
-    sums = rows_of(connection.execute(_SUMS, {"run": run_pk}), _SumRow)
+def _load_child_shares(connection: Connection, run_pk: int) -> list[Share]:
+    sums = fetch_rows(connection.execute(_SUMS, {"run": run_pk}), _SumRow)
     if not sums:
         return []
     calls = {child_pk: int(count) for child_pk, count in connection.execute(_CALLS, {"run": run_pk})}
-    wanted = sa.select(*columns_for(runs, _ShareRow)).where(runs.c.pk.in_([row.child_pk for row in sums]))
-    facts = {row.pk: row for row in rows_of(connection.execute(wanted), _ShareRow)}
+    wanted = sa.select(*select_columns(runs, _ShareRow)).where(runs.c.pk.in_([row.child_pk for row in sums]))
+    facts = {row.pk: row for row in fetch_rows(connection.execute(wanted), _ShareRow)}
     return [
         Share(
             run_id=facts[row.child_pk].run_id,
@@ -396,38 +396,38 @@ def _children(connection: Connection, run_pk: int) -> list[Share]:
                 tokens=int(row.reserved_tokens),
                 nano_usd=int(row.reserved_nano_usd),
             ),
-            spent=_spent(row, calls.get(row.child_pk, 0)),
+            spent=_to_amounts(row, calls.get(row.child_pk, 0)),
             has_unknown_cost=bool(row.unknown),
         )
         for row in sums
     ]
 
 
-def _share(row: _OwnRow, *, calls: int) -> Share:
+def _to_share(row: _OwnRow, *, calls: int) -> Share:
     return Share(
         run_id=row.run_id,
         index=None,
         status=RunStatus(row.status),
         iterations_max=row.iterations_max,
-        reserved=reserved_of(row),
-        spent=_spent(row, calls),
+        reserved=to_reserved_amounts(row),
+        spent=_to_amounts(row, calls),
         has_unknown_cost=bool(row.unknown),
     )
 
 
-def _spent(row: _OwnRow | _SumRow, calls: int) -> Amounts:
+def _to_amounts(row: _OwnRow | _SumRow, calls: int) -> Amounts:
     return Amounts(iterations=int(row.iterations), tokens=int(row.tokens), tool_calls=calls, nano_usd=int(row.nano_usd))
 
 
-def _own_budget(row: _OwnRow, own: Share) -> Budget:
+def _build_own_budget(row: _OwnRow, own: Share) -> Budget:
     """Build the budget of a run that draws from none: only its own model calls are limited."""
     return Budget(
-        limits=Limits(iterations=row.iterations_max),
+        limits=BudgetLimits(iterations=row.iterations_max),
         reserved=own.reserved,
         spent=own.spent,
         has_unknown_cost=own.has_unknown_cost,
     )
 
 
-def _run_id(connection: Connection, pk: int | None) -> str:
+def _find_run_id(connection: Connection, pk: int | None) -> str:
     return str(connection.execute(sa.select(runs.c.run_id).where(runs.c.pk == pk)).scalar_one())

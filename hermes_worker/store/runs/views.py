@@ -16,18 +16,18 @@ from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.messages import Message, Usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, exit_text
+from hermes_worker.core.priority import Priority
+from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, format_exit_reason
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.sources import SessionLabel
-from hermes_worker.core.urgency import Priority
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.engine.sealing import either
-from hermes_worker.store.owners import owned_by
-from hermes_worker.store.rows import read_messages, usage_of
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.sealing import coalesce_texts
+from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.rows import load_messages, to_usage
 from hermes_worker.store.runs import steering
-from hermes_worker.store.runs.runs import SESSION_LABEL, find, label_of, missing, session_is
-from hermes_worker.store.short_ids import completed
+from hermes_worker.store.runs.runs import SESSION_LABEL, find_run, run_missing_error, session_is, to_label
+from hermes_worker.store.short_ids import complete_id
 from hermes_worker.store.tables import RUN_IS_OPEN, blobs, deleted_runs, events, messages, runs, sessions, tool_calls
 
 
@@ -83,7 +83,7 @@ class RunView:
         if self.exit_reason is None:
             return None
         used = self.iteration - self.refunds
-        return exit_text(self.exit_reason, used=used, allowed=self.iterations_max, exhausted=self.exhausted)
+        return format_exit_reason(self.exit_reason, used=used, allowed=self.iterations_max, exhausted=self.exhausted)
 
     @property
     def is_partial(self) -> bool:
@@ -138,7 +138,7 @@ _LAST_EVENT = (
     .scalar_subquery()
 )
 _OUTPUT = (
-    sa.select(either(messages.c.body, blobs.c.body))
+    sa.select(coalesce_texts(messages.c.body, blobs.c.body))
     .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq)
     .correlate(runs)
@@ -250,24 +250,24 @@ _LISTED = sa.select(
 )
 
 
-def _shown(wanted: sa.Select[Any]) -> sa.Select[Any]:
+def _select_page(wanted: sa.Select[Any]) -> sa.Select[Any]:
     """Select the views of the rows of ``_LISTED`` that are ``wanted``, newest first, on PostgreSQL. What belongs to
     them is read as sorted lists of keys and not run by run. From version 17 on the server goes down an index once for
     all keys of a list that stand together, so a page costs about the same however deep the indexes are."""
-    page = _read_once(wanted, "page")
+    page = _materialize(wanted, "page")
     is_in_page = sessions.c.pk == sa.any_(sa.func.array(sa.select(page.c.session_pk).scalar_subquery()))
-    within = _read_once(sa.select(sessions.c.pk, *SESSION_LABEL, sessions.c.title).where(is_in_page), "of_page")
-    last = _numbered(page.c.event_seq, page.c.pk).subquery()
+    within = _materialize(sa.select(sessions.c.pk, *SESSION_LABEL, sessions.c.title).where(is_in_page), "of_page")
+    last = _group_keys(page.c.event_seq, page.c.pk).subquery()
     told = sa.select(events.c.run_pk, events.c.event.label("last_event"))
     told = told.join(last, (events.c.run_pk == sa.any_(last.c.pks)) & (events.c.seq == last.c.seq))
-    ends = _numbered(page.c.output_seq, page.c.session_pk).subquery()
-    body = either(messages.c.body, blobs.c.body).label("output_body")
+    ends = _group_keys(page.c.output_seq, page.c.session_pk).subquery()
+    body = coalesce_texts(messages.c.body, blobs.c.body).label("output_body")
     said = (
         sa.select(messages.c.session_pk, messages.c.seq, body)
         .join(ends, (messages.c.session_pk == sa.any_(ends.c.pks)) & (messages.c.seq == ends.c.seq))
         .outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
     )
-    event, output = _read_once(told, "told"), _read_once(said, "said")
+    event, output = _materialize(told, "told"), _materialize(said, "said")
     of_rows = (page, within, event, output)
     return (
         sa.select(*(next(each.c[name] for each in of_rows if name in each.c) for name in _ViewRow._fields))
@@ -278,13 +278,13 @@ def _shown(wanted: sa.Select[Any]) -> sa.Select[Any]:
     )
 
 
-def _numbered(seq: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _group_keys(seq: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Group keys by ``seq``: for each ``seq`` the distinct keys that it stands beside."""
     together: sa.ColumnElement[Any] = sa.func.array_agg(key.distinct(), type_=sa.ARRAY(sa.BigInteger()))
     return sa.select(seq.label("seq"), together.label("pks")).where(seq.is_not(None)).group_by(seq)
 
 
-def _read_once(rows: sa.Select[Any], name: str) -> sa.CTE:
+def _materialize(rows: sa.Select[Any], name: str) -> sa.CTE:
     return rows.cte(name).prefix_with("materialized")
 
 
@@ -294,27 +294,27 @@ class Views:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def run(self, run_id: str) -> RunView:
+    def load_run(self, run_id: str) -> RunView:
         """Load a run. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            row = row_of(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
+            row = fetch_row(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
             if row is None:
-                raise missing(connection, run_id)
-            said = steering.pending(connection, row.pk) if row.steers else []
-        return replace(_view(row), pending_steer="\n".join(said) if said else None)
+                raise run_missing_error(connection, run_id)
+            said = steering.load_pending(connection, row.pk) if row.steers else []
+        return replace(_to_view(row), pending_steer="\n".join(said) if said else None)
 
-    def full_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
+    def complete_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
         """Find the id of the one run of a tenant whose id begins with ``written``, with ``run_`` or without. Raises
         ``AmbiguousId``."""
         with self._database.read() as connection:
-            found = completed(connection, runs.c.run_id, written, prefix="run_", where=owned_by(tenant, runs))
+            found = complete_id(connection, runs.c.run_id, written, prefix="run_", where=is_of_tenant(tenant, runs))
             if found != written:
                 return found
             # The id of a deleted run is completed too, so that the lookup can say that the run was deleted.
             gone = deleted_runs.c.tenant == tenant
-            return completed(connection, deleted_runs.c.run_id, written, prefix="run_", where=gone)
+            return complete_id(connection, deleted_runs.c.run_id, written, prefix="run_", where=gone)
 
-    def runs(
+    def list_runs(
         self,
         *,
         limit: int = 50,
@@ -328,7 +328,9 @@ class Views:
         ``session_id`` is an id, or what ``source`` calls a session. Raises ``RunNotFound`` for an unknown
         ``before``."""
         is_sqlite = self._database.is_sqlite
-        wanted = (_VIEW if is_sqlite else _LISTED).where(owned_by(tenant, runs)).order_by(runs.c.pk.desc()).limit(limit)
+        wanted = (
+            (_VIEW if is_sqlite else _LISTED).where(is_of_tenant(tenant, runs)).order_by(runs.c.pk.desc()).limit(limit)
+        )
         if status is not None:
             wanted = wanted.where(runs.c.status == status.value)
         if session_id is not None:
@@ -336,23 +338,23 @@ class Views:
             wanted = wanted.where(runs.c.session_pk == named.scalar_subquery())
         with self._database.read() as connection:
             if before is not None:
-                wanted = wanted.where(runs.c.pk < find(connection, before, tenant))
-            found = connection.execute(wanted if is_sqlite else _shown(wanted))
-            return [_view(row) for row in rows_of(found, _ViewRow)]
+                wanted = wanted.where(runs.c.pk < find_run(connection, before, tenant))
+            found = connection.execute(wanted if is_sqlite else _select_page(wanted))
+            return [_to_view(row) for row in fetch_rows(found, _ViewRow)]
 
-    def calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
+    def list_calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
         """List the newest ``limit`` tool calls of a run, oldest first. With ``only_troubled`` only calls whose outcome
         is unknown, or that took more than one attempt. Raises ``RunNotFound``."""
         wanted = (tool_calls.c.status == CallStatus.UNKNOWN.value) | (tool_calls.c.attempt > 1)
         with self._database.read() as connection:
-            pk = find(connection, run_id)
+            pk = find_run(connection, run_id)
             found = connection.execute(
-                sa.select(*columns_for(tool_calls, _LedgerRow))
+                sa.select(*select_columns(tool_calls, _LedgerRow))
                 .where(tool_calls.c.run_pk == pk, wanted if only_troubled else sa.true())
                 .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
                 .limit(limit)
             )
-            rows = rows_of(found, _LedgerRow)
+            rows = fetch_rows(found, _LedgerRow)
         return [
             CallView(
                 iteration=row.iteration,
@@ -367,16 +369,16 @@ class Views:
             for row in reversed(rows)
         ]
 
-    def transcript(self, run_id: str) -> list[Message]:
+    def load_transcript(self, run_id: str) -> list[Message]:
         """Every row of the run's session up to now, in order. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            found = connection.execute(sa.select(*columns_for(runs, _PlaceRow)).where(runs.c.run_id == run_id))
-            row = row_of(found, _PlaceRow)
+            found = connection.execute(sa.select(*select_columns(runs, _PlaceRow)).where(runs.c.run_id == run_id))
+            row = fetch_row(found, _PlaceRow)
             if row is None:
-                raise missing(connection, run_id)
-            return read_messages(connection, row.session_pk, 1, row.message_seq)
+                raise run_missing_error(connection, run_id)
+            return load_messages(connection, row.session_pk, 1, row.message_seq)
 
-    def tools(self, run_id: str) -> str:
+    def load_tools(self, run_id: str) -> str:
         """The tool definitions of the run's session, as a JSON list. Raises ``RunNotFound``."""
         statement = (
             sa.select(blobs.c.body)
@@ -388,26 +390,26 @@ class Views:
         with self._database.read() as connection:
             body: str | None = connection.execute(statement).scalar()
             if body is None:
-                raise missing(connection, run_id)
+                raise run_missing_error(connection, run_id)
         return body
 
-    def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
+    def list_events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
         """List events numbered above ``seq``, in order, with texts stored by reference filled in. Raises
         ``RunNotFound``."""
         with self._database.read() as connection:
-            of_session = sa.select(*columns_for(runs, _OfSession)).where(runs.c.run_id == run_id)
-            run = row_of(connection.execute(of_session), _OfSession)
+            of_session = sa.select(*select_columns(runs, _OfSession)).where(runs.c.run_id == run_id)
+            run = fetch_row(connection.execute(of_session), _OfSession)
             if run is None:
-                raise missing(connection, run_id)
+                raise run_missing_error(connection, run_id)
             found = connection.execute(
-                sa.select(*columns_for(events, _StoredEventRow))
+                sa.select(*select_columns(events, _StoredEventRow))
                 .where(events.c.run_pk == run.pk, events.c.seq > seq)
                 .order_by(events.c.seq)
                 .limit(limit)
             )
-            return [read_event(connection, run.session_pk, row) for row in rows_of(found, _StoredEventRow)]
+            return [load_event(connection, run.session_pk, row) for row in fetch_rows(found, _StoredEventRow)]
 
-    def event_seqs(self, run_ids: Collection[str]) -> dict[str, int]:
+    def load_event_seqs(self, run_ids: Collection[str]) -> dict[str, int]:
         """The number of the newest event of each of these runs: one query, however many readers follow them."""
         if not run_ids:
             return {}
@@ -415,7 +417,7 @@ class Views:
             rows = connection.execute(sa.select(runs.c.run_id, runs.c.event_seq).where(runs.c.run_id.in_(run_ids)))
             return {run_id: int(seq) for run_id, seq in rows}
 
-    def ends(self, run_ids: Collection[str]) -> dict[str, LastStatus]:
+    def load_ends(self, run_ids: Collection[str]) -> dict[str, LastStatus]:
         """Load the ends of the runs among ``run_ids`` that have ended, with one query."""
         if not run_ids:
             return {}
@@ -429,7 +431,7 @@ class Views:
                 run_id: LastStatus(status=RunStatus(status), exit_reason=reason) for run_id, status, reason in found
             }
 
-    def owned(self, run_ids: Collection[str], tenant: str) -> set[str]:
+    def find_owned(self, run_ids: Collection[str], tenant: str) -> set[str]:
         """Return the ids among ``run_ids`` of runs that belong to a tenant, with one query."""
         if not run_ids:
             return set()
@@ -437,10 +439,10 @@ class Views:
         with self._database.read() as connection:
             return set(connection.execute(wanted).scalars())
 
-    def call_counts(self, run_id: str) -> dict[CallStatus, int]:
+    def count_calls(self, run_id: str) -> dict[CallStatus, int]:
         """The tool calls of a run by status. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            pk = find(connection, run_id)
+            pk = find_run(connection, run_id)
             rows = connection.execute(
                 sa.select(tool_calls.c.status, sa.func.count())
                 .where(tool_calls.c.run_pk == pk)
@@ -448,32 +450,32 @@ class Views:
             )
             return {CallStatus(status): int(count) for status, count in rows}
 
-    def open_run_ids(self, tenant: str) -> list[str]:
+    def list_open_run_ids(self, tenant: str) -> list[str]:
         """List the ids of a tenant's runs that have not ended, oldest first."""
-        wanted = sa.select(runs.c.run_id).where(RUN_IS_OPEN, owned_by(tenant, runs)).order_by(runs.c.pk)
+        wanted = sa.select(runs.c.run_id).where(RUN_IS_OPEN, is_of_tenant(tenant, runs)).order_by(runs.c.pk)
         with self._database.read() as connection:
             return list(connection.execute(wanted).scalars())
 
-    def open_counts(self, *, most: int = 10_000) -> dict[str, int]:
+    def count_open(self, *, most: int = 10_000) -> dict[str, int]:
         """Count runs that have not ended, by status; at most ``most`` rows are looked at, so the cost is bounded."""
         looked_at = sa.select(runs.c.status).where(RUN_IS_OPEN).limit(most).subquery()
         with self._database.read() as connection:
             rows = connection.execute(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
             return {status: int(count) for status, count in rows}
 
-    def counts(self) -> dict[str, int]:
+    def count_all(self) -> dict[str, int]:
         """Runs by status, terminal ones included."""
         with self._database.read() as connection:
             rows = connection.execute(sa.select(runs.c.status, sa.func.count()).group_by(runs.c.status)).all()
         return {status: int(count) for status, count in rows}
 
 
-def read_event(connection: Connection, session_pk: int, row: NumberedEvent) -> StoredEvent:
+def load_event(connection: Connection, session_pk: int, row: NumberedEvent) -> StoredEvent:
     """An event row, with the text it stores by reference filled in."""
     data = json.loads(row.data)
     seq = data.get("message_seq")
     if seq is not None:
-        found = read_messages(connection, session_pk, seq, seq)
+        found = load_messages(connection, session_pk, seq, seq)
         if found:
             body = json.loads(found[0].body)
             data["text"] = body.get("content") or ""
@@ -483,10 +485,10 @@ def read_event(connection: Connection, session_pk: int, row: NumberedEvent) -> S
     return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
 
 
-def _view(row: _ViewRow) -> RunView:
+def _to_view(row: _ViewRow) -> RunView:
     return RunView(
         run_id=row.run_id,
-        session=label_of(row),
+        session=to_label(row),
         status=RunStatus(row.status),
         exit_reason=row.exit_reason,
         exhausted=row.exhausted,
@@ -495,7 +497,7 @@ def _view(row: _ViewRow) -> RunView:
         iteration=row.iteration,
         iterations_max=row.iterations_max,
         refunds=row.refunds,
-        usage=usage_of(row),
+        usage=to_usage(row),
         cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
         doubtful_cost_usd=usd_of(row.doubtful_nano_usd),
         cost_status=CostStatus(row.cost_status) if row.cost_status else None,
@@ -505,7 +507,7 @@ def _view(row: _ViewRow) -> RunView:
         finished_at=row.finished_at,
         resume_at=row.resume_at,
         last_event=row.last_event,
-        output=_text(row.output_body),
+        output=_message_text(row.output_body),
         failure_kind=row.failure_kind,
         error=row.failure_message,
         title=row.title,
@@ -514,18 +516,18 @@ def _view(row: _ViewRow) -> RunView:
     )
 
 
-def views_of(
+def load_views(
     connection: Connection, *conditions: sa.ColumnElement[bool], limit: int
 ) -> dict[int, tuple[RunView, int | None]]:
     """Load the newest runs for which the conditions hold, by row id, each with the row id of the run that it repeats,
     or ``None``."""
     is_sqlite = connection.dialect.name == "sqlite"
     wanted = (_VIEW if is_sqlite else _LISTED).where(*conditions).order_by(runs.c.pk.desc()).limit(limit)
-    rows = rows_of(connection.execute(wanted if is_sqlite else _shown(wanted)), _ViewRow)
-    return {row.pk: (_view(row), row.retry_of_pk) for row in rows}
+    rows = fetch_rows(connection.execute(wanted if is_sqlite else _select_page(wanted)), _ViewRow)
+    return {row.pk: (_to_view(row), row.retry_of_pk) for row in rows}
 
 
-def _text(body: str | None) -> str | None:
+def _message_text(body: str | None) -> str | None:
     if body is None:
         return None
     content = json.loads(body).get("content")

@@ -16,13 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.answer_binding import code_line, question_code
-from hermes_worker.core.chat_buttons import buttons_of
+from hermes_worker.core.answer_binding import format_code_line, format_question_code
+from hermes_worker.core.chat_buttons import build_buttons
 from hermes_worker.core.client_tools import IS_CLIENTS
-from hermes_worker.core.consent import chat_choices, elsewhere, is_too_long_for_chat, keys_in
+from hermes_worker.core.consent import format_elsewhere, is_too_long_for_chat, read_pattern_keys, select_chat_choices
 from hermes_worker.core.errors import Failure, HermesError
-from hermes_worker.core.gateway import CHAT_SOURCES, asked_in_chat
-from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
+from hermes_worker.core.gateway import CHAT_SOURCES, render_question
+from hermes_worker.core.invisible_characters import show_invisible
+from hermes_worker.core.messages import Message, Role, build_tool_body, canonical_json
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
     ANSWER_CHARS_MAX,
@@ -30,41 +31,40 @@ from hermes_worker.core.questions import (
     Question,
     Refusal,
     RefusedBy,
-    answered,
-    denied,
-    denied_by_time,
-    unanswered,
+    build_answer_result,
+    build_denied_result,
+    build_timeout_result,
+    build_unanswered_result,
 )
 from hermes_worker.core.remote_tasks import IS_TASKS, RemoteTask
 from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import SessionLabel
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.core.step import apply
-from hermes_worker.core.unseen import show_marks
-from hermes_worker.safety.approvals import Choice
+from hermes_worker.core.step import apply_event
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
-from hermes_worker.store.outbox.deliveries import owe, take_buttons_away
-from hermes_worker.store.owners import tenant_of_run
+from hermes_worker.store.engine.prepared import Prepared, fetch_row, fetch_rows
+from hermes_worker.store.outbox.deliveries import enqueue_deliveries, remove_buttons
+from hermes_worker.store.owners import select_tenant_of_run
 from hermes_worker.store.row_keys import AtMost
 from hermes_worker.store.rows import (
     CALL_OF_WAIT,
     Hint,
     LoadedRun,
-    blob_hash,
-    insert_ignoring,
+    build_insert_ignoring,
+    compute_blob_hash,
+    load_call_ids,
     lock_run,
-    plain,
-    tool_call_ids,
+    make_storable,
 )
-from hermes_worker.store.runs.call_claims import lock_held
+from hermes_worker.store.runs.call_claims import lock_claimed_run
 from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.joining import save
-from hermes_worker.store.runs.runs import SESSION_LABEL, find, label_of
-from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.runs import SESSION_LABEL, find_run, to_label
+from hermes_worker.store.runs.step_plan import StepOutput
+from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import (
     allowed_patterns,
     blobs,
@@ -121,14 +121,14 @@ class AnswerView:
     position: int
     tool: str
     outcome: str
-    """The choice, ``answered`` or ``expired``."""
+    """The choice, ``answered`` or ``list_expired``."""
     by: str
     """The principal who answered (``core.principals``)."""
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ApprovalTerms:
     """The conditions for a question about a command, beside the command itself."""
 
     source: str
@@ -234,15 +234,15 @@ class Waits:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def terms(self, run_pk: int) -> Terms:
+    def load_terms(self, run_pk: int) -> ApprovalTerms:
         """Load the conditions that decide about a dangerous command of a run. Raises ``ValueError`` when its submission
         is unreadable."""
         with self._database.read() as connection:
             text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
-            of_tenant = allowed_patterns.c.tenant == tenant_of_run(run_pk)
+            of_tenant = allowed_patterns.c.tenant == select_tenant_of_run(run_pk)
             allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key).where(of_tenant)).scalars()
             spec = RunSpec.from_json(text)
-            return Terms(
+            return ApprovalTerms(
                 source=spec.source_kind,
                 approvals=spec.approvals,
                 allowed=frozenset(allowed),
@@ -252,17 +252,17 @@ class Waits:
     def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
         """Let a claimed call that has not begun wait for an answer, and give the claim up. Raises ``LeaseLost``."""
         with self._database.write() as connection:
-            loaded = lock_held(connection, claim)
-            after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
+            loaded = lock_claimed_run(connection, claim)
+            after = apply_event(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
             if after.calls[claim.position].status is not CallStatus.WAITING:
                 # The run is being stopped; the call was cancelled.
-                return save(connection, loaded, after)
+                return save_step(connection, loaded, after)
             wait = insert_wait(connection, claim, question)
-            asked = asked_with(claim, question, wait)
-            told = _tell_chat(connection, claim, question, wait)
-            return [*save(connection, loaded, after, Additions(events=[asked])), *told]
+            asked = build_asked_event(claim, question, wait)
+            told = _enqueue_question(connection, claim, question, wait)
+            return [*save_step(connection, loaded, after, StepOutput(events=[asked])), *told]
 
-    def open(
+    def list_open(
         self,
         *,
         tenant: str | None = None,
@@ -279,18 +279,18 @@ class Waits:
         if kind is not None:
             statement = statement.where(waits.c.kind == kind.value)
         with self._database.read() as connection:
-            return [_view(row) for row in rows_of(connection.execute(statement), _OpenRow)]
+            return [_to_view(row) for row in fetch_rows(connection.execute(statement), _OpenRow)]
 
-    def answers(self, run_id: str, *, limit: int = _LISTED_MAX) -> list[AnswerView]:
+    def list_answers(self, run_id: str, *, limit: int = _LISTED_MAX) -> list[AnswerView]:
         """List the newest answers to the questions of a run, oldest first."""
         with self._database.read() as connection:
-            found = rows_of(connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)), _AnsweredRow)
-        return [_answer(row) for row in reversed(found)]
+            found = fetch_rows(connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)), _AnsweredRow)
+        return [_to_answer_view(row) for row in reversed(found)]
 
     def approve(
         self,
         run_id: str,
-        choice: Choice,
+        choice: ApprovalChoice,
         *,
         by: str,
         reason: str | None = None,
@@ -302,21 +302,21 @@ class Waits:
         counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``, ``NotOffered``."""
         answer = ApprovalAnswer(choice=choice, by=by, reason=reason, arguments=arguments)
         with self._database.write() as connection:
-            return settle_approval(connection, find(connection, run_id), answer, wait_id=wait_id)
+            return settle_approval(connection, find_run(connection, run_id), answer, wait_id=wait_id)
 
     def reply(self, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
         """Answer an open question of a run, by the number of a choice or by text. ``by`` is the principal who answers.
         ``wait_id`` names the question; ``None`` means the oldest. The first answer counts. Raises ``RunNotFound``,
         ``NotWaiting``, ``NothingAsked``."""
         with self._database.write() as connection:
-            return settle_input(connection, find(connection, run_id), text, by=by, wait_id=wait_id)
+            return settle_input(connection, find_run(connection, run_id), text, by=by, wait_id=wait_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAnswer:
     """A person's answer to an approval."""
 
-    choice: Choice
+    choice: ApprovalChoice
     by: str
     reason: str | None = None
     arguments: str | None = None
@@ -332,26 +332,28 @@ def settle_approval(
     request, choice, reason = json.loads(wait.request), answer.choice, answer.reason
     if request.get("choices") and choice.value not in request["choices"]:
         raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
-    if answer.is_from_chat and choice is not Choice.DENY and is_too_long_for_chat(_without_secrets(request)):
-        raise NotOffered(f"the command is too long to be shown here. {elsewhere(wait.pk)}; here you can answer /deny")
+    if answer.is_from_chat and choice is not ApprovalChoice.DENY and is_too_long_for_chat(_redact_request(request)):
+        raise NotOffered(
+            f"the command is too long to be shown here. {format_elsewhere(wait.pk)}; here you can answer /deny"
+        )
     _close(connection, wait, loaded.pk, choice.value, answer.by, reason)
     own = str(request.get("arguments", "{}"))
     given = answer.arguments or own
     chosen = {"wait": wait.pk, "choice": choice.value, "changes_arguments": answer.arguments is not None}
-    chosen |= {"arguments_sha256": blob_hash(given)}
-    before = {"arguments_sha256": blob_hash(own)}
-    record(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, before=before, after=chosen)
+    chosen |= {"arguments_sha256": compute_blob_hash(given)}
+    before = {"arguments_sha256": compute_blob_hash(own)}
+    record_action(connection, Act.APPROVAL_ANSWER, loaded.run.run_id, before=before, after=chosen)
     # The edited command differs from the one that was shown, so an event tells followers of the run which one runs.
-    instead = {"changed_arguments": show_marks(redact(answer.arguments))} if answer.arguments else {}
-    answered_event = _answered_event(loaded, wait, choice=choice.value, by=answer.by, **instead)
-    if choice is Choice.DENY:
+    instead = {"changed_arguments": show_invisible(redact(answer.arguments))} if answer.arguments else {}
+    answered_event = _build_answered_event(loaded, wait, choice=choice.value, by=answer.by, **instead)
+    if choice is ApprovalChoice.DENY:
         description = str(request.get("description", ""))
-        refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
-        return _settle(connection, loaded, wait, denied(description, reason), answered_event, refusal)
-    _remember(connection, loaded, choice, keys_in(request))
-    _permit(connection, loaded, wait, given)
-    after = apply(loaded.run, ev.CallAllowed(position=wait.position))
-    return save(connection, loaded, after, Additions(events=[answered_event]))
+        refusal = Refusal(by=RefusedBy.PERSON, reason=make_storable(reason) if reason else description)
+        return _settle_call(connection, loaded, wait, build_denied_result(description, reason), answered_event, refusal)
+    _store_permission(connection, loaded, choice, read_pattern_keys(request))
+    _allow_call(connection, loaded, wait, given)
+    after = apply_event(loaded.run, ev.CallAllowed(position=wait.position))
+    return save_step(connection, loaded, after, StepOutput(events=[answered_event]))
 
 
 def settle_input(connection: Connection, pk: int, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
@@ -359,12 +361,12 @@ def settle_input(connection: Connection, pk: int, text: str, *, by: str, wait_id
     loaded, wait = _lock_open(connection, pk, WaitKind.INPUT, wait_id)
     request = json.loads(wait.request)
     _close(connection, wait, loaded.pk, "answered", by, None)
-    record(connection, Act.QUESTION_ANSWER, loaded.run.run_id, after={"wait": wait.pk})
+    record_action(connection, Act.QUESTION_ANSWER, loaded.run.run_id, after={"wait": wait.pk})
     if request.get(IS_TASKS):
-        return _hand_on(connection, loaded, wait, text, _answered_event(loaded, wait, by=by))
-    result = answered(request, request.get("choices", ()), text)
-    event = _answered_event(loaded, wait, by=by)
-    return _settle(connection, loaded, wait, result, event)
+        return _pass_to_task(connection, loaded, wait, text, _build_answered_event(loaded, wait, by=by))
+    result = build_answer_result(request, request.get("choices", ()), text)
+    event = _build_answered_event(loaded, wait, by=by)
+    return _settle_call(connection, loaded, wait, result, event)
 
 
 class _OfRun(NamedTuple):
@@ -387,39 +389,39 @@ _EXPIRED = Prepared(
 )
 
 
-def expired(connection: Connection, *, now: float, most: int) -> list[int]:
+def list_expired(connection: Connection, *, now: float, most: int) -> list[int]:
     """List the row ids of runs with a question whose time is over by ``now`` (epoch seconds)."""
     return list(dict.fromkeys(row.run_pk for row in _EXPIRED.all(connection, {"now": now, "most": most})))
 
 
-def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
+def expire_question(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
     """Settle the oldest question of a locked run whose time is over: as refused, or as not answered. ``None`` when
     there is none."""
     late = _WAIT.where(waits.c.run_pk == loaded.pk, waits.c.closed_at.is_(None), waits.c.expires_at < db_now())
-    wait = row_of(connection.execute(late.order_by(waits.c.pk).limit(1)), _WaitRow)
+    wait = fetch_row(connection.execute(late.order_by(waits.c.pk).limit(1)), _WaitRow)
     if wait is None:
         return None
     if wait.kind == WaitKind.TASK.value:
-        return _look_again(connection, loaded, wait)
+        return _make_task_due(connection, loaded, wait)
     request = json.loads(wait.request)
     _close(connection, wait, loaded.pk, "expired", TIMEOUT, None)
     if loaded.run.status.is_terminal:
         return []
     if wait.kind == WaitKind.APPROVAL.value:
-        event = _answered_event(loaded, wait, choice=Choice.DENY.value, by=TIMEOUT)
+        event = _build_answered_event(loaded, wait, choice=ApprovalChoice.DENY.value, by=TIMEOUT)
         description = str(request.get("description", ""))
         refusal = Refusal(by=RefusedBy.TIMEOUT, reason=description)
-        return _settle(connection, loaded, wait, denied_by_time(description), event, refusal)
-    event = _answered_event(loaded, wait, by=TIMEOUT)
+        return _settle_call(connection, loaded, wait, build_timeout_result(description), event, refusal)
+    event = _build_answered_event(loaded, wait, by=TIMEOUT)
     if request.get(IS_CLIENTS):
         # The client left and would not read an answer, so do not pay for a call of the model.
         given_up = ev.DeadlinePassed(reason=ExitReason.IDLE_EXCEEDED, failure=_CLIENT_GONE)
-        return save(connection, loaded, apply(loaded.run, given_up), Additions(events=[event]))
-    text = unanswered(request, request.get("choices", ()))
-    return _settle(connection, loaded, wait, text, event)
+        return save_step(connection, loaded, apply_event(loaded.run, given_up), StepOutput(events=[event]))
+    text = build_unanswered_result(request, request.get("choices", ()))
+    return _settle_call(connection, loaded, wait, text, event)
 
 
-def _look_again(connection: Connection, loaded: LoadedRun, wait: _WaitRow) -> list[Hint]:
+def _make_task_due(connection: Connection, loaded: LoadedRun, wait: _WaitRow) -> list[Hint]:
     """Make the call due whose task is to be polled now, if it still waits for it."""
     connection.execute(sa.update(waits).where(waits.c.pk == wait.pk).values(expires_at=None))
     run = loaded.run
@@ -427,10 +429,10 @@ def _look_again(connection: Connection, loaded: LoadedRun, wait: _WaitRow) -> li
         return []
     if run.calls[wait.position].waits_for is not WaitKind.TASK:
         return []
-    return save(connection, loaded, apply(run, ev.CallAllowed(position=wait.position)))
+    return save_step(connection, loaded, apply_event(run, ev.CallAllowed(position=wait.position)))
 
 
-def _hand_on(connection: Connection, loaded: LoadedRun, wait: _WaitRow, text: str, event: RunEvent) -> list[Hint]:
+def _pass_to_task(connection: Connection, loaded: LoadedRun, wait: _WaitRow, text: str, event: RunEvent) -> list[Hint]:
     """Store the answer with the task of the call; the next poll sends it."""
     of_task = (
         (waits.c.run_pk == loaded.pk)
@@ -440,10 +442,10 @@ def _hand_on(connection: Connection, loaded: LoadedRun, wait: _WaitRow, text: st
         & waits.c.closed_at.is_(None)
     )
     kept = connection.execute(sa.select(waits.c.request).where(of_task)).scalar_one()
-    task = replace(RemoteTask.from_json(kept), answer=plain(text)[:ANSWER_CHARS_MAX])
+    task = replace(RemoteTask.from_json(kept), answer=make_storable(text)[:ANSWER_CHARS_MAX])
     connection.execute(sa.update(waits).where(of_task).values(request=task.to_json()))
-    allowed = apply(loaded.run, ev.CallAllowed(position=wait.position))
-    return save(connection, loaded, allowed, Additions(events=[event]))
+    allowed = apply_event(loaded.run, ev.CallAllowed(position=wait.position))
+    return save_step(connection, loaded, allowed, StepOutput(events=[event]))
 
 
 _CLIENT_GONE = Failure(
@@ -475,11 +477,11 @@ def insert_wait(connection: Connection, claim: CallClaim, question: Question) ->
     return NewWait._make(inserted)
 
 
-def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wait: NewWait) -> list[Hint]:
+def _enqueue_question(connection: Connection, claim: CallClaim, question: Question, wait: NewWait) -> list[Hint]:
     """Insert the delivery of the question, with its buttons, to the chat in which the chain began, in the transaction
     that asks; nothing when it began elsewhere."""
-    asked = replace(question, request=_without_secrets(question.request))
-    text = asked_in_chat(asked, wait.pk)
+    asked = replace(question, request=_redact_request(question.request))
+    text = render_question(asked, wait.pk)
     if text is None:
         return []
     first = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.pk == claim.run_pk).scalar_subquery()
@@ -488,28 +490,30 @@ def _tell_chat(connection: Connection, claim: CallClaim, question: Question, wai
     if targets is None:
         return []
     if question.kind is WaitKind.APPROVAL:
-        asked = replace(asked, choices=chat_choices(asked.request, question.choices))
-    buttons = [replace(button, label=show_marks(redact(button.label))) for button in buttons_of(asked, wait.pk)]
+        asked = replace(asked, choices=select_chat_choices(asked.request, question.choices))
+    buttons = [replace(button, label=show_invisible(redact(button.label))) for button in build_buttons(asked, wait.pk)]
     may_allow = question.kind is not WaitKind.APPROVAL or not is_too_long_for_chat(asked.request)
-    body = f"{redact(text)}\n\n{code_line(question.kind, question_code(wait.pk), may_allow=may_allow)}"
+    body = f"{redact(text)}\n\n{format_code_line(question.kind, format_question_code(wait.pk), may_allow=may_allow)}"
     run = (claim.run_pk, claim.run_id)
-    return owe(connection, json.loads(targets), run=run, body=body, buttons=buttons, wait_pk=wait.pk)
+    return enqueue_deliveries(connection, json.loads(targets), run=run, body=body, buttons=buttons, wait_pk=wait.pk)
 
 
-def _without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
+def _redact_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """Redact the secrets in ``request``, for display."""
     command = request.get("command")
     return {**request, "command": redact(command)} if isinstance(command, str) else dict(request)
 
 
-def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent:
+def build_asked_event(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent:
     """Build the event that a call asks a question."""
-    shown = {name: value for name, value in _without_secrets(question.request).items() if name != "arguments"}
-    shown |= {name: show_marks(str(shown[name])) for name in ("command", "description", "question") if name in shown}
+    shown = {name: value for name, value in _redact_request(question.request).items() if name != "arguments"}
+    shown |= {
+        name: show_invisible(str(shown[name])) for name in ("command", "description", "question") if name in shown
+    }
     data = {
         **shown,
         "wait_id": asked.pk,
-        "code": question_code(asked.pk),
+        "code": format_question_code(asked.pk),
         "choices": list(question.choices),
         "expires_at": asked.expires_at,
         "tool": claim.request.name,
@@ -521,7 +525,7 @@ def asked_with(claim: CallClaim, question: Question, asked: NewWait) -> RunEvent
     return RunEvent(name=RunEventName.APPROVAL_REQUESTED if is_approval else RunEventName.INPUT_REQUESTED, data=data)
 
 
-def _answered_event(loaded: LoadedRun, wait: _WaitRow, **more: str) -> RunEvent:
+def _build_answered_event(loaded: LoadedRun, wait: _WaitRow, **more: str) -> RunEvent:
     data = {"resolved": 1, "wait_id": wait.pk, "iteration": wait.iteration, "position": wait.position, **more}
     is_approval = wait.kind == WaitKind.APPROVAL.value
     return RunEvent(name=RunEventName.APPROVAL_ANSWERED if is_approval else RunEventName.INPUT_ANSWERED, data=data)
@@ -535,7 +539,7 @@ def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | N
     asked = _WAIT.where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))
     if wait_id is not None:
         asked = asked.where(waits.c.pk == wait_id)
-    wait = row_of(connection.execute(asked.order_by(waits.c.pk).limit(1)), _WaitRow)
+    wait = fetch_row(connection.execute(asked.order_by(waits.c.pk).limit(1)), _WaitRow)
     if wait is None:
         which = "" if wait_id is None else f" {wait_id}, which was answered, or expired, or is none of its own"
         raise NothingAsked(f"run {loaded.run.run_id!r} waits for no {kind.value}{which}")
@@ -546,12 +550,17 @@ def _close(connection: Connection, wait: _WaitRow, run_pk: int, outcome: str, by
     connection.execute(
         sa.update(waits)
         .where(waits.c.pk == wait.pk, waits.c.closed_at.is_(None))
-        .values(closed_at=db_now(), outcome=outcome, answered_by=plain(by), reason=plain(reason) if reason else None)
+        .values(
+            closed_at=db_now(),
+            outcome=outcome,
+            answered_by=make_storable(by),
+            reason=make_storable(reason) if reason else None,
+        )
     )
-    take_buttons_away(connection, run_pk, wait.pk)
+    remove_buttons(connection, run_pk, wait.pk)
 
 
-def _settle(
+def _settle_call(
     connection: Connection,
     loaded: LoadedRun,
     wait: _WaitRow,
@@ -562,7 +571,7 @@ def _settle(
     """Settle the call without having run it: ``text`` is its result. It failed if it was refused."""
     status = CallStatus.FAILED if refusal else CallStatus.SUCCEEDED
     position = int(wait.position)
-    tool_call_id = tool_call_ids(connection, loaded)[position]
+    tool_call_id = load_call_ids(connection, loaded)[position]
     data = {
         "tool": loaded.run.calls[position].name,
         "tool_call_id": tool_call_id,
@@ -570,21 +579,25 @@ def _settle(
         "position": position,
         "duration": 0.0,
         "error": refusal is not None,
-        **(refusal.fields() if refusal else {}),
+        **(refusal.build_event_fields() if refusal else {}),
     }
-    message = Message(seq=loaded.result_seqs[position], role=Role.TOOL, body=tool_body(tool_call_id, text))
-    additions = Additions(messages=[message], events=[event, RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)])
-    return save(connection, loaded, apply(loaded.run, ev.CallSettled(position=position, status=status)), additions)
+    message = Message(seq=loaded.result_seqs[position], role=Role.TOOL, body=build_tool_body(tool_call_id, text))
+    additions = StepOutput(messages=[message], events=[event, RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)])
+    return save_step(
+        connection, loaded, apply_event(loaded.run, ev.CallSettled(position=position, status=status)), additions
+    )
 
 
-def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern_keys: Sequence[str]) -> None:
+def _store_permission(
+    connection: Connection, loaded: LoadedRun, choice: ApprovalChoice, pattern_keys: Sequence[str]
+) -> None:
     """Store the permission beyond this one call, for every danger that it was asked about, as far as ``choice``
     says."""
-    if choice is Choice.ALWAYS:
+    if choice is ApprovalChoice.ALWAYS:
         for key in pattern_keys:
-            allowed = {"tenant": tenant_of_run(loaded.pk), "pattern_key": key, "created_at": db_now()}
-            connection.execute(insert_ignoring(connection, allowed_patterns).values(**allowed))
-    if choice is not Choice.SESSION:
+            allowed = {"tenant": select_tenant_of_run(loaded.pk), "pattern_key": key, "created_at": db_now()}
+            connection.execute(build_insert_ignoring(connection, allowed_patterns).values(**allowed))
+    if choice is not ApprovalChoice.SESSION:
         return
     here = (session_documents.c.session_pk == loaded.session_pk) & (session_documents.c.key == APPROVED_KEY)
     known = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
@@ -593,10 +606,10 @@ def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern
         connection.execute(sa.update(session_documents).where(here).values(body=body))
         return
     values = {"session_pk": loaded.session_pk, "key": APPROVED_KEY, "body": body}
-    connection.execute(insert_ignoring(connection, session_documents), values)
+    connection.execute(build_insert_ignoring(connection, session_documents), values)
 
 
-def _permit(connection: Connection, loaded: LoadedRun, wait: _WaitRow, arguments: str) -> None:
+def _allow_call(connection: Connection, loaded: LoadedRun, wait: _WaitRow, arguments: str) -> None:
     connection.execute(
         sa.update(tool_calls)
         .where(
@@ -608,7 +621,7 @@ def _permit(connection: Connection, loaded: LoadedRun, wait: _WaitRow, arguments
     )
 
 
-def _answer(row: _AnsweredRow) -> AnswerView:
+def _to_answer_view(row: _AnsweredRow) -> AnswerView:
     return AnswerView(
         wait_id=row.pk,
         kind=WaitKind(row.kind),
@@ -621,14 +634,14 @@ def _answer(row: _AnsweredRow) -> AnswerView:
     )
 
 
-def _view(row: _OpenRow) -> WaitView:
+def _to_view(row: _OpenRow) -> WaitView:
     request = json.loads(row.request)
     choices: Sequence[str] = request.pop("choices", ())
     return WaitView(
         wait_id=row.pk,
         run_id=row.run_id,
         tenant=row.tenant,
-        session=label_of(row),
+        session=to_label(row),
         kind=WaitKind(row.kind),
         iteration=row.iteration,
         position=row.position,

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from hermes_worker.core.home_paths import same_place
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.core.home_paths import strip_said
+from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import one_of
-from hermes_worker.store.runs.runs import find
+from hermes_worker.store.engine.prepared import fetch_one
+from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.tables import runs, sessions
 
 _NAMED_MAX = 20
@@ -32,16 +32,16 @@ class RunWorkspaces:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def of(self, run_id: str) -> RunWorkspace:
+    def load_workspace(self, run_id: str) -> RunWorkspace:
         """Load the workspace of a run. Raises ``RunNotFound``."""
         wanted = sa.select(sessions.c.session_id, sessions.c.tenant, sessions.c.workspace).join(
             runs, runs.c.session_pk == sessions.c.pk
         )
         with self._database.read() as connection:
-            pk = find(connection, run_id)
-            return one_of(connection.execute(wanted.where(runs.c.pk == pk)), RunWorkspace)
+            pk = find_run(connection, run_id)
+            return fetch_one(connection.execute(wanted.where(runs.c.pk == pk)), RunWorkspace)
 
-    def at_work(self, place: RunWorkspace) -> Sequence[str]:
+    def list_open_runs(self, place: RunWorkspace) -> Sequence[str]:
         """List the ids of the first runs that work in this workspace now, in any session."""
         wanted = (
             sa.select(runs.c.run_id, sessions.c.workspace)
@@ -49,14 +49,14 @@ class RunWorkspaces:
             .where(sessions.c.tenant == place.tenant)
             .order_by(runs.c.pk)
         )
-        here = same_place(place.workspace)
+        here = strip_said(place.workspace)
         with self._database.read() as connection:
-            found = [run_id for run_id, workspace in connection.execute(wanted) if same_place(workspace) == here]
+            found = [run_id for run_id, workspace in connection.execute(wanted) if strip_said(workspace) == here]
         return found[:_NAMED_MAX]
 
     def record_restore(self, run_id: str, checkpoint: str, *, before: str, files: int) -> None:
         """Record in the audit log that a person restored files from a checkpoint."""
         with self._database.write() as connection:
-            find(connection, run_id)
+            find_run(connection, run_id)
             after = {"checkpoint": checkpoint, "files": files}
-            record(connection, Act.RUN_RESTORE, run_id, before={"checkpoint": before}, after=after)
+            record_action(connection, Act.RUN_RESTORE, run_id, before={"checkpoint": before}, after=after)

@@ -13,14 +13,31 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Role
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.searching import Filter, Query, Wanted, filters_of, folded, hits, read_query, snippet, text_of
-from hermes_worker.core.sources import SessionLabel, kind_of
+from hermes_worker.core.search_queries import (
+    IndexFilter,
+    Query,
+    WantedWord,
+    build_filters,
+    build_snippet,
+    count_hits,
+    extract_text,
+    fold_text,
+    parse_query,
+)
+from hermes_worker.core.sources import SessionLabel, parse_source_kind
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.owners import owned_by
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
-from hermes_worker.store.search.due import BODY, SEARCHED_ROLES, STORED, is_searchable, role_word, tenant_word
-from hermes_worker.store.search.repairing import with_repair
+from hermes_worker.store.search.index_queue import (
+    BODY,
+    SEARCHED_ROLES,
+    STORED,
+    build_role_word,
+    build_tenant_word,
+    is_searchable,
+)
+from hermes_worker.store.search.index_repair import call_with_repair
 from hermes_worker.store.tables import messages, runs, search_due, search_rows, sessions
 
 FOUND_MAX = 100
@@ -49,7 +66,7 @@ class MessageSearch:
     """A query for messages of a tenant."""
 
     text: str
-    """The query text (``core.searching.read_query``)."""
+    """The query text (``core.search_queries.parse_query``)."""
     roles: tuple[Role, ...] = (Role.USER, Role.ASSISTANT)
     order: SearchOrder = SearchOrder.HITS
     limit: int = 20
@@ -128,74 +145,76 @@ class Search:
     def find(self, wanted: MessageSearch) -> SearchResult:
         """Find the messages that match; none when the query is empty. When the index turns out to be damaged, it is
         rebuilt, and the result is not complete. Raises ``SessionNotFound``, ``UnavailableError``."""
-        return with_repair(self._database, partial(self._find, wanted))
+        return call_with_repair(self._database, partial(self._search_once, wanted))
 
-    def _find(self, wanted: MessageSearch) -> SearchResult:
-        query = read_query(wanted.text)
+    def _search_once(self, wanted: MessageSearch) -> SearchResult:
+        query = parse_query(wanted.text)
         with self._database.read() as connection:
             if wanted.session is not None:
-                only = self._session(connection, wanted.session)
+                only = self._find_session_pk(connection, wanted.session)
             if query is None:
                 return SearchResult()
             if wanted.session is not None:
-                pages = self._pages(connection, wanted, messages.c.session_pk == only, _CANDIDATES_MAX)
+                pages = self._iterate_unindexed(connection, wanted, messages.c.session_pk == only, _CANDIDATES_MAX)
             elif is_searchable(self._database):
-                pages = self._indexed(connection, wanted, query)
+                pages = self._iterate_indexed(connection, wanted, query)
             else:
-                pages = self._pages(connection, wanted, sa.true(), _READ_SEALED_MAX)
-            matches, is_complete = _matches(query, pages)
+                pages = self._iterate_unindexed(connection, wanted, sa.true(), _READ_SEALED_MAX)
+            matches, is_complete = _find_matches(query, pages)
             if is_complete and wanted.session is None and is_searchable(self._database):
                 is_complete = connection.execute(sa.select(search_due.c.pk).limit(1)).first() is None
-            return SearchResult(found=self._shown(connection, query, matches, wanted), is_complete=is_complete)
+            return SearchResult(found=self._build_results(connection, query, matches, wanted), is_complete=is_complete)
 
-    def _session(self, connection: Connection, reference: str) -> int:
+    def _find_session_pk(self, connection: Connection, reference: str) -> int:
         its = sa.select(sessions.c.pk).where(
-            owned_by(self._tenant, sessions), session_is(self._tenant, self._source, reference)
+            is_of_tenant(self._tenant, sessions), session_is(self._tenant, self._source, reference)
         )
         pk = connection.execute(its).scalar()
         if pk is None:
             raise SessionNotFound(f"there is no session {reference!r}")
         return int(pk)
 
-    def _of_sessions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
+    def _build_session_conditions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
         """Build the conditions for the sessions to search in."""
-        found: list[sa.ColumnElement[bool]] = [owned_by(self._tenant, sessions)]
+        found: list[sa.ColumnElement[bool]] = [is_of_tenant(self._tenant, sessions)]
         if wanted.without_sessions:
             found.append(sessions.c.pk.not_in(sorted(wanted.without_sessions)))
         for source in sorted(wanted.without_sources):
             is_from = sa.or_(sessions.c.source == source, sessions.c.source.startswith(f"{source}:", autoescape=True))
             found.append(sa.or_(sessions.c.source.is_(None), sa.not_(is_from)))
         if wanted.principal is not None and wanted.session is None:
-            found += begun_only_by(wanted.principal)
+            found += build_owner_conditions(wanted.principal)
         if not wanted.has_children and wanted.session is None:
             found.append(sa.not_(IS_OF_CHILD))
         return found
 
-    def _indexed(
+    def _iterate_indexed(
         self, connection: Connection, wanted: MessageSearch, query: Query
     ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
         """Yield pages of candidates from the index, newest first, and whether each page is the last."""
-        text = index_query(connection.dialect.name, self._tenant, wanted.roles, filters_of(query))
+        text = build_index_query(connection.dialect.name, self._tenant, wanted.roles, build_filters(query))
         place = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
         # Session by session, of the candidates only. A join leaves both databases a choice that they make badly: SQLite
         # began with all sessions of the tenant and PostgreSQL put them all into a hash, once for every page. The offset
         # keeps PostgreSQL from making a join of it.
-        its = sa.select(sessions.c.pk).where(sessions.c.pk == messages.c.session_pk, *self._of_sessions(wanted))
+        its = sa.select(sessions.c.pk).where(
+            sessions.c.pk == messages.c.session_pk, *self._build_session_conditions(wanted)
+        )
         is_wanted = sa.exists(its.offset(0).correlate(messages))
-        found = _CANDIDATES.select_from(search_rows.join(STORED, place)).where(_of_roles(wanted), is_wanted)
-        for pks, is_last in _candidate_pages(connection, text):
+        found = _CANDIDATES.select_from(search_rows.join(STORED, place)).where(_has_role(wanted), is_wanted)
+        for pks, is_last in _iterate_candidates(connection, text):
             page = found.where(search_rows.c.pk.in_(pks)).order_by(search_rows.c.pk.desc())
             rows = connection.execute(page) if pks else ()
             yield ([_Candidate(*row) for row in rows], is_last)
 
-    def _pages(
+    def _iterate_unindexed(
         self, connection: Connection, wanted: MessageSearch, which: sa.ColumnElement[bool], most: int
     ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
         """Yield pages of candidates without an index: the newest messages of the newest sessions, and whether each page
         is the last."""
         from_ = STORED.join(sessions, sessions.c.pk == messages.c.session_pk)
         place = sa.tuple_(messages.c.session_pk, messages.c.seq)
-        asked = _CANDIDATES.select_from(from_).where(which, _of_roles(wanted), *self._of_sessions(wanted))
+        asked = _CANDIDATES.select_from(from_).where(which, _has_role(wanted), *self._build_session_conditions(wanted))
         asked = asked.order_by(messages.c.session_pk.desc(), messages.c.seq.desc()).limit(_CANDIDATES_AT_ONCE)
         before: tuple[int, int] | None = None
         for _ in range(0, most, _CANDIDATES_AT_ONCE):
@@ -207,7 +226,7 @@ class Search:
                 return
             before = (rows[-1].session_pk, rows[-1].seq)
 
-    def _shown(
+    def _build_results(
         self, connection: Connection, query: Query, matches: Sequence[tuple[int, _Candidate]], wanted: MessageSearch
     ) -> tuple[FoundMessage, ...]:
         newest = sorted(matches, key=lambda each: (each[1].at, each[1].session_pk, each[1].seq), reverse=True)
@@ -216,24 +235,24 @@ class Search:
         elif wanted.order is SearchOrder.HITS:
             newest.sort(key=lambda each: -each[0])
         first = newest[: min(wanted.limit, FOUND_MAX)]
-        theirs = self._sessions(connection, {row.session_pk for _, row in first})
-        origins = _origins(connection, {each.session_id for each in theirs.values() if each.source is None})
+        theirs = self._load_sessions(connection, {row.session_pk for _, row in first})
+        origins = _load_origins(connection, {each.session_id for each in theirs.values() if each.source is None})
         return tuple(
-            _shown_message(query, count, row, theirs[row.session_pk], origins)
+            _build_result(query, count, row, theirs[row.session_pk], origins)
             for count, row in first
             if row.session_pk in theirs
         )
 
-    def _sessions(self, connection: Connection, pks: Collection[int]) -> dict[int, _FoundSession]:
+    def _load_sessions(self, connection: Connection, pks: Collection[int]) -> dict[int, _FoundSession]:
         """Load the sessions of results, without those that were deleted meanwhile: another tenant may have their row
         ids by now."""
         if not pks:
             return {}
-        theirs = _SESSIONS.where(sessions.c.pk.in_(sorted(pks)), owned_by(self._tenant, sessions))
-        return {row.pk: row for row in rows_of(connection.execute(theirs), _FoundSession)}
+        theirs = _SESSIONS.where(sessions.c.pk.in_(sorted(pks)), is_of_tenant(self._tenant, sessions))
+        return {row.pk: row for row in fetch_rows(connection.execute(theirs), _FoundSession)}
 
 
-def _of_roles(wanted: MessageSearch) -> sa.ColumnElement[bool]:
+def _has_role(wanted: MessageSearch) -> sa.ColumnElement[bool]:
     return messages.c.role.in_([role.value for role in wanted.roles])
 
 
@@ -246,14 +265,14 @@ IS_OF_CHILD = (
 """Condition that another run opened the session, for delegated work or for a review."""
 
 
-def begun_only_by(principal: str) -> list[sa.ColumnElement[bool]]:
+def build_owner_conditions(principal: str) -> list[sa.ColumnElement[bool]]:
     """Build the conditions for sessions that have runs, all of which this principal submitted."""
     its = runs.c.session_pk == sessions.c.pk
     others = sa.or_(runs.c.principal.is_(None), runs.c.principal != principal)
     return [sa.exists().where(its).correlate(sessions), ~sa.exists().where(its, others).correlate(sessions)]
 
 
-def _matches(
+def _find_matches(
     query: Query, pages: Iterator[tuple[Sequence[_Candidate], bool]]
 ) -> tuple[list[tuple[int, _Candidate]], bool]:
     """Find the newest messages that match, with their hits, and whether these are all."""
@@ -261,7 +280,7 @@ def _matches(
     is_last = False
     for rows, is_last in pages:
         for row in rows:
-            count = hits(query, folded(text_of(row.body)))
+            count = count_hits(query, fold_text(extract_text(row.body)))
             if count:
                 found.append((count, row))
         if len(found) >= _MATCHES_MAX:
@@ -269,7 +288,7 @@ def _matches(
     return found, is_last
 
 
-def _candidate_pages(connection: Connection, text: str) -> Iterator[tuple[list[int], bool]]:
+def _iterate_candidates(connection: Connection, text: str) -> Iterator[tuple[list[int], bool]]:
     """Yield row ids of the index, newest first, page by page, and whether each page is the last. The pages after the
     first are fetched with one query: PostgreSQL often finds and sorts all candidates to return a part of them, and
     would do so for every page. A search that needs more than one page mostly needs many, so later pages are longer."""
@@ -278,7 +297,7 @@ def _candidate_pages(connection: Connection, text: str) -> Iterator[tuple[list[i
         (_CANDIDATES_AT_ONCE, _CANDIDATES_AT_ONCE),
         (_CANDIDATES_MAX - _CANDIDATES_AT_ONCE, _LATER_CANDIDATES_AT_ONCE),
     ):
-        pks = indexed_rows(connection, text, most, before=before)
+        pks = list_indexed_rows(connection, text, most, before=before)
         has_more = len(pks) == most
         for first in range(0, len(pks) or 1, at_once):
             page = pks[first : first + at_once]
@@ -288,8 +307,8 @@ def _candidate_pages(connection: Connection, text: str) -> Iterator[tuple[list[i
         before = pks[-1]
 
 
-def indexed_rows(connection: Connection, text: str, limit: int, *, before: int = _BEHIND_ALL) -> list[int]:
-    """List row ids of the index that match ``text``, a query of ``index_query``, newest first."""
+def list_indexed_rows(connection: Connection, text: str, limit: int, *, before: int = _BEHIND_ALL) -> list[int]:
+    """List row ids of the index that match ``text``, a query of ``build_index_query``, newest first."""
     if connection.dialect.name == "sqlite":
         asked = "select rowid from search_words where search_words match ? and rowid < ? order by rowid desc limit ?"
         return list(connection.exec_driver_sql(asked, (text, before, limit)).scalars())
@@ -309,7 +328,7 @@ class _TsQuery(sa.types.UserDefinedType[str]):
 _TSQUERY = _TsQuery()
 
 
-class _Spelling(NamedTuple):
+class _QuerySyntax(NamedTuple):
     """The query syntax of one kind of index."""
 
     quote: str
@@ -320,32 +339,32 @@ class _Spelling(NamedTuple):
 
 
 _SPELLINGS = {
-    "sqlite": _Spelling('"', " *", " AND ", " OR ", " NOT "),
-    "postgresql": _Spelling("'", ":*", " & ", " | ", " & !"),
+    "sqlite": _QuerySyntax('"', " *", " AND ", " OR ", " NOT "),
+    "postgresql": _QuerySyntax("'", ":*", " & ", " | ", " & !"),
 }
 
 
-def index_query(dialect: str, tenant: str, roles: Collection[Role], filters: Sequence[Filter]) -> str:
+def build_index_query(dialect: str, tenant: str, roles: Collection[Role], filters: Sequence[IndexFilter]) -> str:
     """Build the query text for a kind of index."""
     spelling = _SPELLINGS[dialect]
 
-    def word(wanted: Wanted) -> str:
+    def word(wanted: WantedWord) -> str:
         return f"{spelling.quote}{wanted.word}{spelling.quote}{spelling.prefix if wanted.is_prefix else ''}"
 
-    def group(each: Filter) -> str:
+    def group(each: IndexFilter) -> str:
         found = f"({spelling.both.join(map(word, each.all_of))})"
         if each.none_of:
             found = f"({found}{spelling.without}({spelling.any_of.join(map(word, each.none_of))}))"
         return found
 
-    parts = [word(Wanted(tenant_word(tenant)))]
+    parts = [word(WantedWord(build_tenant_word(tenant)))]
     if not set(roles) >= set(SEARCHED_ROLES):
-        parts.append(f"({spelling.any_of.join(word(Wanted(role_word(role))) for role in roles)})")
+        parts.append(f"({spelling.any_of.join(word(WantedWord(build_role_word(role))) for role in roles)})")
     parts.append(f"({spelling.any_of.join(map(group, filters))})")
     return spelling.both.join(parts)
 
 
-def _origins(connection: Connection, session_ids: Collection[str]) -> dict[str, str | None]:
+def _load_origins(connection: Connection, session_ids: Collection[str]) -> dict[str, str | None]:
     """Load the kinds of sources of sessions without names: the first run of such a session has the session's id."""
     if not session_ids:
         return {}
@@ -353,19 +372,19 @@ def _origins(connection: Connection, session_ids: Collection[str]) -> dict[str, 
     return {str(run_id): origin for run_id, origin in connection.execute(wanted)}
 
 
-def _shown_message(
+def _build_result(
     query: Query, count: int, row: _Candidate, session: _FoundSession, origins: dict[str, str | None]
 ) -> FoundMessage:
     source = session.source or origins.get(session.session_id)
     return FoundMessage(
         session=SessionLabel(id=session.session_id, source=session.source, name=session.name),
         session_pk=row.session_pk,
-        source=kind_of(source) if source else None,
+        source=parse_source_kind(source) if source else None,
         title=session.title,
         model=session.model,
         seq=row.seq,
         role=Role(row.role),
         at=row.at,
         hits=count,
-        snippet=snippet(query, text_of(row.body)),
+        snippet=build_snippet(query, extract_text(row.body)),
     )

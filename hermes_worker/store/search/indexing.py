@@ -9,8 +9,8 @@ the second finds the rows there. A transcript has gaps only while a run is at wo
 due again.
 
 An index finds *candidates*, newest first; the text of each candidate decides whether it matches and how often
-(``core.searching.hits``). So both databases give the same messages in the same order, and words of deleted rows find
-nothing.
+(``core.search_queries.count_hits``). So both databases give the same messages in the same order, and words of deleted
+rows find nothing.
 
 SQLite's index stores no texts. To delete from it, its words are made again from the texts, which must therefore still
 be there (``due.forget``). Deleted words stay in its files until they are merged: the indexer does that, in small parts.
@@ -34,21 +34,21 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Role
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import rows_of
-from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.search.due import (
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.rows import build_insert_ignoring
+from hermes_worker.store.search.index_queue import (
     BODY,
     FORGOTTEN,
     INDEXED_BODIES,
     STORED,
     IndexedBody,
+    build_index_words,
     clear_index,
-    index_words,
     is_made_by_other_rules,
     is_searchable,
-    renew_index,
+    refresh_index,
 )
-from hermes_worker.store.search.repairing import is_index_damage, rebuild_index, with_repair
+from hermes_worker.store.search.index_repair import call_with_repair, is_index_damage, rebuild_index
 from hermes_worker.store.tables import maintenance, messages, search_due, search_rows, sessions
 
 _DUE_AT_ONCE = 40
@@ -90,7 +90,7 @@ class Indexer:
         self._database = database
         self._is_checked = False
 
-    def take_turn(self, interval_s: float) -> bool:
+    def claim_interval(self, interval_s: float) -> bool:
         """Claim this interval. Returns True when there is work and no process looked in this interval: one process of a
         fleet indexes at a time, so a large fleet causes no more load than a small one. Raises ``UnavailableError``."""
         with self._database.read() as connection:
@@ -102,51 +102,53 @@ class Indexer:
             if not connection.execute(sa.select(sa.or_(has_work, is_left))).scalar():
                 return False
         with self._database.write() as connection:
-            connection.execute(insert_ignoring(connection, maintenance), {"name": _TURN, "ran_at": 0.0})
+            connection.execute(build_insert_ignoring(connection, maintenance), {"name": _TURN, "ran_at": 0.0})
             due = sa.and_(maintenance.c.name == _TURN, maintenance.c.ran_at <= db_now() - interval_s)
             return connection.execute(sa.update(maintenance).where(due).values(ran_at=db_now())).rowcount == 1
 
-    def look(self, seconds: float = 0.25, *, pause_s: float = 0.02, is_over: Callable[[], bool] = lambda: False) -> int:
+    def index_due(
+        self, seconds: float = 0.25, *, pause_s: float = 0.02, is_over: Callable[[], bool] = lambda: False
+    ) -> int:
         """Index due messages for up to ``seconds``, with a pause after each batch. Returns how many messages were
         indexed. One statement when nothing is due. Idempotent. Raises ``UnavailableError``."""
         if not is_searchable(self._database):
             clear_index(self._database)
             return 0
-        self._check()
+        self._check_once()
         ends_at = time.monotonic() + seconds
         added = 0
-        while (batch := self.step()) is not None:
+        while (batch := self.index_batch()) is not None:
             added += batch
             if time.monotonic() >= ends_at or is_over():
                 return added
             time.sleep(pause_s)
         return added
 
-    def _check(self) -> None:
+    def _check_once(self) -> None:
         """Once in the life of a process, rebuild an index that another version made, or that has lost entries: damage
         without an error would not be noticed otherwise."""
         if self._is_checked:
             return
-        with_repair(self._database, partial(renew_index, self._database))
-        if with_repair(self._database, partial(_count_lost, self._database)):
+        call_with_repair(self._database, partial(refresh_index, self._database))
+        if call_with_repair(self._database, partial(_count_lost, self._database)):
             with self._database.write() as connection:
                 rebuild_index(connection)
         self._is_checked = True
 
-    def step(self) -> int | None:
+    def index_batch(self) -> int | None:
         """Index one batch. Returns how many messages it had, or ``None`` when nothing is due. A damaged index is
         rebuilt. Raises ``UnavailableError``."""
-        return with_repair(self._database, self._step)
+        return call_with_repair(self._database, self._index_batch_once)
 
-    def _step(self) -> int | None:
+    def _index_batch_once(self) -> int | None:
         with self._database.read() as connection:
-            due = self._due(connection)
-            rows = _new_rows(connection, sorted({row.session_pk for row in due})) if due else []
+            due = self._list_due(connection)
+            rows = _load_new_rows(connection, sorted({row.session_pk for row in due})) if due else []
         if not due:
-            return 0 if merge_forgotten(self._database) else None
-        first = _first_part(rows)
-        whole = list(_unbroken(first))
-        found = [(row, index_words(row.tenant, Role(row.role), row.body)) for row in whole]
+            return 0 if merge_deleted(self._database) else None
+        first = _take_batch(rows)
+        whole = list(_iterate_without_gaps(first))
+        found = [(row, build_index_words(row.tenant, Role(row.role), row.body)) for row in whole]
         unread = {row.session_pk for row in rows[len(first) :]}
         if len(rows) == _MESSAGES_AT_ONCE:
             unread |= {row.session_pk for row in due if row.session_pk >= rows[-1].session_pk}
@@ -154,16 +156,16 @@ class Indexer:
         unread -= {row.session_pk for row in first} - {row.session_pk for row in whole}
         done = [row.pk for row in due if row.session_pk not in unread]
         with self._database.write() as connection:
-            added = _add(connection, found)
+            added = _add_rows(connection, found)
             connection.execute(sa.delete(search_due).where(search_due.c.pk.in_(done)))
         return added
 
-    def _due(self, connection: Connection) -> list[_DueSession]:
+    def _list_due(self, connection: Connection) -> list[_DueSession]:
         wanted = sa.select(search_due.c.pk, search_due.c.session_pk).order_by(search_due.c.pk).limit(_DUE_AT_ONCE)
-        return rows_of(connection.execute(wanted), _DueSession)
+        return fetch_rows(connection.execute(wanted), _DueSession)
 
 
-def merge_forgotten(database: Database) -> bool:
+def merge_deleted(database: Database) -> bool:
     """Merge a part of SQLite's index, if something was deleted from it. Returns whether anything was merged."""
     if not database.is_sqlite:
         return False
@@ -183,7 +185,7 @@ def merge_forgotten(database: Database) -> bool:
     return True
 
 
-def _new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_UnindexedRow]:
+def _load_new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_UnindexedRow]:
     """Load the rows of these sessions that are not indexed, session by session in order."""
     last = sa.select(sa.func.max(search_rows.c.seq)).where(search_rows.c.session_pk == sessions.c.pk)
     behind = sa.func.coalesce(last.scalar_subquery(), 0)
@@ -202,10 +204,10 @@ def _new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_Unind
         .order_by(messages.c.session_pk, messages.c.seq)
         .limit(_MESSAGES_AT_ONCE)
     )
-    return rows_of(connection.execute(wanted), _UnindexedRow)
+    return fetch_rows(connection.execute(wanted), _UnindexedRow)
 
 
-def _first_part(rows: Sequence[_UnindexedRow]) -> Sequence[_UnindexedRow]:
+def _take_batch(rows: Sequence[_UnindexedRow]) -> Sequence[_UnindexedRow]:
     """Take as many rows as make up a batch, and at least one."""
     chars = 0
     for number, row in enumerate(rows):
@@ -215,7 +217,7 @@ def _first_part(rows: Sequence[_UnindexedRow]) -> Sequence[_UnindexedRow]:
     return rows
 
 
-def _unbroken(rows: Sequence[_UnindexedRow]) -> Iterator[_UnindexedRow]:
+def _iterate_without_gaps(rows: Sequence[_UnindexedRow]) -> Iterator[_UnindexedRow]:
     """Yield the rows up to the first gap of each session, where a run is still at work."""
     for _, its in groupby(rows, key=lambda row: row.session_pk):
         for number, row in enumerate(its, start=1):
@@ -224,7 +226,7 @@ def _unbroken(rows: Sequence[_UnindexedRow]) -> Iterator[_UnindexedRow]:
             yield row
 
 
-def _add(connection: Connection, found: Sequence[tuple[_UnindexedRow, Sequence[str]]]) -> int:
+def _add_rows(connection: Connection, found: Sequence[tuple[_UnindexedRow, Sequence[str]]]) -> int:
     """Index rows that still exist and are not indexed yet. Returns how many messages."""
     pks = {row.session_pk for row, _ in found}
     # Compare the ids: the row id of a deleted session may belong to a new session by now.
@@ -244,9 +246,9 @@ def _add(connection: Connection, found: Sequence[tuple[_UnindexedRow, Sequence[s
 
 def _add_to_sqlite(connection: Connection, words: Mapping[tuple[int, int], Sequence[str]]) -> int:
     values = [{"session_pk": session_pk, "seq": seq} for session_pk, seq in words]
-    inserted = insert_ignoring(connection, search_rows).values(values)
+    inserted = build_insert_ignoring(connection, search_rows).values(values)
     returned = inserted.returning(search_rows.c.pk, search_rows.c.session_pk, search_rows.c.seq)
-    added = rows_of(connection.execute(returned), _IndexedRow)
+    added = fetch_rows(connection.execute(returned), _IndexedRow)
     texts = [(row.pk, " ".join(its)) for row in added if (its := words[row.session_pk, row.seq])]
     if texts:
         connection.exec_driver_sql("insert into search_words (rowid, words) values (?, ?)", texts)
@@ -261,7 +263,7 @@ _ADD_TO_POSTGRESQL = sa.text(
 )
 
 
-def indexed_part(database: Database) -> Counter[str]:
+def count_indexed(database: Database) -> Counter[str]:
     """Count the indexed messages, and the marks of due sessions; for operators."""
     with database.read() as connection:
         rows = connection.execute(sa.select(sa.func.count()).select_from(search_rows)).scalar_one()
@@ -290,11 +292,11 @@ def _count_lost(database: Database) -> int:
     """Count how many of the newest messages of the index are not found by their words."""
     with database.read() as connection:
         newest = INDEXED_BODIES.order_by(search_rows.c.pk.desc()).limit(_SAMPLES)
-        return sum(not _is_found(connection, row) for row in rows_of(connection.execute(newest), IndexedBody))
+        return sum(not _is_found(connection, row) for row in fetch_rows(connection.execute(newest), IndexedBody))
 
 
 def _is_found(connection: Connection, row: IndexedBody) -> bool:
-    words = index_words(row.tenant, Role(row.role), row.body)
+    words = build_index_words(row.tenant, Role(row.role), row.body)
     if not words:
         return True
     if connection.dialect.name == "sqlite":

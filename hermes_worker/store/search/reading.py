@@ -11,11 +11,11 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Role
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.owners import owned_by
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
-from hermes_worker.store.search.due import BODY, STORED
-from hermes_worker.store.search.finding import IS_OF_CHILD, begun_only_by
+from hermes_worker.store.search.finding import IS_OF_CHILD, build_owner_conditions
+from hermes_worker.store.search.index_queue import BODY, STORED
 from hermes_worker.store.tables import messages, runs, sessions
 
 _GENERATIONS_MAX = 32
@@ -25,7 +25,7 @@ _TITLED_MAX = 2_000
 """How many sessions are searched for a title."""
 
 
-class SessionPlace(NamedTuple):
+class SessionSummary(NamedTuple):
     """The facts of a session that a reader needs."""
 
     pk: int
@@ -36,7 +36,7 @@ class SessionPlace(NamedTuple):
     last_seq: int
 
 
-class Said(NamedTuple):
+class SaidMessage(NamedTuple):
     """A message. ``body`` is its canonical JSON."""
 
     seq: int
@@ -67,74 +67,74 @@ class SessionTexts:
         self._reader = reader
         self._source = source
 
-    def place(self, reference: str) -> SessionPlace:
+    def load_session(self, reference: str) -> SessionSummary:
         """Load a session. Raises ``SessionNotFound``, also for one that ``reader`` may not read."""
         its = session_is(self._reader.tenant, self._source, reference)
         with self._database.read() as connection:
-            row = row_of(connection.execute(self._facts().where(its)), SessionPlace)
+            row = fetch_row(connection.execute(self._select_facts().where(its)), SessionSummary)
         if row is None:
             raise SessionNotFound(f"there is no session {reference!r}")
         return row
 
-    def places(self, pks: Collection[int]) -> dict[int, SessionPlace]:
+    def load_sessions(self, pks: Collection[int]) -> dict[int, SessionSummary]:
         """Load the sessions among ``pks`` that may be read."""
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(self._facts().where(sessions.c.pk.in_(pks))), SessionPlace)
+            rows = fetch_rows(connection.execute(self._select_facts().where(sessions.c.pk.in_(pks))), SessionSummary)
         return {row.pk: row for row in rows}
 
-    def titled(self, title: str) -> SessionPlace | None:
+    def find_by_title(self, title: str) -> SessionSummary | None:
         """Find the newest session with this title, ignoring case."""
         wanted = title.strip().casefold()
         with self._database.read() as connection:
-            titles = newest_titles(connection, *self._allowed())
+            titles = list_newest_titles(connection, *self._build_access_conditions())
         pk = next((pk for pk, title in titles if title.casefold() == wanted), None)
-        return self.places([pk]).get(pk) if pk is not None else None
+        return self.load_sessions([pk]).get(pk) if pk is not None else None
 
-    def newest(self, limit: int, *, without: Collection[int] = ()) -> list[SessionPlace]:
+    def list_newest(self, limit: int, *, without: Collection[int] = ()) -> list[SessionSummary]:
         """List sessions that are no forks, newest first."""
-        wanted = self._facts().where(sessions.c.forked_from.is_(None), sessions.c.pk.not_in(sorted(without)))
+        wanted = self._select_facts().where(sessions.c.forked_from.is_(None), sessions.c.pk.not_in(sorted(without)))
         with self._database.read() as connection:
-            return rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(limit)), SessionPlace)
+            return fetch_rows(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(limit)), SessionSummary)
 
-    def between(self, pk: int, first: int, last: int) -> list[Said]:
+    def list_between(self, pk: int, first: int, last: int) -> list[SaidMessage]:
         """List messages by their numbers, both included, in order."""
-        return self._messages(pk, messages.c.seq.between(first, last))
+        return self._load_messages(pk, messages.c.seq.between(first, last))
 
-    def first(self, pk: int, count: int) -> list[Said]:
+    def list_first(self, pk: int, count: int) -> list[SaidMessage]:
         """List the first messages of the user or the model."""
-        return self._messages(pk, messages.c.role.in_(_SAID), limit=count)
+        return self._load_messages(pk, messages.c.role.in_(_SAID), limit=count)
 
-    def last(self, pk: int, count: int) -> list[Said]:
+    def list_last(self, pk: int, count: int) -> list[SaidMessage]:
         """List the last messages of the user or the model, in order."""
-        return self._messages(pk, messages.c.role.in_(_SAID), limit=count, is_from_end=True)
+        return self._load_messages(pk, messages.c.role.in_(_SAID), limit=count, is_from_end=True)
 
-    def family(self, pk: int) -> frozenset[int]:
-        """Find the family of a session (``family_of``), and the family of the session that delegated its work."""
+    def find_family(self, pk: int) -> frozenset[int]:
+        """Find the family of a session (``find_family``), and the family of the session that delegated its work."""
         with self._database.read() as connection:
-            return family_of(connection, pk, has_delegating=True)
+            return find_family(connection, pk, has_delegating=True)
 
-    def roots(self, pks: Collection[int]) -> dict[int, int]:
+    def find_roots(self, pks: Collection[int]) -> dict[int, int]:
         """Find for each session the one with which its line of forks began."""
         roots = {pk: pk for pk in pks}
         with self._database.read() as connection:
             for _ in range(_GENERATIONS_MAX):
-                above = _sources(connection, set(roots.values()))
+                above = _find_sources(connection, set(roots.values()))
                 if not above:
                     break
                 roots = {pk: above.get(root, root) for pk, root in roots.items()}
         return roots
 
-    def _allowed(self) -> list[sa.ColumnElement[bool]]:
-        only = begun_only_by(self._reader.principal) if self._reader.principal is not None else []
-        return [owned_by(self._reader.tenant, sessions), sa.not_(IS_OF_CHILD), *only]
+    def _build_access_conditions(self) -> list[sa.ColumnElement[bool]]:
+        only = build_owner_conditions(self._reader.principal) if self._reader.principal is not None else []
+        return [is_of_tenant(self._reader.tenant, sessions), sa.not_(IS_OF_CHILD), *only]
 
-    def _facts(self) -> sa.Select[tuple[object, ...]]:
-        columns = (sessions.c[name] for name in SessionPlace._fields[:-1])
-        return sa.select(*columns, sessions.c.message_seq.label("last_seq")).where(*self._allowed())
+    def _select_facts(self) -> sa.Select[tuple[object, ...]]:
+        columns = (sessions.c[name] for name in SessionSummary._fields[:-1])
+        return sa.select(*columns, sessions.c.message_seq.label("last_seq")).where(*self._build_access_conditions())
 
-    def _messages(
+    def _load_messages(
         self, pk: int, which: sa.ColumnElement[bool], *, limit: int = 1_000, is_from_end: bool = False
-    ) -> list[Said]:
+    ) -> list[SaidMessage]:
         order = messages.c.seq.desc() if is_from_end else messages.c.seq
         wanted = (
             sa.select(messages.c.seq, messages.c.role, BODY, messages.c.created_at.label("at"))
@@ -144,11 +144,11 @@ class SessionTexts:
             .limit(limit)
         )
         with self._database.read() as connection:
-            found = rows_of(connection.execute(wanted), Said)
+            found = fetch_rows(connection.execute(wanted), SaidMessage)
         return found[::-1] if is_from_end else found
 
 
-class Asker(NamedTuple):
+class SearchRequester(NamedTuple):
     """The requester of a search, as far as the rows of a run say."""
 
     session_pk: int
@@ -156,7 +156,7 @@ class Asker(NamedTuple):
     """The principal who submitted the first run of its chain."""
 
 
-def asker_of(database: Database, run_id: str) -> Asker | None:
+def find_requester(database: Database, run_id: str) -> SearchRequester | None:
     """Find out for which session and principal a run searches; ``None`` for a run that is gone."""
     root = runs.alias("root")
     wanted = (
@@ -165,10 +165,10 @@ def asker_of(database: Database, run_id: str) -> Asker | None:
         .where(runs.c.run_id == run_id)
     )
     with database.read() as connection:
-        return row_of(connection.execute(wanted), Asker)
+        return fetch_row(connection.execute(wanted), SearchRequester)
 
 
-def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
+def _find_sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
     """Find the sessions from which these were forked, by their row ids; a fork whose original was deleted names
     itself."""
     fork = sessions.alias("fork")
@@ -180,31 +180,31 @@ def _sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:
     return {int(pk): int(source) for pk, source in connection.execute(wanted)}
 
 
-def newest_titles(connection: Connection, *which: sa.ColumnElement[bool]) -> list[_TitleFacts]:
+def list_newest_titles(connection: Connection, *which: sa.ColumnElement[bool]) -> list[_TitleFacts]:
     """List the newest ``_TITLED_MAX`` of these sessions that have a title, newest first, with their titles alone.
     Titles are compared in Python, because the database may not be able to read them."""
-    wanted = sa.select(*columns_for(sessions, _TitleFacts)).where(*which, sessions.c.title.is_not(None))
-    return rows_of(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _TitleFacts)
+    wanted = sa.select(*select_columns(sessions, _TitleFacts)).where(*which, sessions.c.title.is_not(None))
+    return fetch_rows(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(_TITLED_MAX)), _TitleFacts)
 
 
-def family_of(connection: Connection, pk: int, *, has_delegating: bool = False) -> frozenset[int]:
+def find_family(connection: Connection, pk: int, *, has_delegating: bool = False) -> frozenset[int]:
     """Find the family of a session: the session, those from which it was forked, and the forks of all of them."""
     roots, known = {pk}, {pk}
     for _ in range(_GENERATIONS_MAX):
-        above = set(_sources(connection, roots).values())
-        roots = (above | _delegating(connection, roots) if has_delegating else above) - known
+        above = set(_find_sources(connection, roots).values())
+        roots = (above | _find_delegating(connection, roots) if has_delegating else above) - known
         if not roots:
             break
         known |= roots
     for _ in range(_GENERATIONS_MAX):
-        forks = _forks(connection, known) - known
+        forks = _find_forks(connection, known) - known
         if not forks:
             break
         known |= forks
     return frozenset(known)
 
 
-def _delegating(connection: Connection, pks: Collection[int]) -> set[int]:
+def _find_delegating(connection: Connection, pks: Collection[int]) -> set[int]:
     """Find the sessions whose runs delegated the runs of these."""
     parent = runs.alias("parent")
     wanted = (
@@ -216,7 +216,7 @@ def _delegating(connection: Connection, pks: Collection[int]) -> set[int]:
     return set(connection.execute(wanted).scalars())
 
 
-def _forks(connection: Connection, pks: Collection[int]) -> set[int]:
+def _find_forks(connection: Connection, pks: Collection[int]) -> set[int]:
     fork = sessions.alias("fork")
     of_source = sa.and_(fork.c.forked_from == sessions.c.session_id, fork.c.tenant == sessions.c.tenant)
     wanted = sa.select(fork.c.pk).join(sessions, of_source).where(sessions.c.pk.in_(pks))

@@ -19,23 +19,23 @@ from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
-from hermes_worker.tasks.iteration.metering import Bill
+from hermes_worker.tasks.context import WorkerContext
+from hermes_worker.tasks.iteration.spending import Bill
 from hermes_worker.tasks.leases import AbortReason
-from hermes_worker.tasks.parts import Parts
-from hermes_worker.tasks.steps import RunStep, StepDone, take, written
+from hermes_worker.tasks.step_runner import RunStep, StepDone, run_step, write_outcome
 
 BUDGET_EXHAUSTED = "budget_exhausted"
 
 
-def ask_auxiliary(parts: Parts, effect: AskAuxiliary, at: float) -> None:
+def ask_auxiliary(parts: WorkerContext, effect: AskAuxiliary, at: float) -> None:
     """Make the auxiliary call ``effect`` names, if it is still to be made. ``at`` is when its message was hinted.
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    take(_STEP, parts, effect, at)
+    run_step(_STEP, parts, effect, at)
 
 
-def _claim(parts: Parts, effect: AskAuxiliary) -> AuxiliaryClaim | None:
+def _claim(parts: WorkerContext, effect: AskAuxiliary) -> AuxiliaryClaim | None:
     with parts.fair_semaphore:
         claim = parts.auxiliary_calls.claim(effect, parts.leases.owner)
     if claim is not None:
@@ -43,19 +43,19 @@ def _claim(parts: Parts, effect: AskAuxiliary) -> AuxiliaryClaim | None:
     return claim
 
 
-def _ask_and_answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal) -> StepDone:
+def _ask_and_answer(parts: WorkerContext, claim: AuxiliaryClaim, abort: AbortSignal) -> StepDone:
     bill = Bill()
     answer = _answer(parts, claim, abort, bill)
-    faults.point(FaultPoint.ASK_AUXILIARY_AFTER_REPLY, claim.run_id)
+    faults.pass_point(FaultPoint.ASK_AUXILIARY_AFTER_REPLY, claim.run_id)
     write = partial(_write, parts, claim, answer, bill, abort)
-    hints = written(parts, write, abort, refused="auxiliary.refused", task=claim.question.task.value)
+    hints = write_outcome(parts, write, abort, refused="auxiliary.refused", task=claim.question.task.value)
     if hints is None:
         return StepDone(hints=())
     count("auxiliary.answered")
     return StepDone(hints=hints)
 
 
-def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill) -> AuxiliaryAnswer | None:
+def _answer(parts: WorkerContext, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill) -> AuxiliaryAnswer | None:
     """Ask the model and return its answer; ``None`` when the question is given up so that another worker may ask it."""
     task = claim.question.task
     if claim.refused_by is not None:
@@ -67,7 +67,7 @@ def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill)
         output_tokens_max=claim.question.output_tokens_max,
         reasoning_effort=claim.question.reasoning_effort,
     )
-    auxiliary = Auxiliary.of(parts, claim.loaded, claim.run_id)
+    auxiliary = Auxiliary.for_run(parts, claim.loaded, claim.run_id)
     try:
         said = auxiliary.ask(task, request, abort, ticket=f"{claim.key}:{claim.attempt}", bill=bill)
     except ModelCallError as error:
@@ -76,11 +76,11 @@ def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill)
 
 
 def _write(
-    parts: Parts, claim: AuxiliaryClaim, answer: AuxiliaryAnswer | None, bill: Bill, abort: AbortSignal
+    parts: WorkerContext, claim: AuxiliaryClaim, answer: AuxiliaryAnswer | None, bill: Bill, abort: AbortSignal
 ) -> list[Hint]:
     with parts.fair_semaphore:
         if answer is not None:
-            return parts.auxiliary_calls.answer(claim, answer, bill.spent)
+            return parts.auxiliary_calls.settle_question(claim, answer, bill.spent)
         if abort.reason == AbortReason.LOST:
             raise LeaseLost("the claim was lost during the auxiliary call")
         # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.

@@ -16,19 +16,19 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import Classification, ConfigurationError, FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest
-from hermes_worker.core.metering import metered
+from hermes_worker.core.metering import fill_missing_usage
 from hermes_worker.core.pricing import Price, Spent
 from hermes_worker.core.recovery import retry
-from hermes_worker.core.recovery.classify import classification_of
-from hermes_worker.core.recovery.scrub import strip_think_blocks
+from hermes_worker.core.recovery.classify import classify_translated
+from hermes_worker.core.recovery.reasoning_tags import strip_think_blocks
 from hermes_worker.models.chain import ModelRoute
-from hermes_worker.models.credentials import FirstKey, Pooling
-from hermes_worker.models.governor import Governing, KeyPlace, Permit
-from hermes_worker.models.key_watch import AllOpen, KeyGuarding
+from hermes_worker.models.credentials import FirstKey, KeyPool
+from hermes_worker.models.governor import CallGovernor, CallPermit, CredentialRef
+from hermes_worker.models.key_watch import KeyStateLookup, NoKeyStates
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import RunRecord
-from hermes_worker.tasks.iteration.metering import Attempt, Bill, Heard, cost_of_reply
-from hermes_worker.tasks.parts import ModelChain, Parts
+from hermes_worker.tasks.context import ModelChain, WorkerContext
+from hermes_worker.tasks.iteration.spending import Bill, DeltaMeter, MeteredAttempt, cost_of_reply
 
 WAIT_S_MAX = 8.0
 _TIMED_OUT = "timeout"
@@ -46,13 +46,13 @@ class Auxiliary:
     """The providers, keys and prices that serve model calls beside the conversation."""
 
     main: ModelChain
-    governor: Governing
-    pool: Pooling = field(default_factory=FirstKey)
+    governor: CallGovernor
+    pool: KeyPool = field(default_factory=FirstKey)
     own: Mapping[str, ModelChain] = field(default_factory=dict)
     """Providers for single tasks; each entry names its model."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """The prices that the installation sets itself."""
-    keys: KeyGuarding = field(default_factory=AllOpen)
+    keys: KeyStateLookup = field(default_factory=NoKeyStates)
     """Keys and their states. A closed key is not used, since a call beside the conversation is no probe; what the call
     finds out about a key is recorded here.
     """
@@ -62,9 +62,9 @@ class Auxiliary:
     """The run's place in the governor's order."""
 
     @classmethod
-    def of(cls, parts: Parts, loaded: RunRecord, run_id: str) -> Auxiliary:
+    def for_run(cls, parts: WorkerContext, loaded: RunRecord, run_id: str) -> Auxiliary:
         """Build it from what a worker has for the tenant of a run."""
-        models = parts.models_of(loaded.session_pk)
+        models = parts.find_models(loaded.session_pk)
         return cls(
             main=models.chain,
             governor=parts.governor,
@@ -76,13 +76,13 @@ class Auxiliary:
             order=loaded.root_pk,
         )
 
-    def window_of(self, task: AuxTask) -> int | None:
+    def find_window(self, task: AuxTask) -> int | None:
         """The smallest known context window of the providers of ``task``, in tokens; ``None`` where the task has no
         provider of its own, or no window is known.
         """
         own = self.own.get(task)
         windows = [own.route("", position).window for position in range(len(own))] if own else []
-        return min((known for window in windows if window is not None and (known := window.known)), default=None)
+        return min((known for window in windows if window is not None and (known := window.known_tokens)), default=None)
 
     def ask(
         self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str, bill: Bill
@@ -98,7 +98,7 @@ class Auxiliary:
                 failure = ModelCallError(FailureKind.UNREACHABLE, "the keys of all its providers are closed")
             for number, route in enumerate(routes):
                 try:
-                    call = _AuxiliaryAsking(self, task, route, limited, f"{ticket}:{task}:{number}", bill)
+                    call = _AuxiliaryAttempts(self, task, route, limited, f"{ticket}:{task}:{number}", bill)
                     return call.answer(replace(request, model=route.model), is_last=number + 1 == len(routes))
                 except ModelCallError as error:
                     if abort.is_set():
@@ -117,18 +117,18 @@ class Auxiliary:
             for position in range(len(chain)):
                 try:
                     names = chain.credentials(named, position)
-                    usable = [name for name in names if self.keys.closed(name) is None]
+                    usable = [name for name in names if self.keys.find_closed(name) is None]
                     if names and not usable:
                         continue
-                    key = self.pool.choose(usable, ticket=f"{ticket}:{task}").name if usable else ""
+                    key = self.pool.choose_key(usable, ticket=f"{ticket}:{task}").name if usable else ""
                     route = chain.route(named, position, key)
-                    if self.keys.closed(route.credential) is None:
+                    if self.keys.find_closed(route.credential) is None:
                         yield route
                 except ConfigurationError as error:
                     log.info("auxiliary.failed", task=task.value, provider="", kind=str(error))
 
 
-class _AuxiliaryAsking:
+class _AuxiliaryAttempts:
     """The attempts at one provider."""
 
     def __init__(
@@ -144,27 +144,27 @@ class _AuxiliaryAsking:
         self._route = route
         self._abort = abort
         self._ticket = ticket
-        self._place = KeyPlace(provider=route.name, credential=route.credential)
+        self._place = CredentialRef(provider=route.name, credential=route.credential)
 
     def answer(self, request: ModelRequest, *, is_last: bool) -> AuxiliaryReply:
         history = retry.AttemptHistory()
         remedies = frozenset({retry.Remedy.CAP_OUTPUT} | (set() if is_last else {retry.Remedy.FALL_BACK}))
         while True:
-            permit = self._permit(request)
-            attempt = Attempt(request=request, route=self._route, heard=Heard(lambda _: None))
+            permit = self._acquire_permit(request)
+            attempt = MeteredAttempt(request=request, route=self._route, heard=DeltaMeter(lambda _: None))
             try:
                 answered = self._route.provider.ask(request, on_delta=attempt.heard, abort=self._abort)
             except ModelCallError as error:
-                self._bill.add(attempt.spent_in_vain(error, self._prices))
+                self._bill.add(attempt.estimate_lost_spend(error, self._prices))
                 self._governor.settle(permit, limits=error.limits)
-                classification = classification_of(error)
+                classification = classify_translated(error)
                 if classification.kind is FailureKind.RATE_LIMIT:
                     self._governor.cool_down(self._place, classification.retry_after_s or 2.0)
                 situation = retry.Situation(remedies=remedies, attempts_max=self._tries_max, jitter=random.random())
-                if self._is_closed(classification):
+                if self._record_failure(classification):
                     raise
-                decision = retry.decide(classification, history, situation)
-                history = retry.advance(history, decision, classification)
+                decision = retry.decide_remedy(classification, history, situation)
+                history = retry.advance_history(history, decision, classification)
                 match decision:
                     case retry.CapOutput():
                         request = replace(request, output_tokens_max=decision.tokens)
@@ -173,22 +173,24 @@ class _AuxiliaryAsking:
                     case _:
                         raise
             else:
-                self._keys.answered(self._place, None)
-                reply = metered(answered, request)
+                self._keys.report_answer(self._place, None)
+                reply = fill_missing_usage(answered, request)
                 self._governor.settle(permit, usage=reply.usage, limits=reply.limits)
                 self._bill.add(Spent(usage=reply.usage, cost=cost_of_reply(reply, self._route, self._prices)))
                 return AuxiliaryReply(text=strip_think_blocks(reply.text).strip(), reply=reply)
 
-    def _is_closed(self, failure: Classification) -> bool:
+    def _record_failure(self, failure: Classification) -> bool:
         """Record what the failure says about the key, and return whether the key is closed now. A call that was aborted
         says nothing about it.
         """
         if self._abort.is_set():
             return False
         is_renewable = self._route.renew is not None
-        return self._keys.failed(self._place, failure, run_id=self._run_id, probe=None, is_renewable=is_renewable)
+        return self._keys.report_failure(
+            self._place, failure, run_id=self._run_id, probe=None, is_renewable=is_renewable
+        )
 
-    def _permit(self, request: ModelRequest) -> Permit:
+    def _acquire_permit(self, request: ModelRequest) -> CallPermit:
         """Acquire a permit to ask, waiting for it when the wait is short. Raises ``ModelCallError``."""
         tokens = sum(map(len, request.messages)) // 4
         while True:

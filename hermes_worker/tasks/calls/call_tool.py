@@ -18,7 +18,7 @@ from hermes_worker.agent.tools.results import ResultLimits, error_result
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core import guardrails
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.auxiliary import AuxTask, Consulted
+from hermes_worker.core.auxiliary import AnsweredConsultation, AuxTask
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import ConfigurationError
@@ -34,7 +34,7 @@ from hermes_worker.core.run import CallStatus
 from hermes_worker.features.checkpoints.work import keep_checkpoint
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.calls import CallClaim, Settlement, started_event
+from hermes_worker.store.runs.calls import CallClaim, Settlement, build_started_event
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 from hermes_worker.system import faults
@@ -43,26 +43,26 @@ from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.inner import ClaimedInnerTools
 from hermes_worker.tasks.calls.permission import wait_for_permission
 from hermes_worker.tasks.calls.processes import ClaimedProcesses
-from hermes_worker.tasks.hooks.rewriting import before_call, on_result
+from hermes_worker.tasks.context import WorkerContext
+from hermes_worker.tasks.hooks.rewriting import before_call, result_rewriter
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
-from hermes_worker.tasks.parts import Parts
-from hermes_worker.tasks.steps import RunStep, StepDone, take, written
-from hermes_worker.tracing.recording import note, note_call
-from hermes_worker.workspaces.base import FILES_KEY, Converses, KnownFiles, Workspace, WorkspaceError
-from hermes_worker.workspaces.sandbox.network import UNKNOWN, Network, RunOrigin, narrower
+from hermes_worker.tasks.step_runner import RunStep, StepDone, run_step, write_outcome
+from hermes_worker.tracing.recording import add_attributes, add_call
+from hermes_worker.workspaces.base import FILES_KEY, ConversingWorkspace, KnownFiles, Workspace, WorkspaceError
+from hermes_worker.workspaces.sandbox.network import UNKNOWN, Network, RunOrigin, choose_narrower
 
 
-def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
+def call_tool(parts: WorkerContext, effect: RunTool, at: float) -> None:
     """Do the tool call ``effect`` names, if it is still to be done. ``at`` is when its message was hinted.
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    take(_STEP, parts, effect, at)
+    run_step(_STEP, parts, effect, at)
 
 
-def _claim(parts: Parts, effect: RunTool) -> CallClaim | None:
+def _claim(parts: WorkerContext, effect: RunTool) -> CallClaim | None:
     claim = parts.calls.claim(effect, parts.leases.owner)
     if claim is not None:
         count("tool_call.claimed")
@@ -73,22 +73,22 @@ def _claim(parts: Parts, effect: RunTool) -> CallClaim | None:
 
 def tool_entry(claim: CallClaim) -> LiveEntry:
     """The live entry that shows watchers that a tool runs now; its ``tool.started`` row is written with its result."""
-    text = canonical_json(started_event(claim).data)
+    text = canonical_json(build_started_event(claim).data)
     return LiveEntry(
         kind="tool_started", text=text, iteration=claim.iteration, attempt=claim.attempt, offset=claim.position
     )
 
 
-def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepDone:
+def _run_and_settle(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) -> StepDone:
     began = time.monotonic()
-    note(tool=claim.request.name)
-    parts = parts.serving(claim.loaded)
+    add_attributes(tool=claim.request.name)
+    parts = parts.for_run(claim.loaded)
     if parts.leases.is_trusted:
-        claim, stand_in = before_call(parts, claim, parts.runs.session_of(claim.session_pk), abort)
-        consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()
-        task = parts.remote_tasks.of(claim) if claim.has_asked and parts.remote_tasks is not None else None
+        claim, stand_in = before_call(parts, claim, parts.runs.load_session_context(claim.session_pk), abort)
+        consulted = parts.auxiliary_calls.list_answers(claim) if claim.has_asked else ()
+        task = parts.remote_tasks.find_task(claim) if claim.has_asked and parts.remote_tasks is not None else None
         result = stand_in or _run(parts, claim, abort, consulted, task)
-        note_call(claim.request.arguments, result.text)
+        add_call(claim.request.arguments, result.text)
         since = consulted[0].asked_at if consulted else task.begun_at if task is not None else claim.claimed_at
         waited_s = max(0.0, claim.claimed_at - since)
         write = partial(_write, parts, claim, result, waited_s + time.monotonic() - began, abort)
@@ -96,8 +96,8 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
         # We were frozen between the claim and here; by now the call may be another worker's. Do not begin.
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
         write = partial(parts.calls.release, claim, has_begun=False)
-    faults.point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
-    hints = written(parts, write, abort, refused="tool_call.refused", tool=claim.request.name)
+    faults.pass_point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
+    hints = write_outcome(parts, write, abort, refused="tool_call.refused", tool=claim.request.name)
     is_watched = claim.is_watched or parts.leases.is_watched(claim.run_id)
     if hints is None:
         return StepDone(hints=(), is_watched=is_watched)
@@ -106,16 +106,18 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
     return StepDone(hints=hints, is_watched=is_watched)
 
 
-def _begin(parts: Parts, claim: CallClaim, abort: AbortSignal) -> None:
+def _begin(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) -> None:
     """Commit that the tool begins, where it must not run twice: a claim that is lost before this may go to another
     worker, one that is lost after it has an unknown outcome. Raises ``LeaseLost``, ``UnavailableError``.
     """
     if claim.replay is Replay.ONCE:
         persist(partial(parts.calls.begin, claim), abort, patience_s=parts.commit_patience_s)
-        faults.point(FaultPoint.CALL_TOOL_AFTER_BEGIN, claim.run_id)
+        faults.pass_point(FaultPoint.CALL_TOOL_AFTER_BEGIN, claim.run_id)
 
 
-def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
+def _write(
+    parts: WorkerContext, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal
+) -> list[Hint]:
     if result.task is not None and parts.remote_tasks is not None:
         if result.question is not None:
             return parts.remote_tasks.ask(claim, result.task, result.question)
@@ -126,7 +128,7 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
         # It was cut short so that another worker can run it whole.
         return parts.calls.release(claim)
     if result.consultation is not None:
-        return parts.auxiliary_calls.leave(claim, result.consultation)
+        return parts.auxiliary_calls.enqueue_questions(claim, result.consultation)
     if result.delegated:
         return delegate(parts, claim, result.delegated, is_background=result.is_background)
     ended = CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED
@@ -143,11 +145,15 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
 
 
 def _run(
-    parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence[Consulted], task: RemoteTask | None
+    parts: WorkerContext,
+    claim: CallClaim,
+    abort: AbortSignal,
+    consulted: Sequence[AnsweredConsultation],
+    task: RemoteTask | None,
 ) -> ToolResult:
-    session = parts.runs.session_of(claim.session_pk)
+    session = parts.runs.load_session_context(claim.session_pk)
     try:
-        tool = _tool(parts, claim.request.name, session.tools)
+        tool = _find_tool(parts, claim.request.name, session.tools)
         workspace = parts.workspace(session.workspace)
     except (UnknownTool, WorkspaceError, ConfigurationError) as error:
         return error_result(str(error))
@@ -155,7 +161,7 @@ def _run(
     keys = _session_keys(tool)
     finds_hints = bool(keys) and remembered is None  # no call asks the database for hints alone
     more = (FILES_KEY,) if remembered is not None else (HINTS_KEY,) if finds_hints else ()
-    documents = _documents_of(parts, claim, session, (*keys, *more))
+    documents = _load_documents(parts, claim, session, (*keys, *more))
     if remembered is not None:
         remembered.expect(documents.get(FILES_KEY))
     judged, own = _verdict_and_answer(consulted)
@@ -167,9 +173,9 @@ def _run(
         workspace=workspace,
         session=documents,
         cancelled=abort,
-        progress=partial(_tell_progress, parts, claim),
+        progress=partial(_publish_progress, parts, claim),
         origin=_origin(parts, claim, session.tenant),
-        kept=partial(parts.calls.kept_result, claim.session_pk),
+        kept=partial(parts.calls.load_kept_result, claim.session_pk),
         task=task,
         finds_hints=finds_hints,
         policies=parts.policies,
@@ -187,28 +193,30 @@ def _run(
             _begin(parts, claim, abort)
         return refused
 
-    revise = on_result(parts, claim, session, abort)
-    limits = _limits(parts.model.window).shared_by(len(claim.neighbours))
+    revise = result_rewriter(parts, claim, session, abort)
+    limits = _result_limits(parts.model.window).for_calls(len(claim.neighbours))
     result = run_tool(tool, claim.request.arguments, context, limits=limits, gate=gate, consulted=own, revise=revise)
-    result = _remarked(parts, claim, tool, result)
-    updates = _with_variables(result.session_updates, to_stored_variables, session.workspace)
-    return replace(result, session_updates={**updates, **_identity_of(remembered, documents)})
+    result = _add_remarks(parts, claim, tool, result)
+    updates = _convert_variables(result.session_updates, to_stored_variables, session.workspace)
+    return replace(result, session_updates={**updates, **_changed_identity(remembered, documents)})
 
 
-def _identity_of(remembered: KnownFiles | None, documents: Mapping[str, Any]) -> Mapping[str, Any]:
+def _changed_identity(remembered: KnownFiles | None, documents: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a session remembers of files on another host; empty where nothing changed."""
     if remembered is None or remembered.identity in (None, documents.get(FILES_KEY)):
         return {}
     return {FILES_KEY: remembered.identity}
 
 
-def _documents_of(parts: Parts, claim: CallClaim, session: SessionContext, keys: Sequence[str]) -> Mapping[str, Any]:
+def _load_documents(
+    parts: WorkerContext, claim: CallClaim, session: SessionContext, keys: Sequence[str]
+) -> Mapping[str, Any]:
     """Those documents of the session that a tool asked for by ``keys``."""
-    found = parts.calls.session_documents(claim.session_pk, keys)
-    return _with_variables(found, from_stored_variables, session.workspace)
+    found = parts.calls.load_documents(claim.session_pk, keys)
+    return _convert_variables(found, from_stored_variables, session.workspace)
 
 
-def _with_variables(
+def _convert_variables(
     documents: Mapping[str, Any], convert: Callable[[Mapping[str, str], str], Mapping[str, str]], workspace: str
 ) -> Mapping[str, Any]:
     """Session documents in which ``convert`` has encoded or decoded the variables of the session's shell."""
@@ -216,7 +224,9 @@ def _with_variables(
     return {**documents, ENV_KEY: convert(variables, workspace)} if variables else documents
 
 
-def _verdict_and_answer(consulted: Sequence[Consulted]) -> tuple[Consulted | None, Consulted | None]:
+def _verdict_and_answer(
+    consulted: Sequence[AnsweredConsultation],
+) -> tuple[AnsweredConsultation | None, AnsweredConsultation | None]:
     """A model's verdict about the danger of the call, and the answer to the last question that the tool itself
     asked.
     """
@@ -225,12 +235,12 @@ def _verdict_and_answer(consulted: Sequence[Consulted]) -> tuple[Consulted | Non
 
 
 def _refuse_call(
-    parts: Parts,
+    parts: WorkerContext,
     claim: CallClaim,
     tool: Tool,
     arguments: Mapping[str, Any],
     context: ToolContext,
-    judged: Consulted | None,
+    judged: AnsweredConsultation | None,
 ) -> ToolResult | None:
     """The result that stands in for a call that must not run, or not yet; ``None`` when it may run. ``judged`` is a
     model's verdict about its danger.
@@ -241,7 +251,7 @@ def _refuse_call(
         return replace(error_result(NOT_FOR_GUESTS), refusal=Refusal(by=RefusedBy.RULES, reason=NOT_FOR_GUESTS))
     if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
         return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
-    if (repeated := _blocked(parts, claim, tool)) is not None:
+    if (repeated := _block_repetition(parts, claim, tool)) is not None:
         return repeated
     is_confined = tool.spec.code_argument is not None and _confines(context.workspace, context.origin)
     return wait_for_permission(
@@ -251,28 +261,28 @@ def _refuse_call(
 
 def _confines(workspace: Workspace, origin: RunOrigin) -> bool:
     """Whether a script in ``workspace`` reaches only the files and the network that the sandbox gives it."""
-    return isinstance(workspace, Converses) and workspace.confines(origin)
+    return isinstance(workspace, ConversingWorkspace) and workspace.confines(origin)
 
 
-def _origin(parts: Parts, claim: CallClaim, tenant: str) -> RunOrigin:
+def _origin(parts: WorkerContext, claim: CallClaim, tenant: str) -> RunOrigin:
     """The origin of a call, with the narrower of the networks that its job and its settings ask for."""
     asked = [Network(each) for each in (claim.loaded.network, parts.policies.network) if each is not None]
-    narrowest = reduce(narrower, asked) if asked else None
+    narrowest = reduce(choose_narrower, asked) if asked else None
     return RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=narrowest, tenant=tenant)
 
 
 @cache
-def _limits(window: int | None) -> ResultLimits:
+def _result_limits(window: int | None) -> ResultLimits:
     return ResultLimits() if window is None else ResultLimits.for_window(window)
 
 
-def _blocked(parts: Parts, claim: CallClaim, tool: Tool) -> ToolResult | None:
+def _block_repetition(parts: WorkerContext, claim: CallClaim, tool: Tool) -> ToolResult | None:
     """The result that stands in for a call that repeats itself in vain; ``None`` when the call may run."""
-    pattern = guardrails.blocked(claim.precedent, parts.guardrails)
+    pattern = guardrails.find_block(claim.precedent, parts.guardrails)
     if pattern is None:
         return None
     count("guardrail.blocked")
-    text = guardrails.blocked_text(tool.spec.name, pattern, claim.precedent)
+    text = guardrails.format_block(tool.spec.name, pattern, claim.precedent)
     return ToolResult(text=text, is_error=True)
 
 
@@ -282,14 +292,14 @@ def _is_surplus(claim: CallClaim, delegations_max: int) -> bool:
     return before.count(DELEGATE_TOOL) >= delegations_max
 
 
-def _remarked(parts: Parts, claim: CallClaim, tool: Tool, result: ToolResult) -> ToolResult:
+def _add_remarks(parts: WorkerContext, claim: CallClaim, tool: Tool, result: ToolResult) -> ToolResult:
     """The result, with the guardrails' remarks added where they have any."""
     is_parked = result.question is not None or result.consultation is not None or result.task is not None
     is_final = not is_parked and not result.delegated
-    if not is_final or claim.precedent == NO_PRECEDENT or guardrails.blocked(claim.precedent, parts.guardrails):
+    if not is_final or claim.precedent == NO_PRECEDENT or guardrails.find_block(claim.precedent, parts.guardrails):
         return result
     is_reader = only_reads(tool.spec)
-    text = guardrails.after(
+    text = guardrails.append_remark(
         tool.spec.name,
         result.text,
         claim.precedent,
@@ -303,7 +313,7 @@ def _remarked(parts: Parts, claim: CallClaim, tool: Tool, result: ToolResult) ->
     return replace(result, text=text)
 
 
-def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:
+def _publish_progress(parts: WorkerContext, claim: CallClaim, text: str) -> None:
     """Publish progress to watchers; none of it is stored."""
     if claim.is_watched or parts.leases.is_watched(claim.run_id):
         told = canonical_json({"tool": claim.request.name, "text": text[:PROGRESS_CHARS_MAX]})
@@ -313,7 +323,7 @@ def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:
         parts.live.append(claim.run_id, entry)
 
 
-def _tool(parts: Parts, name: str, tools: str) -> Tool:
+def _find_tool(parts: WorkerContext, name: str, tools: str) -> Tool:
     """Find the tool in the session's stored definitions, ``tools``: a tool that the model was not offered cannot be
     used, whatever is installed here.
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import lru_cache
 
 from hermes_worker import __version__
-from hermes_worker.agent.prompt.children import child_prompt
-from hermes_worker.agent.sourced import client_tools
+from hermes_worker.agent.prompt.children import build_child_prompt
+from hermes_worker.agent.source_tools import client_tools
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.delegation import (
     ChildTask,
     DelegationPolicy,
     InvalidDelegation,
-    child_tools,
-    dispatch_note,
+    build_dispatch_note,
     may_be_background,
     require_allowed,
+    select_child_tools,
 )
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import CallStatus
@@ -28,16 +28,16 @@ from hermes_worker.observe import count
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
-from hermes_worker.store.runs.runs import SessionContext, new_run_id
+from hermes_worker.store.runs.runs import SessionContext, create_run_id
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.planning import tool_names
-from hermes_worker.tasks.parts import Parts
 
 _NO_LIMIT = 100_000
 _FOREVER_S = 31 * 86_400.0
 """The limit of a child without a limit of its own, in seconds; the parent's deadline comes earlier."""
 
 
-def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_background: bool) -> list[Hint]:
+def delegate(parts: WorkerContext, claim: CallClaim, tasks: Sequence[ChildTask], *, is_background: bool) -> list[Hint]:
     """Make the children of a claimed call and let go of it. Raises ``LeaseLost``.
 
     Where a later answer could not be delivered, the call waits for its children even in the background.
@@ -50,33 +50,33 @@ def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_b
         text = error_result(str(refusal)).text
         settlement = Settlement(status=CallStatus.FAILED, text=text, duration_s=0.0, session_updates={})
         return parts.calls.settle(claim, settlement)
-    session = parts.runs.session_of(claim.session_pk)
-    asked = parts.calls.spec_of(claim.run_pk)
+    session = parts.runs.load_session_context(claim.session_pk)
+    asked = parts.calls.load_spec(claim.run_pk)
     policy = replace(policy, budget=BudgetMode(asked.budget) if asked.budget else policy.budget)
-    new = [_child(policy, claim, asked, session, task) for task in tasks]
+    new = [_build_child(policy, claim, asked, session, task) for task in tasks]
     is_background = is_background and may_be_background(depth=depth, source=asked.source_kind)
     hints = parts.calls.delegate(
         claim,
         new,
         children_max=policy.children_max,
         is_budget_shared=policy.budget.is_shared,
-        note=dispatch_note(claim.idempotency_key, tasks) if is_background else None,
+        note=build_dispatch_note(claim.idempotency_key, tasks) if is_background else None,
         turns_max=policy.turns_max,
     )
     count("run.delegated", len(new))
     return hints
 
 
-def _child(
+def _build_child(
     policy: DelegationPolicy, claim: CallClaim, asked: RunSpec, session: SessionContext, task: ChildTask
 ) -> NewChild:
     """Build one child. ``asked`` is the parent's own spec: its limits hold for the whole tree, or for each child as
     well.
     """
     own = tool_names(session.tools) - {tool.name for tool in client_tools(session.tools)}  # a child has no client
-    names = child_tools(own, policy, task.role, depth=claim.loaded.depth + 1)
+    names = select_child_tools(own, policy, task.role, depth=claim.loaded.depth + 1)
     return NewChild(
-        run_id=new_run_id(),
+        run_id=create_run_id(),
         spec=RunSpec(
             input=task.message,
             model=policy.model or claim.loaded.model,
@@ -96,14 +96,14 @@ def _child(
             overrides=asked.overrides,
             overridden_by=asked.overridden_by,
         ),
-        system_prompt=child_prompt(session.workspace, names),
-        tools=_only(session.tools, names),
+        system_prompt=build_child_prompt(session.workspace, names),
+        tools=_filter_tools(session.tools, names),
         workspace=session.workspace,
     )
 
 
 @lru_cache(maxsize=256)
-def _only(tools: str, names: frozenset[str]) -> str:
+def _filter_tools(tools: str, names: frozenset[str]) -> str:
     """The parent's tool definitions without those a child does not get, in their bytes."""
     kept = [definition for definition in json.loads(tools) if definition["function"]["name"] in names]
     return canonical_json(kept)

@@ -24,12 +24,12 @@ from hermes_worker.observe import count, log
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.tasks.calls.permission import wait_for_permission
-from hermes_worker.tasks.hooks.rewriting import before_inner_call, on_result
+from hermes_worker.tasks.hooks.rewriting import before_inner_call, result_rewriter
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
 
 if TYPE_CHECKING:
-    from hermes_worker.tasks.parts import Parts
+    from hermes_worker.tasks.context import WorkerContext
 
 _NOT_FOR_SCRIPTS = ("background", "pty", "notify_on_complete", "watch_patterns")
 """Arguments of ``terminal`` that a script may not use."""
@@ -40,7 +40,7 @@ _GONE = "the script was ended: its worker lost the right to this call"
 class ClaimedInnerTools:
     """The tools that the script of one claimed call may call. Used by one thread."""
 
-    parts: Parts
+    parts: WorkerContext
     claim: CallClaim
     session: SessionContext
     abort: AbortSignal
@@ -60,14 +60,14 @@ class ClaimedInnerTools:
         count("inner_call.asked")
         try:
             tool = self.parts.catalog.for_session(self.session.tools).get(name)
-            return self._made(tool, arguments, context)
+            return self._make_call(tool, arguments, context)
         except (UnknownTool, ConfigurationError) as error:
             return error_result(str(error))
         except (LeaseLost, UnavailableError) as error:
             log.warning("inner_call.refused", tool=name, reason=str(error))
             return replace(error_result(_GONE), is_unknown=True)
 
-    def _made(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    def _make_call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         if any(arguments.get(word) for word in _NOT_FOR_SCRIPTS) and tool.spec.command_argument is not None:
             return error_result("a script runs commands in the foreground only; call terminal without a script")
         if not self.parts.leases.is_trusted:
@@ -78,13 +78,13 @@ class ClaimedInnerTools:
         inner, stand_in = before_inner_call(self.parts, inner, self.session, self.abort, context.idempotency_key)
         if stand_in is not None:
             return stand_in
-        begins = self._begins(inner)
+        begins = self._begin_callback(inner)
         result = run_inner(
             tool,
             inner.request.arguments,
             context,
             gate=partial(self._gate, inner, context, begins),
-            revise=on_result(self.parts, inner, self.session, self.abort, key=context.idempotency_key),
+            revise=result_rewriter(self.parts, inner, self.session, self.abort, key=context.idempotency_key),
         )
         if self._begun:
             self._begun[-1] = replace(self._begun[-1], has_ended=True)
@@ -105,7 +105,7 @@ class ClaimedInnerTools:
             begins(tool, arguments)
         return refused
 
-    def _begins(self, claim: CallClaim) -> Callable[[Tool, Mapping[str, Any]], None]:
+    def _begin_callback(self, claim: CallClaim) -> Callable[[Tool, Mapping[str, Any]], None]:
         """Build the callback that commits that the call begins, where it may have an effect. The callback raises
         ``LeaseLost``, ``UnavailableError``.
         """
@@ -113,9 +113,9 @@ class ClaimedInnerTools:
         def begins(tool: Tool, arguments: Mapping[str, Any]) -> None:
             if tool.spec.replay_of(arguments) is Replay.PURE:
                 return
-            about = self.parts.redactor.result(claim.request.arguments)[:ABOUT_CHARS_MAX]
+            about = self.parts.redactor.redact_result(claim.request.arguments)[:ABOUT_CHARS_MAX]
             self._begun.append(InnerCall(tool=tool.spec.name, about=about))
-            note = partial(self.parts.calls.note_inner, self.claim, tuple(self._begun))
+            note = partial(self.parts.calls.record_inner_calls, self.claim, tuple(self._begun))
             persist(note, self.abort, patience_s=self.parts.commit_patience_s)
 
         return begins

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from hermes_worker.agent.tools.base import Tool, ToolResult
 from hermes_worker.agent.tools.results import error_result
-from hermes_worker.core.auxiliary import Consulted
+from hermes_worker.core.auxiliary import AnsweredConsultation
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
@@ -21,27 +21,27 @@ from hermes_worker.features.skills.change_rules import SKILL_MANAGE_TOOL
 from hermes_worker.observe import log
 from hermes_worker.safety.approvals import (
     Allow,
+    ApprovalChoice,
+    ApprovalMode,
     ApprovalPolicy,
     Ask,
-    Choice,
     Decision,
     Deny,
-    Mode,
-    Unattended,
-    assess,
-    under_verdict,
+    UnattendedMode,
+    apply_verdict,
+    assess_command,
 )
 from hermes_worker.safety.dangers import CODE_FLAG
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.waits import Terms
-from hermes_worker.tasks.calls.verdicts import verdict, verdict_consultation
+from hermes_worker.store.runs.waits import ApprovalTerms
+from hermes_worker.tasks.calls.verdicts import read_verdict, verdict_consultation
 
 
 class WaitStore(Protocol):
     """``store.runs.waits.Waits``."""
 
-    def terms(self, run_pk: int) -> Terms: ...
+    def load_terms(self, run_pk: int) -> ApprovalTerms: ...
 
     def ask(self, claim: CallClaim, question: Question) -> list[Hint]: ...
 
@@ -50,35 +50,35 @@ class WaitStore(Protocol):
 class ApprovalRules:
     """The installation's rules for dangerous commands."""
 
-    mode: Mode = Mode.MANUAL
+    mode: ApprovalMode = ApprovalMode.MANUAL
     timeout_s: float | None = 60.0
     """How long a question about a command stays open, in seconds; ``None`` for as long as the run may take."""
     deny: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
     asks_for_skills: bool = False
     """Whether a person is asked before an agent changes a skill."""
-    by_source: Mapping[str, Unattended] = field(default_factory=dict)
+    by_source: Mapping[str, UnattendedMode] = field(default_factory=dict)
     """How questions of runs from each source are treated; a source that is not listed is treated as ``api``."""
 
-    def policy(self, session: Mapping[str, Any]) -> ApprovalPolicy:
+    def session_policy(self, session: Mapping[str, Any]) -> ApprovalPolicy:
         """The policy of a session, before the origin of the run is looked up."""
         kept: Sequence[str] = session.get(APPROVED_KEY) or ()
         return ApprovalPolicy(mode=self.mode, deny=self.deny, allowed=self.allowed | frozenset(kept))
 
-    def under(self, policy: ApprovalPolicy, terms: Terms) -> ApprovalPolicy:
-        """The whole policy: ``policy`` narrowed by what the rows say about the run."""
-        usual = self.by_source.get(terms.source, self.by_source.get("api", Unattended.ASK))
-        unattended = Unattended(terms.approvals) if terms.approvals else usual
+    def narrow_policy(self, policy: ApprovalPolicy, terms: ApprovalTerms) -> ApprovalPolicy:
+        """The whole policy: ``session_policy`` narrowed by what the rows say about the run."""
+        usual = self.by_source.get(terms.source, self.by_source.get("api", UnattendedMode.ASK))
+        unattended = UnattendedMode(terms.approvals) if terms.approvals else usual
         return replace(policy, allowed=policy.allowed | terms.allowed, unattended=unattended)
 
 
-_DECISIONS_ON_SKILLS: Mapping[Unattended, Decision] = {
-    Unattended.APPROVE: Allow(),
-    Unattended.DENY: Deny(reason="Nobody is there who could allow a change of a skill. Go on without."),
-    Unattended.ASK: Ask(
+_DECISIONS_ON_SKILLS: Mapping[UnattendedMode, Decision] = {
+    UnattendedMode.APPROVE: Allow(),
+    UnattendedMode.DENY: Deny(reason="Nobody is there who could allow a change of a skill. Go on without."),
+    UnattendedMode.ASK: Ask(
         pattern_keys=(SKILL_MANAGE_TOOL,),
         remark="changes what later conversations are told",
-        choices=(Choice.ONCE, Choice.DENY),
+        choices=(ApprovalChoice.ONCE, ApprovalChoice.DENY),
     ),
 }
 
@@ -90,7 +90,7 @@ def wait_for_permission(
     tool: Tool,
     arguments: Mapping[str, Any],
     session: Any,
-    consulted: Consulted | None,
+    consulted: AnsweredConsultation | None,
     *,
     is_confined: bool = False,
 ) -> ToolResult | None:
@@ -101,27 +101,27 @@ def wait_for_permission(
     what it can reach, and the calls that it makes are judged one by one.
     """
     command = _command_of(tool, arguments)
-    policy = rules.policy(session)
+    policy = rules.session_policy(session)
     if is_confined:
         policy = replace(policy, allowed=policy.allowed | {CODE_FLAG})
     if command is None:
         return _wait_for_skill(rules, policy, waits, claim, tool, arguments)
     if claim.is_approved:
         # A person allowed this very command; hardline and deny rules refuse it all the same.
-        policy = replace(policy, mode=Mode.OFF)
-    decision = assess(command, policy)
+        policy = replace(policy, mode=ApprovalMode.OFF)
+    decision = assess_command(command, policy)
     expires_s = rules.timeout_s
     if isinstance(decision, Ask):
-        terms = waits.terms(claim.run_pk)
+        terms = waits.load_terms(claim.run_pk)
         expires_s = terms.approval_s or rules.timeout_s
-        decision = assess(command, rules.under(policy, terms))
-    if isinstance(decision, Ask) and policy.mode is Mode.SMART:
+        decision = assess_command(command, rules.narrow_policy(policy, terms))
+    if isinstance(decision, Ask) and policy.mode is ApprovalMode.SMART:
         if consulted is None:
             return ToolResult(text="", consultation=verdict_consultation(command, decision))
-        decision = under_verdict(decision, verdict(consulted, command, decision))
+        decision = apply_verdict(decision, read_verdict(consulted, command, decision))
     if isinstance(decision, Deny):
         log.info("command.blocked", tool=tool.spec.name)
-    return _stand_in(decision, command, arguments, expires_s)
+    return _result_of_decision(decision, command, arguments, expires_s)
 
 
 def _wait_for_skill(
@@ -137,15 +137,15 @@ def _wait_for_skill(
     """
     if tool.spec.name != SKILL_MANAGE_TOOL or not rules.asks_for_skills or claim.is_approved:
         return None
-    terms = waits.terms(claim.run_pk)
-    decision = _DECISIONS_ON_SKILLS[rules.under(policy, terms).unattended]
+    terms = waits.load_terms(claim.run_pk)
+    decision = _DECISIONS_ON_SKILLS[rules.narrow_policy(policy, terms).unattended]
     # The person who allows the change is shown the text that it writes.
     texts = (f"{name}: {value}" for name, value in arguments.items() if name not in ("action", "name"))
     command = "\n".join((f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}", *texts))
-    return _stand_in(decision, command, arguments, terms.approval_s or rules.timeout_s)
+    return _result_of_decision(decision, command, arguments, terms.approval_s or rules.timeout_s)
 
 
-def _stand_in(
+def _result_of_decision(
     decision: Decision, command: str, arguments: Mapping[str, Any], expires_s: float | None
 ) -> ToolResult | None:
     """The result that the model or a person gets in place of the call; ``None`` when it may run."""

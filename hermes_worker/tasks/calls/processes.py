@@ -11,13 +11,13 @@ from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.processes import NewProcess, Processes
 
 if TYPE_CHECKING:
-    from hermes_worker.tasks.parts import Parts
+    from hermes_worker.tasks.context import WorkerContext
 
 
 class ClaimedProcesses:
     """The background processes of the session of one claimed call."""
 
-    def __init__(self, parts: Parts, rows: Processes, claim: CallClaim) -> None:
+    def __init__(self, parts: WorkerContext, rows: Processes, claim: CallClaim) -> None:
         self._parts = parts
         self._rows = rows
         self._claim = claim
@@ -26,7 +26,7 @@ class ClaimedProcesses:
     def cannot_tell(self) -> str | None:
         if self._parts.delegation.turns_max < 1:
             return "no turn may begin here that nobody asked for"
-        source = self._parts.calls.spec_of(self._claim.run_pk).source_kind
+        source = self._parts.calls.load_spec(self._claim.run_pk).source_kind
         if not may_be_background(depth=self._claim.loaded.depth, source=source):
             return "this run has nobody to tell once it has ended"
         return None
@@ -43,17 +43,17 @@ class ClaimedProcesses:
         )
         return self._rows.begin(self._claim, self._claim.session_pk, new)
 
-    def started(self, process_id: str) -> None:
-        self._rows.started(process_id)
+    def mark_started(self, process_id: str) -> None:
+        self._rows.mark_started(process_id)
 
-    def not_started(self, process_id: str) -> None:
-        self._rows.not_started(process_id)
+    def mark_not_started(self, process_id: str) -> None:
+        self._rows.mark_not_started(process_id)
 
-    def all(self) -> Sequence[KnownProcess]:
-        return self._rows.of_session(self._claim.session_pk)
+    def list_processes(self) -> Sequence[KnownProcess]:
+        return self._rows.list_of_session(self._claim.session_pk)
 
     def find(self, process_id: str) -> KnownProcess | None:
         return self._rows.find(self._claim.session_pk, process_id)
 
-    def was_told(self, process_id: str, state: str, exit_code: int | None) -> None:
-        self._rows.was_told(process_id, state, exit_code)
+    def mark_reported(self, process_id: str, state: str, exit_code: int | None) -> None:
+        self._rows.mark_consumed(process_id, state, exit_code)

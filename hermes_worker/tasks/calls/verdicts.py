@@ -5,10 +5,10 @@ A worker for models asks it, in an auxiliary call that is made before the comman
 
 from __future__ import annotations
 
-from hermes_worker.core.auxiliary import AuxiliaryQuestion, AuxTask, Consultation, Consulted
-from hermes_worker.core.messages import canonical_json, user_body
+from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryQuestion, AuxTask, Consultation
+from hermes_worker.core.messages import build_user_body, canonical_json
 from hermes_worker.observe import count, log
-from hermes_worker.safety.approvals import VERDICT_RULES, Ask, Verdict, verdict_of, verdict_question
+from hermes_worker.safety.approvals import VERDICT_RULES, Ask, Verdict, parse_verdict, render_verdict_question
 
 _OUTPUT_TOKENS_MAX = 16
 """One word; a model that thinks first says nothing in it, and then a person decides."""
@@ -20,15 +20,15 @@ def verdict_consultation(command: str, asked: Ask) -> Consultation:
         task=AuxTask.APPROVAL,
         messages=(
             canonical_json({"role": "system", "content": VERDICT_RULES}),
-            user_body(verdict_question(command, "; ".join(asked.pattern_keys))),
+            build_user_body(render_verdict_question(command, "; ".join(asked.pattern_keys))),
         ),
         output_tokens_max=_OUTPUT_TOKENS_MAX,
         reasoning_effort="none",
     )
-    return Consultation(questions=(question,), material=_judged(command, asked))
+    return Consultation(questions=(question,), material=_question_facts(command, asked))
 
 
-def verdict(consulted: Consulted, command: str, asked: Ask) -> Verdict:
+def read_verdict(consulted: AnsweredConsultation, command: str, asked: Ask) -> Verdict:
     """Read the model's answer. The verdict is "escalate", so that a person decides, whenever anything is unclear: also
     when the rules now say something else of the command than they did when the model was asked.
     """
@@ -36,13 +36,13 @@ def verdict(consulted: Consulted, command: str, asked: Ask) -> Verdict:
     if answer.text is None:
         log.info("command.not_judged", reason=answer.failure)
         return Verdict.ESCALATE
-    if consulted.material != _judged(command, asked):
+    if consulted.material != _question_facts(command, asked):
         log.info("command.not_judged", reason="the rules have changed")
         return Verdict.ESCALATE
-    found = verdict_of(answer.text)
+    found = parse_verdict(answer.text)
     count(f"command.judged.{found.value}")
     return found
 
 
-def _judged(command: str, asked: Ask) -> dict[str, str]:
+def _question_facts(command: str, asked: Ask) -> dict[str, str]:
     return {"command": command, "description": "; ".join(asked.pattern_keys)}

@@ -14,38 +14,38 @@ from typing import TYPE_CHECKING, Any
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core.effects import CallHook
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.hooks import began
-from hermes_worker.core.json_values import list_of, mapping_of, text_of
+from hermes_worker.core.hooks import list_beginning_calls
+from hermes_worker.core.json_values import read_list, read_mapping, read_text
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.observe import bound, count, log
+from hermes_worker.observe import bind_facts, count, log
 from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import IterationClaim
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.hooks.rewriting import PAYLOAD_VERSION
-from hermes_worker.tasks.hooks.running import HookCalled, LoadedHook
+from hermes_worker.tasks.hooks.running import HookOutcome, LoadedHook
 from hermes_worker.tasks.iteration.persistence import persist
-from hermes_worker.tasks.steps import begin
+from hermes_worker.tasks.step_runner import begin_step
 
 if TYPE_CHECKING:
     from hermes_worker.core.abort import AbortSignal
-    from hermes_worker.tasks.parts import HookStore, Parts
+    from hermes_worker.tasks.context import HookStore, WorkerContext
 
 _TEXT_CHARS_MAX = 100_000
 _SHOWN_CHARS_MAX = 500
 """Characters of question and answer in the events of the original's gateway."""
 
 
-def call_hook(parts: Parts, effect: CallHook, at: float) -> None:
+def call_hook(parts: WorkerContext, effect: CallHook, at: float) -> None:
     """Tell the hook that ``effect`` names, if that is still to be done. ``at`` is when its message was hinted.
 
     Safe to deliver any number of times: of all deliveries of the message one gets the claim.
     """
-    begin(parts, QueueName.TOOLS, Hint(effect=effect, at=at), lambda: _call_hook(parts, effect))
+    begin_step(parts, QueueName.TOOLS, Hint(effect=effect, at=at), lambda: _call_hook(parts, effect))
 
 
-def tell_begun(parts: Parts, claim: IterationClaim) -> None:
+def record_run_begin(parts: WorkerContext, claim: IterationClaim) -> None:
     """Record that hooks for the beginning of runs are to be called, before the first model call of a run.
 
     At least once: a claim that is taken over records it again, and each row is written once. A process without such
@@ -54,39 +54,39 @@ def tell_begun(parts: Parts, claim: IterationClaim) -> None:
     hooks, loaded = parts.hooks, claim.loaded
     if hooks.store is None or loaded.run.iteration:
         return
-    is_first = parts.runs.session_of(loaded.session_pk).session_id == claim.run_id
+    is_first = parts.runs.load_session_context(loaded.session_pk).session_id == claim.run_id
     is_child = loaded.parent is not None
-    if began(hooks.observed, is_child=is_child, is_first=is_first):
-        hints = hooks.store.tell_begun((loaded.pk, claim.run_id), is_child=is_child, is_first=is_first)
+    if list_beginning_calls(hooks.observed, is_child=is_child, is_first=is_first):
+        hints = hooks.store.record_run_begin((loaded.pk, claim.run_id), is_child=is_child, is_first=is_first)
         parts.sender.send(hints)
 
 
-def _call_hook(parts: Parts, effect: CallHook) -> None:
-    hook, store = parts.hooks.runner.named(effect.hook), parts.hooks.store
+def _call_hook(parts: WorkerContext, effect: CallHook) -> None:
+    hook, store = parts.hooks.runner.find_hook(effect.hook), parts.hooks.store
     if hook is None or store is None:
         return  # a worker that has it takes it: this one is older, or younger, than the writer of the row
     claim = store.claim(effect, parts.leases.owner)
     if claim is None:
         count("hint.stale")
         return
-    faults.point(FaultPoint.CALL_HOOK_AFTER_CLAIM, effect.run_id)
+    faults.pass_point(FaultPoint.CALL_HOOK_AFTER_CLAIM, effect.run_id)
     with (
-        bound(run_id=effect.run_id, hook=effect.hook),
+        bind_facts(run_id=effect.run_id, hook=effect.hook),
         # Not under the run's id: an observer is told of runs that ended as well, and no stop of a run concerns it.
-        parts.leases.holding(claim.token, claim.event_id, may_hand_over=False) as abort,
+        parts.leases.hold_claim(claim.token, claim.event_id, may_hand_over=False) as abort,
     ):
         _tell(parts, store, hook, claim, abort)
 
 
-def _tell(parts: Parts, store: HookStore, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
+def _tell(parts: WorkerContext, store: HookStore, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
     if not parts.leases.is_trusted:
         # Frozen since the claim: it may be another worker's by now. A claim that is ours still is given up as a stray.
         log.warning("hook.refused", reason="the lease may have lapsed before the start")
         return
-    called = told_of(parts, hook, store.facts(claim), claim, abort)
-    faults.point(FaultPoint.CALL_HOOK_AFTER_CALL, claim.event_id.partition(".")[0])
+    called = call_observer(parts, hook, store.load_facts(claim), claim, abort)
+    faults.pass_point(FaultPoint.CALL_HOOK_AFTER_CALL, claim.event_id.partition(".")[0])
     if called.failure is not None:
-        _say_failed(parts, store, claim, called.failure)
+        _report_failure(parts, store, claim, called.failure)
     try:
         persist(partial(_record, store, claim, called), abort, patience_s=parts.commit_patience_s)
     except LeaseLost as lost:
@@ -96,17 +96,19 @@ def _tell(parts: Parts, store: HookStore, hook: LoadedHook, claim: HookCallClaim
     count("hook.told")
 
 
-def told_of(parts: Parts, hook: LoadedHook, facts: HookFacts, claim: HookCallClaim, abort: AbortSignal) -> HookCalled:
+def call_observer(
+    parts: WorkerContext, hook: LoadedHook, facts: HookFacts, claim: HookCallClaim, abort: AbortSignal
+) -> HookOutcome:
     """Tell the hook of the event and return what came of it. A memory provider is not told of runs that may not write
     memories: what strangers say is not remembered.
     """
-    if hook.of_memory and not parts.hooks.may_remember(_asker(facts, claim)):
-        return HookCalled()
-    payload = parts.redactor.result(canonical_json(payload_of(facts, claim)))
+    if hook.of_memory and not parts.hooks.may_remember(_memory_run(facts, claim)):
+        return HookOutcome()
+    payload = parts.redactor.redact_result(canonical_json(payload_of(facts, claim)))
     return parts.hooks.runner.call(hook, claim.event_id, claim.event, payload, abort)
 
 
-def _asker(facts: HookFacts, claim: HookCallClaim) -> str:
+def _memory_run(facts: HookFacts, claim: HookCallClaim) -> str:
     """The run whose memory an event is for: the one that delegated, of the end of a child run."""
     return facts.parent_run_id or facts.run_id if claim.event in _OF_PARENTS else facts.run_id
 
@@ -114,17 +116,17 @@ def _asker(facts: HookFacts, claim: HookCallClaim) -> str:
 _OF_PARENTS = frozenset({"subagent_start", "subagent_stop"})
 
 
-def _record(store: HookStore, claim: HookCallClaim, called: HookCalled) -> None:
+def _record(store: HookStore, claim: HookCallClaim, called: HookOutcome) -> None:
     if not called.was_broken_off:
         store.settle(claim, called.failure)
     else:
         raise LeaseLost(f"the claim on {claim.event_id!r} was lost while {claim.hook!r} ran")
 
 
-def _say_failed(parts: Parts, store: HookStore, claim: HookCallClaim, reason: str) -> None:
+def _report_failure(parts: WorkerContext, store: HookStore, claim: HookCallClaim, reason: str) -> None:
     count("hook.failed")
     log.warning("hook.failed", hook=claim.hook, hook_event=claim.event, reason=reason)
-    store.tell_failed(claim.run_pk, hook=claim.hook, event=claim.event, reason=reason)
+    store.record_failure(claim.run_pk, hook=claim.hook, event=claim.event, reason=reason)
 
 
 # --- payloads --------------------------------------------------------------------------------------------------------
@@ -142,22 +144,22 @@ def payload_of(facts: HookFacts, claim: HookCallClaim) -> dict[str, Any]:
         "model": facts.model,
         "platform": facts.origin,
     }
-    return {**told, **_MORE.get(claim.event, _nothing)(facts)}
+    return {**told, **_MORE.get(claim.event, _empty_payload)(facts)}
 
 
-def _nothing(facts: HookFacts) -> dict[str, Any]:
+def _empty_payload(facts: HookFacts) -> dict[str, Any]:
     return {}
 
 
-def _of_a_turn(facts: HookFacts) -> dict[str, Any]:
+def _turn_payload(facts: HookFacts) -> dict[str, Any]:
     """The payload for the beginning of a turn, as the original's gateway builds it."""
     ended = {} if facts.exit_reason is None else {"response": _content(facts.output)[:_SHOWN_CHARS_MAX]}
     return {"message": _content(facts.opening)[:_SHOWN_CHARS_MAX], **ended}
 
 
-def _of_an_end(facts: HookFacts) -> dict[str, Any]:
+def _end_payload(facts: HookFacts) -> dict[str, Any]:
     return {
-        **_of_a_turn(facts),
+        **_turn_payload(facts),
         "completed": facts.status == "completed",
         "interrupted": facts.status == "cancelled",
         "turn_exit_reason": facts.exit_reason,
@@ -165,14 +167,15 @@ def _of_an_end(facts: HookFacts) -> dict[str, Any]:
     }
 
 
-def _of_an_answer(facts: HookFacts) -> dict[str, Any]:
+def _answer_payload(facts: HookFacts) -> dict[str, Any]:
     return {"user_message": _content(facts.opening), "assistant_response": _content(facts.output)}
 
 
-def _of_a_reply(facts: HookFacts) -> dict[str, Any]:
-    row = mapping_of(_json(facts.result))
+def _reply_payload(facts: HookFacts) -> dict[str, Any]:
+    row = read_mapping(_json(facts.result))
     names = [
-        text_of(mapping_of(mapping_of(call).get("function")).get("name")) for call in list_of(row.get("tool_calls"))
+        read_text(read_mapping(read_mapping(call).get("function")).get("name"))
+        for call in read_list(row.get("tool_calls"))
     ]
     return {
         "iteration": facts.data.get("iteration"),
@@ -183,18 +186,18 @@ def _of_a_reply(facts: HookFacts) -> dict[str, Any]:
     }
 
 
-def _of_a_call(facts: HookFacts) -> dict[str, Any]:
+def _call_payload(facts: HookFacts) -> dict[str, Any]:
     position = facts.data.get("position")
-    calls = list_of(mapping_of(_json(facts.reply)).get("tool_calls"))
-    asked = mapping_of(calls[position]) if isinstance(position, int) and position < len(calls) else {}
-    arguments = facts.arguments or text_of(mapping_of(asked.get("function")).get("arguments"))
+    calls = read_list(read_mapping(_json(facts.reply)).get("tool_calls"))
+    asked = read_mapping(calls[position]) if isinstance(position, int) and position < len(calls) else {}
+    arguments = facts.arguments or read_text(read_mapping(asked.get("function")).get("arguments"))
     result, has_failed = _content(facts.result), bool(facts.data.get("error"))
     blocked = "blocked" if facts.data.get("refused_by") else "error"
     return {
         "tool_name": facts.data.get("tool"),
         "tool_call_id": facts.data.get("tool_call_id") or asked.get("id"),
         "api_request_id": f"{facts.run_id}.{facts.data.get('iteration')}",
-        "args": mapping_of(_json(arguments)) if len(arguments) <= _TEXT_CHARS_MAX else {},
+        "args": read_mapping(_json(arguments)) if len(arguments) <= _TEXT_CHARS_MAX else {},
         "result": result,
         "duration_ms": round(float(facts.data.get("duration") or 0.0) * 1000),
         "status": facts.data.get("outcome") or (blocked if has_failed else "ok"),
@@ -202,7 +205,7 @@ def _of_a_call(facts: HookFacts) -> dict[str, Any]:
     }
 
 
-def _of_a_child(facts: HookFacts) -> dict[str, Any]:
+def _child_payload(facts: HookFacts) -> dict[str, Any]:
     return {
         "parent_session_id": facts.parent_session_id,
         "parent_turn_id": facts.parent_run_id,
@@ -211,16 +214,16 @@ def _of_a_child(facts: HookFacts) -> dict[str, Any]:
     }
 
 
-def _of_an_ended_child(facts: HookFacts) -> dict[str, Any]:
-    return {**_of_a_child(facts), "child_summary": _content(facts.output), "child_status": facts.status}
+def _child_end_payload(facts: HookFacts) -> dict[str, Any]:
+    return {**_child_payload(facts), "child_summary": _content(facts.output), "child_status": facts.status}
 
 
-def _of_a_question(facts: HookFacts) -> dict[str, Any]:
+def _question_payload(facts: HookFacts) -> dict[str, Any]:
     names = ("command", "description", "pattern_key", "pattern_keys", "choice", "by", "wait_id", "tool", "tool_call_id")
     return {name: facts.data[name] for name in names if name in facts.data}
 
 
-def _of_a_compaction(facts: HookFacts) -> dict[str, Any]:
+def _compaction_payload(facts: HookFacts) -> dict[str, Any]:
     return {
         "old_session_id": facts.session_id,
         "in_place": True,
@@ -230,24 +233,24 @@ def _of_a_compaction(facts: HookFacts) -> dict[str, Any]:
 
 
 _MORE = {
-    "agent:start": _of_a_turn,
-    "agent:step": _of_a_reply,
-    "agent:end": _of_an_end,
-    "on_session_end": _of_an_end,
-    "post_api_request": _of_a_reply,
-    "session:compress": _of_a_compaction,
-    "post_llm_call": _of_an_answer,
-    "post_tool_call": _of_a_call,
-    "subagent_start": _of_a_child,
-    "subagent_stop": _of_an_ended_child,
-    "pre_approval_request": _of_a_question,
-    "post_approval_response": _of_a_question,
+    "agent:start": _turn_payload,
+    "agent:step": _reply_payload,
+    "agent:end": _end_payload,
+    "on_session_end": _end_payload,
+    "post_api_request": _reply_payload,
+    "session:compress": _compaction_payload,
+    "post_llm_call": _answer_payload,
+    "post_tool_call": _call_payload,
+    "subagent_start": _child_payload,
+    "subagent_stop": _child_end_payload,
+    "pre_approval_request": _question_payload,
+    "post_approval_response": _question_payload,
 }
 
 
 def _content(body: str | None) -> str:
     """The text of a row of the transcript, bounded."""
-    said = mapping_of(_json(body)).get("content")
+    said = read_mapping(_json(body)).get("content")
     text = said if isinstance(said, str) else "" if said is None else canonical_json(said)
     return text[:_TEXT_CHARS_MAX]
 

@@ -18,7 +18,7 @@ from hermes_worker.agent.prompt.compaction import CompactionPlan
 from hermes_worker.agent.tools.base import ToolResult
 from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.compactions import requested_focus, visible
+from hermes_worker.core.compactions import parse_requested_focus, select_visible
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.hooks import (
     PRE_COMPRESS,
@@ -29,17 +29,17 @@ from hermes_worker.core.hooks import (
     Approve,
     Block,
     HookAnswer,
-    Nonsense,
+    InvalidHookAnswer,
     ReplaceArguments,
     ReplaceText,
-    answer_of,
+    parse_answer,
 )
 from hermes_worker.core.messages import Message, canonical_json
 from hermes_worker.core.questions import Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
 from hermes_worker.observe import count, log
-from hermes_worker.safety.approvals import Choice, Mode, Unattended
-from hermes_worker.safety.origins import Origin, judge
+from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode, UnattendedMode
+from hermes_worker.safety.origins import TextOrigin, judge_text
 from hermes_worker.safety.redaction import holds_marker
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.runs import IterationClaim, SessionContext
@@ -48,7 +48,7 @@ from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import AbortReason
 
 if TYPE_CHECKING:
-    from hermes_worker.tasks.parts import Parts
+    from hermes_worker.tasks.context import WorkerContext
 
 PAYLOAD_VERSION = "hermes.observer.v1"
 """The version that the original writes into each payload."""
@@ -56,21 +56,21 @@ _HISTORY_CHARS_MAX = 200_000
 
 
 def before_call(
-    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal
+    parts: WorkerContext, claim: CallClaim, session: SessionContext, abort: AbortSignal
 ) -> tuple[CallClaim, ToolResult | None]:
     """The claim with the arguments that the call runs with, and what stands in for a call that may not run now.
 
     Arguments that hooks changed are stored before this returns; a call that has them, that a person allowed or that
     went on after a question is not asked about again. Raises ``LeaseLost``, ``UnavailableError``.
     """
-    if (refusal := _strangers(parts, claim)) is not None:
+    if (refusal := _refuse_memory_tool(parts, claim)) is not None:
         return claim, refusal
-    hooks = parts.hooks.runner.of(PRE_TOOL_CALL)
+    hooks = parts.hooks.runner.hooks_for(PRE_TOOL_CALL)
     if not hooks or claim.is_rewritten or claim.is_approved or claim.has_asked:
         return claim, None
     if _object_of(claim.request.arguments) is None:
         return claim, None  # they cannot be read; the model is told so
-    changed, stand_in = _decided(parts, claim, session, abort, claim.idempotency_key)
+    changed, stand_in = _ask_before_call(parts, claim, session, abort, claim.idempotency_key)
     if changed != claim.request.arguments:
         persist(partial(parts.calls.rewrite, claim, changed), abort, patience_s=parts.commit_patience_s)
         claim = replace(claim, request=replace(claim.request, arguments=changed), is_rewritten=True)
@@ -78,7 +78,7 @@ def before_call(
 
 
 def before_inner_call(
-    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
+    parts: WorkerContext, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
 ) -> tuple[CallClaim, ToolResult | None]:
     """Ask the hooks about a call that a script makes, whose key is ``key`` and whose request is in ``claim``. Returns
     what ``before_call`` does.
@@ -86,11 +86,11 @@ def before_inner_call(
     Nothing is stored, because the call is never made again; where a hook wants a person to be asked, the call does not
     run.
     """
-    if (refusal := _strangers(parts, claim)) is not None:
+    if (refusal := _refuse_memory_tool(parts, claim)) is not None:
         return claim, refusal
-    if not parts.hooks.runner.of(PRE_TOOL_CALL) or _object_of(claim.request.arguments) is None:
+    if not parts.hooks.runner.hooks_for(PRE_TOOL_CALL) or _object_of(claim.request.arguments) is None:
         return claim, None
-    changed, stand_in = _decided(parts, claim, session, abort, key)
+    changed, stand_in = _ask_before_call(parts, claim, session, abort, key)
     if stand_in is not None and stand_in.question is not None:
         stand_in = error_result(
             f"{claim.request.name} was not run: it needs somebody's permission, which a script cannot wait for"
@@ -98,7 +98,7 @@ def before_inner_call(
     return replace(claim, request=replace(claim.request, arguments=changed)), stand_in
 
 
-def _strangers(parts: Parts, claim: CallClaim) -> ToolResult | None:
+def _refuse_memory_tool(parts: WorkerContext, claim: CallClaim) -> ToolResult | None:
     """The result that stands in for a call of a memory provider's tool in a run that may not write memories; ``None``
     when the call may run.
     """
@@ -107,24 +107,24 @@ def _strangers(parts: Parts, claim: CallClaim) -> ToolResult | None:
     return error_result("This run may not use what is remembered of people. Go on without.")
 
 
-def _decided(
-    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
+def _ask_before_call(
+    parts: WorkerContext, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
 ) -> tuple[str, ToolResult | None]:
     """The arguments after all hooks, and the result that stands in for a call that may not run now, or ``None``."""
-    asking = _AskingHooks(parts, claim.run_pk, f"{key}.{PRE_TOOL_CALL}", PRE_TOOL_CALL, abort)
+    asking = _HookQuestion(parts, claim.run_pk, f"{key}.{PRE_TOOL_CALL}", PRE_TOOL_CALL, abort)
     arguments = _object_of(claim.request.arguments) or {}
     payload, changed = _call_payload(claim, session, arguments), claim.request.arguments
-    for hook in parts.hooks.runner.of(PRE_TOOL_CALL):
+    for hook in parts.hooks.runner.hooks_for(PRE_TOOL_CALL):
         match asking.answer(hook, payload):
             case Block(reason=reason):
-                return changed, _blocked(hook, reason)
+                return changed, _refusal_by_hook(hook, reason)
             case Approve() as wish:
-                stand_in = _asked_for(parts, claim, hook, wish, changed)
+                stand_in = _ask_person(parts, claim, hook, wish, changed)
                 if stand_in is not None:
                     return changed, stand_in
             case ReplaceArguments(arguments=new):
                 if holds_marker(new) and not holds_marker(claim.request.arguments):
-                    asking.failed(hook, "its arguments contain the marker of a secret that was hidden from it")
+                    asking.report_failure(hook, "its arguments contain the marker of a secret that was hidden from it")
                     continue
                 changed, payload = new, {**payload, "args": json.loads(new)}
             case _:
@@ -132,20 +132,20 @@ def _decided(
     return changed, None
 
 
-def on_result(
-    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal, *, key: str | None = None
+def result_rewriter(
+    parts: WorkerContext, claim: CallClaim, session: SessionContext, abort: AbortSignal, *, key: str | None = None
 ) -> Callable[[ToolResult], ToolResult] | None:
     """Build the function that gives a tool's result to the hooks for it and replaces its text with the first text that
     one of them returns; ``None`` without such hooks. The result given to hooks holds no secrets; the one returned may.
     ``key`` is the key of an inner call.
     """
-    hooks = parts.hooks.runner.of(TRANSFORM_TOOL_RESULT)
+    hooks = parts.hooks.runner.hooks_for(TRANSFORM_TOOL_RESULT)
     if not hooks:
         return None
     began = time.monotonic()
 
     def revised(result: ToolResult) -> ToolResult:
-        asking = _AskingHooks(
+        asking = _HookQuestion(
             parts, claim.run_pk, f"{key or claim.idempotency_key}.{TRANSFORM_TOOL_RESULT}", TRANSFORM_TOOL_RESULT, abort
         )
         arguments = _object_of(claim.request.arguments) or {}
@@ -161,21 +161,21 @@ def on_result(
     return revised
 
 
-def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
+def ask_for_context(parts: WorkerContext, claim: IterationClaim, abort: AbortSignal) -> str:
     """The text that hooks add to the requests of this turn, asked for once, before its first model call.
 
     Empty for a turn of which something is written already: a prompt that was sent once is sent again unchanged.
     """
-    hooks, run = parts.hooks.runner.of(PRE_LLM_CALL), claim.loaded.run
+    hooks, run = parts.hooks.runner.hooks_for(PRE_LLM_CALL), claim.loaded.run
     if not hooks or run.iteration or run.memory is not None or run.recovery is not None or run.wants_summary:
         return ""
     event_id = f"{claim.run_id}.1.{PRE_LLM_CALL}"
-    asking = _AskingHooks(parts, claim.loaded.pk, event_id, PRE_LLM_CALL, abort)
+    asking = _HookQuestion(parts, claim.loaded.pk, event_id, PRE_LLM_CALL, abort)
     stored = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
-    if requested_focus(stored) is not None:
+    if parse_requested_focus(stored) is not None:
         return ""  # no model is asked for an answer
-    hooks = _asked_about(parts, claim, hooks)
-    rows = visible(stored)
+    hooks = _drop_memory_hooks(parts, claim, hooks)
+    rows = select_visible(stored)
     payload = {
         **_turn_payload(parts, claim),
         "user_message": _content(rows[-1]) if rows else "",
@@ -184,7 +184,9 @@ def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
     return "\n\n".join(asking.texts(hooks, payload))
 
 
-def _asked_about(parts: Parts, claim: IterationClaim, hooks: Sequence[LoadedHook]) -> Sequence[LoadedHook]:
+def _drop_memory_hooks(
+    parts: WorkerContext, claim: IterationClaim, hooks: Sequence[LoadedHook]
+) -> Sequence[LoadedHook]:
     """``hooks``, without those of memory providers where the run may not write memories: what strangers say is not
     remembered, and what is remembered of people is not told to strangers.
     """
@@ -193,15 +195,15 @@ def _asked_about(parts: Parts, claim: IterationClaim, hooks: Sequence[LoadedHook
     return [hook for hook in hooks if not hook.of_memory]
 
 
-def before_compaction(parts: Parts, claim: IterationClaim, abort: AbortSignal, plan: CompactionPlan) -> str:
+def before_compaction(parts: WorkerContext, claim: IterationClaim, abort: AbortSignal, plan: CompactionPlan) -> str:
     """The text that hooks want the summary of a conversation to keep: asked for before the summary is written, and
     stored with it.
     """
-    hooks = _asked_about(parts, claim, parts.hooks.runner.of(PRE_COMPRESS))
+    hooks = _drop_memory_hooks(parts, claim, parts.hooks.runner.hooks_for(PRE_COMPRESS))
     if not hooks:
         return ""
     event_id = f"{claim.run_id}.{claim.loaded.run.iteration + 1}.{plan.through}.{PRE_COMPRESS}"
-    asking = _AskingHooks(parts, claim.loaded.pk, event_id, PRE_COMPRESS, abort)
+    asking = _HookQuestion(parts, claim.loaded.pk, event_id, PRE_COMPRESS, abort)
     payload = {
         **_turn_payload(parts, claim),
         "conversation_history": _history(plan.turns),
@@ -211,19 +213,19 @@ def before_compaction(parts: Parts, claim: IterationClaim, abort: AbortSignal, p
     return "\n\n".join(asking.texts(hooks, payload))
 
 
-def final_answer(parts: Parts, claim: IterationClaim, text: str, abort: AbortSignal) -> str | None:
+def final_answer(parts: WorkerContext, claim: IterationClaim, text: str, abort: AbortSignal) -> str | None:
     """The text that a hook puts in the place of the run's answer, with secrets hidden; ``None`` to leave it."""
-    hooks = parts.hooks.runner.of(TRANSFORM_LLM_OUTPUT)
+    hooks = parts.hooks.runner.hooks_for(TRANSFORM_LLM_OUTPUT)
     if not hooks or not text.strip():
         return None
     event_id = f"{claim.run_id}.{claim.loaded.run.iteration + 1}.{TRANSFORM_LLM_OUTPUT}"
-    asking = _AskingHooks(parts, claim.loaded.pk, event_id, TRANSFORM_LLM_OUTPUT, abort, waits_while_draining=True)
+    asking = _HookQuestion(parts, claim.loaded.pk, event_id, TRANSFORM_LLM_OUTPUT, abort, waits_while_draining=True)
     found = asking.first_text(hooks, {**_turn_payload(parts, claim), "response_text": text})
-    return None if found is None else parts.redactor.text(found)
+    return None if found is None else parts.redactor.redact_text(found)
 
 
 @dataclass(frozen=True, slots=True)
-class _GoneForGood:
+class _WriteAbandoned:
     """Set when this process will not write what the hooks were asked about."""
 
     abort: AbortSignal
@@ -233,10 +235,10 @@ class _GoneForGood:
 
 
 @dataclass(slots=True)
-class _AskingHooks:
+class _HookQuestion:
     """One question to the hooks for it."""
 
-    parts: Parts
+    parts: WorkerContext
     run_pk: int
     event_id: str
     event: str
@@ -246,36 +248,36 @@ class _AskingHooks:
 
     @property
     def stopping(self) -> HookAbort:
-        return _GoneForGood(self.abort) if self.waits_while_draining else self.abort
+        return _WriteAbandoned(self.abort) if self.waits_while_draining else self.abort
 
     def answer(self, hook: LoadedHook, payload: Mapping[str, Any]) -> HookAnswer | None:
         """Ask one hook. ``None`` when it failed or there was no time to wait for it; a failure is told in an event of
         the run.
         """
         told = {**payload, "event_id": self.event_id, "telemetry_schema_version": PAYLOAD_VERSION}
-        written = self.parts.redactor.result(canonical_json(told))
+        written = self.parts.redactor.redact_result(canonical_json(told))
         called = self.parts.hooks.runner.call(hook, self.event_id, self.event, written, self.stopping)
         count("hook.asked")
         if called.was_broken_off:
             return None
         if called.failure is not None:
-            self.failed(hook, called.failure)
+            self.report_failure(hook, called.failure)
             return None
-        meaning = answer_of(self.event, called.answer)
-        if isinstance(meaning, Nonsense):
-            self.failed(hook, meaning.why)
+        meaning = parse_answer(self.event, called.answer)
+        if isinstance(meaning, InvalidHookAnswer):
+            self.report_failure(hook, meaning.why)
             return None
         if hook.of_memory and isinstance(meaning, ReplaceText):
-            return self._judged(hook, meaning)
+            return self._judge_recalled(hook, meaning)
         return meaning
 
-    def _judged(self, hook: LoadedHook, said: ReplaceText) -> HookAnswer | None:
+    def _judge_recalled(self, hook: LoadedHook, said: ReplaceText) -> HookAnswer | None:
         """The text that a memory provider recalled, as it may be used; ``None`` for text that looks like an attack,
         which an event of the run reports.
         """
-        judged = judge(said.text, Origin.RECALLED_MEMORY)
+        judged = judge_text(said.text, TextOrigin.RECALLED_MEMORY)
         if judged.is_blocked:
-            self.failed(hook, f"what it recalled looks like an attack ({', '.join(judged.threats)})")
+            self.report_failure(hook, f"what it recalled looks like an attack ({', '.join(judged.threats)})")
             return None
         return replace(said, text=judged.text)
 
@@ -289,13 +291,15 @@ class _AskingHooks:
     def first_text(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> str | None:
         return next(self.texts(hooks, payload), None)
 
-    def failed(self, hook: LoadedHook, reason: str) -> None:
+    def report_failure(self, hook: LoadedHook, reason: str) -> None:
         """Say that the hook failed: in the log, and in an event of the run. Never raises."""
         count("hook.failed")
         log.warning("hook.failed", hook=hook.name, hook_event=self.event, reason=reason)
         if self.parts.hooks.store is None:
             return
-        tell = partial(self.parts.hooks.store.tell_failed, self.run_pk, hook=hook.name, event=self.event, reason=reason)
+        tell = partial(
+            self.parts.hooks.store.record_failure, self.run_pk, hook=hook.name, event=self.event, reason=reason
+        )
         try:
             persist(tell, self.abort, patience_s=self.parts.commit_patience_s)
         except (UnavailableError, LeaseLost) as error:
@@ -318,8 +322,8 @@ def _call_payload(claim: CallClaim, session: SessionContext, arguments: Mapping[
     }
 
 
-def _turn_payload(parts: Parts, claim: IterationClaim) -> dict[str, Any]:
-    session = parts.runs.session_of(claim.loaded.session_pk)
+def _turn_payload(parts: WorkerContext, claim: IterationClaim) -> dict[str, Any]:
+    session = parts.runs.load_session_context(claim.loaded.session_pk)
     return {
         "session_id": session.session_id,
         "tenant": session.tenant,
@@ -360,29 +364,31 @@ def _history(rows: Sequence[Message]) -> list[dict[str, str]]:
 # --- what stands in for a call ---------------------------------------------------------------------------------------
 
 
-def _blocked(hook: LoadedHook, reason: str) -> ToolResult:
+def _refusal_by_hook(hook: LoadedHook, reason: str) -> ToolResult:
     log.info("hook.blocked", hook=hook.name)
     refusal = Refusal(by=RefusedBy.HOOK, reason=f"{hook.name}: {reason}")
     return replace(error_result(reason), refusal=refusal)
 
 
-def _asked_for(parts: Parts, claim: CallClaim, hook: LoadedHook, wish: Approve, arguments: str) -> ToolResult | None:
+def _ask_person(
+    parts: WorkerContext, claim: CallClaim, hook: LoadedHook, wish: Approve, arguments: str
+) -> ToolResult | None:
     """The question to a person that a hook wants; a refusal where there is nobody to ask, and ``None`` where everything
     is allowed.
     """
-    terms = parts.waits.terms(claim.run_pk)
-    policy = parts.approvals.under(parts.approvals.policy({}), terms)
-    if policy.mode is Mode.OFF or policy.unattended is Unattended.APPROVE:
+    terms = parts.waits.load_terms(claim.run_pk)
+    policy = parts.approvals.narrow_policy(parts.approvals.session_policy({}), terms)
+    if policy.mode is ApprovalMode.OFF or policy.unattended is UnattendedMode.APPROVE:
         return None
-    if policy.unattended is Unattended.DENY:
-        return _blocked(hook, f"{wish.reason} (nobody is there to allow it)")
+    if policy.unattended is UnattendedMode.DENY:
+        return _refusal_by_hook(hook, f"{wish.reason} (nobody is there to allow it)")
     request = {
-        "command": f"{claim.request.name} {parts.redactor.result(arguments)}",
+        "command": f"{claim.request.name} {parts.redactor.redact_result(arguments)}",
         "description": wish.reason,
         "pattern_key": f"plugin_rule:{wish.rule or hook.name}",
         "arguments": arguments,
     }
-    choices = [Choice.ONCE.value, Choice.DENY.value]
+    choices = [ApprovalChoice.ONCE.value, ApprovalChoice.DENY.value]
     expires_s = terms.approval_s or parts.approvals.timeout_s
     question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
     return ToolResult(text="", question=question)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent, expanded
+from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent, expand_events
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.extension import HookDeclaration, Installed, Reference, SettingValue, load
+from hermes_worker.extension import HookDeclaration, Installed, Reference, SettingValue, load_reference
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
 
@@ -55,7 +55,7 @@ class LoadedHook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HookCalled:
+class HookOutcome:
     """The outcome of calling a hook. At most one of ``answer`` and ``failure`` is set."""
 
     answer: str | None = None
@@ -86,11 +86,11 @@ class HookRunner:
     def __bool__(self) -> bool:
         return bool(self._by_event)
 
-    def of(self, event: str) -> Sequence[LoadedHook]:
+    def hooks_for(self, event: str) -> Sequence[LoadedHook]:
         """The hooks for an event, in their order; empty for most events."""
         return self._by_event.get(event, ())
 
-    def named(self, name: str) -> LoadedHook | None:
+    def find_hook(self, name: str) -> LoadedHook | None:
         return self._by_name.get(name)
 
     def is_off(self, hook: LoadedHook) -> bool:
@@ -105,22 +105,22 @@ class HookRunner:
         log.info("hook.returned", hook=hook.name)
         return False
 
-    def call(self, hook: LoadedHook, event_id: str, event: str, payload: str, stopping: HookAbort) -> HookCalled:
+    def call(self, hook: LoadedHook, event_id: str, event: str, payload: str, stopping: HookAbort) -> HookOutcome:
         """Call ``hook`` with a copy of ``payload``, which is JSON. Never raises, and returns soon after the hook's time
         limit or when ``stopping`` is set."""
         if self.is_off(hook):
-            return HookCalled(failure=f"it is switched off in this process: it hung {ABANDONED_MAX} times")
+            return HookOutcome(failure=f"it is switched off in this process: it hung {ABANDONED_MAX} times")
         work = _CallOnThread(hook, event_id, event, payload)
         began = time.monotonic()
         work.start()
         while not work.is_done.wait(min(_LOOK_EVERY_S, hook.timeout_s)):
             if stopping.is_set():
-                return HookCalled(was_broken_off=True, duration_s=time.monotonic() - began)
+                return HookOutcome(was_broken_off=True, duration_s=time.monotonic() - began)
             if time.monotonic() - began >= hook.timeout_s:
                 return self._abandon(work, hook, event, time.monotonic() - began)
-        return work.called(time.monotonic() - began)
+        return work.outcome(time.monotonic() - began)
 
-    def _abandon(self, work: _CallOnThread, hook: LoadedHook, event: str, duration_s: float) -> HookCalled:
+    def _abandon(self, work: _CallOnThread, hook: LoadedHook, event: str, duration_s: float) -> HookOutcome:
         with self._lock:
             left_behind = self._abandoned.setdefault(hook.name, [])
             left_behind.append(work)
@@ -132,7 +132,7 @@ class HookRunner:
         why = f"it had not answered after {hook.timeout_s:g} s"
         if is_off:
             why += " and is switched off in this process"
-        return HookCalled(failure=why, duration_s=duration_s)
+        return HookOutcome(failure=why, duration_s=duration_s)
 
 
 class _CallOnThread:
@@ -151,12 +151,12 @@ class _CallOnThread:
         context = copy_context()
         threading.Thread(target=lambda: context.run(self._run), name=f"hook {self._hook.name}", daemon=True).start()
 
-    def called(self, duration_s: float) -> HookCalled:
-        return HookCalled(answer=self._answer, failure=self._failure, duration_s=duration_s)
+    def outcome(self, duration_s: float) -> HookOutcome:
+        return HookOutcome(answer=self._answer, failure=self._failure, duration_s=duration_s)
 
     def _run(self) -> None:
         try:
-            answer = self._asked()
+            answer = self._call_hook()
             # Written here: what it returned is others' code too, and may hang or raise when it is looked at.
             written = None if answer is None else canonical_json(answer)
             if written is not None and len(written) > ANSWER_CHARS_MAX:
@@ -164,11 +164,11 @@ class _CallOnThread:
             else:
                 self._answer = written
         except BaseException as error:  # others wrote it, and it may even try to end the process
-            self._failure = _said(error)
+            self._failure = _format_error(error)
         finally:
             self.is_done.set()
 
-    def _asked(self) -> Any:
+    def _call_hook(self) -> Any:
         hook, payload = self._hook, json.loads(self._payload)
         if hook.is_handler:
             answer = hook.call(self._event, payload)  # type: ignore[operator]
@@ -184,7 +184,7 @@ class _CallOnThread:
         return asyncio.run(awaited())
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Format the error of a foreign function for an event: short, and without what looks like a secret."""
     try:
         text = f"{type(error).__name__}: {error}"
@@ -193,21 +193,21 @@ def _said(error: BaseException) -> str:
     return redact(text[: 4 * _FAILURE_CHARS_MAX])[:_FAILURE_CHARS_MAX].rstrip(": ")
 
 
-def loaded_hooks(found: Installed, events: Collection[str]) -> list[LoadedHook]:
+def load_hooks(found: Installed, events: Collection[str]) -> list[LoadedHook]:
     """The hooks of ``found`` for any of ``events``, imported. Raises ``ConfigurationError`` for one that cannot be."""
     values = {hook.name: found.values[one.name] for one in found.extensions for hook in one.hooks}
     return [
-        _loaded(hook, mine, values[hook.name])
+        _load_hook(hook, mine, values[hook.name])
         for hook in found.hooks.values()
-        if (mine := frozenset(expanded(hook.events)) & frozenset(events))
+        if (mine := frozenset(expand_events(hook.events)) & frozenset(events))
     ]
 
 
-def _loaded(hook: HookDeclaration, events: Iterable[str], values: Mapping[str, SettingValue]) -> LoadedHook:
+def _load_hook(hook: HookDeclaration, events: Iterable[str], values: Mapping[str, SettingValue]) -> LoadedHook:
     return LoadedHook(
         name=hook.name,
         events=frozenset(events),
-        call=load(hook.implementation),
+        call=load_reference(hook.implementation),
         timeout_s=hook.timeout_s,
         values=values,
         is_handler=hook.is_handler,

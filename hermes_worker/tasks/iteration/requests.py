@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hermes_worker.agent.prompt.amendments import amended_messages, amended_tools
-from hermes_worker.agent.prompt.cache_markers import with_cache_markers
+from hermes_worker.agent.prompt.amendments import amend_messages, amend_tools
+from hermes_worker.agent.prompt.cache_markers import add_cache_markers
 from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor
-from hermes_worker.agent.prompt.pipeline import prepare
-from hermes_worker.agent.prompt.system import renamed
-from hermes_worker.core.compactions import visible, with_context
-from hermes_worker.core.messages import Message, ModelRequest, Role, canonical_json, user_body
+from hermes_worker.agent.prompt.pipeline import build_messages
+from hermes_worker.agent.prompt.system import rename_model
+from hermes_worker.core.compactions import append_context, select_visible
+from hermes_worker.core.messages import Message, ModelRequest, Role, build_user_body, canonical_json
+from hermes_worker.core.model_capabilities import CacheLayout, WireNeeds
 from hermes_worker.core.notices import SUMMARY_REQUEST
-from hermes_worker.core.run_memory import Amendment, RunMemory
-from hermes_worker.core.traits import CacheLayout, WireNeeds
-from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, thinker_of, wire_needs
+from hermes_worker.core.recovery_state import Amendment, RecoveryState
+from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, find_thinker, wire_needs
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.tasks.iteration.planning import tool_texts
@@ -55,22 +55,24 @@ def build_request(
     session: SessionContext,
     rows: Sequence[Message],
     route: ModelRoute,
-    memory: RunMemory,
+    memory: RecoveryState,
     *,
     is_summary: bool,
     options: ModelOptions,
 ) -> ModelRequest:
     """Build the request from ``rows``, the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
     # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
-    sent_along = (*memory.counters.scaffold, *([user_body(SUMMARY_REQUEST)] if is_summary else []))
-    scaffold = [_row(body, number) for number, body in enumerate(sent_along, start=len(rows) + 1)]
-    prepared = prepare([*with_context(visible(rows), memory.context), *scaffold], _needs(route, memory.amendments))
+    sent_along = (*memory.counters.scaffold, *([build_user_body(SUMMARY_REQUEST)] if is_summary else []))
+    scaffold = [_scaffold_row(body, number) for number, body in enumerate(sent_along, start=len(rows) + 1)]
+    prepared = build_messages(
+        [*append_context(select_visible(rows), memory.context), *scaffold], _wire_needs(route, memory.amendments)
+    )
     messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
-    amended = amended_messages(messages, memory.amendments, image_side_px_max=memory.image_side_px_max)
+    amended = amend_messages(messages, memory.amendments, image_side_px_max=memory.image_side_px_max)
     return ModelRequest(
         model=route.model,
-        messages=with_cache_markers(amended, _layout(route)),
-        tools=() if is_summary else amended_tools(tool_texts(session.tools), memory.amendments),
+        messages=add_cache_markers(amended, _cache_layout(route)),
+        tools=() if is_summary else amend_tools(tool_texts(session.tools), memory.amendments),
         session_id=session.session_id,
         output_tokens_max=memory.output_tokens_max or options.output_tokens_max,
         reasoning_effort=options.reasoning_effort,
@@ -79,31 +81,33 @@ def build_request(
     )
 
 
-def _row(body: str, seq: int) -> Message:
+def _scaffold_row(body: str, seq: int) -> Message:
     return Message(seq=seq, role=Role(json.loads(body)["role"]), body=body)
 
 
 @lru_cache(maxsize=256)
 def _system_row(system_prompt: str, stand_in: ModelRoute | None) -> str:
     """The stored text; only its lines that name the model change while another provider stands in."""
-    text = system_prompt if stand_in is None else renamed(system_prompt, model=stand_in.model, provider=stand_in.name)
+    text = (
+        system_prompt if stand_in is None else rename_model(system_prompt, model=stand_in.model, provider=stand_in.name)
+    )
     return canonical_json({"role": "system", "content": text})
 
 
 @lru_cache(maxsize=256)
-def _needs(route: ModelRoute, amendments: frozenset[Amendment]) -> WireNeeds:
+def _wire_needs(route: ModelRoute, amendments: frozenset[Amendment]) -> WireNeeds:
     needs = wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
     if Amendment.NO_REASONING_REPLAY in amendments:
         keeps_details = needs.keeps_reasoning_details and route.wire != Wire.CHAT_COMPLETIONS
         return replace(needs, echoes_reasoning=False, keeps_reasoning_details=keeps_details)
     if Amendment.REASONING_ECHO in amendments:
-        thinker = thinker_of(provider=route.name, model=route.model, host=route.host)
+        thinker = find_thinker(provider=route.name, model=route.model, host=route.host)
         return replace(needs, echoes_reasoning=True, thinker=thinker)
     return needs
 
 
 @lru_cache(maxsize=256)
-def _layout(route: ModelRoute) -> CacheLayout | None:
+def _cache_layout(route: ModelRoute) -> CacheLayout | None:
     target = CacheTarget(
         provider=route.name,
         model=route.model,

@@ -7,26 +7,26 @@ import json
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import ModelCallError, UnavailableError
-from hermes_worker.core.messages import ModelRequest, Role, user_body
-from hermes_worker.core.titles import text_of_row, title_of, title_question
+from hermes_worker.core.messages import ModelRequest, Role, build_user_body
+from hermes_worker.core.titles import build_title_question, parse_title, read_row_text
 from hermes_worker.observe import count, log
 from hermes_worker.store.runs.runs import IterationClaim
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
-from hermes_worker.tasks.iteration.asking import Answered
-from hermes_worker.tasks.iteration.metering import Bill
-from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.context import WorkerContext
+from hermes_worker.tasks.iteration.model_request import Answered
+from hermes_worker.tasks.iteration.spending import Bill
 
 _OUTPUT_TOKENS_MAX = 500
 """Enough for a model that thinks first."""
 
 
-def give_title(parts: Parts, claim: IterationClaim, answered: Answered, answer: str) -> None:
+def give_title(parts: WorkerContext, claim: IterationClaim, answered: Answered, answer: str) -> None:
     """Give the session of a run that has just ended a title, if it was its first and a model is named for titles.
 
     What it costs is the run's, written with the title. A worker that dies here leaves the title as it was.
     """
     if (
-        AuxTask.TITLE not in parts.models_of(claim.loaded.session_pk).auxiliary
+        AuxTask.TITLE not in parts.find_models(claim.loaded.session_pk).auxiliary
         or claim.loaded.depth
         or parts.leases.is_draining
     ):
@@ -36,20 +36,20 @@ def give_title(parts: Parts, claim: IterationClaim, answered: Answered, answer: 
         return
     request = ModelRequest(
         model=claim.loaded.model,
-        messages=(user_body(title_question(text_of_row(json.loads(inputs[0].body)), answer)),),
+        messages=(build_user_body(build_title_question(read_row_text(json.loads(inputs[0].body)), answer)),),
         output_tokens_max=_OUTPUT_TOKENS_MAX,
         reasoning_effort="none",
     )
     bill, title = Bill(), None
     try:
         try:
-            said = Auxiliary.of(parts, claim.loaded, claim.run_id).ask(
+            said = Auxiliary.for_run(parts, claim.loaded, claim.run_id).ask(
                 AuxTask.TITLE, request, AbortSignal(), ticket=f"title:{claim.run_id}", bill=bill
             )
-            title = title_of(said.text)
+            title = parse_title(said.text)
         finally:
             if bill.cost is not None:
-                parts.runs.give_title(claim, title, usage=bill.usage, cost=bill.cost)
+                parts.runs.set_title(claim, title, usage=bill.usage, cost=bill.cost)
     except (ModelCallError, UnavailableError) as error:
         log.info("session.untitled", reason=type(error).__name__)
         return

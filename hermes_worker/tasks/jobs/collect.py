@@ -22,22 +22,22 @@ from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import LeaseLost, UnavailableError
-from hermes_worker.core.principals import tenant_home
+from hermes_worker.core.principals import find_tenant_home
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.local.paths import holds_state, job_data_dir
-from hermes_worker.observe import bound, count, log
+from hermes_worker.observe import bind_facts, count, log
 from hermes_worker.safety.redaction import Redactor, redact
-from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
+from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState, build_collect_hint
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.system.plainfiles import read_plain
+from hermes_worker.tasks.context import Sender
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.tasks.parts import Sender
-from hermes_worker.tasks.steps import begin
+from hermes_worker.tasks.step_runner import begin_step
 from hermes_worker.workspaces.base import EXCESS_SENTENCES, Ending, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.network import RunOrigin
 from scheduler.definition import JobSpec
 from scheduler.jobtext import (
@@ -45,8 +45,8 @@ from scheduler.jobtext import (
     CollectedTexts,
     OutputDocument,
     ScriptResult,
-    failure_details,
-    output_path,
+    format_failure_details,
+    make_output_path,
     render_output,
 )
 from scheduler.lifecycle import stops_this_service
@@ -60,7 +60,7 @@ JOB_DATA_VARIABLE = "HERMES_JOB_DATA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectingParts:
+class CollectingContext:
     """The parts that a worker needs to collect for jobs."""
 
     executions: Executions
@@ -83,30 +83,30 @@ class CollectingParts:
     """Permission bits that new files of scripts do not get; ``None`` for the worker's own umask."""
 
 
-def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
+def collect(parts: CollectingContext, firing_id: int, at: float) -> None:
     """Do the execution of a firing, if it is still to be done. ``at`` is when its message was hinted.
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and it is never given out again.
     """
-    begin(parts, QueueName.TOOLS, collect_hint(firing_id, at), lambda: _collect(parts, firing_id))
+    begin_step(parts, QueueName.TOOLS, build_collect_hint(firing_id, at), lambda: _collect(parts, firing_id))
 
 
-def _collect(parts: CollectingParts, firing_id: int) -> None:
+def _collect(parts: CollectingContext, firing_id: int) -> None:
     claim = parts.executions.claim(firing_id, parts.leases.owner)
     if claim is None:
         count("hint.stale")
         return
     count("execution.claimed")
-    faults.point(FaultPoint.COLLECT_AFTER_CLAIM)
+    faults.pass_point(FaultPoint.COLLECT_AFTER_CLAIM)
     with (
-        bound(job_id=claim.job_id, firing_id=firing_id),
-        parts.leases.holding(claim.token, f"firing {firing_id}", may_hand_over=False) as abort,
+        bind_facts(job_id=claim.job_id, firing_id=firing_id),
+        parts.leases.hold_claim(claim.token, f"firing {firing_id}", may_hand_over=False) as abort,
     ):
         # Frozen between the claim and here, this process may have lost it by now. What has not begun is given back.
         write = partial(parts.executions.release, claim)
         state = None
         if parts.leases.is_trusted:
-            collected = _collected(parts, claim, _stops(parts, claim, abort))
+            collected = _collect_texts(parts, claim, _stop_check(parts, claim, abort))
             failed = collected.error is not None or (collected.script is not None and not collected.script.is_success)
             state = ExecutionState.FAILED if failed else ExecutionState.COMPLETED
             write = partial(parts.executions.finish, claim, state, collected.to_json())
@@ -120,7 +120,7 @@ def _collect(parts: CollectingParts, firing_id: int) -> None:
         log.info("execution.finished", state=state.value)
 
 
-def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) -> Callable[[], bool]:
+def _stop_check(parts: CollectingContext, claim: ExecutionClaim, abort: AbortSignal) -> Callable[[], bool]:
     """Build the check whether to give up: the claim is lost, or a later slot took it back."""
     look_at = time.monotonic() + _HELD_EVERY_S
     is_over = False
@@ -136,9 +136,9 @@ def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) ->
     return stops
 
 
-def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[], bool]) -> CollectedTexts:
+def _collect_texts(parts: CollectingContext, claim: ExecutionClaim, stops: Callable[[], bool]) -> CollectedTexts:
     spec = JobSpec.from_json(claim.definition)
-    found = parts.skills.named(claim.tenant, spec.skills)
+    found = parts.skills.load_named(claim.tenant, spec.skills)
     try:
         script = _run_script(parts, claim, spec, stops) if spec.script is not None else None
     except (WorkspaceError, OSError) as error:
@@ -157,10 +157,10 @@ def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[]
 
 
 def _run_script(
-    parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec, stops: Callable[[], bool]
+    parts: CollectingContext, claim: ExecutionClaim, spec: JobSpec, stops: Callable[[], bool]
 ) -> ScriptResult:
     """Raises ``WorkspaceError``, ``OSError``."""
-    home = tenant_home(parts.home, claim.tenant)
+    home = find_tenant_home(parts.home, claim.tenant)
     path = script_path(home / "scripts", spec.script or "")
     if stops_this_service(read_plain(path, bytes_max=_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
         raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
@@ -174,7 +174,7 @@ def _run_script(
         str(data if is_among_scripts else begins_in),
         base_env=parts.environ,
         env_passthrough=parts.env_passthrough,
-        sandbox=parts.sandbox.showing(str(path.parent), writable=str(data)) if parts.sandbox else None,
+        sandbox=parts.sandbox.show_path(str(path.parent), writable=str(data)) if parts.sandbox else None,
         free_bytes_min=parts.free_bytes_min,
         umask=parts.umask,
     )
@@ -194,8 +194,8 @@ def _run_script(
     if ran.excess is not None:
         stderr = f"{stderr.rstrip()}\n{EXCESS_SENTENCES[ran.excess]}"
     return ScriptResult(
-        stdout=parts.redactor.printed(ran.output.decode("utf-8", "replace").strip()),
-        stderr=parts.redactor.printed(stderr.strip()),
+        stdout=parts.redactor.redact_printed(ran.output.decode("utf-8", "replace").strip()),
+        stderr=parts.redactor.redact_printed(stderr.strip()),
         exit_code=None if ran.ending is Ending.TIMED_OUT else ran.exit_code,
     )
 
@@ -212,7 +212,7 @@ def script_path(scripts: Path, name: str) -> Path:
     return path
 
 
-def _keep_document(parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec, script: ScriptResult) -> None:
+def _keep_document(parts: CollectingContext, claim: ExecutionClaim, spec: JobSpec, script: ScriptResult) -> None:
     """Keep the output of a job without an agent like the documents of runs. Best effort: the output is in its row
     too.
     """
@@ -224,11 +224,11 @@ def _keep_document(parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec,
         ran_at=at,
         prompt="",
         response=script.stdout,
-        failure=None if script.is_success else failure_details(script),
+        failure=None if script.is_success else format_failure_details(script),
         is_script_only=True,
     )
     part = Part(text=render_output(document), idempotency_key=claim.token, title=claim.name)
-    name = str(output_path(claim.job_id, at))
+    name = str(make_output_path(claim.job_id, at))
     outcome = parts.dispatcher.send(part, Target(platform=LOCAL, chat=""), at=at, file_name=name)
     if isinstance(outcome, DeliveryError):
         log.warning("output.not_kept", reason=outcome.message)

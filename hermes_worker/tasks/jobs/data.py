@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.local.paths import job_data_dirs
 from hermes_worker.observe import log
 
@@ -21,20 +21,20 @@ def remove_data(home: Path, forgotten: Callable[[Collection[str]], Collection[st
     ``forgotten`` returns those of some job ids whose jobs were removed. The data of an unknown job stays. No link is
     followed. Idempotent; safe for several processes. Raises what ``forgotten`` raises.
     """
-    found = {path.name: path for directory in job_data_dirs(home) for path in _of_jobs(directory)}
+    found = {path.name: path for directory in job_data_dirs(home) for path in _job_directories(directory)}
     if not found:
         return 0
-    return sum(_is_removed(found[job_id]) for job_id in forgotten(found.keys()))
+    return sum(_remove_directory(found[job_id]) for job_id in forgotten(found.keys()))
 
 
-def remove_of_job(directory: Path, job_id: str) -> bool:
+def remove_job_data(directory: Path, job_id: str) -> bool:
     """Remove the data of an erased job below ``directory``; return whether there was any. Idempotent."""
     kept = directory / job_id
     is_there = _JOB_DIRECTORY.fullmatch(job_id) is not None and kept.is_dir() and not kept.is_symlink()
-    return is_there and _is_removed(kept)
+    return is_there and _remove_directory(kept)
 
 
-def _of_jobs(directory: Path) -> Iterator[Path]:
+def _job_directories(directory: Path) -> Iterator[Path]:
     try:
         entries = list(os.scandir(directory))
     except FileNotFoundError:
@@ -44,12 +44,12 @@ def _of_jobs(directory: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _is_removed(directory: Path) -> bool:
+def _remove_directory(directory: Path) -> bool:
     try:
         shutil.rmtree(directory)
     except FileNotFoundError:
         return False  # another process did it
     except OSError as error:
-        log.warning("job_data.not_removed", directory=directory.name, error=reason_of(error))
+        log.warning("job_data.not_removed", directory=directory.name, error=format_reason(error))
         return False
     return True

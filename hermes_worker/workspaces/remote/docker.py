@@ -23,11 +23,11 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.workspaces.base import HostLost, HostUnreachable
-from hermes_worker.workspaces.remote.asking import Service, ServiceAnswer
 from hermes_worker.workspaces.remote.host import WrittenPiece
+from hermes_worker.workspaces.remote.http_service import HostService, ServiceAnswer
 from hermes_worker.workspaces.remote.streams import ServiceAddress, ServiceStream
 from hermes_worker.workspaces.sandbox.network import Network
 
@@ -82,7 +82,7 @@ def container_name(root: str) -> str:
     return f"hermes-{hashlib.sha256(root.encode()).hexdigest()[:40]}"
 
 
-def container_spec(root: str, rules: ContainerRules) -> dict[str, Any]:
+def build_container_spec(root: str, rules: ContainerRules) -> dict[str, Any]:
     """The body of ``POST /containers/create`` for a workspace."""
     home = str(PurePosixPath(root).parent)
     proxy = {} if rules.proxy is None else {"http": rules.proxy, "https": rules.proxy, "all": rules.proxy}
@@ -131,7 +131,7 @@ class DockerHost:
     wall: Final = "container"
 
     def __init__(self, account: DockerAccount, root: str) -> None:
-        self._service = Service(account.address)
+        self._service = HostService(account.address)
         self._rules = account.rules
         self._root = root
         self._container = container_name(root)
@@ -147,13 +147,13 @@ class DockerHost:
 
     def start(self, argv: Sequence[str]) -> ContainerProgram:
         for is_last in (False, True):
-            exec_id, refusal = self._made(argv)
+            exec_id, refusal = self._make_exec(argv)
             if refusal is None:
-                return self._attached(exec_id)
+                return self._attach_exec(exec_id)
             if is_last or refusal.status not in (404, 409, 500):
-                raise HostUnreachable(f"{self.name} starts nothing: {refusal.reason()}")
+                raise HostUnreachable(f"{self.name} starts nothing: {refusal.find_reason()}")
             with self._lock:
-                self._ensure()
+                self._ensure_container()
         raise AssertionError("the second try returns or raises")
 
     def stop(self) -> bool:
@@ -164,76 +164,77 @@ class DockerHost:
         old one must be looked at.
         """
         going = f"{self._container}-going"
-        _stopped(self._service, self.name, going)  # a worker did not get to the end of this
+        _remove_if_idle(self._service, self.name, going)  # a worker did not get to the end of this
         renamed = f"/containers/{self._container}/rename?name={going}"
-        answer = _asked(self._service, self.name, "POST", renamed)
+        answer = _request(self._service, self.name, "POST", renamed)
         if answer.status in (404, 409):
             return False
-        _require(self.name, answer, 200, 204)
-        if _stopped(self._service, self.name, going):
+        _require_status(self.name, answer, 200, 204)
+        if _remove_if_idle(self._service, self.name, going):
             return True
         # Where there is a new one by now, the old one stays until a later look finds nothing in it.
-        _asked(self._service, self.name, "POST", f"/containers/{going}/rename?name={self._container}")
+        _request(self._service, self.name, "POST", f"/containers/{going}/rename?name={self._container}")
         return False
 
     def remove(self) -> None:
         """Remove the container and its files, even while something runs. Idempotent. Raises ``HostUnreachable``."""
         for container in (self._container, f"{self._container}-going"):
-            _removed(self._service, self.name, container)
-        answer = _asked(self._service, self.name, "DELETE", f"/volumes/{self._container}?force=true")
-        _require(self.name, answer, 204, 404)
+            _remove_container(self._service, self.name, container)
+        answer = _request(self._service, self.name, "DELETE", f"/volumes/{self._container}?force=true")
+        _require_status(self.name, answer, 204, 404)
 
-    def _made(self, argv: Sequence[str]) -> tuple[str, ServiceAnswer | None]:
+    def _make_exec(self, argv: Sequence[str]) -> tuple[str, ServiceAnswer | None]:
         wanted = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True, "Tty": False, "Cmd": list(argv)}
-        answer = _asked(self._service, self.name, "POST", f"/containers/{self._container}/exec", wanted)
-        return (str(answer.document()["Id"]), None) if answer.status == 201 else ("", answer)
+        answer = _request(self._service, self.name, "POST", f"/containers/{self._container}/exec", wanted)
+        return (str(answer.parse_document()["Id"]), None) if answer.status == 201 else ("", answer)
 
-    def _attached(self, exec_id: str) -> ContainerProgram:
+    def _attach_exec(self, exec_id: str) -> ContainerProgram:
         target = f"{_API}/exec/{exec_id}/start"
         upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
         try:
             how = {"Detach": False, "Tty": False}
-            stream, first, refusal = self._service.taken_over("POST", target, how, headers=upgrade)
+            stream, first, refusal = self._service.open_stream("POST", target, how, headers=upgrade)
         except OSError as error:
-            raise HostUnreachable(f"{self.name} starts nothing: {_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} starts nothing: {_format_reason(error)}") from error
         if refusal is not None:
-            raise HostUnreachable(f"{self.name} starts nothing: {refusal.reason()}")
+            raise HostUnreachable(f"{self.name} starts nothing: {refusal.find_reason()}")
         return ContainerProgram(self._service, self.name, exec_id, stream, first)
 
-    def _ensure(self) -> None:
+    def _ensure_container(self) -> None:
         """Make the container unless it is there, and start it."""
-        found = self._found()
+        found = self._find_container()
         if found is not None and found["Config"]["Labels"].get(LABEL) != self._root:
             raise HostUnreachable(f"{self.name} has a container {self._container!r} that is not ours: remove it there")
-        wanted = container_spec(self._root, self._rules)
-        if found is not None and not found["State"].get("Running") and _differs(found, wanted):
-            _removed(self._service, self.name, self._container)
+        wanted = build_container_spec(self._root, self._rules)
+        if found is not None and not found["State"].get("Running") and _settings_differ(found, wanted):
+            _remove_container(self._service, self.name, self._container)
             found = None
         if found is None:
-            self._make(wanted)
+            self._make_container(wanted)
         elif found["State"].get("Paused"):
-            answer = _asked(self._service, self.name, "POST", f"/containers/{self._container}/unpause")
-            _require(self.name, answer, 204)
-        answer = _asked(self._service, self.name, "POST", f"/containers/{self._container}/start")
-        _require(self.name, answer, 204, 304)
+            answer = _request(self._service, self.name, "POST", f"/containers/{self._container}/unpause")
+            _require_status(self.name, answer, 204)
+        answer = _request(self._service, self.name, "POST", f"/containers/{self._container}/start")
+        _require_status(self.name, answer, 204, 304)
 
-    def _found(self) -> dict[str, Any] | None:
-        answer = _asked(self._service, self.name, "GET", f"/containers/{self._container}/json")
-        _require(self.name, answer, 200, 404)
-        return dict(answer.document()) if answer.status == 200 else None
+    def _find_container(self) -> dict[str, Any] | None:
+        answer = _request(self._service, self.name, "GET", f"/containers/{self._container}/json")
+        _require_status(self.name, answer, 200, 404)
+        return dict(answer.parse_document()) if answer.status == 200 else None
 
-    def _make(self, spec: Mapping[str, Any]) -> None:
+    def _make_container(self, spec: Mapping[str, Any]) -> None:
         volume = {"Name": self._container, "Labels": {LABEL: self._root}}
-        _require(self.name, _asked(self._service, self.name, "POST", "/volumes/create", volume), 200, 201)
+        _require_status(self.name, _request(self._service, self.name, "POST", "/volumes/create", volume), 200, 201)
         target = f"/containers/create?name={self._container}"
-        answer = _asked(self._service, self.name, "POST", target, spec)
+        answer = _request(self._service, self.name, "POST", target, spec)
         if answer.status == 404:
             raise HostUnreachable(
-                f"{self.name} has no image {self._rules.image!r} ({answer.reason()}): pull or build it there; nothing "
+                f"{self.name} has no image {self._rules.image!r} ({answer.find_reason()}): pull or "
+                "build it there; nothing "
                 "pulls it by itself"
             )
         # 409: another worker made it a moment ago.
-        _require(self.name, answer, 201, 409)
+        _require_status(self.name, answer, 201, 409)
         self._give_home()
 
     def _give_home(self) -> None:
@@ -249,16 +250,16 @@ class DockerHost:
         packed = folder.tobuf(tarfile.PAX_FORMAT) + bytes(2 * tarfile.BLOCKSIZE)
         target = f"{_API}/containers/{self._container}/archive?path={quote(str(home.parent), safe='')}"
         try:
-            answer = self._service.ask("PUT", target, data=packed, kind="application/x-tar")
+            answer = self._service.request("PUT", target, data=packed, kind="application/x-tar")
         except OSError as error:
-            raise HostUnreachable(f"{self.name} cannot be asked: {_reason(error)}") from error
-        _require(self.name, answer, 200)
+            raise HostUnreachable(f"{self.name} cannot be asked: {_format_reason(error)}") from error
+        _require_status(self.name, answer, 200)
 
 
 class ContainerProgram:
     """A program in the container: an exec and its connection."""
 
-    def __init__(self, service: Service, name: str, exec_id: str, stream: ServiceStream, first: bytes) -> None:
+    def __init__(self, service: HostService, name: str, exec_id: str, stream: ServiceStream, first: bytes) -> None:
         self._service = service
         self._name = name
         self._exec_id = exec_id
@@ -283,9 +284,9 @@ class ContainerProgram:
         try:
             self._stream.write(data)
         except (BrokenPipeError, ConnectionResetError):
-            self._settle()  # it ended without reading, and its exit code says why; or the engine is gone
+            self._learn_exit_code()  # it ended without reading, and its exit code says why; or the engine is gone
         except OSError as error:
-            raise HostLost(f"{self._name} was lost while it was sent something: {_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
         if not self._pieces:
@@ -294,12 +295,12 @@ class ContainerProgram:
             except ConnectionResetError:
                 data = b""  # it ended without reading all that it was sent; or the engine is gone
             except OSError as error:
-                raise HostLost(f"{self._name} was lost while something ran there: {_reason(error)}") from error
+                raise HostLost(f"{self._name} was lost while something ran there: {_format_reason(error)}") from error
             if data == b"":
-                self._settle()
+                self._learn_exit_code()
             elif data is not None:
                 self._held += data
-            self._part()
+            self._split_frames()
         return self._pieces.pop(0) if self._pieces else None
 
     def hang_up(self) -> None:
@@ -309,7 +310,7 @@ class ContainerProgram:
         self._stream.end()
         self._stream.close()
 
-    def _part(self) -> None:
+    def _split_frames(self) -> None:
         """Split whole frames off: one byte says which stream, four how long (the API's "Stream format")."""
         while len(self._held) >= 8:
             size = int.from_bytes(self._held[4:8], "big")
@@ -320,10 +321,10 @@ class ContainerProgram:
                 self._pieces.append(WrittenPiece(self._held[0] == 2, data))
             del self._held[: 8 + size]
 
-    def _settle(self) -> None:
+    def _learn_exit_code(self) -> None:
         """Learn the exit code: there is no more output. Raises ``HostLost``."""
         deadline = time.monotonic() + _ENDED_S
-        while (code := self._ended_with()) is None:
+        while (code := self._find_exit_code()) is None:
             if time.monotonic() > deadline:
                 raise HostLost(f"{self._name} ended the connection while something ran there")
             time.sleep(_POLL_S)
@@ -331,90 +332,90 @@ class ContainerProgram:
             raise HostLost(f"{self._name} ended the container while something ran there")
         self._code = code
 
-    def _ended_with(self) -> int | None:
+    def _find_exit_code(self) -> int | None:
         """The exit code; ``None`` while it runs. Raises ``HostLost``."""
-        found = self._look(f"/exec/{self._exec_id}/json")
+        found = self._request_document(f"/exec/{self._exec_id}/json")
         return None if found.get("Running") or found.get("ExitCode") is None else int(found["ExitCode"])
 
     def _is_container_up(self) -> bool:
-        container = self._look(f"/exec/{self._exec_id}/json").get("ContainerID", "")
-        return bool(self._look(f"/containers/{container}/json").get("State", {}).get("Running"))
+        container = self._request_document(f"/exec/{self._exec_id}/json").get("ContainerID", "")
+        return bool(self._request_document(f"/containers/{container}/json").get("State", {}).get("Running"))
 
-    def _look(self, target: str) -> Mapping[str, Any]:
+    def _request_document(self, target: str) -> Mapping[str, Any]:
         try:
-            answer = _asked(self._service, self._name, "GET", target)
+            answer = _request(self._service, self._name, "GET", target)
         except HostUnreachable as error:
             raise HostLost(f"{error}, while something ran there") from error
         if answer.status != 200:
-            raise HostLost(f"{self._name} does not know what it ran any more ({answer.reason()})")
-        found: Mapping[str, Any] = answer.document()
+            raise HostLost(f"{self._name} does not know what it ran any more ({answer.find_reason()})")
+        found: Mapping[str, Any] = answer.parse_document()
         return found
 
 
-def _differs(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _settings_differ(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether settings changed since the container was made."""
     return bool(found["Config"]["Labels"].get(_USAGE) != wanted["Labels"][_USAGE])
 
 
 def workspace_roots(account: DockerAccount) -> list[str]:
     """The roots of all workspaces that have files on the engine. Raises ``HostUnreachable``."""
-    service = Service(account.address)
+    service = HostService(account.address)
     name = f"the container engine at {account.address.host}"
     filters = quote(canonical_json({"label": [LABEL]}), safe="")
-    answer = _asked(service, name, "GET", f"/volumes?filters={filters}")
-    _require(name, answer, 200)
-    found = answer.document().get("Volumes") or ()
+    answer = _request(service, name, "GET", f"/volumes?filters={filters}")
+    _require_status(name, answer, 200)
+    found = answer.parse_document().get("Volumes") or ()
     return sorted(str(volume["Labels"][LABEL]) for volume in found if LABEL in (volume.get("Labels") or {}))
 
 
-def engine_says(account: DockerAccount) -> tuple[str, bool]:
+def describe_engine(account: DockerAccount) -> tuple[str, bool]:
     """The engine's name and version, and whether it has the image. Raises ``HostUnreachable``."""
-    service = Service(account.address)
+    service = HostService(account.address)
     name = f"the container engine at {account.address.host}"
-    version = _asked(service, name, "GET", "/version")
-    _require(name, version, 200)
-    said = version.document()
+    version = _request(service, name, "GET", "/version")
+    _require_status(name, version, 200)
+    said = version.parse_document()
     parts = {part.get("Name"): part.get("Version") for part in said.get("Components") or ()}
     which = next((str(part) for part in parts if part), "an engine")
-    image = _asked(service, name, "GET", f"/images/{quote(account.rules.image, safe='')}/json")
+    image = _request(service, name, "GET", f"/images/{quote(account.rules.image, safe='')}/json")
     return f"{which} {said.get('Version')}", image.status == 200
 
 
-def _stopped(service: Service, name: str, container: str) -> bool:
+def _remove_if_idle(service: HostService, name: str, container: str) -> bool:
     """Remove a container in which nothing runs. False when something does; True when there is none."""
-    found = _asked(service, name, "GET", f"/containers/{container}/json")
-    _require(name, found, 200, 404)
+    found = _request(service, name, "GET", f"/containers/{container}/json")
+    _require_status(name, found, 200, 404)
     if found.status == 404:
         return True
     # podman names those that ended within the last minutes, too.
-    if any(_runs(service, name, exec_id) for exec_id in found.document().get("ExecIDs") or ()):
+    if any(_is_running(service, name, exec_id) for exec_id in found.parse_document().get("ExecIDs") or ()):
         return False
-    _removed(service, name, container)
+    _remove_container(service, name, container)
     return True
 
 
-def _removed(service: Service, name: str, container: str) -> None:
-    _asked(service, name, "POST", f"/containers/{container}/stop?t={_STOP_S}")
-    _require(name, _asked(service, name, "DELETE", f"/containers/{container}?force=true"), 200, 204, 404)
+def _remove_container(service: HostService, name: str, container: str) -> None:
+    _request(service, name, "POST", f"/containers/{container}/stop?t={_STOP_S}")
+    _require_status(name, _request(service, name, "DELETE", f"/containers/{container}?force=true"), 200, 204, 404)
 
 
-def _runs(service: Service, name: str, exec_id: str) -> bool:
-    answer = _asked(service, name, "GET", f"/exec/{exec_id}/json")
-    _require(name, answer, 200, 404)
-    return answer.status == 200 and bool(answer.document().get("Running"))
+def _is_running(service: HostService, name: str, exec_id: str) -> bool:
+    answer = _request(service, name, "GET", f"/exec/{exec_id}/json")
+    _require_status(name, answer, 200, 404)
+    return answer.status == 200 and bool(answer.parse_document().get("Running"))
 
 
-def _asked(service: Service, name: str, method: str, target: str, document: Any = None) -> ServiceAnswer:
+def _request(service: HostService, name: str, method: str, target: str, document: Any = None) -> ServiceAnswer:
     try:
-        return service.ask(method, _API + target, document)
+        return service.request(method, _API + target, document)
     except OSError as error:
-        raise HostUnreachable(f"{name} cannot be asked: {_reason(error)}") from error
+        raise HostUnreachable(f"{name} cannot be asked: {_format_reason(error)}") from error
 
 
-def _require(name: str, answer: ServiceAnswer, *statuses: int) -> None:
+def _require_status(name: str, answer: ServiceAnswer, *statuses: int) -> None:
     if answer.status not in statuses:
-        raise HostUnreachable(f"{name} refuses: {answer.reason()}")
+        raise HostUnreachable(f"{name} refuses: {answer.find_reason()}")
 
 
-def _reason(error: Exception) -> str:
-    return reason_of(error) or type(error).__name__
+def _format_reason(error: Exception) -> str:
+    return format_reason(error) or type(error).__name__

@@ -26,10 +26,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.workspaces.base import HostLost, HostUnreachable
-from hermes_worker.workspaces.remote.asking import Service, ServiceAnswer, ServiceFailed
 from hermes_worker.workspaces.remote.host import WrittenPiece
+from hermes_worker.workspaces.remote.http_service import HostService, ServiceAnswer, ServiceFailed
 from hermes_worker.workspaces.remote.streams import ServiceAddress, ServiceStream
 from hermes_worker.workspaces.sandbox.network import Network
 
@@ -94,8 +94,8 @@ class KubernetesAccount:
     namespace: str
     rules: PodRules = field(repr=False)
 
-    def service(self) -> Service:
-        return Service(self.address, self._headers)
+    def service(self) -> HostService:
+        return HostService(self.address, self._headers)
 
     def _headers(self) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self.token_file.read_text(encoding='ascii').strip()}"}
@@ -106,7 +106,7 @@ def pod_name(root: str) -> str:
     return f"hermes-{hashlib.sha256(root.encode()).hexdigest()[:40]}"
 
 
-def pod_spec(root: str, rules: PodRules) -> dict[str, Any]:
+def build_pod_spec(root: str, rules: PodRules) -> dict[str, Any]:
     """The pod of a workspace."""
     name, home = pod_name(root), PurePosixPath(root).parent
     limits = {"ephemeral-storage": str(rules.disk_bytes + rules.tmp_bytes)}
@@ -157,10 +157,10 @@ def pod_spec(root: str, rules: PodRules) -> dict[str, Any]:
     }
     if rules.runtime_class is not None:
         spec["runtimeClassName"] = rules.runtime_class
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(root), "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": _build_metadata(root), "spec": spec}
 
 
-def volume_spec(root: str, rules: PodRules) -> dict[str, Any]:
+def build_volume_spec(root: str, rules: PodRules) -> dict[str, Any]:
     """The claim of the volume that keeps the files of a workspace."""
     spec: dict[str, Any] = {
         "accessModes": ["ReadWriteOnce"],
@@ -168,10 +168,10 @@ def volume_spec(root: str, rules: PodRules) -> dict[str, Any]:
     }
     if rules.storage_class is not None:
         spec["storageClassName"] = rules.storage_class
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": _metadata(root), "spec": spec}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": _build_metadata(root), "spec": spec}
 
 
-def policy_spec() -> dict[str, Any]:
+def build_policy_spec() -> dict[str, Any]:
     """The network policy that lets nothing into our pods and nothing out of them."""
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -181,17 +181,17 @@ def policy_spec() -> dict[str, Any]:
     }
 
 
-def claim_spec(root: str, pool: str) -> dict[str, Any]:
+def build_claim_spec(root: str, pool: str) -> dict[str, Any]:
     """The claim of a sandbox of a warm pool."""
     return {
         "apiVersion": "extensions.agents.x-k8s.io/v1beta1",
         "kind": "SandboxClaim",
-        "metadata": _metadata(root),
+        "metadata": _build_metadata(root),
         "spec": {"warmPoolRef": {"name": pool}},
     }
 
 
-def _metadata(root: str) -> dict[str, Any]:
+def _build_metadata(root: str) -> dict[str, Any]:
     name = pod_name(root)
     return {"name": name, "labels": {**OURS, LABEL: name}, "annotations": {ROOT: root}}
 
@@ -203,7 +203,7 @@ class KubernetesHost:
 
     def __init__(self, account: KubernetesAccount, root: str) -> None:
         self._account = account
-        self._cluster = Cluster(account)
+        self._cluster = ClusterApi(account)
         self._root = root
         self._name = pod_name(root)
         self._lock = threading.Lock()
@@ -225,14 +225,14 @@ class KubernetesHost:
             if pod:
                 try:
                     return self._cluster.exec(pod, argv)
-                except _Refused as error:
+                except _ExecRefused as error:
                     refusal = str(error)
                     if error.status not in (400, 404, 409, 500):
                         is_last = True
             if is_last:
                 raise HostUnreachable(f"{self.name} starts nothing: {refusal}")
             with self._lock:
-                self._pod = self._ensured()
+                self._pod = self._ensure_pod()
         raise AssertionError("the second try returns or raises")
 
     def stop(self) -> bool:
@@ -253,20 +253,20 @@ class KubernetesHost:
         for kind in ("pods", "persistentvolumeclaims"):
             self._cluster.delete(f"{_CORE}{self._cluster.space}/{kind}/{self._name}")
 
-    def _ensured(self) -> str:
+    def _ensure_pod(self) -> str:
         """Make what does not exist, and wait until a program can be started in it. Returns the name of the pod."""
         rules, deadline = self._account.rules, time.monotonic() + _READY_S
         if rules.warm_pool is not None:
-            return self._claimed(rules.warm_pool, deadline)
+            return self._claim_pod(rules.warm_pool, deadline)
         if rules.network is Network.NONE:
-            self._cluster.create(f"{_POLICIES}{self._cluster.space}/networkpolicies", policy_spec())
+            self._cluster.create(f"{_POLICIES}{self._cluster.space}/networkpolicies", build_policy_spec())
         if rules.storage_bytes is not None:
             target = f"{_CORE}{self._cluster.space}/persistentvolumeclaims"
-            self._cluster.create(target, volume_spec(self._root, rules))
+            self._cluster.create(target, build_volume_spec(self._root, rules))
         while True:
-            pod = self._cluster.found(f"{_CORE}{self._cluster.space}/pods/{self._name}")
+            pod = self._cluster.find_object(f"{_CORE}{self._cluster.space}/pods/{self._name}")
             if pod is None:
-                self._cluster.create(f"{_CORE}{self._cluster.space}/pods", pod_spec(self._root, rules))
+                self._cluster.create(f"{_CORE}{self._cluster.space}/pods", build_pod_spec(self._root, rules))
             elif pod["metadata"].get("annotations", {}).get(ROOT) != self._root:
                 raise HostUnreachable(f"{self.name} has a pod {self._name!r} that is not ours: remove it there")
             elif _is_over(pod) and not pod["metadata"].get("deletionTimestamp"):
@@ -275,33 +275,33 @@ class KubernetesHost:
                 return self._name
             self._wait(pod, deadline)
 
-    def _claimed(self, pool: str, deadline: float) -> str:
+    def _claim_pod(self, pool: str, deadline: float) -> str:
         target = f"{_CLAIMS}{self._cluster.space}/sandboxclaims"
         while True:
-            claim = self._cluster.found(f"{target}/{self._name}")
+            claim = self._cluster.find_object(f"{target}/{self._name}")
             if claim is None:
-                self._cluster.create(target, claim_spec(self._root, pool))
-            pod = self._pod_of(claim) if claim is not None else None
+                self._cluster.create(target, build_claim_spec(self._root, pool))
+            pod = self._find_pod_of_claim(claim) if claim is not None else None
             if pod is not None and _is_ready(pod):
                 return str(pod["metadata"]["name"])
             self._wait(pod, deadline)
 
-    def _pod_of(self, claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _find_pod_of_claim(self, claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The pod of a claim; ``None`` before there is one. A claim names its sandbox, and that says which pods are its
         own.
         """
         sandbox = claim.get("status", {}).get("sandbox", {}).get("name")
         if not sandbox:
             return None
-        found = self._cluster.found(f"{_SANDBOXES}{self._cluster.space}/sandboxes/{quote(sandbox)}")
+        found = self._cluster.find_object(f"{_SANDBOXES}{self._cluster.space}/sandboxes/{quote(sandbox)}")
         selector = (found or {}).get("status", {}).get("selector")
         if not selector:
             return None
-        pods = self._cluster.listed(f"{_CORE}{self._cluster.space}/pods?{urlencode({'labelSelector': selector})}")
+        pods = self._cluster.list_objects(f"{_CORE}{self._cluster.space}/pods?{urlencode({'labelSelector': selector})}")
         return pods[0] if pods else None
 
     def _wait(self, pod: Mapping[str, Any] | None, deadline: float) -> None:
-        why = _hopeless(pod) if pod is not None else None
+        why = _reason_hopeless(pod) if pod is not None else None
         if why is not None:
             raise HostUnreachable(f"{self.name} cannot start the pod of the workspace: {why}")
         if time.monotonic() > deadline:
@@ -309,7 +309,7 @@ class KubernetesHost:
         time.sleep(_LOOK_S)
 
 
-class Cluster:
+class ClusterApi:
     """The API server, as we use it. Thread-safe. All methods raise ``HostUnreachable``."""
 
     def __init__(self, account: KubernetesAccount) -> None:
@@ -317,24 +317,24 @@ class Cluster:
         self.space = f"/namespaces/{quote(account.namespace)}"
         self.name = f"the Kubernetes API at {account.address.host}"
 
-    def found(self, target: str) -> dict[str, Any] | None:
-        answer = self._asked("GET", target)
-        self._require(answer, 200, 404)
-        return dict(answer.document()) if answer.status == 200 else None
+    def find_object(self, target: str) -> dict[str, Any] | None:
+        answer = self._request("GET", target)
+        self._require_status(answer, 200, 404)
+        return dict(answer.parse_document()) if answer.status == 200 else None
 
-    def listed(self, target: str) -> list[dict[str, Any]]:
-        answer = self._asked("GET", target)
-        self._require(answer, 200)
-        return list(answer.document().get("items") or ())
+    def list_objects(self, target: str) -> list[dict[str, Any]]:
+        answer = self._request("GET", target)
+        self._require_status(answer, 200)
+        return list(answer.parse_document().get("items") or ())
 
     def create(self, target: str, document: Mapping[str, Any]) -> None:
         """Create an object. A 409 counts as success: it exists already, or another worker made it a moment ago."""
-        self._require(self._asked("POST", target, document), 200, 201, 202, 409)
+        self._require_status(self._request("POST", target, document), 200, 201, 202, 409)
 
     def delete(self, target: str) -> None:
-        self._require(self._asked("DELETE", target), 200, 202, 404)
+        self._require_status(self._request("DELETE", target), 200, 202, 404)
 
-    def may(self, verb: str, resource: str, namespace: str) -> bool:
+    def is_permitted(self, verb: str, resource: str, namespace: str) -> bool:
         """Whether our account may do that (a SelfSubjectAccessReview)."""
         name, _, rest = resource.partition("/")
         wanted = {"namespace": namespace, "verb": verb, "resource": name}
@@ -343,33 +343,33 @@ class Cluster:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": wanted | ({"subresource": rest} if rest else {})},
         }
-        answer = self._asked("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-        self._require(answer, 200, 201)
-        return bool(answer.document().get("status", {}).get("allowed"))
+        answer = self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        self._require_status(answer, 200, 201)
+        return bool(answer.parse_document().get("status", {}).get("allowed"))
 
     def exec(self, pod: str, argv: Sequence[str]) -> PodProgram:
-        """Start a program in a pod. Raises ``_Refused`` when nothing was started."""
+        """Start a program in a pod. Raises ``_ExecRefused`` when nothing was started."""
         asked = [("container", _CONTAINER), *((stream, "true") for stream in ("stdin", "stdout", "stderr"))]
         query = urlencode([*asked, *(("command", part) for part in argv)], quote_via=quote)
         target = f"{_CORE}{self.space}/pods/{quote(pod)}/exec?{query}"
         try:
-            stream, protocol = _opened(self._service, target)
+            stream, protocol = _open_websocket(self._service, target)
         except OSError as error:
-            raise HostUnreachable(f"{self.name} cannot be asked: {_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} cannot be asked: {_format_reason(error)}") from error
         return PodProgram(self.name, stream, protocol)
 
-    def _asked(self, method: str, target: str, document: Any = None) -> ServiceAnswer:
+    def _request(self, method: str, target: str, document: Any = None) -> ServiceAnswer:
         try:
-            return self._service.ask(method, target, document)
+            return self._service.request(method, target, document)
         except OSError as error:
-            raise HostUnreachable(f"{self.name} cannot be asked: {_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} cannot be asked: {_format_reason(error)}") from error
 
-    def _require(self, answer: ServiceAnswer, *statuses: int) -> None:
+    def _require_status(self, answer: ServiceAnswer, *statuses: int) -> None:
         if answer.status not in statuses:
-            raise HostUnreachable(f"{self.name} refuses: {answer.reason()}")
+            raise HostUnreachable(f"{self.name} refuses: {answer.find_reason()}")
 
 
-class _Refused(Exception):
+class _ExecRefused(Exception):
     """The API server does not start a program."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -377,8 +377,8 @@ class _Refused(Exception):
         self.status = status
 
 
-def _opened(service: Service, target: str) -> tuple[ServiceStream, ClientProtocol]:
-    """Open a websocket. Raises ``OSError`` and ``_Refused``."""
+def _open_websocket(service: HostService, target: str) -> tuple[ServiceStream, ClientProtocol]:
+    """Open a websocket. Raises ``OSError`` and ``_ExecRefused``."""
     from websockets.client import ClientProtocol
     from websockets.exceptions import InvalidStatus
     from websockets.uri import parse_uri
@@ -395,14 +395,14 @@ def _opened(service: Service, target: str) -> tuple[ServiceStream, ClientProtoco
         for name, value in {"Host": service.address.host, **service.headers()}.items():
             request.headers[name] = value
         protocol.send_request(request)
-        _flush(stream, protocol)
+        _send_data(stream, protocol)
         deadline = time.monotonic() + _SILENT_S
         while protocol.state.name == "CONNECTING" and protocol.handshake_exc is None:
-            _fill(stream, protocol, deadline)
+            _receive_data(stream, protocol, deadline)
         if isinstance(protocol.handshake_exc, InvalidStatus):
             answer = protocol.handshake_exc.response
             said = ServiceAnswer(answer.status_code, bytes(answer.body or b""))
-            raise _Refused(answer.status_code, said.reason())
+            raise _ExecRefused(answer.status_code, said.find_reason())
         if protocol.handshake_exc is not None:
             raise ServiceFailed(f"no websocket: {protocol.handshake_exc}")
         return stream, protocol
@@ -411,7 +411,7 @@ def _opened(service: Service, target: str) -> tuple[ServiceStream, ClientProtoco
         raise
 
 
-def _fill(stream: ServiceStream, protocol: ClientProtocol, deadline: float) -> None:
+def _receive_data(stream: ServiceStream, protocol: ClientProtocol, deadline: float) -> None:
     data = stream.read(1.0)
     if data is None:
         if time.monotonic() > deadline:
@@ -420,10 +420,10 @@ def _fill(stream: ServiceStream, protocol: ClientProtocol, deadline: float) -> N
         protocol.receive_data(data)
     else:
         protocol.receive_eof()
-    _flush(stream, protocol)
+    _send_data(stream, protocol)
 
 
-def _flush(stream: ServiceStream, protocol: ClientProtocol) -> None:
+def _send_data(stream: ServiceStream, protocol: ClientProtocol) -> None:
     for data in protocol.data_to_send():
         if data:
             stream.write(data)
@@ -443,7 +443,7 @@ class PodProgram:
         self._code: int | None = None
         self._is_hung_up = False
         self._heard_at = self._pinged_at = time.monotonic()
-        self._take()
+        self._take_frames()
 
     @property
     def has_ended(self) -> bool:
@@ -460,49 +460,49 @@ class PodProgram:
             return
         try:
             for first in range(0, len(data), _CHUNK_BYTES):
-                self._say(_STDIN, data[first : first + _CHUNK_BYTES])
+                self._send_message(_STDIN, data[first : first + _CHUNK_BYTES])
         except (BrokenPipeError, ConnectionResetError) as error:
             # It ended without reading all that, and said so; or it is gone.
             with suppress(OSError):
                 while self._code is None:
-                    self._listen(_SILENT_S)
+                    self._receive_messages(_SILENT_S)
             if self._code is None:
-                raise HostLost(f"{self._name} was lost while it was sent something: {_reason(error)}") from error
+                raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
         except OSError as error:
-            raise HostLost(f"{self._name} was lost while it was sent something: {_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
         if not self._pieces and self._code is None:
             try:
-                self._listen(timeout_s)
+                self._receive_messages(timeout_s)
             except OSError as error:
-                raise HostLost(f"{self._name} was lost while something ran there: {_reason(error)}") from error
+                raise HostLost(f"{self._name} was lost while something ran there: {_format_reason(error)}") from error
         return self._pieces.popleft() if self._pieces else None
 
     def hang_up(self) -> None:
         if not self._is_hung_up and self._code is None:
             self._is_hung_up = True
             with suppress(OSError):
-                self._say(_CLOSE, bytes([_STDIN]))
+                self._send_message(_CLOSE, bytes([_STDIN]))
 
     def close(self) -> None:
         self.hang_up()
         with suppress(OSError):
             if self._protocol.state.name == "OPEN":
                 self._protocol.send_close(1000)
-            _flush(self._stream, self._protocol)
+            _send_data(self._stream, self._protocol)
         self._stream.close()
 
-    def _say(self, channel: int, data: bytes) -> None:
+    def _send_message(self, channel: int, data: bytes) -> None:
         from websockets.exceptions import ConnectionClosed, InvalidState
 
         try:
             self._protocol.send_binary(bytes([channel]) + data)
         except (ConnectionClosed, InvalidState) as error:
             raise ConnectionResetError("the connection is closed") from error
-        _flush(self._stream, self._protocol)
+        _send_data(self._stream, self._protocol)
 
-    def _listen(self, timeout_s: float) -> None:
+    def _receive_messages(self, timeout_s: float) -> None:
         data = self._stream.read(timeout_s)
         now = time.monotonic()
         if data is None:
@@ -511,39 +511,39 @@ class PodProgram:
             if now > self._pinged_at + _PING_S and self._protocol.state.name == "OPEN":
                 self._pinged_at = now
                 self._protocol.send_ping(b"")
-                _flush(self._stream, self._protocol)
+                _send_data(self._stream, self._protocol)
             return
         self._heard_at = now
         if data:
             self._protocol.receive_data(data)
         else:
             self._protocol.receive_eof()
-        self._take()
+        self._take_frames()
         with suppress(BrokenPipeError, ConnectionResetError):
-            _flush(self._stream, self._protocol)
+            _send_data(self._stream, self._protocol)
         if self._protocol.state.name in ("CLOSING", "CLOSED") and self._code is None:
             raise ConnectionResetError("the connection ended")
 
-    def _take(self) -> None:
+    def _take_frames(self) -> None:
         from websockets.frames import Frame, Opcode
 
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
                 self._message += event.data
                 if event.fin:
-                    self._hear(bytes(self._message))
+                    self._on_message(bytes(self._message))
                     self._message.clear()
 
-    def _hear(self, message: bytes) -> None:
+    def _on_message(self, message: bytes) -> None:
         channel, data = message[:1], message[1:]
         if channel in (b"\1", b"\2"):
             if data:
                 self._pieces.append(WrittenPiece(channel == b"\2", data))
         elif channel == b"\3":
-            self._code = _exit_code(self._name, data)
+            self._code = _parse_exit_code(self._name, data)
 
 
-def _exit_code(name: str, data: bytes) -> int:
+def _parse_exit_code(name: str, data: bytes) -> int:
     """The exit code in the ``Status`` at the end. Raises ``HostLost`` when it is not the program's own end."""
     try:
         status = json.loads(data)
@@ -570,7 +570,7 @@ def _is_over(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
-def _hopeless(pod: Mapping[str, Any]) -> str | None:
+def _reason_hopeless(pod: Mapping[str, Any]) -> str | None:
     """The reason why a pod will not start unless a person acts; ``None`` while it may start."""
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
@@ -581,16 +581,18 @@ def _hopeless(pod: Mapping[str, Any]) -> str | None:
 
 def kubernetes_workspaces(account: KubernetesAccount) -> list[str]:
     """The roots of all workspaces that have a pod, a volume or a claim. Raises ``HostUnreachable``."""
-    cluster = Cluster(account)
+    cluster = ClusterApi(account)
     query = urlencode({"labelSelector": LABEL})
     targets = [f"{_CORE}{cluster.space}/pods?{query}", f"{_CORE}{cluster.space}/persistentvolumeclaims?{query}"]
     if account.rules.warm_pool is not None:
         targets = [f"{_CLAIMS}{cluster.space}/sandboxclaims?{query}"]
-    found = (each["metadata"].get("annotations", {}).get(ROOT) for target in targets for each in cluster.listed(target))
+    found = (
+        each["metadata"].get("annotations", {}).get(ROOT) for target in targets for each in cluster.list_objects(target)
+    )
     return sorted({str(root) for root in found if root})
 
 
-def kubernetes_missing() -> str | None:
+def explain_missing_kubernetes() -> str | None:
     """The sentence that says what to install where ``websockets`` is missing; ``None`` where it is there."""
     from importlib.util import find_spec
 
@@ -599,5 +601,5 @@ def kubernetes_missing() -> str | None:
     return "install the extra 'kubernetes': pip install 'hermes-worker[kubernetes]'"
 
 
-def _reason(error: Exception) -> str:
-    return reason_of(error) or type(error).__name__
+def _format_reason(error: Exception) -> str:
+    return format_reason(error) or type(error).__name__

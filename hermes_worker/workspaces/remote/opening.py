@@ -10,11 +10,11 @@ from typing import Final
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions
 from hermes_worker.workspaces.remote.docker import DockerHost
-from hermes_worker.workspaces.remote.kubernetes import KubernetesHost, kubernetes_missing
-from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost, ssh_missing
+from hermes_worker.workspaces.remote.kubernetes import KubernetesHost, explain_missing_kubernetes
+from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost, explain_missing_ssh
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
-from hermes_worker.workspaces.sandbox.keeping import rlimits
-from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, too_wide
+from hermes_worker.workspaces.sandbox.kept_command import rlimits
+from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, find_refusal
 from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode
 
 _ULIMITS: Final = {
@@ -35,7 +35,7 @@ def open_ssh(root: str, options: OpeningOptions) -> Workspace:
         raise WorkspaceError(
             "no host is set for workspaces of the kind 'ssh': set terminal.ssh_host on every worker for tools"
         )
-    if lacking := ssh_missing():
+    if lacking := explain_missing_ssh():
         raise WorkspaceError(f"workspaces of the kind 'ssh' need asyncssh: {lacking}")
     sandbox = options.sandbox
     if sandbox is not None and sandbox.mode is SandboxMode.REQUIRE:
@@ -43,7 +43,7 @@ def open_ssh(root: str, options: OpeningOptions) -> Workspace:
             "terminal.sandbox is require, and nothing of ours confines commands on an ssh host: set it to auto where "
             "the host itself is the wall, or use another kind of workspace"
         )
-    return RemoteWorkspace(_ssh_host(options.ssh), root, _rules(options, sandbox.limits if sandbox else None))
+    return RemoteWorkspace(_ssh_host(options.ssh), root, _build_rules(options, sandbox.limits if sandbox else None))
 
 
 def open_docker(root: str, options: OpeningOptions) -> Workspace:
@@ -52,29 +52,29 @@ def open_docker(root: str, options: OpeningOptions) -> Workspace:
         raise WorkspaceError("no container engine is set for workspaces of the kind 'docker' on this worker")
     rules = options.docker.rules
     given = Network.NONE if rules.network == "none" else Network.PROXY if rules.proxy else Network.OPEN
-    return RemoteWorkspace(DockerHost(options.docker, root), root, _walled(options, given))
+    return RemoteWorkspace(DockerHost(options.docker, root), root, _rules_for_walled(options, given))
 
 
 def open_kubernetes(root: str, options: OpeningOptions) -> Workspace:
     """Open a pod. Connects to nothing. Raises ``WorkspaceError``."""
     if options.kubernetes is None:
         raise WorkspaceError("no cluster is set for workspaces of the kind 'kubernetes' on this worker")
-    if lacking := kubernetes_missing():
+    if lacking := explain_missing_kubernetes():
         raise WorkspaceError(f"workspaces of the kind 'kubernetes' need websockets: {lacking}")
     account = options.kubernetes
-    return RemoteWorkspace(KubernetesHost(account, root), root, _walled(options, account.rules.network))
+    return RemoteWorkspace(KubernetesHost(account, root), root, _rules_for_walled(options, account.rules.network))
 
 
-def _walled(options: OpeningOptions, given: Network) -> RemoteRules:
+def _rules_for_walled(options: OpeningOptions, given: Network) -> RemoteRules:
     """The rules for kinds whose hosts have one workspace each: other tenants may work there, with the network that they
     may have.
     """
     sandbox = options.sandbox
 
     def refuses(origin: RunOrigin) -> str | None:
-        return None if sandbox is None else too_wide(sandbox.network, origin, given)
+        return None if sandbox is None else find_refusal(sandbox.network, origin, given)
 
-    rules = _rules(options, sandbox.limits if sandbox else None)
+    rules = _build_rules(options, sandbox.limits if sandbox else None)
     return replace(rules, serves_guests=True, refuses=refuses)
 
 
@@ -83,17 +83,17 @@ def _ssh_host(account: SshAccount) -> SshHost:
     return SshHost(account)
 
 
-def _rules(options: OpeningOptions, limits: CommandLimits | None) -> RemoteRules:
+def _build_rules(options: OpeningOptions, limits: CommandLimits | None) -> RemoteRules:
     return RemoteRules(
         bytes_max=options.bytes_max,
         free_bytes_min=options.free_bytes_min,
         umask=options.umask,
-        limits=ulimits(limits) if limits else (),
+        limits=format_ulimits(limits) if limits else (),
         serves_guests=False,
     )
 
 
-def ulimits(limits: CommandLimits) -> tuple[str, ...]:
+def format_ulimits(limits: CommandLimits) -> tuple[str, ...]:
     """The arguments of ``ulimit`` that give a shell, and what it starts, these limits at most."""
     return tuple(
         f"ulimit -{_ULIMITS[kind][0]} {value // _ULIMITS[kind][1]}"

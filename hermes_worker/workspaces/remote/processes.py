@@ -16,7 +16,7 @@ from typing import Final
 
 from hermes_worker.workspaces.base import (
     EXCESS_SENTENCES,
-    Excess,
+    ExceededLimit,
     PathNotFound,
     ScriptAnswer,
     TerminalSize,
@@ -217,17 +217,17 @@ class RemoteProcesses:
         if answer.code != 0 or not said:
             raise WorkspaceError(f"the process could not be started on {self.host}: its minder said nothing")
         if said[0] == ProcessState.FAILED.value:
-            self.forget(name)
+            self.remove_process(name)
             raise WorkspaceError(f"the process could not be started: {said[3].strip() if len(said) > 3 else '?'}")
 
-    def look(self, name: str, log_bytes_max: int) -> ProcessLook:
+    def read_look(self, name: str, log_bytes_max: int) -> ProcessLook:
         answer = self.run([_LOOK, self._directory(name)], b"")
-        _judge(name, answer)
+        _raise_for_answer(name, answer)
         words = answer.errors.split(b"\0")[0].decode("utf-8", "replace").split(None, 3)
         state, code, before = words[0], words[1], int(words[2])
         note = None
         if state == "excess":
-            state, note = ProcessState.KILLED.value, EXCESS_SENTENCES[Excess.WORKSPACE]
+            state, note = ProcessState.KILLED.value, EXCESS_SENTENCES[ExceededLimit.WORKSPACE]
         elif state == ProcessState.LOST.value:
             note = "what watched the process was killed, or its machine was started again"
         is_known = state not in (ProcessState.RUNNING.value, ProcessState.LOST.value, ProcessState.FAILED.value)
@@ -243,15 +243,17 @@ class RemoteProcesses:
             network=self.network,
         )
 
-    def tell(self, name: str, data: bytes, *, is_last: bool) -> None:
+    def write_input(self, name: str, data: bytes, *, is_last: bool) -> None:
         if len(data) > INPUT_BYTES_MAX:
             raise WorkspaceError(f"at most {INPUT_BYTES_MAX} bytes can be written to a process at once")
-        _judge(name, self.run([_TELL, self._directory(name), "last" if is_last else "", str(len(data))], data))
+        _raise_for_answer(
+            name, self.run([_TELL, self._directory(name), "last" if is_last else "", str(len(data))], data)
+        )
 
     def end(self, name: str) -> None:
-        _judge(name, self.run([_KILL, self._directory(name)], b""))
+        _raise_for_answer(name, self.run([_KILL, self._directory(name)], b""))
 
-    def forget(self, name: str) -> None:
+    def remove_process(self, name: str) -> None:
         # Its minder ends it when it finds that this is gone.
         self.run(['rm -rf -- "$1"', self._directory(name)], b"")
 
@@ -262,7 +264,7 @@ class RemoteProcesses:
         return f"{parent}/.{last}.processes/{name}"
 
 
-def in_terminal(command: str, size: TerminalSize) -> str:
+def wrap_in_terminal(command: str, size: TerminalSize) -> str:
     """``command`` as shell text that gives it a terminal, where the host has the program for it."""
     inner = f'stty rows {size.rows} cols {size.columns}; eval "$__hermes_in_terminal"'
     return (
@@ -272,7 +274,7 @@ def in_terminal(command: str, size: TerminalSize) -> str:
     )
 
 
-def _judge(name: str, answer: ScriptAnswer) -> None:
+def _raise_for_answer(name: str, answer: ScriptAnswer) -> None:
     if answer.code == _NONE:
         raise PathNotFound(f"there is no process {name!r} in this workspace")
     if answer.code != 0:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.workspaces.base import HostLost, HostUnreachable
 from hermes_worker.workspaces.remote.host import WrittenPiece
 
@@ -48,7 +48,7 @@ class SshAccount:
     key_file: Path
 
 
-class _Loop:
+class _EventLoop:
     """The event loop of this process; a forked child begins its own."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Loop:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
                 threading.Thread(target=self._loop.run_forever, name="hermes-ssh", daemon=True).start()
-            return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+            return asyncio.run_coroutine_threadsafe(_await_work(work), self._loop)
 
     def result(self, work: Awaitable[_T], timeout_s: float) -> _T:
         """Run the work to its end and return its result. Raises ``TimeoutError``; the work is cancelled then."""
@@ -73,11 +73,11 @@ class _Loop:
             raise TimeoutError(f"no answer within {timeout_s:.0f} s") from None
 
 
-async def _awaited(work: Awaitable[_T]) -> _T:
+async def _await_work(work: Awaitable[_T]) -> _T:
     return await work
 
 
-_loop = _Loop()
+_loop = _EventLoop()
 
 
 class SshHost:
@@ -100,16 +100,16 @@ class SshHost:
         import asyncssh
 
         for is_last in (False, True):
-            connection = self._connected()
+            connection = self._get_connection()
             try:
                 opened = connection.create_process(shlex.join(argv), encoding=None)
                 return SshProgram(self.name, _loop.result(opened, _CONNECT_S))
             except (OSError, asyncssh.Error) as error:
                 # A connection that was lost while it was idle, perhaps. Nothing that we start does anything
                 # before it is sent its input, so we may try again.
-                self._forget(connection)
+                self._drop_connection(connection)
                 if is_last:
-                    raise HostUnreachable(f"{self.name} starts nothing: {_reason(error)}") from error
+                    raise HostUnreachable(f"{self.name} starts nothing: {_format_reason(error)}") from error
         raise AssertionError("the second try returns or raises")
 
     def close(self) -> None:
@@ -118,13 +118,13 @@ class SshHost:
                 self._connection.abort()
             self._connection = None
 
-    def _connected(self) -> asyncssh.SSHClientConnection:
+    def _get_connection(self) -> asyncssh.SSHClientConnection:
         with self._lock:
             if self._connection is None or self._pid != os.getpid() or self._connection.is_closed():
                 self._connection, self._pid = self._connect(), os.getpid()
             return self._connection
 
-    def _forget(self, connection: asyncssh.SSHClientConnection) -> None:
+    def _drop_connection(self, connection: asyncssh.SSHClientConnection) -> None:
         with self._lock:
             if self._connection is connection:
                 self._connection = None
@@ -134,14 +134,14 @@ class SshHost:
 
         account = self._account
         if not account.known_hosts.is_file():
-            raise HostUnreachable(f"{self.name} is not asked: {self._how_to_know()}")
+            raise HostUnreachable(f"{self.name} is not asked: {self._explain_known_hosts()}")
         try:
             return _loop.result(
                 asyncssh.connect(
                     account.host,
                     account.port,
                     username=account.user,
-                    client_keys=[self._key()],
+                    client_keys=[self._load_key()],
                     known_hosts=str(account.known_hosts),
                     config=None,
                     agent_path=None,
@@ -155,7 +155,7 @@ class SshHost:
             )
         except asyncssh.HostKeyNotVerifiable as error:
             raise HostUnreachable(
-                f"{self.name} is refused, because its key is not the one that is known: {self._how_to_know()}"
+                f"{self.name} is refused, because its key is not the one that is known: {self._explain_known_hosts()}"
             ) from error
         except asyncssh.PermissionDenied as error:
             raise HostUnreachable(
@@ -163,9 +163,9 @@ class SshHost:
                 "there"
             ) from error
         except (OSError, asyncssh.Error) as error:
-            raise HostUnreachable(f"{self.name} cannot be reached: {_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} cannot be reached: {_format_reason(error)}") from error
 
-    def _how_to_know(self) -> str:
+    def _explain_known_hosts(self) -> str:
         account = self._account
         port = "" if account.port == 22 else f"-p {account.port} "
         return (
@@ -173,14 +173,16 @@ class SshHost:
             f"into {account.known_hosts}"
         )
 
-    def _key(self) -> asyncssh.SSHKey:
+    def _load_key(self) -> asyncssh.SSHKey:
         import asyncssh
 
         account = self._account
         try:
             return asyncssh.read_private_key(str(account.key_file))
         except (OSError, ValueError, asyncssh.KeyImportError) as error:
-            raise HostUnreachable(f"the private key in {account.key_file} cannot be used: {_reason(error)}") from error
+            raise HostUnreachable(
+                f"the private key in {account.key_file} cannot be used: {_format_reason(error)}"
+            ) from error
 
 
 class SshProgram:
@@ -216,17 +218,17 @@ class SshProgram:
         except BrokenPipeError:
             pass  # it ended without reading; its exit code says why
         except (OSError, asyncssh.Error) as error:
-            raise HostLost(f"{self._name} was lost while it was sent something: {_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
         import asyncssh
 
         try:
-            return _loop.result(self._next(timeout_s), timeout_s + _SEND_S)
+            return _loop.result(self._receive_next(timeout_s), timeout_s + _SEND_S)
         except (OSError, asyncssh.Error) as error:
-            raise HostLost(f"{self._name} was lost while something ran there: {_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while something ran there: {_format_reason(error)}") from error
 
-    async def _next(self, timeout_s: float) -> WrittenPiece | None:
+    async def _receive_next(self, timeout_s: float) -> WrittenPiece | None:
         if not self._is_begun:
             self._is_begun = True
             for is_error in (False, True):
@@ -267,11 +269,11 @@ class SshProgram:
             _loop.result(closed(), _SEND_S)
 
 
-def _reason(error: Exception) -> str:
-    return reason_of(error) or type(error).__name__
+def _format_reason(error: Exception) -> str:
+    return format_reason(error) or type(error).__name__
 
 
-def ssh_missing() -> str | None:
+def explain_missing_ssh() -> str | None:
     """The sentence that says what to install where ``asyncssh`` is missing; ``None`` where it is there."""
     from importlib.util import find_spec
 

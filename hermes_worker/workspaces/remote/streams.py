@@ -56,7 +56,7 @@ class ServiceStream:
         _keep_alive(self._socket)
         if parts.scheme == "https":
             try:
-                self._shake_hands(_context(address), str(parts.hostname))
+                self._shake_hands(_build_context(address), str(parts.hostname))
             except BaseException:
                 self.close()
                 raise
@@ -67,7 +67,7 @@ class ServiceStream:
             self._socket.sendall(data)
             return
         self._tls.write(data)
-        self._flush()
+        self._send_encrypted()
 
     def read(self, timeout_s: float) -> bytes | None:
         """Some bytes; ``b""`` at the end of the stream, ``None`` when nothing came in time."""
@@ -75,7 +75,7 @@ class ServiceStream:
         try:
             if self._tls is None:
                 return self._socket.recv(_READ_BYTES)
-            return self._decrypted(self._tls)
+            return self._read_decrypted(self._tls)
         except TimeoutError:
             return None
 
@@ -85,10 +85,11 @@ class ServiceStream:
             if self._tls is None:
                 self._socket.shutdown(socket.SHUT_WR)
                 return
-            # Everything that came was decrypted and handed out (``_decrypted``), so this finds nothing to throw away.
+            # Everything that came was decrypted and handed out (``_read_decrypted``), so this finds nothing to throw
+            # away.
             with suppress(ssl.SSLWantReadError):
                 self._tls.unwrap()
-            self._flush()
+            self._send_encrypted()
 
     def close(self) -> None:
         """Idempotent."""
@@ -110,22 +111,22 @@ class ServiceStream:
                 self._tls.do_handshake()
                 return
             except ssl.SSLWantReadError:
-                self._flush()
-                self._feed()
+                self._send_encrypted()
+                self._receive_encrypted()
             finally:
-                self._flush()
+                self._send_encrypted()
 
-    def _decrypted(self, tls: ssl.SSLObject) -> bytes:
+    def _read_decrypted(self, tls: ssl.SSLObject) -> bytes:
         """The next bytes, as many as can be decrypted now."""
         found = bytearray()
         while True:
             try:
                 piece = tls.read(_READ_BYTES)
             except ssl.SSLWantReadError:
-                self._flush()
+                self._send_encrypted()
                 if found:
                     return bytes(found)
-                self._feed()
+                self._receive_encrypted()
                 continue
             except ssl.SSLZeroReturnError:
                 piece = b""
@@ -133,13 +134,13 @@ class ServiceStream:
                 return bytes(found)
             found += piece
 
-    def _feed(self) -> None:
+    def _receive_encrypted(self) -> None:
         data = self._socket.recv(_READ_BYTES)
         if not data:
             raise ConnectionResetError("the connection was cut")
         self._incoming.write(data)
 
-    def _flush(self) -> None:
+    def _send_encrypted(self) -> None:
         if data := self._outgoing.read():
             self._socket.sendall(data)
 
@@ -152,7 +153,7 @@ def _keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _context(address: ServiceAddress) -> ssl.SSLContext:
+def _build_context(address: ServiceAddress) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=None if address.ca_file is None else str(address.ca_file))
     if address.cert_file is not None:
         context.load_cert_chain(address.cert_file, address.key_file)

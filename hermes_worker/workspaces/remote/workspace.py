@@ -26,7 +26,7 @@ from hermes_worker.workspaces.base import (
     FILE_BYTES_MAX,
     CommandResult,
     Ending,
-    Excess,
+    ExceededLimit,
     HostLost,
     HostUnreachable,
     PathNotFound,
@@ -36,14 +36,14 @@ from hermes_worker.workspaces.base import (
     WorkspaceReset,
     require_path,
 )
-from hermes_worker.workspaces.output import HeadTail
+from hermes_worker.workspaces.output import OutputBuffer
 from hermes_worker.workspaces.processes import LOG_BYTES_MAX, ProcessLook, ProcessOrder
-from hermes_worker.workspaces.protection import Protection
+from hermes_worker.workspaces.protection import FileProtection
 from hermes_worker.workspaces.remote import scripts
 from hermes_worker.workspaces.remote.host import Host
-from hermes_worker.workspaces.remote.processes import RemoteProcesses, in_terminal
+from hermes_worker.workspaces.remote.processes import RemoteProcesses, wrap_in_terminal
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
-from hermes_worker.workspaces.shell import check_command, state_of
+from hermes_worker.workspaces.shell import check_command, parse_state
 
 _PATIENCE_S: Final = 60.0
 """How many seconds a program may take that is no command of an agent."""
@@ -83,7 +83,7 @@ class RemoteWorkspace:
         self._host = host
         self._root = PurePosixPath(root)
         self._rules = rules or RemoteRules()
-        self._protection = Protection()
+        self._protection = FileProtection()
         self._lock = threading.Lock()
         self._id: str | None = None
         self._known_at = float("-inf")
@@ -107,27 +107,27 @@ class RemoteWorkspace:
         """The canonical path by its text alone: links are followed where the path is used."""
         require_path(path)
         folder = self.resolve(cwd) if cwd is not None else self._root
-        canonical = _normal(PurePosixPath(folder, path))
+        canonical = _normalize(PurePosixPath(folder, path))
         if not canonical.is_relative_to(self._root):
             raise WorkspaceError(f"{path!r} is outside the workspace {self.root!r}")
         self._require_allowed(path, canonical, for_write=for_write)
         return canonical
 
     def may_read(self, canonical: str) -> bool:
-        return self._protection.refusal(PurePosixPath(canonical), for_write=False) is None
+        return self._protection.find_refusal(PurePosixPath(canonical), for_write=False) is None
 
     def read_bytes(self, path: str, *, limit: int = FILE_BYTES_MAX) -> bytes:
         canonical = self.resolve(path)
-        answer = self._asked(scripts.READ, str(canonical), str(limit), bytes_max=limit)
-        self._judge(path, answer)
-        self._require_allowed(path, self._said(answer), for_write=False)
+        answer = self._run_in_workspace(scripts.READ, str(canonical), str(limit), bytes_max=limit)
+        self._raise_for_answer(path, answer)
+        self._require_allowed(path, self._parse_path(answer), for_write=False)
         return answer.output
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        canonical = self._followed(path)
+        canonical = self._resolve_on_host(path)
         digest = hashlib.sha256(data).hexdigest()
         if len(data) >= _COMPARED_BYTES_MIN:
-            there = self._asked(scripts.HASH, str(canonical))
+            there = self._run_in_workspace(scripts.HASH, str(canonical))
             if there.code == 0 and there.output.split()[:1] == [digest.encode()]:
                 return
         rules = self._rules
@@ -135,23 +135,23 @@ class RemoteWorkspace:
         quota = str(rules.bytes_max // 1024)
         self.require_free_space()
         given = (str(canonical), str(len(data)), digest, quota, mask, secrets.token_hex(8))
-        answer = self._asked(scripts.WRITE, *given, data=data)
-        self._judge(path, answer)
+        answer = self._run_in_workspace(scripts.WRITE, *given, data=data)
+        self._raise_for_answer(path, answer)
 
     def remove(self, path: str) -> None:
-        self._judge(path, self._asked(scripts.UNLINK, str(self._followed(path))))
+        self._raise_for_answer(path, self._run_in_workspace(scripts.UNLINK, str(self._resolve_on_host(path))))
 
     def require_folder(self, path: str) -> None:
-        self._judge(path, self._asked(scripts.ENTRIES, str(self.resolve(path)), ""))
+        self._raise_for_answer(path, self._run_in_workspace(scripts.ENTRIES, str(self.resolve(path)), ""))
 
     def entries(self, path: str) -> tuple[str, ...]:
-        answer = self._asked(scripts.ENTRIES, str(self.resolve(path)), "list")
-        self._judge(path, answer)
+        answer = self._run_in_workspace(scripts.ENTRIES, str(self.resolve(path)), "list")
+        self._raise_for_answer(path, answer)
         return tuple(sorted(name.decode("utf-8", "surrogateescape") for name in answer.output.split(b"\0") if name))
 
     def require_free_space(self) -> None:
         least = self._rules.free_bytes_min
-        if least and self._asked(scripts.SPACE, str(least // 1024)).code != 0:
+        if least and self._run_in_workspace(scripts.SPACE, str(least // 1024)).code != 0:
             raise WorkspaceError(
                 f"the disk of the workspace on {self._host.name} has less than {least // 1024**2} MB left; somebody "
                 "has to make room on it"
@@ -172,43 +172,43 @@ class RemoteWorkspace:
     ) -> CommandResult:
         check_command(command)
         if terminal is not None:
-            command = in_terminal(command, terminal)
+            command = wrap_in_terminal(command, terminal)
         self._require_served(origin)
         folder = self.resolve(cwd) if cwd is not None else self._root
-        self._begin()
+        self._ensure_workspace()
         self.require_folder(str(folder))
-        one = _Command(self._host, output_bytes_max, on_output)
-        variables, text = _exports(env), command.encode()
-        argv = self._supervised(one, str(folder), (len(variables), len(text)))
+        one = _RemoteCommand(self._host, output_bytes_max, on_output)
+        variables, text = _render_exports(env), command.encode()
+        argv = self._supervisor_argv(one, str(folder), (len(variables), len(text)))
         return one.run(argv, variables + text, timeout_s, should_stop)
 
     def start_process(self, name: str, order: ProcessOrder) -> None:
         check_command(order.command)
         self._require_served(order.origin)
         folder = self.resolve(order.cwd) if order.cwd is not None else self._root
-        self._begin()
+        self._ensure_workspace()
         self.require_folder(str(folder))
-        given = (_exports(order.env), order.command.encode())
+        given = (_render_exports(order.env), order.command.encode())
         self._processes.start(name, order, str(folder), given, secrets.token_hex(8))
 
     def look_at_process(self, name: str) -> ProcessLook:
-        return self._processes.look(name, LOG_BYTES_MAX)
+        return self._processes.read_look(name, LOG_BYTES_MAX)
 
-    def tell_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
-        self._processes.tell(name, data, is_last=is_last)
+    def write_to_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
+        self._processes.write_input(name, data, is_last=is_last)
 
     def end_process(self, name: str) -> None:
         self._processes.end(name)
 
-    def forget_process(self, name: str) -> None:
-        self._processes.forget(name)
+    def remove_process(self, name: str) -> None:
+        self._processes.remove_process(name)
 
     @property
     def _processes(self) -> RemoteProcesses:
         rules = self._rules
 
         def run(words: Sequence[str], data: bytes) -> ScriptAnswer:
-            return self._run(words[0], *words[1:], data=data)
+            return self._run_script(words[0], *words[1:], data=data)
 
         return RemoteProcesses(
             run=run,
@@ -226,7 +226,7 @@ class RemoteWorkspace:
         return self._rules.bytes_max // 1024
 
     def run_script(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int) -> ScriptAnswer:
-        return self._run(script, self.root, *arguments, data=data, bytes_max=bytes_max)
+        return self._run_script(script, self.root, *arguments, data=data, bytes_max=bytes_max)
 
     def _require_served(self, origin: RunOrigin) -> None:
         if origin.is_guest and not self._rules.serves_guests:
@@ -236,23 +236,23 @@ class RemoteWorkspace:
         if refusal := self._rules.refuses(origin):
             raise WorkspaceError(f"the command is not run on {self._host.name}: {refusal}")
 
-    def _supervised(self, one: _Command, folder: str, sizes: tuple[int, int]) -> list[str]:
+    def _supervisor_argv(self, one: _RemoteCommand, folder: str, sizes: tuple[int, int]) -> list[str]:
         rules = self._rules
         mask = "" if rules.umask is None else f"{rules.umask:03o}"
         quota, limits = str(rules.bytes_max // 1024), "; ".join(rules.limits)
         given = (one.seal, self.root, folder, str(sizes[0]), quota, mask, one.tag, limits, str(sizes[1]))
         return ["/bin/sh", "-c", scripts.SUPERVISOR, "hermes", *given]
 
-    def _begin(self) -> None:
+    def _ensure_workspace(self) -> None:
         """Make the workspace, unless it is there. Raises ``WorkspaceReset`` when it is not the one that the session
         worked in."""
         with self._lock:
             if time.monotonic() > self._known_at + _KNOWN_FOR_S:
                 made = secrets.token_hex(16)
-                answer = self._run(scripts.PREPARE, self.root, made)
+                answer = self._run_script(scripts.PREPARE, self.root, made)
                 found = answer.output.decode("ascii", "replace")
                 if answer.code != 0 or not _ID.fullmatch(found):
-                    raise WorkspaceError(self._why_not_made(answer))
+                    raise WorkspaceError(self._explain_not_made(answer))
                 self._id, self._known_at = found, time.monotonic()
             expected, self._expected = self._expected, self._id
             if expected is not None and expected != self._id:
@@ -262,7 +262,7 @@ class RemoteWorkspace:
                     "empty workspace"
                 )
 
-    def _why_not_made(self, answer: ScriptAnswer) -> str:
+    def _explain_not_made(self, answer: ScriptAnswer) -> str:
         where = f"the workspace {self.root!r} cannot be made on {self._host.name}"
         if answer.code == scripts.FOREIGN:
             return f"{where}: the directory belongs to another user"
@@ -271,27 +271,27 @@ class RemoteWorkspace:
         said = answer.errors.decode("utf-8", "replace").strip()
         return f"{where}: {said[:300] or f'exit code {answer.code}'}"
 
-    def _followed(self, path: str) -> PurePosixPath:
+    def _resolve_on_host(self, path: str) -> PurePosixPath:
         """The canonical path for a write, with links followed on the host. Raises ``WorkspaceError``."""
         canonical = self.resolve(path, for_write=True)
         if canonical == self._root:
             raise WorkspaceError(f"{path!r} is a directory, not a file")
-        answer = self._asked(scripts.CANONICAL, str(canonical))
-        self._judge(path, answer)
-        found = self._said(answer)
+        answer = self._run_in_workspace(scripts.CANONICAL, str(canonical))
+        self._raise_for_answer(path, answer)
+        found = self._parse_path(answer)
         self._require_allowed(path, found, for_write=True)
         return found
 
-    def _said(self, answer: ScriptAnswer) -> PurePosixPath:
+    def _parse_path(self, answer: ScriptAnswer) -> PurePosixPath:
         """The canonical path in a host's answer."""
         below = answer.errors.split(b"\0")[0].decode("utf-8", "surrogateescape")
-        return _normal(PurePosixPath(f"{self._root}{below}"))
+        return _normalize(PurePosixPath(f"{self._root}{below}"))
 
     def _require_allowed(self, path: str, canonical: PurePosixPath, *, for_write: bool) -> None:
-        if refusal := self._protection.refusal(canonical, for_write=for_write):
+        if refusal := self._protection.find_refusal(canonical, for_write=for_write):
             raise WorkspaceError(f"{path!r} {refusal}")
 
-    def _judge(self, path: str, answer: ScriptAnswer) -> None:
+    def _raise_for_answer(self, path: str, answer: ScriptAnswer) -> None:
         match answer.code:
             case 0:
                 return
@@ -318,13 +318,15 @@ class RemoteWorkspace:
                 )
         raise WorkspaceError(f"{path!r} cannot be used on {self._host.name} (exit code {answer.code})")
 
-    def _asked(
+    def _run_in_workspace(
         self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX
     ) -> ScriptAnswer:
-        self._begin()
-        return self._run(script, self.root, *arguments, data=data, bytes_max=bytes_max)
+        self._ensure_workspace()
+        return self._run_script(script, self.root, *arguments, data=data, bytes_max=bytes_max)
 
-    def _run(self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX) -> ScriptAnswer:
+    def _run_script(
+        self, script: str, *arguments: str, data: bytes = b"", bytes_max: int = _ANSWER_BYTES_MAX
+    ) -> ScriptAnswer:
         """Run a script to its end. Raises ``WorkspaceError``."""
         program = self._host.start(["/bin/sh", "-c", script, "hermes", *arguments])
         collected = {False: bytearray(), True: bytearray()}
@@ -344,12 +346,12 @@ class RemoteWorkspace:
             program.close()
 
 
-class _Command:
+class _RemoteCommand:
     """One command of an agent, from its start to the result."""
 
     def __init__(self, host: Host, output_bytes_max: int, on_output: Callable[[bytes], None] | None) -> None:
         self._host = host
-        self._output = HeadTail(output_bytes_max)
+        self._output = OutputBuffer(output_bytes_max)
         self._state = bytearray()
         self._tell = on_output
         self.seal = f"hermes-{secrets.token_hex(12)}"
@@ -362,7 +364,7 @@ class _Command:
         deadline = time.monotonic() + timeout_s
         ending = Ending.EXITED
         try:
-            self._order(given)
+            self._send_order(given)
             while not self._program.has_ended:
                 self._collect()
                 if ending is not Ending.EXITED:
@@ -372,11 +374,11 @@ class _Command:
                     ending = Ending.TIMED_OUT if time.monotonic() > deadline else Ending.CANCELLED
                     deadline = time.monotonic() + _END_GRACE_S
                     self._program.hang_up()
-            return self._result(ending)
+            return self._build_result(ending)
         finally:
             self._program.close()
 
-    def _order(self, given: bytes) -> None:
+    def _send_order(self, given: bytes) -> None:
         """Send the command, and then that it may begin. A connection that is lost before that began nothing."""
         try:
             self._program.send(given)
@@ -395,7 +397,7 @@ class _Command:
         elif len(self._state) <= _STATE_BYTES_MAX:
             self._state += piece.data
 
-    def _result(self, ending: Ending) -> CommandResult:
+    def _build_result(self, ending: Ending) -> CommandResult:
         said, seal, rest = bytes(self._state).rpartition(f"\n{self.seal} ".encode())
         words = rest.decode("ascii", "replace").split()
         if not seal or len(words) != 3:
@@ -404,7 +406,7 @@ class _Command:
             raise WorkspaceError("the folder in which the command should start cannot be entered")
         first, _, last = said.partition(b"\0\0")
         base = dict(entry.split("=", 1) for entry in first.decode("utf-8", "replace").split("\0") if "=" in entry)
-        cwd, exported = state_of(last, base)
+        cwd, exported = parse_state(last, base)
         codes = {Ending.TIMED_OUT: 124, Ending.CANCELLED: 130}
         return CommandResult(
             output=self._output.render(),
@@ -414,13 +416,13 @@ class _Command:
             ending=ending,
             exported=exported,
             left_running=words[1] == "left" and ending is Ending.EXITED,
-            excess=Excess.WORKSPACE if words[2] == "workspace" else None,
+            excess=ExceededLimit.WORKSPACE if words[2] == "workspace" else None,
             sandbox=self._host.wall,
             network=self._host.network,
         )
 
 
-def _exports(env: Mapping[str, str]) -> bytes:
+def _render_exports(env: Mapping[str, str]) -> bytes:
     """Variables as shell text."""
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
@@ -428,7 +430,7 @@ def _exports(env: Mapping[str, str]) -> bytes:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()).encode("utf-8", "replace")
 
 
-def _normal(path: PurePosixPath) -> PurePosixPath:
+def _normalize(path: PurePosixPath) -> PurePosixPath:
     """The path without ``..``, by its text alone."""
     parts: list[str] = []
     for part in path.parts[1:]:

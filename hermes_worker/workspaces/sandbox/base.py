@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from hermes_worker.workspaces.sandbox.policy import SandboxPolicy
 
 
-class Door(Protocol):
+class ProxySocket(Protocol):
     """The way of one command to the proxy."""
 
-    def opened(self) -> AbstractContextManager[int]:
+    def serve(self) -> AbstractContextManager[int]:
         """Yield the descriptor that the command's first process is given; the proxy serves while the block runs."""
 
 
@@ -32,7 +32,7 @@ class Confinement:
     """Whether it reaches the network through a proxy only; the number of the ``door``'s descriptor takes the place of
     ``DOOR_FD``.
     """
-    door: Door | None = None
+    door: ProxySocket | None = None
     private_tmp: str | None = None
     """A directory that was made for this command; the code that runs the command removes it."""
 
@@ -52,14 +52,14 @@ class Rung(Protocol):
     @property
     def name(self) -> str: ...
 
-    def unavailable(self) -> str | None:
+    def find_unavailable(self) -> str | None:
         """The reason why it does not work on this machine, found by using it; ``None`` when it does."""
 
-    def refusal(self, policy: SandboxPolicy) -> str | None:
+    def find_refusal(self, policy: SandboxPolicy) -> str | None:
         """The reason why it cannot enforce ``policy``, and what to do; ``None`` when it can."""
 
-    def confine(self, policy: SandboxPolicy) -> Confinement:
+    def plan_confinement(self, policy: SandboxPolicy) -> Confinement:
         """Plan how to start a command under ``policy``. Raises ``OSError``."""
 
-    def uncovered(self) -> Sequence[str]:
+    def list_gaps(self) -> Sequence[str]:
         """What it does not stop here, as phrases for people."""

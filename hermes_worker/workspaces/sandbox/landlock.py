@@ -23,7 +23,7 @@ from hermes_worker.workspaces.sandbox.policy import (
     SYSTEM_DIRECTORIES,
     Profile,
     SandboxPolicy,
-    hidden_inside,
+    find_hidden_inside,
     is_within,
 )
 
@@ -51,37 +51,37 @@ _SHARED = ("/dev", "/proc", "/run", "/tmp", "/var/run", "/var/tmp")
 _FAMILIES = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
 
 
-class Landlock:
+class LandlockRung:
     """Confines commands by Landlock and seccomp."""
 
     name = "landlock"
 
     def __init__(self) -> None:
-        self._sight = _Sight()
+        self._sight = _AllowListCache()
         self._no_connector: str | None = None
         """Why addresses are not judged; known once a command was tried."""
 
-    def unavailable(self) -> str | None:
+    def find_unavailable(self) -> str | None:
         if not hasattr(self, "_unavailable"):
-            self._unavailable = self._tried()
+            self._unavailable = self._try_confinement()
         return self._unavailable
 
-    def refusal(self, policy: SandboxPolicy) -> str | None:
-        inside = next((path for path in hidden_inside(policy) if Path(path).exists()), None)
+    def find_refusal(self, policy: SandboxPolicy) -> str | None:
+        inside = next((path for path in find_hidden_inside(policy) if Path(path).exists()), None)
         if inside is not None:
             root = next(root for root in policy.writable if is_within(inside, root))
             return (
                 f"{inside!r} lies in the workspace {root!r} and must not be seen by commands, which Landlock cannot "
                 "arrange: work in a directory without it, or install bubblewrap"
             )
-        if policy.network is Network.PROXY and (reason := self._why_no_proxy()):
+        if policy.network is Network.PROXY and (reason := self._reason_without_proxy()):
             return (
                 f"Landlock cannot lead this command's network through the proxy here: {reason}. Install bubblewrap, "
                 "or let an operator choose another network (terminal.network and the settings beside it)"
             )
         return None
 
-    def confine(self, policy: SandboxPolicy) -> Confinement:
+    def plan_confinement(self, policy: SandboxPolicy) -> Confinement:
         return self._confined(policy, has_connector=self._no_connector is None)
 
     def _confined(self, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
@@ -90,7 +90,7 @@ class Landlock:
         is_open = policy.network is Network.OPEN
         has_proxy = policy.network is Network.PROXY
         families = _FAMILIES if is_open else ()
-        rules = [*_rules(policy, self._sight), (tmp, _OWNING)]
+        rules = [*_build_rules(policy, self._sight), (tmp, _OWNING)]
         return Confinement(
             plan={
                 "landlock": {
@@ -100,7 +100,9 @@ class Landlock:
                     "scopes": _SCOPES if abi >= 6 else 0,
                     "rules": rules,
                 },
-                "seccomp": seccomp.proxied_program() if has_proxy else seccomp.program(families, spares_others=True),
+                "seccomp": seccomp.build_proxied_program()
+                if has_proxy
+                else seccomp.build_program(families, spares_others=True),
                 "connector": plan_connector(serves_paths=False) if has_connector and is_open else None,
                 "drops_capabilities": True,
             },
@@ -113,7 +115,7 @@ class Landlock:
             private_tmp=tmp,
         )
 
-    def uncovered(self) -> Sequence[str]:
+    def list_gaps(self) -> Sequence[str]:
         abi = landlock_abi()
         return [
             "names, sizes and times of hidden files, and who runs what",
@@ -122,15 +124,15 @@ class Landlock:
             *(["signals to other processes of the user"] if abi < 6 else []),
         ]
 
-    def _why_no_proxy(self) -> str | None:
+    def _reason_without_proxy(self) -> str | None:
         """The reason why a proxy cannot be used here; ``None`` when it can. Found by installing such a filter; another
         one around this process may forbid that.
         """
         if not hasattr(self, "_no_proxy"):
-            self._no_proxy = probing.failure(self.confine(SandboxPolicy(network=Network.PROXY)))
+            self._no_proxy = probing.probe_confinement(self.plan_confinement(SandboxPolicy(network=Network.PROXY)))
         return self._no_proxy
 
-    def _tried(self) -> str | None:
+    def _try_confinement(self) -> str | None:
         if landlock_abi() == 0:
             return "the kernel has no Landlock, or it is switched off (lsm= on its command line)"
         if not seccomp.is_known_machine():
@@ -144,20 +146,20 @@ class Landlock:
         return f"Landlock does not work here: {reason}" if reason else None
 
 
-class _Sight:
+class _AllowListCache:
     """The allow-list for the machine's directories, kept until one of those that were listed has changed."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Profile, tuple[str, ...]], tuple[_Changes, tuple[str, ...]]] = {}
 
-    def paths(self, policy: SandboxPolicy) -> tuple[str, ...]:
+    def list_paths(self, policy: SandboxPolicy) -> tuple[str, ...]:
         key = (policy.profile, policy.hidden)
         kept = self._kept.get(key)
-        if kept is not None and kept[0] == {directory: _changed_at(directory) for directory in kept[0]}:
+        if kept is not None and kept[0] == {directory: _modification_time_ns(directory) for directory in kept[0]}:
             return kept[1]
         changes: _Changes = {}
         began = time.time_ns()
-        found = tuple(_all_seen(policy, changes))
+        found = tuple(_list_all_visible(policy, changes))
         # A change within a tick of the file system's clock could not be told from the one before.
         if all(changed_at is not None and changed_at < began - _TICK_NS for changed_at in changes.values()):
             self._kept = {key: (changes, found)}
@@ -168,29 +170,29 @@ _Changes = dict[str, int | None]
 _TICK_NS = 1_000_000_000
 
 
-def _changed_at(directory: str) -> int | None:
+def _modification_time_ns(directory: str) -> int | None:
     try:
         return os.stat(directory).st_mtime_ns  # noqa: PTH116 - called for every command
     except OSError:
         return None
 
 
-def _rules(policy: SandboxPolicy, sight: _Sight) -> Iterator[tuple[str, int]]:
-    yield from ((path, _SEEING) for path in sight.paths(policy))
+def _build_rules(policy: SandboxPolicy, sight: _AllowListCache) -> Iterator[tuple[str, int]]:
+    yield from ((path, _SEEING) for path in sight.list_paths(policy))
     yield from ((path, _SEEING) for path in (*policy.readable, *KEPT_OF_RUN, *_OF_PROC))
     yield from ((path, _DEVICE | _LIST) for path in _DEVICES)
     yield from ((path, _OWNING) for path in policy.writable)
 
 
-def _all_seen(policy: SandboxPolicy, changes: _Changes) -> Iterator[str]:
+def _list_all_visible(policy: SandboxPolicy, changes: _Changes) -> Iterator[str]:
     refused = (*policy.hidden, *_SHARED)
     roots = ("/",) if policy.profile is Profile.WORKSTATION else SYSTEM_DIRECTORIES
     for root in roots:
         if not Path(root).is_symlink():
-            yield from _seen(root, refused, changes)
+            yield from _list_visible(root, refused, changes)
 
 
-def _seen(directory: str, refused: Sequence[str], changes: _Changes) -> Iterator[str]:
+def _list_visible(directory: str, refused: Sequence[str], changes: _Changes) -> Iterator[str]:
     """``directory``, or those of its entries that remain without what is refused. ``changes`` gets the time of the last
     change of each directory that was listed.
     """
@@ -200,7 +202,7 @@ def _seen(directory: str, refused: Sequence[str], changes: _Changes) -> Iterator
         return
     if directory in inside:
         return
-    changes[directory] = _changed_at(directory)
+    changes[directory] = _modification_time_ns(directory)
     try:
         with os.scandir(directory) as entries:
             # A link counts as what it leads to, which is judged where it is.
@@ -208,4 +210,4 @@ def _seen(directory: str, refused: Sequence[str], changes: _Changes) -> Iterator
     except OSError:
         return
     for path in names:
-        yield from _seen(path, inside, changes)
+        yield from _list_visible(path, inside, changes)

@@ -27,7 +27,7 @@ class Network(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Egress:
+class EgressRules:
     """The targets that the proxy connects to."""
 
     hosts: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class NetworkRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class NetworkAccess:
     """The network of one command."""
 
     network: Network
@@ -86,12 +86,12 @@ class Access:
     """Whether it was asked for explicitly, so that a machine that cannot give it refuses the command."""
 
 
-def too_wide(rules: NetworkRules, origin: RunOrigin, given: Network) -> str | None:
+def find_refusal(rules: NetworkRules, origin: RunOrigin, given: Network) -> str | None:
     """The reason why a command from ``origin`` is refused where every command has the network ``given``; ``None`` when
     it may run.
     """
-    access = access_of(rules, origin)
-    if not access.is_required or narrower(access.network, given) is given:
+    access = decide_access(rules, origin)
+    if not access.is_required or choose_narrower(access.network, given) is given:
         return None
     return (
         f"commands of this run have the network {access.network.value!r} at most, and there they have {given.value!r}"
@@ -101,25 +101,25 @@ def too_wide(rules: NetworkRules, origin: RunOrigin, given: Network) -> str | No
 _WIDTH: Final = tuple(reversed(Network))
 
 
-def narrower(one: Network, other: Network) -> Network:
+def choose_narrower(one: Network, other: Network) -> Network:
     return min(one, other, key=_WIDTH.index)
 
 
-def access_of(rules: NetworkRules, origin: RunOrigin) -> Access:
+def decide_access(rules: NetworkRules, origin: RunOrigin) -> NetworkAccess:
     """The network for a command from ``origin``. Unknown sources count as unattended."""
-    chosen, usual = _rule_for(rules, origin.source)
+    chosen, usual = _find_rule(rules, origin.source)
     network = usual if chosen is None else chosen
     is_required = chosen is not None or network is rules.people
     if origin.is_guest:
-        network, is_required = narrower(network, Network.PROXY), True
-    if origin.asked is not None and narrower(network, Network(origin.asked)) is not network:
+        network, is_required = choose_narrower(network, Network.PROXY), True
+    if origin.asked is not None and choose_narrower(network, Network(origin.asked)) is not network:
         network, is_required = Network(origin.asked), True
-    return Access(network=network, is_required=is_required and network is not Network.OPEN)
+    return NetworkAccess(network=network, is_required=is_required and network is not Network.OPEN)
 
 
-def _rule_for(rules: NetworkRules, source: str) -> tuple[Network | None, Network]:
+def _find_rule(rules: NetworkRules, source: str) -> tuple[Network | None, Network]:
     """The network that was chosen for ``source`` (``None`` for none), and its default."""
-    guarded = narrower(rules.people, Network.PROXY)
+    guarded = choose_narrower(rules.people, Network.PROXY)
     match source:
         case "cli":
             return rules.people, rules.people
@@ -143,22 +143,22 @@ PROXY_VARIABLES: Mapping[str, str] = MappingProxyType(
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^\s:/?#@\[\]]{1,253}):([0-9]{1,5})")
 
 
-def tunnel_target(authority: str, egress: Egress, policy: UrlPolicy) -> HttpUrl:
+def parse_tunnel_target(authority: str, egress: EgressRules, policy: UrlPolicy) -> HttpUrl:
     """The target of ``CONNECT authority``, before its name is resolved. Raises ``UnsafeUrl``."""
     if _AUTHORITY.fullmatch(authority) is None:
         raise UnsafeUrl("CONNECT needs a host and a port, such as example.org:443.")
-    return _allowed(parse_http_url(f"https://{authority}/", policy), egress)
+    return _require_allowed(parse_http_url(f"https://{authority}/", policy), egress)
 
 
-def plain_target(url: str, egress: Egress, policy: UrlPolicy) -> HttpUrl:
+def parse_plain_target(url: str, egress: EgressRules, policy: UrlPolicy) -> HttpUrl:
     """The target of a request for ``url``, before its name is resolved. Raises ``UnsafeUrl``."""
     target = parse_http_url(url, policy)
     if target.scheme != "http":
         raise UnsafeUrl("An https URL is fetched through CONNECT.")
-    return _allowed(target, egress)
+    return _require_allowed(target, egress)
 
 
-def _allowed(target: HttpUrl, egress: Egress) -> HttpUrl:
+def _require_allowed(target: HttpUrl, egress: EgressRules) -> HttpUrl:
     if target.port not in egress.ports:
         ports = ", ".join(str(port) for port in sorted(egress.ports))
         raise UnsafeUrl(f"Port {target.port} cannot be reached from here; allowed are {ports}.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from hermes_worker.workspaces.sandbox.network import Egress, Network
+from hermes_worker.workspaces.sandbox.network import EgressRules, Network
 
 
 class SandboxMode(StrEnum):
@@ -53,7 +53,7 @@ class SandboxPolicy:
 
     profile: Profile = Profile.WORKSTATION
     network: Network = Network.OPEN
-    egress: Egress = field(default_factory=Egress)
+    egress: EgressRules = field(default_factory=EgressRules)
     """What the proxy connects to, where there is one."""
     writable: tuple[str, ...] = ()
     """Directories, such as the workspace."""
@@ -201,7 +201,7 @@ def is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
-def unseen(paths: tuple[str, ...], profile: Profile, hidden: tuple[str, ...]) -> tuple[str, ...]:
+def find_unseen(paths: tuple[str, ...], profile: Profile, hidden: tuple[str, ...]) -> tuple[str, ...]:
     """Of ``paths``, such as the worker's interpreter, those that a command sees only if they are shown to it."""
     covered = (*hidden, *FRESH_DIRECTORIES)
     return tuple(
@@ -218,7 +218,7 @@ def is_left_writable(path: str, policy: SandboxPolicy) -> bool:
     return depth_writable > depth_hidden
 
 
-def hidden_inside(policy: SandboxPolicy) -> tuple[str, ...]:
+def find_hidden_inside(policy: SandboxPolicy) -> tuple[str, ...]:
     """The hidden paths that lie in a writable directory: a rung that only grants cannot take them out."""
     return tuple(path for path in policy.hidden if any(is_within(path, root) for root in policy.writable))
 

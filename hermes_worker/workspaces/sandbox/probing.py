@@ -11,30 +11,30 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from hermes_worker.workspaces.sandbox.base import Confinement
-from hermes_worker.workspaces.sandbox.keeping import Kept, Launch, kept
+from hermes_worker.workspaces.sandbox.kept_command import KeptCommand, LaunchOptions, hold_command
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 _PATIENCE_S = 10.0
 _WORD = "confined"
 
 
-def failure(confinement: Confinement) -> str | None:
+def probe_confinement(confinement: Confinement) -> str | None:
     """Why no command can be started this way; ``None`` when one was."""
-    tried = replace(confinement, door=_BlindDoor()) if confinement.needs_door else confinement
+    tried = replace(confinement, door=_ClosedProxySocket()) if confinement.needs_door else confinement
     if connector := tried.plan.get("connector"):
         tried = replace(tried, plan={**tried.plan, "connector": {**connector, "is_tried": True}})
     try:
-        with kept(tried, tag="probe") as prepared:
-            return _ran(prepared)
+        with hold_command(tried, tag="probe") as prepared:
+            return _run_probe(prepared)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
 
 
-class _BlindDoor:
+class _ClosedProxySocket:
     """Behind which nobody is."""
 
     @contextmanager
-    def opened(self) -> Iterator[int]:
+    def serve(self) -> Iterator[int]:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             yield theirs.fileno()
@@ -43,19 +43,19 @@ class _BlindDoor:
 def bounds_processes() -> bool:
     """Whether the kernel bounds how many processes a kept command has; otherwise its keeper only watches."""
     try:
-        with kept(Confinement(), tag="probe", limits=CommandLimits()) as prepared:
-            return _ran(prepared) is None and prepared.verdict().bounds_processes
+        with hold_command(Confinement(), tag="probe", limits=CommandLimits()) as prepared:
+            return _run_probe(prepared) is None and prepared.read_verdict().bounds_processes
     except (OSError, subprocess.SubprocessError):
         return False
 
 
-def _ran(prepared: Kept) -> str | None:
+def _run_probe(prepared: KeptCommand) -> str | None:
     with ExitStack() as stack:
         output, errors = os.memfd_create("hermes-probe"), os.memfd_create("hermes-probe")
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (output, errors, nowhere):
             stack.callback(os.close, descriptor)
-        launch = Launch(
+        launch = LaunchOptions(
             cwd="/",
             env={"PATH": "/usr/bin:/bin", **prepared.variables},
             outputs=(output, errors),
@@ -67,10 +67,10 @@ def _ran(prepared: Kept) -> str | None:
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGUSR1)
             raise
-        if code == 0 and _content(output) == [_WORD]:
+        if code == 0 and _read_lines(output) == [_WORD]:
             return None
-        return prepared.verdict().unconfined or ([*_content(errors), f"exit code {code}"][-2:][0])
+        return prepared.read_verdict().unconfined or ([*_read_lines(errors), f"exit code {code}"][-2:][0])
 
 
-def _content(descriptor: int) -> list[str]:
+def _read_lines(descriptor: int) -> list[str]:
     return os.pread(descriptor, 65_536, 0).decode("utf-8", "replace").strip().splitlines()

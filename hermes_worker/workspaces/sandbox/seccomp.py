@@ -184,7 +184,7 @@ def is_known_machine() -> bool:
     return platform.machine() in _MACHINES
 
 
-def program(families: Iterable[int], machine: str | None = None, *, spares_others: bool = False) -> bytes:
+def build_program(families: Iterable[int], machine: str | None = None, *, spares_others: bool = False) -> bytes:
     """The filter, as ``struct sock_filter[]``. ``families`` are the address families that sockets may have.
     ``spares_others`` keeps limits and priorities of other processes as they are; it is for commands that see the
     numbers of others.
@@ -197,17 +197,17 @@ def program(families: Iterable[int], machine: str | None = None, *, spares_other
         socket += [(_EQUAL, 0, 1, family), _allow()]
     socket.append(_refuse(errno.EACCES))
     if not spares_others:
-        return _assembled(name, {"socket": socket})
-    return _assembled(name, {"socket": socket, **_own_only()}, _OTHERS[name])
+        return _assemble_program(name, {"socket": socket})
+    return _assemble_program(name, {"socket": socket, **_rules_for_own_thread()}, _OTHERS[name])
 
 
-def proxied_program(machine: str | None = None) -> bytes:
+def build_proxied_program(machine: str | None = None) -> bytes:
     """The filter for sockets that lead to the proxy only: TCP, and whoever holds the filter's listener answers
-    ``connect``. Raises ``KeyError`` as ``program``."""
+    ``connect``. Raises ``KeyError`` as ``build_program``."""
     name = machine or platform.machine()
     calls = {**_SOCKET_CALLS[name], **_OTHERS[name]}
     bodies: dict[str, list[_Instruction]] = {
-        "socket": _tcp_only(),
+        "socket": _rules_for_tcp(),
         "connect": [_ask()],
         # What listens on the machine's own loopback, others could connect to.
         "bind": [_refuse(errno.EACCES)],
@@ -215,15 +215,15 @@ def proxied_program(machine: str | None = None) -> bytes:
     }
     for call in _FLAGS_AT:
         bodies[call] = [*_no_fast_open(call), _allow()]
-    return _assembled(name, {**bodies, **_own_only()}, calls)
+    return _assemble_program(name, {**bodies, **_rules_for_own_thread()}, calls)
 
 
 def connecting_program(machine: str | None = None) -> bytes:
     """The filter for a network whose addresses are judged: whoever holds its listener answers each ``connect`` and
-    ``sendto`` that may name an internet address. It refuses nothing else, so ``program`` belongs beside it.
+    ``sendto`` that may name an internet address. It refuses nothing else, so ``build_program`` belongs beside it.
 
     It does not see addresses of ``sendmsg``, which stand in the memory of the command; what is left of that are
-    datagrams, because nothing else connects by it. Raises ``KeyError`` as ``program``.
+    datagrams, because nothing else connects by it. Raises ``KeyError`` as ``build_program``.
     """
     name = machine or platform.machine()
     bodies: dict[str, list[_Instruction]] = {
@@ -277,7 +277,7 @@ def _without_strange_transports() -> list[_Instruction]:
     ]
 
 
-def _own_only() -> dict[str, list[_Instruction]]:
+def _rules_for_own_thread() -> dict[str, list[_Instruction]]:
     """Bodies for the calls of ``_OTHERS``."""
     refused = _refuse(errno.EPERM)
     first, second = (_LOAD, 0, 0, _ARGUMENT_AT), (_LOAD, 0, 0, _ARGUMENT_AT + 8)
@@ -301,7 +301,7 @@ def _own_only() -> dict[str, list[_Instruction]]:
     return bodies
 
 
-def _tcp_only() -> list[_Instruction]:
+def _rules_for_tcp() -> list[_Instruction]:
     refused = _refuse(errno.EACCES)
     lines: list[_Instruction] = [
         (_LOAD, 0, 0, _ARGUMENT_AT),
@@ -319,7 +319,7 @@ def _tcp_only() -> list[_Instruction]:
     return [*lines, refused]
 
 
-def _assembled(
+def _assemble_program(
     machine: str, judged: Mapping[str, list[_Instruction]], more_numbers: Mapping[str, int] = MappingProxyType({})
 ) -> bytes:
     """``judged`` says what becomes of the system calls that are allowed or not by their arguments."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes_worker.features.checkpoints.files import host_scripts
-from hermes_worker.features.checkpoints.files.host_reading import ContentReading, ListedFile, batches
+from hermes_worker.features.checkpoints.files.host_reading import ContentReader, ListedFile, split_batches
 from hermes_worker.features.checkpoints.files.objects import (
     EXECUTABLE,
     FILE,
@@ -32,17 +32,17 @@ from hermes_worker.features.checkpoints.files.objects import (
     ChangedFile,
     StoreDamaged,
     TreeEntry,
-    encoded_tree,
+    encode_tree,
 )
-from hermes_worker.features.checkpoints.files.scanning import Known, NotScanned, ScanMemory, Scanned, ScanOrder
+from hermes_worker.features.checkpoints.files.scanning import Known, NotScanned, ScanMemory, ScanOrder, ScanResult
 from hermes_worker.features.checkpoints.rules import (
     DEPTH_MAX,
     FILES_MAX,
     LEFT_OUT_MAX,
-    ignored_folders,
     is_ignored_file,
+    list_ignored_folders,
 )
-from hermes_worker.workspaces.base import RunsScripts, ScriptAnswer, WorkspaceError
+from hermes_worker.workspaces.base import ScriptAnswer, ScriptHost, WorkspaceError
 from hermes_worker.workspaces.remote import scripts
 
 _LISTING_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -60,7 +60,7 @@ _REASONS: Final[Mapping[int, str]] = {
 
 
 @dataclass(slots=True)
-class _LeftOut:
+class _LeftOutPaths:
     """Collects the paths of files that are left out."""
 
     first: list[str] = field(default_factory=list)
@@ -82,29 +82,29 @@ class HostFiles:
         return False
 
     def require_there(self) -> None:
-        self._ran(host_scripts.IS_THERE, bytes_max=0)
+        self._run_script(host_scripts.IS_THERE, bytes_max=0)
 
-    def scan(self, order: ScanOrder) -> Scanned:
+    def scan(self, order: ScanOrder) -> ScanResult:
         before = order.memory.listing
         given = (str(before.get("id", "-")), str(before.get("digest", "-")))
-        answer = self._ran(
-            host_scripts.LIST, *given, *_not_entered(), bytes_max=_LISTING_BYTES_MAX, may_be_missing=True
+        answer = self._run_script(
+            host_scripts.LIST, *given, *_prune_words(), bytes_max=_LISTING_BYTES_MAX, may_be_missing=True
         )
         if answer.code == scripts.MISSING:
             tree = order.objects.put("tree", b"")
-            return Scanned(tree_id=tree, files=0, left_out=(), left_out_total=0, memory=ScanMemory())
+            return ScanResult(tree_id=tree, files=0, left_out=(), left_out_total=0, memory=ScanMemory())
         head = _HEAD.match(answer.output)
         if head is None:
             raise NotScanned("the host did not say what the workspace holds")
         listing = answer.output[head.end() :]
         if listing == b"//same\n" and "tree" in before:
             order.objects.put("tree", b"")  # a sweep does not know that an empty workspace has it
-            return _again(before)
-        left = _LeftOut()
-        listed = _parsed(listing, int(head[2]), left)
+            return _scan_from_memory(before)
+        left = _LeftOutPaths()
+        listed = _parse_listing(listing, int(head[2]), left)
         workspace_id = head[1].decode()
         known = order.memory.folders if before.get("id") == workspace_id else {}
-        folders = self._folders(order, known, listed, left)
+        folders = self._remember_folders(order, known, listed, left)
         is_proven = all(all(folder["stamps"].values()) for folder in folders.values())
         said = {
             "id": workspace_id,
@@ -114,15 +114,17 @@ class HostFiles:
             "left_out": left.first,
             "left_out_total": left.total,
         }
-        return _again(said, ScanMemory(folders=folders, listing=said))
+        return _scan_from_memory(said, ScanMemory(folders=folders, listing=said))
 
-    def _folders(self, order: ScanOrder, known: Known, listed: Sequence[ListedFile], left: _LeftOut) -> Known:
+    def _remember_folders(
+        self, order: ScanOrder, known: Known, listed: Sequence[ListedFile], left: _LeftOutPaths
+    ) -> Known:
         """The memory of each folder, whose tree is in the store."""
         shas: dict[str, str | None] = {}
         stamps: dict[str, str] = {}
         wanted: list[ListedFile] = []
         for each in listed:
-            folder, name = _split(each.path)
+            folder, name = _split_path(each.path)
             before = known.get(folder)
             stamps[each.path] = "" if each.is_young else each.stamp
             if before is not None and each.stamp == before["stamps"].get(name):
@@ -131,50 +133,50 @@ class HostFiles:
                 shas[each.path] = None
             else:
                 wanted.append(each)
-        reading = ContentReading(run=self._ran, order=order, is_first=not known)
-        shas |= reading.names(wanted)
+        reading = ContentReader(run=self._run_script, order=order, is_first=not known)
+        shas |= reading.bring_contents(wanted)
         for path in reading.restless:
             stamps[path] = ""
         for path, sha in shas.items():
             if sha is None:
                 left.add(path)
-        return _trees(order, listed, shas, stamps)
+        return _build_trees(order, listed, shas, stamps)
 
     def put_back(
         self, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
     ) -> dict[str, str]:
         failed: dict[str, str] = {}
         ordered = sorted(changes, key=lambda each: each.after is not None)
-        for batch in batches(_contents(ordered, content, failed), lambda each: (0, len(each[1]))):
+        for batch in split_batches(_load_contents(ordered, content, failed), lambda each: (0, len(each[1]))):
             try:
-                failed |= self._put(batch, umask)
+                failed |= self._put_batch(batch, umask)
             except NotScanned as error:
                 # Their outcome is unknown; another restore finds out.
                 failed |= {each.path: str(error) for each, _ in batch}
         return failed
 
-    def _put(self, batch: Sequence[tuple[ChangedFile, bytes]], umask: int | None) -> dict[str, str]:
-        data = b"".join(_put_order(change, whole) for change, whole in batch)
+    def _put_batch(self, batch: Sequence[tuple[ChangedFile, bytes]], umask: int | None) -> dict[str, str]:
+        data = b"".join(_render_put_order(change, whole) for change, whole in batch)
         total = sum(len(whole) for _, whole in batch)
-        workspace = self._workspace()
+        workspace = self._open_workspace()
         mask = "" if umask is None else f"{umask:03o}"
         given = (str(len(batch)), str(workspace.may_hold_kb), mask, secrets.token_hex(8), str(total))
-        answer = self._ran(host_scripts.PUT, *given, data=data, bytes_max=8 * len(batch), is_judged=False)
+        answer = self._run_script(host_scripts.PUT, *given, data=data, bytes_max=8 * len(batch), is_judged=False)
         codes = [int(word) for word in answer.output.split() if word.isdigit()]
         codes += [answer.code or scripts.BROKEN] * (len(batch) - len(codes))
         reasons = {change.path: code for (change, _), code in zip(batch, codes, strict=False) if code != 0}
         return {path: _REASONS.get(code, "it could not be written or removed") for path, code in reasons.items()}
 
-    def _workspace(self) -> RunsScripts:
+    def _open_workspace(self) -> ScriptHost:
         try:
             workspace = self._opened()
         except WorkspaceError as error:
             raise NotScanned(str(error)) from error
-        if not isinstance(workspace, RunsScripts):
+        if not isinstance(workspace, ScriptHost):
             raise NotScanned("no checkpoints are made of workspaces of this kind")
         return workspace
 
-    def _ran(
+    def _run_script(
         self,
         script: str,
         *arguments: str,
@@ -184,7 +186,7 @@ class HostFiles:
         is_judged: bool = True,
     ) -> ScriptAnswer:
         try:
-            answer = self._workspace().run_script(script, *arguments, data=data, bytes_max=bytes_max)
+            answer = self._open_workspace().run_script(script, *arguments, data=data, bytes_max=bytes_max)
         except WorkspaceError as error:
             raise NotScanned(str(error)) from error
         if answer.code == host_scripts.LACKING:
@@ -194,16 +196,16 @@ class HostFiles:
         return answer
 
 
-def _not_entered() -> list[str]:
+def _prune_words() -> list[str]:
     """The words that tell ``find`` which folders not to look into."""
     words: list[str] = []
-    for pattern in ignored_folders():
+    for pattern in list_ignored_folders():
         words += ["-o", "-name", pattern]
     return words[1:]
 
 
-def _again(said: Mapping[str, Any], memory: ScanMemory | None = None) -> Scanned:
-    return Scanned(
+def _scan_from_memory(said: Mapping[str, Any], memory: ScanMemory | None = None) -> ScanResult:
+    return ScanResult(
         tree_id=said["tree"],
         files=said["files"],
         left_out=tuple(said["left_out"]),
@@ -212,7 +214,7 @@ def _again(said: Mapping[str, Any], memory: ScanMemory | None = None) -> Scanned
     )
 
 
-def _parsed(listing: bytes, now: int, left: _LeftOut) -> list[ListedFile]:
+def _parse_listing(listing: bytes, now: int, left: _LeftOutPaths) -> list[ListedFile]:
     """The files that are to be kept. Raises ``NotScanned`` for a list that is not whole or too long."""
     *records, end = listing.split(b"//")[1:] or [b""]
     code = re.fullmatch(rb"end ([01])\n", end)
@@ -232,7 +234,7 @@ def _parsed(listing: bytes, now: int, left: _LeftOut) -> list[ListedFile]:
         if len(parts) > DEPTH_MAX + 1:
             left.add("/".join(parts[: DEPTH_MAX + 1]))
         elif not is_ignored_file(parts[-1]):
-            found[path] = _listed(path, status, said, now)
+            found[path] = _parse_listed_file(path, status, said, now)
     if len(found) > FILES_MAX:
         raise NotScanned(f"the workspace has more than {FILES_MAX:,} files")
     folders = {"/".join(parts[:end]) for parts in (path.split("/") for path in found) for end in range(1, len(parts))}
@@ -240,30 +242,30 @@ def _parsed(listing: bytes, now: int, left: _LeftOut) -> list[ListedFile]:
     return [each for path, each in found.items() if path not in folders]
 
 
-def _listed(path: str, status: re.Match[bytes], said: bytes, now: int) -> ListedFile:
+def _parse_listed_file(path: str, status: re.Match[bytes], said: bytes, now: int) -> ListedFile:
     mode = int(status[1], 16)
     kind = LINK if mode & 0o170000 == 0o120000 else EXECUTABLE if mode & 0o100 else FILE
     is_young = max(int(status[3]), int(status[4])) >= now - _YOUNG_S
     return ListedFile(path=path, mode=kind, size=int(status[2]), stamp=said.decode("ascii"), is_young=is_young)
 
 
-def _split(path: str) -> tuple[str, str]:
+def _split_path(path: str) -> tuple[str, str]:
     folder, _, name = path.rpartition("/")
     return folder, name
 
 
-def _trees(
+def _build_trees(
     order: ScanOrder, listed: Iterable[ListedFile], shas: Mapping[str, str | None], stamps: Mapping[str, str]
 ) -> Known:
     made: dict[str, dict[str, Any]] = {"": {"tree": None, "stamps": {}, "shas": {}, "folders": {}}}
     entries: dict[str, list[TreeEntry]] = {"": []}
     for each in listed:
-        folder, name = _split(each.path)
+        folder, name = _split_path(each.path)
         above = folder
         while above not in made:
             made[above] = {"tree": None, "stamps": {}, "shas": {}, "folders": {}}
             entries[above] = []
-            above = _split(above)[0]
+            above = _split_path(above)[0]
         sha = shas[each.path]
         made[folder]["stamps"][name] = stamps[each.path]
         made[folder]["shas"][name] = sha
@@ -272,15 +274,15 @@ def _trees(
     for folder in sorted(made, key=lambda path: (path.count("/"), path != ""), reverse=True):
         if not entries[folder]:
             continue
-        tree = made[folder]["tree"] = order.objects.put("tree", encoded_tree(entries[folder]))
+        tree = made[folder]["tree"] = order.objects.put("tree", encode_tree(entries[folder]))
         if folder:
-            above, name = _split(folder)
+            above, name = _split_path(folder)
             made[above]["folders"][name] = tree
             entries[above].append(TreeEntry(FOLDER, os.fsencode(name), tree))
     return made
 
 
-def _contents(
+def _load_contents(
     changes: Iterable[ChangedFile], content: Callable[[str], bytes], failed: dict[str, str]
 ) -> Iterator[tuple[ChangedFile, bytes]]:
     """Yield each change with the content to write; a change whose content is damaged goes to ``failed``."""
@@ -291,7 +293,7 @@ def _contents(
             failed[change.path] = str(error)
 
 
-def _put_order(change: ChangedFile, whole: bytes) -> bytes:
+def _render_put_order(change: ChangedFile, whole: bytes) -> bytes:
     path = b"./" + os.fsencode(change.path)
     if change.after is None:
         return b"- 0 %d -\n%s" % (len(path), path)

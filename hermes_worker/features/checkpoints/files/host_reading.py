@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from hermes_worker.features.checkpoints.files import host_scripts
-from hermes_worker.features.checkpoints.files.objects import LINK, name_of
+from hermes_worker.features.checkpoints.files.objects import LINK, compute_name
 from hermes_worker.features.checkpoints.files.scanning import NotScanned, ScanOrder
 from hermes_worker.workspaces.base import ScriptAnswer
 
@@ -58,7 +58,7 @@ class ListedFile:
     def kind(self) -> str:
         return "l" if self.mode == LINK else "f"
 
-    def order(self) -> bytes:
+    def render_order(self) -> bytes:
         return b"%s %d ./%s\0" % (self.kind.encode(), self.size, os.fsencode(self.path))
 
     def is_sent_together(self, size_max: int) -> bool:
@@ -69,7 +69,7 @@ class ListedFile:
 
 
 @dataclass(slots=True)
-class ContentReading:
+class ContentReader:
     """Brings the contents of files to the store, where they are not there yet."""
 
     run: Callable[..., ScriptAnswer]
@@ -79,31 +79,33 @@ class ContentReading:
     restless: set[str] = field(default_factory=set)
     """Files that changed while they were read."""
 
-    def names(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
+    def bring_contents(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
         """Bring the contents into the store; return git's name of each, ``None`` for a file that cannot be read."""
         size_max = _SMALL_AT_FIRST_BYTES if self.is_first else _SMALL_BYTES
         together = [each for each in wanted if each.is_sent_together(size_max)]
-        return self._sent(together) | self._asked([each for each in wanted if not each.is_sent_together(size_max)])
+        return self._bring_small(together) | self._bring_by_hash(
+            [each for each in wanted if not each.is_sent_together(size_max)]
+        )
 
     # --- files that come together ------------------------------------------------------------------------------------
 
-    def _sent(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
+    def _bring_small(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
         found: dict[str, str | None] = {}
-        for batch in _batches(wanted, _SENT_AT_ONCE):
+        for batch in _split_files(wanted, _SENT_AT_ONCE):
             while batch:
-                taken = self._sent_at_once(batch)
+                taken = self._bring_batch(batch)
                 found |= taken
                 rest = batch[len(taken) :]
                 if rest:
-                    found[rest[0].path] = self._alone(rest[0])
+                    found[rest[0].path] = self._bring_one(rest[0])
                 batch = rest[1:]
         return found
 
-    def _sent_at_once(self, batch: Sequence[ListedFile]) -> dict[str, str | None]:
+    def _bring_batch(self, batch: Sequence[ListedFile]) -> dict[str, str | None]:
         """The names of the contents that arrived with the announced hash, from the first one up to one that did not."""
         data = b"".join(b"./%s\0" % os.fsencode(each.path) for each in batch)
         limit = sum(each.size + _ANSWER_BYTES for each in batch) + len(data)
-        output = self._ask(host_scripts.SENT, data, str(limit), bytes_max=limit).output
+        output = self._run_script(host_scripts.SENT, data, str(limit), bytes_max=limit).output
         found: dict[str, str | None] = {}
         at = 0
         while len(found) < len(batch):
@@ -132,80 +134,84 @@ class ContentReading:
 
     # --- files that are asked about first ----------------------------------------------------------------------------
 
-    def _asked(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
+    def _bring_by_hash(self, wanted: Sequence[ListedFile]) -> dict[str, str | None]:
         found: dict[str, str | None] = {}
         lacking: dict[str, ListedFile] = {}
-        for batch in _batches(wanted, AT_ONCE):
-            for each, sha in zip(batch, self._hashes(batch), strict=True):
+        for batch in _split_files(wanted, AT_ONCE):
+            for each, sha in zip(batch, self._request_hashes(batch), strict=True):
                 found[each.path] = sha
                 if sha is not None and not self.order.objects.has(sha):
                     lacking.setdefault(sha, each)
-        changed = self._bring(list(lacking.values()), found)
+        changed = self._bring_lacking(list(lacking.values()), found)
         for each in wanted:
             if found[each.path] in changed:
-                found[each.path] = self._alone(each)
+                found[each.path] = self._bring_one(each)
         return found
 
-    def _hashes(self, batch: Sequence[ListedFile]) -> list[str | None]:
-        answer = self._ask(host_scripts.HASHES, _ordered(batch), bytes_max=44 * len(batch))
+    def _request_hashes(self, batch: Sequence[ListedFile]) -> list[str | None]:
+        answer = self._run_script(host_scripts.HASHES, _render_orders(batch), bytes_max=44 * len(batch))
         said = [line[:40].strip() for line in answer.output.decode("ascii", "replace").splitlines()]
         if len(said) != len(batch) or not all(each == "-" or _SHA.fullmatch(each) for each in said):
             raise NotScanned("the host did not say what the files hold")
         return [None if each == "-" else each for each in said]
 
-    def _bring(self, lacking: Sequence[ListedFile], said: Mapping[str, str | None]) -> set[str | None]:
+    def _bring_lacking(self, lacking: Sequence[ListedFile], said: Mapping[str, str | None]) -> set[str | None]:
         """Ask for contents; return the hashes of those that did not arrive as announced."""
         changed: set[str | None] = set()
-        for batch in _batches(lacking, AT_ONCE):
+        for batch in _split_files(lacking, AT_ONCE):
             while batch:
-                del batch[: self._taken(batch, said)]
+                del batch[: self._store_contents(batch, said)]
                 changed |= {said[each.path] for each in batch[:1]}
                 del batch[:1]
                 if len(changed) > _RESTLESS_MAX:
                     raise NotScanned("the files change faster than they can be read")
         return changed
 
-    def _taken(self, batch: Sequence[ListedFile], said: Mapping[str, str | None]) -> int:
+    def _store_contents(self, batch: Sequence[ListedFile], said: Mapping[str, str | None]) -> int:
         """How many of the contents, from the first on, arrived as announced."""
-        answer = self._ask(host_scripts.CONTENTS, _ordered(batch), bytes_max=sum(each.size for each in batch))
+        answer = self._run_script(
+            host_scripts.CONTENTS, _render_orders(batch), bytes_max=sum(each.size for each in batch)
+        )
         at = 0
         for number, each in enumerate(batch):
             content = answer.output[at : at + each.size]
             at += each.size
-            if name_of("blob", content) != said[each.path]:
+            if compute_name("blob", content) != said[each.path]:
                 return number
             self.order.objects.put("blob", content)
         return len(batch)
 
-    def _alone(self, each: ListedFile) -> str | None:
+    def _bring_one(self, each: ListedFile) -> str | None:
         self.restless.add(each.path)
         if len(self.restless) > _RESTLESS_MAX:
             raise NotScanned("the files change faster than they can be read")
         limit = self.order.file_bytes_max
-        answer = self._ask_for_one(each, limit + 1)
+        answer = self._request_one(each, limit + 1)
         if answer.code != 0 or len(answer.output) > limit:
             return None
         return self.order.objects.put("blob", answer.output)
 
-    def _ask_for_one(self, each: ListedFile, limit: int) -> ScriptAnswer:
+    def _request_one(self, each: ListedFile, limit: int) -> ScriptAnswer:
         given = (each.kind, str(limit), f"./{each.path}")
         return self.run(host_scripts.ONE, *given, bytes_max=limit, is_judged=False)
 
-    def _ask(self, script: str, data: bytes, *more: str, bytes_max: int) -> ScriptAnswer:
+    def _run_script(self, script: str, data: bytes, *more: str, bytes_max: int) -> ScriptAnswer:
         if self.order.should_stop():
             raise NotScanned("the call was stopped")
         return self.run(script, str(len(data)), *more, data=data, bytes_max=bytes_max)
 
 
-def _ordered(batch: Sequence[ListedFile]) -> bytes:
-    return b"".join(each.order() for each in batch)
+def _render_orders(batch: Sequence[ListedFile]) -> bytes:
+    return b"".join(each.render_order() for each in batch)
 
 
-def _batches(wanted: Sequence[ListedFile], at_once: int) -> Iterator[list[ListedFile]]:
-    return batches(wanted, lambda each: (len(each.order()), each.size), at_once=at_once)
+def _split_files(wanted: Sequence[ListedFile], at_once: int) -> Iterator[list[ListedFile]]:
+    return split_batches(wanted, lambda each: (len(each.render_order()), each.size), at_once=at_once)
 
 
-def batches(wanted: Iterable[T], weigh: Callable[[T], tuple[int, int]], *, at_once: int = AT_ONCE) -> Iterator[list[T]]:
+def split_batches(
+    wanted: Iterable[T], weigh: Callable[[T], tuple[int, int]], *, at_once: int = AT_ONCE
+) -> Iterator[list[T]]:
     """Divide the files so that what one script is given and sends stays within its limits. ``weigh`` returns the bytes
     of the order for one file, and of its content.
     """

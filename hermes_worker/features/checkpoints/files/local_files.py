@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hermes_worker.features.checkpoints.files.objects import ChangedFile
 from hermes_worker.features.checkpoints.files.putting import put_back
-from hermes_worker.features.checkpoints.files.scanning import NotScanned, Scan, ScanMemory, Scanned, ScanOrder
+from hermes_worker.features.checkpoints.files.scanning import FolderScan, NotScanned, ScanMemory, ScanOrder, ScanResult
 
 
 class LocalFiles:
@@ -23,18 +23,18 @@ class LocalFiles:
         if not Path(self._root).is_dir():
             raise NotScanned("the workspace of the session is not on this machine: it was removed, or not shared")
 
-    def scan(self, order: ScanOrder) -> Scanned:
+    def scan(self, order: ScanOrder) -> ScanResult:
         known = order.memory.folders
-        scan = Scan(
+        scan = FolderScan(
             objects=order.objects,
             known=known,
             now_ns=order.now_ns,
             file_bytes_max=order.file_bytes_max,
             should_stop=order.should_stop,
         )
-        tree = scan.tree(self._root)
+        tree = scan.scan_root(self._root)
         is_new = any(scan.found.get(name) is not known.get(name) for name in scan.found.keys() | known.keys())
-        return Scanned(
+        return ScanResult(
             tree_id=tree,
             files=scan.files,
             left_out=tuple(scan.left_out),

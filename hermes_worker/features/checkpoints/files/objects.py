@@ -50,7 +50,7 @@ class ChangedFile:
     after: TreeEntry | None
 
 
-class Objects:
+class ObjectStore:
     """The objects of one store. Safe for any number of writers; ``remove`` needs the store for itself."""
 
     def __init__(self, directory: Path) -> None:
@@ -61,7 +61,7 @@ class Objects:
 
     def put(self, kind: str, body: bytes) -> str:
         """Write an object unless it is there, and return its name. Idempotent."""
-        whole = _whole(kind, body)
+        whole = _encode_object(kind, body)
         sha = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
         path = self._path(sha)
         if not path.exists():
@@ -82,7 +82,7 @@ class Objects:
             raise StoreDamaged(f"the object {sha[:12]} is not what it was")
         return body
 
-    def all(self) -> Iterator[tuple[str, int]]:
+    def list_objects(self) -> Iterator[tuple[str, int]]:
         """Yield every object and the bytes that it takes on the disk."""
         for folder in self._folders():
             with os.scandir(folder) as entries:
@@ -140,22 +140,22 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-def name_of(kind: str, body: bytes) -> str:
+def compute_name(kind: str, body: bytes) -> str:
     """The name of an object, as git computes it."""
-    return hashlib.sha1(_whole(kind, body), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(_encode_object(kind, body), usedforsecurity=False).hexdigest()
 
 
-def _whole(kind: str, body: bytes) -> bytes:
+def _encode_object(kind: str, body: bytes) -> bytes:
     return b"%s %d\0%s" % (kind.encode(), len(body), body)
 
 
-def encoded_tree(entries: Iterable[TreeEntry]) -> bytes:
+def encode_tree(entries: Iterable[TreeEntry]) -> bytes:
     """The tree of a folder, in git's order: as if the names of folders ended in a slash."""
     ordered = sorted(entries, key=lambda each: each.name + b"/" if each.mode == FOLDER else each.name)
     return b"".join(b"%o %s\0%s" % (each.mode, each.name, bytes.fromhex(each.sha)) for each in ordered)
 
 
-def decoded_tree(body: bytes) -> list[TreeEntry]:
+def decode_tree(body: bytes) -> list[TreeEntry]:
     """The entries of a tree. Raises ``StoreDamaged``. Names are checked: none leads anywhere else."""
     found: list[TreeEntry] = []
     at = 0

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hermes_worker.core.home_paths import SAID, below_home
+from hermes_worker.core.home_paths import SAID, relative_to_home
 from hermes_worker.features.checkpoints.files.host_files import HostFiles
 from hermes_worker.features.checkpoints.files.shadow import NotKept, ShadowStore
 from hermes_worker.features.checkpoints.rules import CheckpointLimits
@@ -30,7 +30,7 @@ _KINDS: Final = frozenset(WorkspaceKind) - {WorkspaceKind.LOCAL}
 """Kinds with checkpoints beside local ones; workspaces of extensions have none."""
 
 
-def store_of(
+def find_store(
     home: Path,
     tenant: str,
     workspace: str,
@@ -50,7 +50,7 @@ def store_of(
         return None
     root = f"{ref.kind}:{ref.root}"
     return ShadowStore(
-        _directory(home, tenant, root), root, limits, files=HostFiles(partial(opened or _unreachable, workspace))
+        _directory(home, tenant, root), root, limits, files=HostFiles(partial(opened or _refuse_to_open, workspace))
     )
 
 
@@ -58,7 +58,7 @@ def _local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path
     """The store of a local workspace, named by the path below the home, so that it is found wherever the home is. In
     0.1 the name was made from the whole path, and a store from then keeps its name.
     """
-    below = below_home(root, (str(home), os.path.realpath(home)))
+    below = relative_to_home(root, (str(home), os.path.realpath(home)))
     if below is None:
         return _directory(home, tenant, root)
     own = _directory(home, tenant, f"home:{below}")
@@ -70,7 +70,7 @@ def _directory(home: Path, tenant: str, root: str) -> Path:
     return checkpoints_dir(home, tenant) / hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
 
 
-def _unreachable(workspace: str) -> Workspace:
+def _refuse_to_open(workspace: str) -> Workspace:
     raise WorkspaceError("this process opens no workspaces on other hosts")
 
 
@@ -86,7 +86,7 @@ def forget_checkpoints(directory: Path, over: Callable[[Collection[str]], Set[st
                 continue
             with suppress(OSError):
                 store = ShadowStore(place, os.fsdecode((place / "workspace").read_bytes()))
-                if gone := over(sorted(store.sessions())):
+                if gone := over(sorted(store.list_sessions())):
                     try:
                         removed += store.forget(gone)
                     except NotKept as error:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from hermes_worker.core.errors import reason_of
+from hermes_worker.core.errors import format_reason
 from hermes_worker.features.checkpoints.files.objects import EXECUTABLE, LINK, ChangedFile, StoreDamaged, TreeEntry
 from hermes_worker.features.checkpoints.files.scanning import FOLDER_FLAGS
 
@@ -27,31 +27,31 @@ def put_back(
     failed: dict[str, str] = {}
     for change in changes:
         if change.after is None:
-            _try(failed, change, partial(_remove, root))
+            _try_change(failed, change, partial(_remove, root))
     for change in changes:
         if change.after is not None:
-            _try(failed, change, partial(_write, root, entry=change.after, content=content, umask=umask))
+            _try_change(failed, change, partial(_write, root, entry=change.after, content=content, umask=umask))
     return failed
 
 
-def _try(failed: dict[str, str], change: ChangedFile, do: Callable[[str], None]) -> None:
+def _try_change(failed: dict[str, str], change: ChangedFile, do: Callable[[str], None]) -> None:
     try:
         do(change.path)
     except OSError as error:
-        failed[change.path] = reason_of(error)
+        failed[change.path] = format_reason(error)
     except StoreDamaged as error:
         failed[change.path] = str(error)
 
 
 def _remove(root: str, path: str) -> None:
-    with suppress(FileNotFoundError), _opened(root, PurePosixPath(path).parts[:-1]) as folder:
+    with suppress(FileNotFoundError), _open_folder(root, PurePosixPath(path).parts[:-1]) as folder:
         os.unlink(PurePosixPath(path).name, dir_fd=folder)
     # Folders are not kept, so one that is empty now is one that was not there.
     for above in PurePosixPath(path).parents:
         if not above.parts:
             return
         try:
-            with _opened(root, above.parts[:-1]) as folder:
+            with _open_folder(root, above.parts[:-1]) as folder:
                 os.rmdir(above.name, dir_fd=folder)
         except OSError:
             return
@@ -60,13 +60,13 @@ def _remove(root: str, path: str) -> None:
 def _write(root: str, path: str, *, entry: TreeEntry, content: Callable[[str], bytes], umask: int | None) -> None:
     name = PurePosixPath(path).name
     whole = content(entry.sha)
-    with _opened(root, PurePosixPath(path).parts[:-1], umask=umask, creates=True) as folder:
+    with _open_folder(root, PurePosixPath(path).parts[:-1], umask=umask, creates=True) as folder:
         draft = f".{secrets.token_hex(8)}.hermes-tmp"
         try:
             if entry.mode == LINK:
                 os.symlink(os.fsdecode(whole), draft, dir_fd=folder)
             else:
-                _write_new(draft, whole, _mode(name, folder, entry, umask), folder)
+                _write_new(draft, whole, _choose_mode(name, folder, entry, umask), folder)
             os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ def _write(root: str, path: str, *, entry: TreeEntry, content: Callable[[str], b
             raise
 
 
-def _mode(name: str, folder: int, entry: TreeEntry, umask: int | None) -> int | None:
+def _choose_mode(name: str, folder: int, entry: TreeEntry, umask: int | None) -> int | None:
     """The permissions of the file: the present ones, where they agree about running it; ``None`` where the system
     decides.
     """
@@ -98,7 +98,7 @@ def _write_new(name: str, content: bytes, mode: int | None, folder: int) -> None
 
 
 @contextmanager
-def _opened(root: str, parts: Iterable[str], *, umask: int | None = None, creates: bool = False) -> Iterator[int]:
+def _open_folder(root: str, parts: Iterable[str], *, umask: int | None = None, creates: bool = False) -> Iterator[int]:
     """A descriptor of a folder, opened from the root down without following links."""
     descriptor = os.open(root, FOLDER_FLAGS)
     try:

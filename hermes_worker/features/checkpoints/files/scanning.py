@@ -24,9 +24,9 @@ from hermes_worker.features.checkpoints.files.objects import (
     FOLDER,
     LINK,
     ChangedFile,
-    Objects,
+    ObjectStore,
     TreeEntry,
-    encoded_tree,
+    encode_tree,
 )
 from hermes_worker.features.checkpoints.rules import (
     DEPTH_MAX,
@@ -64,7 +64,7 @@ class ScanMemory:
 class ScanOrder:
     """The inputs of a scan."""
 
-    objects: Objects
+    objects: ObjectStore
     memory: ScanMemory
     now_ns: int
     """The time by the clock of this machine's file system, as far as it is known."""
@@ -73,7 +73,7 @@ class ScanOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
+class ScanResult:
     """The result of a scan."""
 
     tree_id: str
@@ -93,7 +93,7 @@ class WorkspaceFiles(Protocol):
     def require_there(self) -> None:
         """Raise ``NotScanned`` where the workspace does not exist."""
 
-    def scan(self, order: ScanOrder) -> Scanned:
+    def scan(self, order: ScanOrder) -> ScanResult:
         """Read what changed. Raises ``NotScanned``, ``OSError``."""
 
     def put_back(
@@ -105,10 +105,10 @@ class WorkspaceFiles(Protocol):
 
 
 @dataclass(slots=True)
-class Scan:
+class FolderScan:
     """One walk over a workspace."""
 
-    objects: Objects
+    objects: ObjectStore
     known: Known
     now_ns: int
     """The time by the clock of the file system, as far as it is known."""
@@ -120,15 +120,15 @@ class Scan:
     """Files that are too large or cannot be read; the first of them."""
     left_out_total: int = 0
 
-    def tree(self, root: str) -> str:
+    def scan_root(self, root: str) -> str:
         """The tree of the workspace at ``root``. Raises ``NotScanned``, ``OSError``."""
         descriptor = os.open(root, FOLDER_FLAGS)
         try:
-            return self._folder(descriptor, "", 0) or self.objects.put("tree", b"")
+            return self._scan_folder(descriptor, "", 0) or self.objects.put("tree", b"")
         finally:
             os.close(descriptor)
 
-    def _folder(self, descriptor: int, path: str, depth: int) -> str | None:
+    def _scan_folder(self, descriptor: int, path: str, depth: int) -> str | None:
         """The tree of a folder; ``None`` when there is nothing to keep in it."""
         before = self.known.get(path) or {"tree": None, "stamps": {}, "shas": {}, "folders": {}}
         old_stamps, old_shas = before["stamps"], before["shas"]
@@ -140,7 +140,10 @@ class Scan:
             for entry in scanned:
                 name = entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    if not is_ignored_folder(name) and (tree := self._inner(descriptor, name, path, depth)) is not None:
+                    if (
+                        not is_ignored_folder(name)
+                        and (tree := self._scan_inner_folder(descriptor, name, path, depth)) is not None
+                    ):
                         folders[name] = tree
                     continue
                 if name not in old_stamps and is_ignored_file(name):
@@ -157,7 +160,7 @@ class Scan:
                         self._leave_out(f"{path}/{name}" if path else name)  # again
                 else:
                     changed.append((name, status))
-        self._count(len(stamps))
+        self._count_files(len(stamps))
         if not changed and before["tree"] and len(stamps) == len(old_stamps) and folders == before["folders"]:
             self.found[path] = before
             known: str = before["tree"]
@@ -168,16 +171,16 @@ class Scan:
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
                 del stamps[name]  # a socket or a pipe: nothing that could be put back
                 continue
-            shas[name] = self._read(descriptor, name, f"{path}/{name}" if path else name, status)
+            shas[name] = self._read_file(descriptor, name, f"{path}/{name}" if path else name, status)
             if max(status.st_mtime_ns, status.st_ctime_ns) >= young:
                 stamps[name] = ""
-        entries = [TreeEntry(_mode(modes[name]), os.fsencode(name), sha) for name, sha in shas.items() if sha]
+        entries = [TreeEntry(_git_mode(modes[name]), os.fsencode(name), sha) for name, sha in shas.items() if sha]
         entries += [TreeEntry(FOLDER, os.fsencode(name), sha) for name, sha in folders.items()]
-        made = self.objects.put("tree", encoded_tree(entries)) if entries else None
+        made = self.objects.put("tree", encode_tree(entries)) if entries else None
         self.found[path] = {"tree": made, "stamps": stamps, "shas": shas, "folders": folders}
         return made
 
-    def _inner(self, descriptor: int, name: str, path: str, depth: int) -> str | None:
+    def _scan_inner_folder(self, descriptor: int, name: str, path: str, depth: int) -> str | None:
         inside = f"{path}/{name}" if path else name
         if depth >= DEPTH_MAX:
             self._leave_out(inside)
@@ -188,18 +191,18 @@ class Scan:
             self._leave_out(inside)  # it became a link, went, or is closed to us
             return None
         try:
-            return self._folder(inner, inside, depth + 1)
+            return self._scan_folder(inner, inside, depth + 1)
         finally:
             os.close(inner)
 
-    def _count(self, files: int) -> None:
+    def _count_files(self, files: int) -> None:
         self.files += files
         if self.files > FILES_MAX:
             raise NotScanned(f"the workspace has more than {FILES_MAX:,} files")
         if self.should_stop():
             raise NotScanned("the call was stopped")
 
-    def _read(self, folder: int, name: str, path: str, status: os.stat_result) -> str | None:
+    def _read_file(self, folder: int, name: str, path: str, status: os.stat_result) -> str | None:
         """The object of a file; ``None`` for one that is left out."""
         content = None
         # What cannot be read is left out; what cannot be written to the store ends the scan.
@@ -219,7 +222,7 @@ class Scan:
             self.left_out.append(path)
 
 
-def _mode(mode: int) -> int:
+def _git_mode(mode: int) -> int:
     if stat.S_ISLNK(mode):
         return LINK
     return EXECUTABLE if mode & stat.S_IXUSR else FILE

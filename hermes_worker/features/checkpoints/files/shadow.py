@@ -25,13 +25,19 @@ from hermes_worker.features.checkpoints.files.local_files import LocalFiles
 from hermes_worker.features.checkpoints.files.objects import (
     FOLDER,
     ChangedFile,
-    Objects,
+    ObjectStore,
     StoreDamaged,
     TreeEntry,
-    decoded_tree,
+    decode_tree,
     write_whole,
 )
-from hermes_worker.features.checkpoints.files.scanning import NotScanned, ScanMemory, Scanned, ScanOrder, WorkspaceFiles
+from hermes_worker.features.checkpoints.files.scanning import (
+    NotScanned,
+    ScanMemory,
+    ScanOrder,
+    ScanResult,
+    WorkspaceFiles,
+)
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment, is_worth_keeping
 from hermes_worker.observe import log
 
@@ -68,7 +74,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class RestoreResult:
     """The result of a restore."""
 
     before: Checkpoint
@@ -98,18 +104,18 @@ class ShadowStore:
         self.root = root
         self._files = files or LocalFiles(root)
         self._limits = limits or CheckpointLimits()
-        self._objects = Objects(directory / "objects")
+        self._objects = ObjectStore(directory / "objects")
         self._references = directory / "refs" / "checkpoints"
 
-    def keep(
+    def keep_checkpoint(
         self, moment: Moment, *, should_stop: Callable[[], bool] = lambda: False, is_forced: bool = False
     ) -> Checkpoint | None:
         """Make a checkpoint, unless the moment's iteration has one already, or nothing changed since the last one.
         Raises ``NotKept``.
         """
         try:
-            with self._locked(should_stop):
-                return self._keep(moment, should_stop, is_forced=is_forced)
+            with self._lock(should_stop):
+                return self._keep_locked(moment, should_stop, is_forced=is_forced)
         except (NotScanned, StoreDamaged) as error:
             raise NotKept(str(error)) from error
         except OSError as error:
@@ -122,39 +128,41 @@ class ShadowStore:
         except NotScanned as error:
             raise NotKept(str(error)) from error
 
-    def kept(self) -> list[Checkpoint]:
+    def list_checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, the oldest first, without those that cannot be read."""
         found = []
-        for path in self._paths():
+        for path in self._list_references():
             with suppress(StoreDamaged, OSError, ValueError, KeyError, TypeError):
-                found.append(self._checkpoint(path.read_text().strip()))
+                found.append(self._read_checkpoint(path.read_text().strip()))
         return found
 
-    def get(self, written: str) -> Checkpoint:
+    def find_checkpoint(self, written: str) -> Checkpoint:
         """The checkpoint that is meant by an id or its beginning. Raises ``CheckpointNotFound``."""
-        found = [each for each in self.kept() if len(written) >= 4 and each.id.startswith(written.lower())]
+        found = [each for each in self.list_checkpoints() if len(written) >= 4 and each.id.startswith(written.lower())]
         if len(found) != 1:
             words = "several checkpoints have ids" if found else "there is no checkpoint whose id"
             raise CheckpointNotFound(f"{words} that begin{'' if found else 's'} with {written[:40]!r}")
         return found[0]
 
-    def changes(self, before: Checkpoint, after: Checkpoint | None = None) -> list[ChangedFile]:
+    def list_changes(self, before: Checkpoint, after: Checkpoint | None = None) -> list[ChangedFile]:
         """The files that differ, by path; ``after`` is ``None`` for the files as they are now. Raises ``NotKept``."""
         try:
             if after is not None:
-                return list(self._differences(before.tree, after.tree))
-            with self._locked(lambda: False):
+                return list(self._find_differences(before.tree, after.tree))
+            with self._lock(lambda: False):
                 scan = self._scan(lambda: False)
                 spared = (*before.left_out, *scan.left_out)
                 return [
-                    each for each in self._differences(before.tree, scan.tree_id) if not _is_below(each.path, spared)
+                    each
+                    for each in self._find_differences(before.tree, scan.tree_id)
+                    if not _is_below(each.path, spared)
                 ]
         except (NotScanned, StoreDamaged) as error:
             raise NotKept(str(error)) from error
         except OSError as error:
             raise NotKept(f"the files cannot be read ({error.strerror})") from error
 
-    def content(self, sha: str) -> bytes:
+    def read_content(self, sha: str) -> bytes:
         """The content of a file, by its hash. Raises ``NotKept``."""
         try:
             return self._objects.get("blob", sha)
@@ -163,18 +171,18 @@ class ShadowStore:
 
     def restore(
         self, wanted: Checkpoint, moment: Moment, *, paths: Collection[str] = (), umask: int | None = None
-    ) -> Restored:
+    ) -> RestoreResult:
         """Make the files what they were; with ``paths`` only these, and what is below them. A checkpoint of the present
         files is made first. Files that checkpoints leave out stay as they are. Each file is replaced whole; a restore
         that is cut can be repeated. Raises ``NotKept``.
         """
         try:
-            with self._locked(lambda: False):
-                before = self._keep(moment, lambda: False, is_forced=True)
+            with self._lock(lambda: False):
+                before = self._keep_locked(moment, lambda: False, is_forced=True)
                 assert before is not None
                 meant = [
                     each
-                    for each in self._differences(before.tree, wanted.tree)
+                    for each in self._find_differences(before.tree, wanted.tree)
                     if not paths or _is_below(each.path, paths)
                 ]
                 # What was left out then may have become small enough since: its old content is unknown.
@@ -182,21 +190,21 @@ class ShadowStore:
                 is_known = wanted.left_out_total == len(wanted.left_out)
                 doing = [each for each in meant if each not in spared and (is_known or each.after is not None)]
                 failed = self._files.put_back(doing, lambda sha: self._objects.get("blob", sha), umask=umask)
-                if len(self._paths()) > self._limits.checkpoints:
+                if len(self._list_references()) > self._limits.checkpoints:
                     self._trim()
         except (NotScanned, StoreDamaged) as error:
             raise NotKept(str(error)) from error
         except OSError as error:
             raise NotKept(f"the files cannot be put back ({error.strerror})") from error
         done = [each for each in doing if each.path not in failed]
-        return Restored(
+        return RestoreResult(
             before=before,
             written=tuple(each.path for each in done if each.after is not None),
             removed=tuple(each.path for each in done if each.after is None),
             failed=failed,
         )
 
-    def sessions(self) -> set[str]:
+    def list_sessions(self) -> set[str]:
         """The sessions that these checkpoints belong to."""
         with suppress(FileNotFoundError):
             return {each.name for each in self._references.iterdir() if _PART.fullmatch(each.name)}
@@ -207,14 +215,14 @@ class ShadowStore:
         ``NotKept``.
         """
         try:
-            with self._locked(lambda: False):
-                gone = [path for path in self._paths() if path.parent.name in sessions]
+            with self._lock(lambda: False):
+                gone = [path for path in self._list_references() if path.parent.name in sessions]
                 for path in gone:
                     path.unlink(missing_ok=True)
                 for session in sessions:
                     with suppress(OSError):
                         (self._references / session).rmdir()
-                if not self._paths():
+                if not self._list_references():
                     self._remove()
                 elif gone:
                     # The memory of the last scan names contents that may not be needed any more.
@@ -228,14 +236,14 @@ class ShadowStore:
 
     # --- with the lock ------------------------------------------------------------------------------------------------
 
-    def _keep(self, moment: Moment, should_stop: Callable[[], bool], *, is_forced: bool) -> Checkpoint | None:
-        names = self._paths()
-        turn = f".{_part(moment.run_id)}.{moment.iteration}"
+    def _keep_locked(self, moment: Moment, should_stop: Callable[[], bool], *, is_forced: bool) -> Checkpoint | None:
+        names = self._list_references()
+        turn = f".{_path_part(moment.run_id)}.{moment.iteration}"
         seen = self.directory / "turn"
-        if not is_forced and (any(path.name.endswith(turn) for path in names) or _text(seen) == turn):
+        if not is_forced and (any(path.name.endswith(turn) for path in names) or _read_text(seen) == turn):
             return None
         found = self._scan(should_stop)
-        last = self._last(names)
+        last = self._find_last(names)
         known = (last.tree, last.moment) if last is not None else (None, None)
         if not is_forced and not is_worth_keeping(found.tree_id, moment, *known):
             write_whole(seen, turn.encode())
@@ -246,11 +254,11 @@ class ShadowStore:
             self._trim()
         return kept
 
-    def _scan(self, should_stop: Callable[[], bool]) -> Scanned:
+    def _scan(self, should_stop: Callable[[], bool]) -> ScanResult:
         path = self.directory / "scan.json"
         order = ScanOrder(
             objects=self._objects,
-            memory=_remembered(path),
+            memory=_read_memory(path),
             now_ns=self._now_ns(),
             file_bytes_max=self._limits.file_bytes,
             should_stop=should_stop,
@@ -268,7 +276,7 @@ class ShadowStore:
         os.utime(self.directory / "lock")
         return min(time.time_ns(), (self.directory / "lock").stat().st_mtime_ns)
 
-    def _record(self, found: Scanned, moment: Moment, *, after: str) -> Checkpoint:
+    def _record(self, found: ScanResult, moment: Moment, *, after: str) -> Checkpoint:
         at = time.time()
         told = {
             "session": moment.session_id,
@@ -285,17 +293,17 @@ class ShadowStore:
         commit = self._objects.put("commit", text.encode())
         # Names are in the order of time, also where two clocks differ.
         number = max(int(at * 1000), int(after[:14]) + 1 if after else 0)
-        folder = self._references / _part(moment.session_id)
+        folder = self._references / _path_part(moment.session_id)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(folder / f"{number:014d}.{_part(moment.run_id)}.{moment.iteration}", f"{commit}\n".encode())
-        return self._checkpoint(commit)
+        write_whole(folder / f"{number:014d}.{_path_part(moment.run_id)}.{moment.iteration}", f"{commit}\n".encode())
+        return self._read_checkpoint(commit)
 
     def _trim(self) -> None:
-        paths = self._paths()
+        paths = self._list_references()
         for path in paths[: max(0, len(paths) - self._limits.checkpoints)]:
             path.unlink(missing_ok=True)
         size = self._sweep()
-        while size > self._limits.store_bytes and len(paths := self._paths()) > 1:
+        while size > self._limits.store_bytes and len(paths := self._list_references()) > 1:
             for path in paths[: (len(paths) + 1) // 2]:
                 path.unlink(missing_ok=True)
             size = self._sweep()
@@ -303,30 +311,30 @@ class ShadowStore:
     def _sweep(self) -> int:
         """Remove objects without a reference; return the bytes that are left."""
         needed: set[str] = set()
-        for path in self._paths():
+        for path in self._list_references():
             commit = path.read_text().strip()
             reached: set[str] = set()
             try:
-                self._mark(self._checkpoint(commit).tree, reached)
+                self._mark_needed(self._read_checkpoint(commit).tree, reached)
             except (StoreDamaged, ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)  # it could not be put back whole
                 log.warning("checkpoint.damaged", checkpoint=commit[:12])
                 continue
             needed |= {commit, *reached}
-        for folder in _remembered(self.directory / "scan.json").folders.values():
+        for folder in _read_memory(self.directory / "scan.json").folders.values():
             needed |= {folder["tree"], *folder["folders"].values(), *folder["shas"].values()}
-        there = dict(self._objects.all())
+        there = dict(self._objects.list_objects())
         self._objects.remove(there.keys() - needed)
         self._objects.sweep_drafts()
         return sum(size for sha, size in there.items() if sha in needed)
 
-    def _mark(self, tree: str, needed: set[str]) -> None:
+    def _mark_needed(self, tree: str, needed: set[str]) -> None:
         if tree in needed:
             return
         needed.add(tree)
-        for entry in decoded_tree(self._objects.get("tree", tree)):
+        for entry in decode_tree(self._objects.get("tree", tree)):
             if entry.mode == FOLDER:
-                self._mark(entry.sha, needed)
+                self._mark_needed(entry.sha, needed)
             else:
                 needed.add(entry.sha)
 
@@ -337,21 +345,21 @@ class ShadowStore:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _paths(self) -> Sequence[Path]:
+    def _list_references(self) -> Sequence[Path]:
         """The references, the oldest first."""
         found: list[Path] = []
-        for session in self.sessions():
+        for session in self.list_sessions():
             with suppress(FileNotFoundError):
                 found += [path for path in (self._references / session).iterdir() if _NAME.fullmatch(path.name)]
         return sorted(found, key=lambda path: path.name)
 
-    def _last(self, paths: Sequence[Path]) -> Checkpoint | None:
+    def _find_last(self, paths: Sequence[Path]) -> Checkpoint | None:
         for path in reversed(paths):
             with suppress(StoreDamaged, OSError, ValueError, KeyError, TypeError):
-                return self._checkpoint(path.read_text().strip())
+                return self._read_checkpoint(path.read_text().strip())
         return None
 
-    def _checkpoint(self, commit: str) -> Checkpoint:
+    def _read_checkpoint(self, commit: str) -> Checkpoint:
         head, _, body = self._objects.get("commit", commit).partition(b"\n\n")
         told = json.loads(body)
         moment = Moment(
@@ -370,10 +378,10 @@ class ShadowStore:
             left_out_total=int(told["left_out_total"]),
         )
 
-    def _differences(self, before: str | None, after: str | None, path: str = "") -> Iterator[ChangedFile]:
+    def _find_differences(self, before: str | None, after: str | None, path: str = "") -> Iterator[ChangedFile]:
         if before == after:
             return
-        left, right = self._entries(before), self._entries(after)
+        left, right = self._read_entries(before), self._read_entries(after)
         for name in sorted(left.keys() | right.keys()):
             old, new = left.get(name), right.get(name)
             if old == new:
@@ -383,23 +391,23 @@ class ShadowStore:
             new_tree = new.sha if new and new.mode == FOLDER else None
             old_file = old if old and not old_tree else None
             new_file = new if new and not new_tree else None
-            yield from self._differences(old_tree, new_tree, inside)
+            yield from self._find_differences(old_tree, new_tree, inside)
             if old_file != new_file:
                 yield ChangedFile(path=inside, before=old_file, after=new_file)
 
-    def _entries(self, tree: str | None) -> Mapping[bytes, TreeEntry]:
+    def _read_entries(self, tree: str | None) -> Mapping[bytes, TreeEntry]:
         if tree is None:
             return {}
-        return {entry.name: entry for entry in decoded_tree(self._objects.get("tree", tree))}
+        return {entry.name: entry for entry in decode_tree(self._objects.get("tree", tree))}
 
     @contextmanager
-    def _locked(self, should_stop: Callable[[], bool]) -> Iterator[None]:
+    def _lock(self, should_stop: Callable[[], bool]) -> Iterator[None]:
         deadline = time.monotonic() + _LOCK_PATIENCE_S
         while True:
             self._prepare()
             descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if _is_taken(descriptor) and self._is_ours(descriptor):
+                if _try_lock(descriptor) and self._is_ours(descriptor):
                     yield
                     return
             finally:
@@ -427,7 +435,7 @@ class ShadowStore:
         write_whole(self.directory / "HEAD", b"ref: refs/heads/checkpoints\n")
 
 
-def _is_taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -435,7 +443,7 @@ def _is_taken(descriptor: int) -> bool:
     return True
 
 
-def _remembered(path: Path) -> ScanMemory:
+def _read_memory(path: Path) -> ScanMemory:
     with suppress(OSError, ValueError):
         document: Any = json.loads(path.read_bytes())
         if isinstance(document, dict) and document.get("version") == _VERSION:
@@ -443,13 +451,13 @@ def _remembered(path: Path) -> ScanMemory:
     return ScanMemory()
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text()
     return ""
 
 
-def _part(name: str) -> str:
+def _path_part(name: str) -> str:
     """``name`` as a part of a path; it is an id of ours, and nothing else is taken for one."""
     if not _PART.fullmatch(name):
         raise NotScanned(f"{name[:40]!r} is no id")
@@ -460,7 +468,7 @@ def _is_below(path: str, folders: Collection[str]) -> bool:
     return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in folders)
 
 
-def plain_path(path: str) -> str:
+def normalize_path(path: str) -> str:
     """A path below a workspace in its one spelling. Raises ``NotKept`` for one that is not below it."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-from hermes_worker.channels.targets import ChatRef, TargetError, parse_targets, text_of
-from hermes_worker.features.webhooks.rules.filters import EventFacts, matches
+from hermes_worker.channels.targets import ChatRef, TargetError, format_reference, parse_targets
+from hermes_worker.features.webhooks.rules.filters import EventFacts, does_match
 from hermes_worker.features.webhooks.rules.route import Route
 from hermes_worker.features.webhooks.rules.template import (
     PLACEHOLDER,
-    default_template,
-    missing_fields,
-    prompt_of,
+    build_default_template,
+    list_missing_fields,
     render,
+    render_for_model,
 )
-from hermes_worker.safety.untrusted import Marked
+from hermes_worker.safety.untrusted import WrappedText
 
 FIELDS_MAX = 1_000
 EVENT_CHARS_MAX = 100
@@ -67,36 +67,36 @@ def read_event(
     payload = _payload(body, headers.get("content-type", ""))
     if payload is None:
         return UnreadableEvent(reason="The body is neither a JSON object nor a form.")
-    event = _event_of(headers, payload)
+    event = _read_event_type(headers, payload)
     if route.events and event not in route.events:
         return Ignored(event=event)
     facts = EventFacts(payload=payload, event=event, headers=headers, lists=lists or {})
-    if not all(matches(spec, facts) for spec in route.filters):
+    if not all(does_match(spec, facts) for spec in route.filters):
         return Ignored(event=event, reason="filter")
-    deliver = [_rendered_target(target, payload, event) for target in route.deliver]
+    deliver = [_render_target(target, payload, event) for target in route.deliver]
     if not all(deliver):
-        return UnreadableEvent(reason=_unnamed_chat(route, payload, event))
-    template = route.prompt if route.prompt.strip() else default_template(route.name)
+        return UnreadableEvent(reason=_find_missing_chat(route, payload, event))
+    template = route.prompt if route.prompt.strip() else build_default_template(route.name)
     # A person who gets the text is told what it says; a model also learns who says it.
     prompt = (
-        Marked(text=render(template, payload, event))
+        WrappedText(text=render(template, payload, event))
         if route.deliver_only
-        else prompt_of(template, payload, event, route.name)
+        else render_for_model(template, payload, event, route.name)
     )
     return Accepted(
         event=event,
-        event_id=_event_id(headers),
+        event_id=_read_event_id(headers),
         prompt=prompt.text,
         threats=prompt.threats,
         deliver=[target for target in deliver if target],
     )
 
 
-def _unnamed_chat(route: Route, payload: Mapping[str, Any], event: str) -> str:
+def _find_missing_chat(route: Route, payload: Mapping[str, Any], event: str) -> str:
     """Say why the event leads to no chat: what its payload lacks, or has in a field that must name a chat; empty for
     none."""
-    templates = [target for target in route.deliver if _rendered_target(target, payload, event) is None]
-    if missing := missing_fields(" ".join(templates), payload):
+    templates = [target for target in route.deliver if _render_target(target, payload, event) is None]
+    if missing := list_missing_fields(" ".join(templates), payload):
         return f"This route delivers to {', '.join(templates)}, and the payload has no {', '.join(missing)}."
     fields = dict.fromkeys(match["path"] for template in templates for match in PLACEHOLDER.finditer(template))
     return (
@@ -125,14 +125,14 @@ def _form(body: bytes, content_type: str) -> Mapping[str, Any] | None:
     return inner if isinstance(inner, dict) else fields
 
 
-def _event_of(headers: Mapping[str, str], payload: Mapping[str, Any]) -> str:
+def _read_event_type(headers: Mapping[str, str], payload: Mapping[str, Any]) -> str:
     named = (headers.get(name) for name in _EVENT_HEADERS)
     said = (payload.get(name) for name in ("event_type", "type"))
     found = next((value for value in (*named, *said) if isinstance(value, str) and value.strip()), "unknown")
     return "".join(character for character in found.strip() if character.isprintable())[:EVENT_CHARS_MAX]
 
 
-def _event_id(headers: Mapping[str, str]) -> str | None:
+def _read_event_id(headers: Mapping[str, str]) -> str | None:
     given = next((headers[name] for name in _ID_HEADERS if headers.get(name, "").strip()), None)
     if given is None:
         return None
@@ -140,7 +140,7 @@ def _event_id(headers: Mapping[str, str]) -> str | None:
     return given if _SAFE_ID.fullmatch(given) else hashlib.sha256(given.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def _rendered_target(target: str, payload: Mapping[str, Any], event: str) -> str | None:
+def _render_target(target: str, payload: Mapping[str, Any], event: str) -> str | None:
     """Write a target with the parts that the payload gives; ``None`` when they do not make one chat of its platform."""
     if not PLACEHOLDER.search(target):
         return target
@@ -152,4 +152,4 @@ def _rendered_target(target: str, payload: Mapping[str, Any], event: str) -> str
         references = parse_targets(f"{platform}:{render(chat, payload, event)}")
     except TargetError:
         return None
-    return text_of(references[0]) if len(references) == 1 and isinstance(references[0], ChatRef) else None
+    return format_reference(references[0]) if len(references) == 1 and isinstance(references[0], ChatRef) else None

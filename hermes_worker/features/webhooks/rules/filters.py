@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.features.webhooks.rules.template import at_path, is_missing, shown
+from hermes_worker.features.webhooks.rules.template import find_at_path, format_value, is_missing
 
 DEPTH_MAX = 10
 _COMPARED_CHARS_MAX = 10_000
@@ -39,13 +39,13 @@ class EventFacts:
     """The entries of the files that conditions name."""
 
 
-def named_lists(spec: Any) -> set[str]:
+def find_named_lists(spec: Any) -> set[str]:
     """List the files that a condition looks into."""
     if isinstance(spec, list):
-        return set().union(*map(named_lists, spec))
+        return set().union(*map(find_named_lists, spec))
     if not isinstance(spec, Mapping):
         return set()
-    inner = set().union(*(named_lists(spec[name]) for name in ("all", "any", "not") if name in spec))
+    inner = set().union(*(find_named_lists(spec[name]) for name in ("all", "any", "not") if name in spec))
     return inner | ({spec["in_file"]} if isinstance(spec.get("in_file"), str) else set())
 
 
@@ -60,7 +60,7 @@ def read_list(text: str) -> frozenset[str]:
 
 
 def check_filter(spec: Any, depth: int = 0) -> None:
-    """Raise ``FilterError`` for a condition that ``matches`` would not understand."""
+    """Raise ``FilterError`` for a condition that ``does_match`` would not understand."""
     if not isinstance(spec, Mapping):
         raise FilterError("a condition is a JSON object")
     if depth > DEPTH_MAX:
@@ -93,16 +93,16 @@ def _check_comparison(spec: Mapping[str, Any]) -> None:
             raise FilterError(f"'regex' is not a regular expression: {error}") from None
 
 
-def matches(spec: Any, facts: EventFacts) -> bool:
+def does_match(spec: Any, facts: EventFacts) -> bool:
     """Whether a condition holds. One that is not understood does not."""
     if not isinstance(spec, Mapping):
         return False
     if "all" in spec:
-        return isinstance(spec["all"], list) and all(matches(part, facts) for part in spec["all"])
+        return isinstance(spec["all"], list) and all(does_match(part, facts) for part in spec["all"])
     if "any" in spec:
-        return isinstance(spec["any"], list) and any(matches(part, facts) for part in spec["any"])
+        return isinstance(spec["any"], list) and any(does_match(part, facts) for part in spec["any"])
     if "not" in spec:
-        return not matches(spec["not"], facts)
+        return not does_match(spec["not"], facts)
     return _compare(spec, _value(spec.get("field"), facts), facts)
 
 
@@ -131,18 +131,18 @@ def _compare(spec: Mapping[str, Any], value: Any, facts: EventFacts) -> bool:
 
 def _value(path: Any, facts: EventFacts) -> Any:
     if not isinstance(path, str):
-        return at_path({}, "-")
+        return find_at_path({}, "-")
     first, _, rest = path.strip().partition(".")
     match first:
         case "event" | "event_type" if not rest:
             return facts.event
         case "headers":
-            return at_path(facts.headers, rest.lower())
+            return find_at_path(facts.headers, rest.lower())
         case "payload":
             whole = facts.payload.get("payload", facts.payload)
-            return at_path(whole, rest) if rest else whole
+            return find_at_path(whole, rest) if rest else whole
         case _:
-            return at_path(facts.payload, path.strip())
+            return find_at_path(facts.payload, path.strip())
 
 
 def _is_equal(value: Any, wanted: Any) -> bool:
@@ -159,5 +159,5 @@ def _contains(value: Any, wanted: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else shown(value, _COMPARED_CHARS_MAX)
+    text = value if isinstance(value, str) else format_value(value, _COMPARED_CHARS_MAX)
     return text[:_COMPARED_CHARS_MAX]

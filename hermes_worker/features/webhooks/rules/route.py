@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hermes_worker.channels.catalog import platform_named
-from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, text_of
+from hermes_worker.channels.catalog import find_platform
+from hermes_worker.channels.targets import TargetError, format_reference, normalize_deliver, parse_targets
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.features.webhooks.rules.filters import FilterError, check_filter
@@ -73,11 +73,11 @@ class Route:
         return cls(**{**known, "name": name, "secret": secret})
 
 
-def new_secret() -> str:
+def make_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-def checked(route: Route) -> Route:
+def validate_route(route: Route) -> Route:
     """Validate a route, and split its targets. Raises ``RouteError``."""
     if not _NAME.fullmatch(route.name):
         raise RouteError(f"A route's name is 1 to 64 lower-case letters, digits, '-' and '_', not {route.name[:80]!r}.")
@@ -108,20 +108,20 @@ def _targets(deliver: Sequence[str]) -> list[str]:
         if target.strip().lower() in _NOTHING:
             continue
         if PLACEHOLDER.search(target):
-            found.append(_templated(target))
+            found.append(_validate_template(target))
             continue
         try:
-            found += [text_of(reference) for reference in parse_targets(normalize_deliver(target))]
+            found += [format_reference(reference) for reference in parse_targets(normalize_deliver(target))]
         except TargetError as error:
             raise RouteError(str(error)) from None
     return list(dict.fromkeys(found))
 
 
-def _templated(target: str) -> str:
+def _validate_template(target: str) -> str:
     """Validate a target in which the sender of an event chooses a part: only which chat of a platform, never an
     address. Raises ``RouteError``."""
     platform, _, chat = target.strip().partition(":")
-    if platform_named(platform) is None or PLACEHOLDER.search(platform) or "," in chat or not chat:
+    if find_platform(platform) is None or PLACEHOLDER.search(platform) or "," in chat or not chat:
         raise RouteError(
             f"{target[:80]!r} cannot be a target: parts of the payload may only stand in the chat of one platform, as "
             "in 'telegram:{chat.id}'."

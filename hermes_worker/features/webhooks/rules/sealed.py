@@ -6,20 +6,20 @@ from hermes_worker.features.webhooks.rules.route import NO_AUTH
 from hermes_worker.settings.sealing import Keyring
 
 
-def sealed_secret(keyring: Keyring, route: str, secret: str) -> str:
+def seal_secret(keyring: Keyring, route: str, secret: str) -> str:
     """Encrypt a secret for its row. Raises ``ConfigurationError`` when there is no server key."""
     return secret if secret == NO_AUTH else keyring.seal(secret, of=_place(route))
 
 
-def opened_secret(keyring: Keyring, route: str, stored: str) -> str:
+def open_secret(keyring: Keyring, route: str, stored: str) -> str:
     """Decrypt a secret from its row. Raises ``SealedElsewhere``."""
-    return keyring.opened(stored, of=_place(route))
+    return keyring.open_sealed(stored, of=_place(route))
 
 
-def resealed_secret(keyring: Keyring, route: str, stored: str) -> str | None:
+def reseal_secret(keyring: Keyring, route: str, stored: str) -> str | None:
     """Encrypt again a secret that an earlier version stored in the clear, or that was sealed with an earlier key;
     ``None`` when it is up to date. Raises ``SealedElsewhere``."""
-    return None if stored == NO_AUTH else keyring.resealed(stored, of=_place(route))
+    return None if stored == NO_AUTH else keyring.reseal(stored, of=_place(route))
 
 
 def _place(route: str) -> str:

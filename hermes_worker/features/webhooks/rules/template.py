@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from hermes_worker.safety.untrusted import WRAPPED_CHARS_MIN, Marked, Provenance, marked
+from hermes_worker.safety.untrusted import WRAPPED_CHARS_MIN, Provenance, WrappedText, wrap_untrusted
 
 PLACEHOLDER = re.compile(r"\{(?P<path>[A-Za-z0-9_][A-Za-z0-9_.-]{0,199})\}")
 NESTED_CHARS_MAX = 2_000
@@ -30,20 +30,20 @@ def render(template: str, payload: Mapping[str, Any], event: str) -> str:
     return "".join(text for _, text in _pieces(template, payload, event))
 
 
-def prompt_of(template: str, payload: Mapping[str, Any], event: str, route: str) -> Marked:
+def render_for_model(template: str, payload: Mapping[str, Any], event: str, route: str) -> WrappedText:
     """Render ``template`` for a model: the payload's words are marked off from the route's. Short values stay in their
     line; neighbours count as one text, so that no attack can be assembled from parts."""
     text = ""
     threats: list[str] = []
-    for is_theirs, piece in _joined(_pieces(template, payload, event)):
+    for is_theirs, piece in _join_pieces(_pieces(template, payload, event)):
         if not is_theirs:
             text += piece
             continue
-        found = marked(piece, route, Provenance.WEBHOOK)
+        found = wrap_untrusted(piece, route, Provenance.WEBHOOK)
         threats += found.threats
         is_block = len(piece) >= WRAPPED_CHARS_MIN
         text += f"\n{found.text}\n" if is_block else found.text
-    return Marked(text=text, threats=tuple(dict.fromkeys(threats)))
+    return WrappedText(text=text, threats=tuple(dict.fromkeys(threats)))
 
 
 def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[tuple[bool, str]]:
@@ -52,33 +52,33 @@ def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[t
     for match in PLACEHOLDER.finditer(template):
         yield False, template[after : match.start()]
         path = match["path"]
-        found = payload if path == "__raw__" else event if path == "event_type" else at_path(payload, path)
+        found = payload if path == "__raw__" else event if path == "event_type" else find_at_path(payload, path)
         if path == "__raw__":
-            yield True, shown(payload, PAYLOAD_CHARS_MAX)
+            yield True, format_value(payload, PAYLOAD_CHARS_MAX)
         else:
             yield found is not _MISSING, match[0] if found is _MISSING else _text(found)
         after = match.end()
     yield False, template[after:]
 
 
-def _joined(pieces: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
+def _join_pieces(pieces: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
     written = (piece for piece in pieces if piece[1])
     for is_theirs, group in groupby(written, key=itemgetter(0)):
         yield is_theirs, "".join(text for _, text in group)
 
 
-def missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
+def list_missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
     """List the names in ``template`` that ``payload`` does not have, in order."""
     names = dict.fromkeys(match["path"] for match in PLACEHOLDER.finditer(template))
-    return [name for name in names if name not in _OWN_NAMES and is_missing(at_path(payload, name))]
+    return [name for name in names if name not in _OWN_NAMES and is_missing(find_at_path(payload, name))]
 
 
-def default_template(route: str) -> str:
+def build_default_template(route: str) -> str:
     """Build the template of a route that has no prompt."""
     return f"Webhook event '{{event_type}}' on route {route!r}:\n\n{{__raw__}}"
 
 
-def at_path(value: Any, path: str) -> Any:
+def find_at_path(value: Any, path: str) -> Any:
     """Find the value at a dotted path of objects and lists; ``is_missing`` tells when there is none."""
     for part in path.split("."):
         if isinstance(value, Mapping):
@@ -96,7 +96,7 @@ def is_missing(value: Any) -> bool:
     return value is _MISSING
 
 
-def shown(value: Any, chars_max: int) -> str:
+def format_value(value: Any, chars_max: int) -> str:
     """Write a value as JSON, cut after ``chars_max`` characters."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
@@ -104,7 +104,7 @@ def shown(value: Any, chars_max: int) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping | list):
-        return shown(value, NESTED_CHARS_MAX)
+        return format_value(value, NESTED_CHARS_MAX)
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     return str(value)

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from hermes_worker.core.call_ids import with_distinct_ids
-from hermes_worker.core.families import traits_of
+from hermes_worker.core.call_ids import make_ids_distinct
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
-from hermes_worker.core.recovery.repair import arguments_text
-from hermes_worker.core.tool_schemas import fitted_schema, without_keywords
-from hermes_worker.core.traits import ThinkingPolicy, ThinkingRequest
+from hermes_worker.core.model_capabilities import ThinkingPolicy, ThinkingRequest
+from hermes_worker.core.model_families import find_traits
+from hermes_worker.core.recovery.repair import dump_arguments
+from hermes_worker.core.tool_schemas import fit_schema, remove_keywords
 
 Row = Mapping[str, Any]
 Block = dict[str, Any]
@@ -73,17 +73,19 @@ def to_messages(rows: Iterable[Row], policy: ThinkingPolicy = ThinkingPolicy.NAT
     """The rows as Anthropic takes them. Rows keep their order; neighbours of one role become one message."""
     system_rows: list[Row] = []
     turns: list[_RoleBlocks] = []
-    for row in with_distinct_ids(rows):
+    for row in make_ids_distinct(rows):
         if row.get("role") in ("system", "developer"):
             system_rows.append(row)
         else:
-            turns.append(_turn(row, policy))
-    merged = _merged(_paired(_with_results_together(turns)))
-    thought = _with_thinking(merged, policy)
-    return AnthropicPrompt(system=_system(system_rows), messages=[_message(turn) for turn in _with_few_images(thought)])
+            turns.append(_convert_row(row, policy))
+    merged = _merge_turns(_keep_pairs(_merge_results(turns)))
+    thought = _apply_thinking_policy(merged, policy)
+    return AnthropicPrompt(
+        system=_convert_system(system_rows), messages=[_render_message(turn) for turn in _limit_images(thought)]
+    )
 
 
-def begun_by_user(messages: list[Block]) -> list[Block]:
+def begin_with_user(messages: list[Block]) -> list[Block]:
     """The messages, with an empty user message in front where a conversation begins with the assistant's greeting,
     which Anthropic refuses.
     """
@@ -91,7 +93,7 @@ def begun_by_user(messages: list[Block]) -> list[Block]:
     return [{"role": "user", "content": EMPTY_MESSAGE}, *messages] if is_greeting else messages
 
 
-def _turn(row: Row, policy: ThinkingPolicy) -> _RoleBlocks:
+def _convert_row(row: Row, policy: ThinkingPolicy) -> _RoleBlocks:
     if row.get("role") == "assistant":
         blocks = _assistant_blocks(row)
         if policy is ThinkingPolicy.NATIVE and row.get("anthropic_issuer") not in (None, ISSUER):
@@ -99,29 +101,29 @@ def _turn(row: Row, policy: ThinkingPolicy) -> _RoleBlocks:
         return _RoleBlocks(role="assistant", blocks=tuple(blocks))
     if row.get("role") == "tool":
         return _RoleBlocks(role="user", blocks=(_result_block(row),))
-    return _RoleBlocks(role="user", blocks=tuple(_marked_last(_user_blocks(row.get("content")), row)))
+    return _RoleBlocks(role="user", blocks=tuple(_move_mark_last(_user_blocks(row.get("content")), row)))
 
 
-def _message(turn: _RoleBlocks) -> Block:
+def _render_message(turn: _RoleBlocks) -> Block:
     """A lone text is sent as a plain string, as a person would write it."""
     is_plain = turn.role == "user" and len(turn.blocks) == 1 and turn.blocks[0].keys() == {"type", "text"}
     return {"role": turn.role, "content": turn.blocks[0]["text"] if is_plain else list(turn.blocks)}
 
 
-def _system(rows: Sequence[Row]) -> str | list[Block] | None:
-    blocks = [block for row in rows for block in _blocks(row.get("content")) if block.get("type") == "text"]
+def _convert_system(rows: Sequence[Row]) -> str | list[Block] | None:
+    blocks = [block for row in rows for block in _convert_content(row.get("content")) if block.get("type") == "text"]
     if any("cache_control" in block for block in blocks):
         return blocks
     return "\n\n".join(block["text"] for block in blocks) or None
 
 
 def _user_blocks(content: object) -> list[Block]:
-    return _blocks(content) or [_text(EMPTY_MESSAGE)]
+    return _convert_content(content) or [_text_block(EMPTY_MESSAGE)]
 
 
 def _result_block(row: Row) -> Block:
     content = row.get("content")
-    blocks = _blocks(content) if isinstance(content, list) else None
+    blocks = _convert_content(content) if isinstance(content, list) else None
     said: object = blocks if blocks else content if isinstance(content, str) and content else NO_OUTPUT
     result: Block = {"type": "tool_result", "tool_use_id": tool_use_id(row.get("tool_call_id")), "content": said}
     if isinstance(row.get("cache_control"), Mapping):
@@ -131,10 +133,10 @@ def _result_block(row: Row) -> Block:
 
 def _assistant_blocks(row: Row) -> list[Block]:
     stored = row.get("anthropic_content_blocks")
-    blocks = list(_replayed(stored, row)) if isinstance(stored, list) else []
+    blocks = list(_replay_blocks(stored, row)) if isinstance(stored, list) else []
     if not blocks:
-        blocks = [*_stored_thinking(row), *_blocks(row.get("content")), *map(_tool_use, _calls(row))]
-    return _marked_last(blocks or [_text(EMPTY_REPLY)], row)
+        blocks = [*_stored_thinking(row), *_convert_content(row.get("content")), *map(_tool_use, _calls(row))]
+    return _move_mark_last(blocks or [_text_block(EMPTY_REPLY)], row)
 
 
 def _stored_thinking(row: Row) -> list[Block]:
@@ -145,7 +147,7 @@ def _stored_thinking(row: Row) -> list[Block]:
     return thinking or ([{"type": "thinking", "thinking": echoed}] if isinstance(echoed, str) else [])
 
 
-def _replayed(stored: Sequence[object], row: Row) -> Iterator[Block]:
+def _replay_blocks(stored: Sequence[object], row: Row) -> Iterator[Block]:
     """Stored blocks in the order in which they were signed. Inputs come from the row's calls, which were redacted.
     Blank text between them is refused, so it is left out.
     """
@@ -190,33 +192,33 @@ def tool_use_id(call_id: object) -> str:
 # -------------------------------------------------------------------------------------------------------------- blocks
 
 
-def _text(words: str) -> Block:
+def _text_block(words: str) -> Block:
     return {"type": "text", "text": words}
 
 
-def _blocks(content: object) -> list[Block]:
+def _convert_content(content: object) -> list[Block]:
     """Content as blocks. Blank text is left out, since it is refused."""
     if isinstance(content, str):
-        return [_text(content)] if content.strip() else []
+        return [_text_block(content)] if content.strip() else []
     if not isinstance(content, list):
-        return [] if content is None else [_text(canonical_json(content))]
-    return [block for part in content if (block := _block(part)) is not None and not _is_blank(block)]
+        return [] if content is None else [_text_block(canonical_json(content))]
+    return [block for part in content if (block := _convert_block(part)) is not None and not _is_blank(block)]
 
 
 def _is_blank(block: Block) -> bool:
     return block["type"] == "text" and not block["text"].strip()
 
 
-def _block(part: object) -> Block | None:
+def _convert_block(part: object) -> Block | None:
     if not isinstance(part, Mapping):
-        return _text(part if isinstance(part, str) else canonical_json(part)) if part is not None else None
-    block = _converted(part)
+        return _text_block(part if isinstance(part, str) else canonical_json(part)) if part is not None else None
+    block = _convert_part(part)
     if block is not None and isinstance(part.get("cache_control"), Mapping):
         block["cache_control"] = part["cache_control"]
     return block
 
 
-def _converted(part: Row) -> Block | None:
+def _convert_part(part: Row) -> Block | None:
     if part.get("type") in ("text", "input_text", "output_text"):
         return _input_block({**part, "type": "text"})
     if part.get("type") in ("image_url", "input_image"):
@@ -249,7 +251,7 @@ def _input_block(part: object) -> Block | None:
         case "text":
             text = part.get("text")
             cited = {"citations": part["citations"]} if isinstance(part.get("citations"), list) else {}
-            return {**_text(text if isinstance(text, str) else ""), **(cited if cited.get("citations") else {})}
+            return {**_text_block(text if isinstance(text, str) else ""), **(cited if cited.get("citations") else {})}
         case "thinking":
             signed = {"signature": part["signature"]} if part.get("signature") else {}
             return {"type": "thinking", "thinking": part.get("thinking") or "", **signed}
@@ -269,7 +271,7 @@ def _input_block(part: object) -> Block | None:
             return None
 
 
-def _marked_last(blocks: Sequence[Block], row: Row) -> list[Block]:
+def _move_mark_last(blocks: Sequence[Block], row: Row) -> list[Block]:
     """Move a row's cache mark to its last block that may carry one; thinking may not."""
     marked = list(blocks)
     if isinstance(row.get("cache_control"), Mapping):
@@ -283,7 +285,7 @@ def _marked_last(blocks: Sequence[Block], row: Row) -> list[Block]:
 # --------------------------------------------------------------------------------------------------- pairs and merging
 
 
-def _with_results_together(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
+def _merge_results(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
     """Merge results that follow one another into one message."""
     together: list[_RoleBlocks] = []
     for turn in turns:
@@ -298,12 +300,12 @@ def _is_results(turn: _RoleBlocks) -> bool:
     return all(block["type"] == "tool_result" for block in turn.blocks)
 
 
-def _paired(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
+def _keep_pairs(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
     """Keep only calls that are answered in the very next message, and only results of calls in the message before."""
-    answered = [_ids(turn, "tool_result", "tool_use_id") for turn in turns]
-    asked = [_ids(turn, "tool_use", "id") for turn in turns]
+    answered = [_block_ids(turn, "tool_result", "tool_use_id") for turn in turns]
+    asked = [_block_ids(turn, "tool_use", "id") for turn in turns]
     return [
-        _with_pairs_only(
+        _drop_unpaired(
             turn,
             calls=answered[position + 1] if position + 1 < len(turns) else frozenset(),
             results=asked[position - 1] if position else frozenset(),
@@ -312,11 +314,11 @@ def _paired(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
     ]
 
 
-def _ids(turn: _RoleBlocks, kind: str, key: str) -> frozenset[str]:
+def _block_ids(turn: _RoleBlocks, kind: str, key: str) -> frozenset[str]:
     return frozenset(block[key] for block in turn.blocks if block["type"] == kind)
 
 
-def _with_pairs_only(turn: _RoleBlocks, *, calls: frozenset[str], results: frozenset[str]) -> _RoleBlocks:
+def _drop_unpaired(turn: _RoleBlocks, *, calls: frozenset[str], results: frozenset[str]) -> _RoleBlocks:
     kept = tuple(
         block
         for block in turn.blocks
@@ -326,11 +328,11 @@ def _with_pairs_only(turn: _RoleBlocks, *, calls: frozenset[str], results: froze
     if len(kept) == len(turn.blocks):
         return turn
     if not any(block["type"] not in _THINKING for block in kept):
-        kept = (*kept, _text(CALL_REMOVED if turn.role == "assistant" else RESULT_REMOVED))
+        kept = (*kept, _text_block(CALL_REMOVED if turn.role == "assistant" else RESULT_REMOVED))
     return replace(turn, blocks=kept, is_changed=True)
 
 
-def _merged(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
+def _merge_turns(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
     merged: list[_RoleBlocks] = []
     for turn in turns:
         if not merged or merged[-1].role != turn.role:
@@ -346,48 +348,48 @@ def _merged(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
 # ------------------------------------------------------------------------------------------------ thinking and images
 
 
-def _with_thinking(turns: Sequence[_RoleBlocks], policy: ThinkingPolicy) -> list[_RoleBlocks]:
-    return [_thought(turn, policy) if turn.role == "assistant" else turn for turn in turns]
+def _apply_thinking_policy(turns: Sequence[_RoleBlocks], policy: ThinkingPolicy) -> list[_RoleBlocks]:
+    return [_apply_policy_to_turn(turn, policy) if turn.role == "assistant" else turn for turn in turns]
 
 
-def _thought(turn: _RoleBlocks, policy: ThinkingPolicy) -> _RoleBlocks:
+def _apply_policy_to_turn(turn: _RoleBlocks, policy: ThinkingPolicy) -> _RoleBlocks:
     match policy:
         case ThinkingPolicy.KEEP:
             return turn
         case ThinkingPolicy.UNSIGNED:
-            return _with_blocks(turn, (b for b in turn.blocks if not _is_signed(b)), EMPTY_REPLY)
+            return _replace_blocks(turn, (b for b in turn.blocks if not _is_signed(b)), EMPTY_REPLY)
         case ThinkingPolicy.NATIVE:
-            spoken = (b for block in turn.blocks for b in _signed_or_spoken(block, is_dead=turn.is_changed))
-            return _with_blocks(turn, spoken, EMPTY_REPLY)
+            spoken = (b for block in turn.blocks for b in _thinking_or_text(block, is_dead=turn.is_changed))
+            return _replace_blocks(turn, spoken, EMPTY_REPLY)
         case ThinkingPolicy.STRIP:
-            return _with_blocks(turn, (b for b in turn.blocks if b["type"] not in _THINKING), THINKING_LEFT_OUT)
+            return _replace_blocks(turn, (b for b in turn.blocks if b["type"] not in _THINKING), THINKING_LEFT_OUT)
         case _:
             assert_never(policy)
 
 
-def _with_blocks(turn: _RoleBlocks, blocks: Iterable[Block], stand_in: str) -> _RoleBlocks:
-    return replace(turn, blocks=tuple(blocks) or (_text(stand_in),))
+def _replace_blocks(turn: _RoleBlocks, blocks: Iterable[Block], stand_in: str) -> _RoleBlocks:
+    return replace(turn, blocks=tuple(blocks) or (_text_block(stand_in),))
 
 
 def _is_signed(block: Block) -> bool:
     return block["type"] in _THINKING and bool(block.get("signature") or block.get("data"))
 
 
-def _signed_or_spoken(block: Block, *, is_dead: bool) -> Iterator[Block]:
+def _thinking_or_text(block: Block, *, is_dead: bool) -> Iterator[Block]:
     """The block, or its thinking as text where it has no valid signature: it would be refused as thinking; as text it
     is not lost.
     """
     if block["type"] not in _THINKING or (_is_signed(block) and not is_dead):
         yield block
     elif _says_something(block.get("thinking")):
-        yield _text(block["thinking"])
+        yield _text_block(block["thinking"])
 
 
 def _says_something(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _with_few_images(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
+def _limit_images(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
     seen = 0
     lean: list[_RoleBlocks] = []
     for turn in reversed(turns):
@@ -406,7 +408,7 @@ def _has_image(content: object) -> bool:
 
 
 def _without_images(content: Sequence[Block]) -> list[Block]:
-    return [_text(IMAGE_REMOVED) if block["type"] == "image" else block for block in content]
+    return [_text_block(IMAGE_REMOVED) if block["type"] == "image" else block for block in content]
 
 
 # --------------------------------------------------------------------------------------------------- tools and options
@@ -433,7 +435,7 @@ def to_tools(tools: Iterable[Row]) -> list[Block]:
 def input_schema(schema: object) -> Block:
     """A JSON Schema without what Anthropic refuses. Unions with ``null`` leave no trace: ``required`` says what is
     optional."""
-    return without_keywords(fitted_schema(schema), frozenset({"nullable"}))
+    return remove_keywords(fit_schema(schema), frozenset({"nullable"}))
 
 
 def to_tool_choice(choice: str | None) -> Block | None:
@@ -456,7 +458,7 @@ def output_tokens_max(model: str, *, requested: int | None = None, window: int |
     """The output limit to send, which this wire demands: the requested one, else what the model can write, and in
     either case less than the window.
     """
-    usual = traits_of(model).messages_output_max or _NEW_FAMILY_OUTPUT_LIMIT
+    usual = find_traits(model).messages_output_max or _NEW_FAMILY_OUTPUT_LIMIT
     limit = requested if requested is not None and requested > 0 else usual
     return max(1, window - 1) if window and limit > window else limit
 
@@ -472,7 +474,7 @@ def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Bl
 
     How a model is asked is a field of its family's row.
     """
-    known = traits_of(model)
+    known = find_traits(model)
     if effort is None or known.thinking_request is ThinkingRequest.NEVER:
         return {}
     level = _EFFORTS.get(effort.lower(), "medium")
@@ -490,7 +492,7 @@ def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Bl
 def model_name(model: str) -> str:
     """The name as Anthropic itself spells it: no vendor in front, hyphens in versions."""
     name = model[len("anthropic/") :] if model.lower().startswith("anthropic/") else model
-    return name.replace(".", "-") if traits_of(model).hyphenates_versions else name
+    return name.replace(".", "-") if find_traits(model).hyphenates_versions else name
 
 
 # --------------------------------------------------------------------------------------------------------------- reply
@@ -513,7 +515,7 @@ def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
     blocks = [b for b in map(_input_block, content if isinstance(content, list) else []) if b is not None]
     thinking = [block for block in blocks if block["type"] in _THINKING]
     requests = tuple(
-        ToolRequest(id=block["id"], name=block["name"], arguments=arguments_text(block["input"]))
+        ToolRequest(id=block["id"], name=block["name"], arguments=dump_arguments(block["input"]))
         for block in blocks
         if block["type"] == "tool_use"
     )
@@ -522,13 +524,13 @@ def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
         tool_requests=requests,
         reasoning="\n\n".join(block["thinking"] for block in thinking if block.get("thinking")) or None,
         finish_reason=_FINISH_REASONS.get(str(message.get("stop_reason")), "stop"),
-        usage=usage_of(message.get("usage")),
+        usage=parse_usage(message.get("usage")),
         model=model if isinstance(model := message.get("model"), str) else "",
         row_fields=_row_fields(blocks, thinking, issuer),
     )
 
 
-def usage_of(usage: object) -> Usage:
+def parse_usage(usage: object) -> Usage:
     """Anthropic counts uncached input by itself, so nothing has to be subtracted."""
     counts = usage if isinstance(usage, Mapping) else {}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.traits import ThinkingPolicy
+from hermes_worker.core.model_capabilities import ThinkingPolicy
 from hermes_worker.models.wires.conversions import anthropic
 
 Block = dict[str, Any]
@@ -36,20 +36,20 @@ def to_messages(rows: Iterable[Row], policy: ThinkingPolicy, *, has_tools: bool,
     must define tools; ``marks`` says whether places for the cache are kept.
     """
     prompt = anthropic.to_messages(rows, policy)
-    told = [_message(message, has_tools=has_tools) for message in anthropic.begun_by_user(prompt.messages)]
+    told = [_convert_message(message, has_tools=has_tools) for message in anthropic.begin_with_user(prompt.messages)]
     system = [{"type": "text", "text": prompt.system}] if isinstance(prompt.system, str) else prompt.system or []
-    found = ConversePrompt(system=list(_blocks(system)), messages=told)
-    return found if marks else _unmarked(found)
+    found = ConversePrompt(system=list(_convert_blocks(system)), messages=told)
+    return found if marks else _drop_marks(found)
 
 
-def _message(message: Block, *, has_tools: bool) -> Block:
+def _convert_message(message: Block, *, has_tools: bool) -> Block:
     content = message["content"]
     blocks: Sequence[Block] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    told = blocks if has_tools else list(map(_as_text, blocks))
-    return {"role": message["role"], "content": list(_blocks(told))}
+    told = blocks if has_tools else list(map(_block_as_text, blocks))
+    return {"role": message["role"], "content": list(_convert_blocks(told))}
 
 
-def _as_text(block: Block) -> Block:
+def _block_as_text(block: Block) -> Block:
     match block["type"]:
         case "tool_use":
             return {"type": "text", "text": f"[called {block['name']} with {canonical_json(block['input'])}]"}
@@ -61,22 +61,22 @@ def _as_text(block: Block) -> Block:
             return block
 
 
-def _blocks(blocks: Iterable[Block]) -> Iterator[Block]:
+def _convert_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
     """Rename each block, and put the place for the cache behind a marked one."""
     for block in blocks:
-        yield _block(block)
+        yield _convert_block(block)
         if isinstance(mark := block.get("cache_control"), Mapping):
             yield {"cachePoint": {"type": "default", **({"ttl": mark["ttl"]} if mark.get("ttl") else {})}}
 
 
-def _block(block: Block) -> Block:
+def _convert_block(block: Block) -> Block:
     match block["type"]:
         case "tool_use":
             name, used = block["name"], block["input"]
             return {"toolUse": {"toolUseId": _short_id(block["id"]), "name": name, "input": used}}
         case "tool_result":
             content = block["content"]
-            told = [{"text": content}] if isinstance(content, str) else list(map(_block, content))
+            told = [{"text": content}] if isinstance(content, str) else list(map(_convert_block, content))
             return {"toolResult": {"toolUseId": _short_id(block["tool_use_id"]), "content": told}}
         case "thinking":
             signed = {"signature": block["signature"]} if block.get("signature") else {}
@@ -84,12 +84,12 @@ def _block(block: Block) -> Block:
         case "redacted_thinking":
             return {"reasoningContent": {"redactedContent": block["data"]}}
         case "image":
-            return _image(block["source"])
+            return _convert_image(block["source"])
         case _:
             return {"text": block["text"]}
 
 
-def _image(source: Row) -> Block:
+def _convert_image(source: Row) -> Block:
     """An image as bytes: Bedrock fetches nothing from the web."""
     kind = str(source.get("media_type", "")).removeprefix("image/")
     if source.get("type") != "base64" or kind not in _FORMATS:
@@ -102,7 +102,7 @@ def _short_id(call_id: str) -> str:
     return call_id if len(call_id) <= ID_CHARS_MAX else f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
 
 
-def _unmarked(prompt: ConversePrompt) -> ConversePrompt:
+def _drop_marks(prompt: ConversePrompt) -> ConversePrompt:
     def rest(blocks: list[Block]) -> list[Block]:
         return [block for block in blocks if "cachePoint" not in block]
 
@@ -138,8 +138,12 @@ def anthropic_block(part: object) -> Block | None:
     if isinstance(hidden := thought.get("redactedContent"), str):
         return {"type": "redacted_thinking", "data": hidden}
     said = thought.get("reasoningText")
-    return {"type": "thinking", "thinking": said.get("text"), **_signature(said)} if isinstance(said, Mapping) else None
+    return (
+        {"type": "thinking", "thinking": said.get("text"), **_find_signature(said)}
+        if isinstance(said, Mapping)
+        else None
+    )
 
 
-def _signature(said: Row) -> Block:
+def _find_signature(said: Row) -> Block:
     return {"signature": said["signature"]} if said.get("signature") else {}

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.core.json_values import mapping_of
-from hermes_worker.core.traits import UNSIGNED, ThinkingPolicy
+from hermes_worker.core.json_values import read_mapping
+from hermes_worker.core.model_capabilities import UNSIGNED, ThinkingPolicy
 from hermes_worker.models.wires.conversions import anthropic
 
 Part = dict[str, Any]
@@ -34,21 +34,21 @@ class GeminiPrompt:
 def to_contents(rows: Sequence[Row], *, demands_signatures: bool) -> GeminiPrompt:
     """The rows as Gemini takes them. Thinking itself is not sent back; its signatures are."""
     prompt = anthropic.to_messages(rows, ThinkingPolicy.STRIP)
-    signatures = {anthropic.tool_use_id(call.get("id")): _signature(call) for call in _calls(rows)}
+    signatures = {anthropic.tool_use_id(call.get("id")): _find_signature(call) for call in _calls(rows)}
     names: dict[str, str] = {}
     contents = []
-    for message in anthropic.begun_by_user(prompt.messages):
+    for message in anthropic.begin_with_user(prompt.messages):
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         names |= {block["id"]: block["name"] for block in blocks if block["type"] == "tool_use"}
-        parts = [part for block in blocks for part in _parts(block, names, signatures)]
+        parts = [part for block in blocks for part in _convert_block(block, names, signatures)]
         if demands_signatures:
-            parts = _signed_for_sure(parts)
+            parts = _sign_first_call(parts)
         contents.append({"role": _ROLES[message["role"]], "parts": parts})
-    return GeminiPrompt(system=_system(prompt.system), contents=contents)
+    return GeminiPrompt(system=_system_text(prompt.system), contents=contents)
 
 
-def _system(system: object) -> str:
+def _system_text(system: object) -> str:
     if isinstance(system, list):
         return "\n\n".join(block["text"] for block in system)
     return system if isinstance(system, str) else ""
@@ -60,13 +60,13 @@ def _calls(rows: Iterable[Row]) -> Iterator[Row]:
         yield from (call for call in calls if isinstance(call, Mapping)) if isinstance(calls, list) else ()
 
 
-def _signature(call: Row) -> str:
-    google = mapping_of(mapping_of(call.get("extra_content")).get("google"))
+def _find_signature(call: Row) -> str:
+    google = read_mapping(read_mapping(call.get("extra_content")).get("google"))
     signature = google.get("thought_signature")
     return signature if isinstance(signature, str) else ""
 
 
-def _parts(block: Part, names: Mapping[str, str], signatures: Mapping[str, str]) -> Iterator[Part]:
+def _convert_block(block: Part, names: Mapping[str, str], signatures: Mapping[str, str]) -> Iterator[Part]:
     match block["type"]:
         case "tool_use":
             signature = signatures.get(block["id"], "")
@@ -78,20 +78,20 @@ def _parts(block: Part, names: Mapping[str, str], signatures: Mapping[str, str])
             said = "\n".join(part["text"] for part in told if part["type"] == "text")
             result = {"id": block["tool_use_id"], "name": names.get(block["tool_use_id"], "tool")}
             yield {"functionResponse": {**result, "response": {"output": said}}}
-            yield from (_image(part["source"]) for part in told if part["type"] == "image")
+            yield from (_convert_image(part["source"]) for part in told if part["type"] == "image")
         case "image":
-            yield _image(block["source"])
+            yield _convert_image(block["source"])
         case _:
             yield {"text": block["text"]}
 
 
-def _image(source: Row) -> Part:
+def _convert_image(source: Row) -> Part:
     if source.get("type") == "base64":
         return {"inlineData": {"mimeType": source["media_type"], "data": source["data"]}}
     return {"fileData": {"fileUri": source.get("url", "")}}
 
 
-def _signed_for_sure(parts: list[Part]) -> list[Part]:
+def _sign_first_call(parts: list[Part]) -> list[Part]:
     """The parts with a signature on the first call: the first call of a turn has to be signed; later ones do not."""
     for position, part in enumerate(parts):
         if "functionCall" in part:

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hermes_worker.core.call_ids import id_within, with_distinct_ids
-from hermes_worker.core.families import traits_of
-from hermes_worker.core.json_values import list_of, mapping_of
+from hermes_worker.core.call_ids import make_ids_distinct, shorten_id
+from hermes_worker.core.json_values import read_list, read_mapping
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
-from hermes_worker.core.recovery.repair import arguments_text
-from hermes_worker.models.wires.chat_reply import CACHE_WRITES, first_count, generated_id, is_cut
+from hermes_worker.core.model_families import find_traits
+from hermes_worker.core.recovery.repair import dump_arguments
+from hermes_worker.models.wires.chat_reply import CACHE_WRITES, first_count, is_cut, make_call_id
 
 Row = Mapping[str, Any]
 Item = dict[str, Any]
@@ -56,8 +56,8 @@ def to_input(rows: Iterable[Row], *, issuer: str, replays_reasoning: bool = True
     """The rows as items. ``replays_reasoning`` is switched off for a session whose reasoning was once rejected."""
     instructions: list[str] = []
     items: list[Item] = []
-    replay = _Replay(issuer=issuer if replays_reasoning else None)
-    for row in with_distinct_ids(rows):
+    replay = _ReasoningReplay(issuer=issuer if replays_reasoning else None)
+    for row in make_ids_distinct(rows):
         match row.get("role"):
             case "system" | "developer":
                 instructions.append(_plain_text(row.get("content")))
@@ -66,12 +66,12 @@ def to_input(rows: Iterable[Row], *, issuer: str, replays_reasoning: bool = True
             case "tool":
                 items.extend(_result_items(row))
             case _:
-                parts = _parts(row.get("content"), "input_text")
+                parts = _convert_parts(row.get("content"), "input_text")
                 items.append({"role": "user", "content": parts or _plain_text(row.get("content"))})
     return ResponsesPrompt(instructions="\n\n".join(filter(None, instructions)), input=items)
 
 
-class _Replay:
+class _ReasoningReplay:
     """Selects the sealed reasoning that may be sent: that of ``issuer``, each item once; none when ``issuer`` is
     ``None``.
     """
@@ -80,7 +80,7 @@ class _Replay:
         self._issuer = issuer
         self._seen: set[str] = set()
 
-    def items(self, stored: object) -> Iterator[Item]:
+    def select_items(self, stored: object) -> Iterator[Item]:
         for item in stored if isinstance(stored, list) and self._issuer is not None else ():
             if not isinstance(item, Mapping) or not item.get("encrypted_content"):
                 continue
@@ -93,14 +93,14 @@ class _Replay:
             yield {key: value for key, value in item.items() if key not in ("id", "_issuer_kind")}
 
 
-def _assistant_items(row: Row, replay: _Replay, *, keeps_ids: bool) -> Iterator[Item]:
-    reasoning = list(replay.items(row.get("codex_reasoning_items")))
+def _assistant_items(row: Row, replay: _ReasoningReplay, *, keeps_ids: bool) -> Iterator[Item]:
+    reasoning = list(replay.select_items(row.get("codex_reasoning_items")))
     yield from reasoning
     stored = row.get("codex_message_items")
     messages = [m for m in (_message_item(m, keeps_ids) for m in stored) if m] if isinstance(stored, list) else []
     if messages:
         yield from messages
-    elif parts := _parts(row.get("content"), "output_text"):
+    elif parts := _convert_parts(row.get("content"), "output_text"):
         yield {"role": "assistant", "content": parts}
     elif (text := _plain_text(row.get("content"))).strip():
         yield {"role": "assistant", "content": text}
@@ -142,17 +142,17 @@ def _message_status(status: object) -> str:
 def _call_items(row: Row) -> Iterator[Item]:
     calls = row.get("tool_calls")
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
-        function = mapping_of(mapping_of(call).get("function"))
+        function = read_mapping(read_mapping(call).get("function"))
         name = function.get("name")
         if not isinstance(name, str) or not name.strip():
             continue
         arguments = _arguments(function.get("arguments"))
-        call_id = _call_id(call.get("call_id")) or _call_id(call.get("id")) or generated_id(name, arguments, index)
+        call_id = _call_id(call.get("call_id")) or _call_id(call.get("id")) or make_call_id(name, arguments, index)
         yield {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
 
 
 def _arguments(value: object) -> str:
-    text = value if isinstance(value, str) else "" if value is None else arguments_text(value)
+    text = value if isinstance(value, str) else "" if value is None else dump_arguments(value)
     return text.strip() or "{}"
 
 
@@ -160,17 +160,17 @@ def _call_id(value: object) -> str:
     """The call's id out of the forms it is stored in: alone, or before the item's id in ``call_1|fc_9``."""
     named = value.partition("|")[0].strip() if isinstance(value, str) else ""
     whole = f"call_{named.removeprefix('fc_')}" if named.startswith("fc_") and len(named) > len("fc_") else named
-    return id_within(whole, ITEM_ID_CHARS_MAX)
+    return shorten_id(whole, ITEM_ID_CHARS_MAX)
 
 
 def _result_items(row: Row) -> Iterator[Item]:
     call_id = _call_id(row.get("tool_call_id"))
     if call_id:
-        output: object = _parts(row.get("content"), "input_text") or _plain_text(row.get("content"))
+        output: object = _convert_parts(row.get("content"), "input_text") or _plain_text(row.get("content"))
         yield {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-def _parts(content: object, text_type: str) -> list[Item]:
+def _convert_parts(content: object, text_type: str) -> list[Item]:
     """Content parts as the API names them; empty for a plain string. It refuses input text from the assistant and
     output text from the user.
     """
@@ -236,7 +236,7 @@ def reasoning_fields(model: str, effort: str | None, *, issuer: str, replays_rea
     level = _EFFORTS.get(effort, effort)
     if issuer == XAI:
         return {"reasoning": {"effort": _XAI_EFFORTS.get(level, level)}, "include": sealed}
-    known = traits_of(model).efforts or {}
+    known = find_traits(model).efforts or {}
     return {"reasoning": {"effort": known.get(level, level), "summary": "auto"}, "include": sealed}
 
 
@@ -250,11 +250,11 @@ def prompt_cache_key(instructions: str, tools: Sequence[Item], *, session_id: st
     """
     if instructions or tools:
         by_name = sorted(tools, key=lambda tool: str(tool.get("name")))
-        return _hashed(f"{instructions}\0{canonical_json(by_name) if by_name else ''}")
-    return session_id if len(session_id) <= CACHE_KEY_CHARS_MAX else _hashed(session_id)
+        return _hash_key(f"{instructions}\0{canonical_json(by_name) if by_name else ''}")
+    return session_id if len(session_id) <= CACHE_KEY_CHARS_MAX else _hash_key(session_id)
 
 
-def _hashed(text: str) -> str:
+def _hash_key(text: str) -> str:
     return f"pck_{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:24]}"
 
 
@@ -308,17 +308,17 @@ class _Ending:
 def from_response(response: Row, *, issuer: str) -> ModelReply:
     """A complete response as our reply. A completed one may be empty, as a reply of any wire may be; raises
     ``FailedResponse`` when it failed, or says neither what it holds nor that it is complete."""
-    reason = _word(mapping_of(response.get("incomplete_details")).get("reason"))
-    ending = _Ending(status=_word(response.get("status")), why_incomplete=reason, issuer=issuer)
+    reason = _parse_word(read_mapping(response.get("incomplete_details")).get("reason"))
+    ending = _Ending(status=_parse_word(response.get("status")), why_incomplete=reason, issuer=issuer)
     if ending.status in ("failed", "cancelled"):
         said = _failure_text(response.get("error"), ending.status)
-        raise FailedResponse(said, {"error": mapping_of(response.get("error"))})
-    items = [item for item in list_of(response.get("output")) if isinstance(item, Mapping)]
+        raise FailedResponse(said, {"error": read_mapping(response.get("error"))})
+    items = [item for item in read_list(response.get("output")) if isinstance(item, Mapping)]
     shown = _plain_text(response.get("output_text")).strip()
     if not items and not shown and not ending.was_filtered and ending.status != "completed":
         raise FailedResponse("The Responses API returned an empty response", {})
-    output = _sorted_items(items, ending)
-    text, reasoning = _answer(output, shown, issuer)
+    output = _sort_items(items, ending)
+    text, reasoning = _split_answer(output, shown, issuer)
     is_leaked = bool(text) and not output.requests and _LEAKED_CALL.search(text) is not None
     text = "" if is_leaked else text
     return ModelReply(
@@ -326,7 +326,7 @@ def from_response(response: Row, *, issuer: str) -> ModelReply:
         tool_requests=tuple(output.requests),
         reasoning=reasoning or None,
         finish_reason=_finish_reason(output, replace(ending, has_text=bool(text.strip()), is_leaked=is_leaked)),
-        usage=usage_of(response.get("usage")),
+        usage=parse_usage(response.get("usage")),
         model=_plain_text(response.get("model")),
         was_cut_by_limit=ending.was_cut_by_limit,
         row_fields={
@@ -340,23 +340,26 @@ def from_response(response: Row, *, issuer: str) -> ModelReply:
     )
 
 
-def _sorted_items(items: Sequence[Row], ending: _Ending) -> _Output:
+def _sort_items(items: Sequence[Row], ending: _Ending) -> _Output:
     messages = [item for item in items if item.get("type") == "message"]
     reasoning = [item for item in items if item.get("type") == "reasoning"]
     spoken = [(item, text) for item in messages if (text := _message_text(item)).strip()]
     # A call that the response's own end cut off is reported with the others, so that all are asked for again.
     calls = [item for item in items if _is_call(item) and (_is_finished(item) or ending.status == "incomplete")]
     return _Output(
-        texts=[text for item, text in spoken if _word(item.get("phase")) not in _COMMENTARY],
+        texts=[text for item, text in spoken if _parse_word(item.get("phase")) not in _COMMENTARY],
         reasoning=[text for item in items if (text := _reasoning_text(item))],
         message_items=[_stored_message(item, text) for item, text in spoken],
         reasoning_items=[stored for item in reasoning if (stored := _stored_reasoning(item, ending.issuer))],
-        requests=list(_requests(calls)),
-        phases=frozenset(_word(item.get("phase")) for item in messages),
+        requests=list(_build_requests(calls)),
+        phases=frozenset(_parse_word(item.get("phase")) for item in messages),
         has_reasoned=bool(reasoning),
         has_cut_call=any(map(_is_cut_call, calls)),
-        is_refusal=bool(spoken) and not any(_is_text(part) for item, _ in spoken for part in list_of(item["content"])),
-        is_unfinished=any(_word(item.get("status")) in _UNFINISHED for item in items if not _is_server_side(item)),
+        is_refusal=bool(spoken)
+        and not any(_is_text(part) for item, _ in spoken for part in read_list(item["content"])),
+        is_unfinished=any(
+            _parse_word(item.get("status")) in _UNFINISHED for item in items if not _is_server_side(item)
+        ),
     )
 
 
@@ -364,11 +367,11 @@ def _is_server_side(item: Row) -> bool:
     """Whether the item is a search or the like that ran at the provider. One that did not finish does not make the
     reply unfinished.
     """
-    kind = _word(item.get("type"))
+    kind = _parse_word(item.get("type"))
     return kind.endswith("_call") and kind not in ("function_call", "custom_tool_call")
 
 
-def _answer(output: _Output, shown: str, issuer: str) -> tuple[str, str]:
+def _split_answer(output: _Output, shown: str, issuer: str) -> tuple[str, str]:
     """The visible text and the reasoning."""
     text = "\n".join(output.texts)
     reasoning = "\n\n".join(output.reasoning).strip()
@@ -376,11 +379,11 @@ def _answer(output: _Output, shown: str, issuer: str) -> tuple[str, str]:
     if not text and not is_only_commentary:
         text = shown
     if not text and not output.requests and issuer == XAI:
-        return _out_of_reasoning(reasoning)
+        return _split_reasoning(reasoning)
     return text, reasoning
 
 
-def _out_of_reasoning(reasoning: str) -> tuple[str, str]:
+def _split_reasoning(reasoning: str) -> tuple[str, str]:
     """Split an answer out of the reasoning: xAI now and then puts its answer there, between tags."""
     before, tag, after = reasoning.rpartition("<response>")
     answer = after.partition("</response>")[0].strip()
@@ -404,11 +407,11 @@ def _finish_reason(output: _Output, ending: _Ending) -> str:
     return "stop"
 
 
-def _requests(calls: Sequence[Row]) -> Iterator[ToolRequest]:
+def _build_requests(calls: Sequence[Row]) -> Iterator[ToolRequest]:
     for position, item in enumerate(calls):
         name = _plain_text(item.get("name"))
         arguments = _arguments(item.get("input" if item.get("type") == "custom_tool_call" else "arguments"))
-        call_id = _call_id(item.get("call_id")) or generated_id(name, arguments, position)
+        call_id = _call_id(item.get("call_id")) or make_call_id(name, arguments, position)
         yield ToolRequest(id=call_id, name=name, arguments=arguments)
 
 
@@ -417,7 +420,7 @@ def _is_call(item: Row) -> bool:
 
 
 def _is_finished(item: Row) -> bool:
-    return item.get("type") == "custom_tool_call" or _word(item.get("status")) not in _UNFINISHED
+    return item.get("type") == "custom_tool_call" or _parse_word(item.get("status")) not in _UNFINISHED
 
 
 def _is_cut_call(item: Row) -> bool:
@@ -436,7 +439,7 @@ def _stored_message(item: Row, text: str) -> Item:
         "status": _message_status(item.get("status")),
         "content": [{"type": "output_text", "text": text}],
     }
-    phase = _word(item.get("phase"))
+    phase = _parse_word(item.get("phase"))
     return stored | {
         key: value for key, value in (("id", item.get("id")), ("phase", phase)) if isinstance(value, str) and value
     }
@@ -447,7 +450,7 @@ def _stored_reasoning(item: Row, issuer: str) -> Item | None:
     is_passing = isinstance(item_id, str) and item_id.startswith("rs_tmp_")
     if not isinstance(sealed, str) or not sealed or is_passing:
         return None
-    summary = [{"type": "summary_text", "text": _text_of(part)} for part in list_of(item.get("summary"))]
+    summary = [{"type": "summary_text", "text": _text_of(part)} for part in read_list(item.get("summary"))]
     stored: Item = {"type": "reasoning", "encrypted_content": sealed, "summary": summary, "_issuer_kind": issuer}
     return stored | ({"id": item_id} if item_id else {})
 
@@ -456,10 +459,10 @@ def _message_text(item: Row) -> str:
     """The text of a message as it was written: white space at its ends joins it to the rest of an answer that came in
     pieces.
     """
-    return "".join(map(_said, list_of(item.get("content"))))
+    return "".join(map(_part_text, read_list(item.get("content"))))
 
 
-def _said(part: object) -> str:
+def _part_text(part: object) -> str:
     """The text of a part, or of a refusal; empty for other parts."""
     refusal = part.get("refusal") if isinstance(part, Mapping) and part.get("type") == "refusal" else None
     return refusal if isinstance(refusal, str) else _text_of(part) if _is_text(part) else ""
@@ -467,37 +470,37 @@ def _said(part: object) -> str:
 
 def _reasoning_text(item: Row) -> str:
     if item.get("type") == "message":
-        return _message_text(item).strip() if _word(item.get("phase")) in _COMMENTARY else ""
+        return _message_text(item).strip() if _parse_word(item.get("phase")) in _COMMENTARY else ""
     if item.get("type") != "reasoning":
         return ""
-    summary = "\n".join(filter(None, map(_text_of, list_of(item.get("summary"))))).strip()
+    summary = "\n".join(filter(None, map(_text_of, read_list(item.get("summary"))))).strip()
     return summary or _plain_text(item.get("text")).strip()
 
 
 def _failure_text(error: object, status: str) -> str:
     """The error's code and message, since either alone may say nothing ("Slow down")."""
-    fields = mapping_of(error)
+    fields = read_mapping(error)
     said = [str(fields[key]).strip() for key in ("code", "message") if fields.get(key)]
     return ": ".join(said) or f"The Responses API returned a response with status {status!r}"
 
 
-def usage_of(usage: object) -> Usage:
+def parse_usage(usage: object) -> Usage:
     """Token counts with the cached ones taken out of ``input``."""
-    counts = mapping_of(usage)
-    details = mapping_of(counts.get("input_tokens_details"))
-    read, written = _count(details.get("cached_tokens")), first_count(*map(details.get, CACHE_WRITES))
+    counts = read_mapping(usage)
+    details = read_mapping(counts.get("input_tokens_details"))
+    read, written = _parse_count(details.get("cached_tokens")), first_count(*map(details.get, CACHE_WRITES))
     return Usage(
-        input=max(0, _count(counts.get("input_tokens")) - read - written),
-        output=_count(counts.get("output_tokens")),
+        input=max(0, _parse_count(counts.get("input_tokens")) - read - written),
+        output=_parse_count(counts.get("output_tokens")),
         cache_read=read,
         cache_write=written,
-        reasoning=_count(mapping_of(counts.get("output_tokens_details")).get("reasoning_tokens")),
+        reasoning=_parse_count(read_mapping(counts.get("output_tokens_details")).get("reasoning_tokens")),
     )
 
 
-def _count(value: object) -> int:
+def _parse_count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _word(value: object) -> str:
+def _parse_word(value: object) -> str:
     return value.strip().lower() if isinstance(value, str) else ""

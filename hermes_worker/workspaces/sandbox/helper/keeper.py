@@ -68,7 +68,7 @@ FULL, OVER = b"full ", b"quota "
 LEFT_RUNNING, TOO_MANY, BOUNDED, UNCONFINED = b"left ", b"processes ", b"bounded ", b"unconfined "
 """What the keeper tells the worker."""
 LISTENS, NOTICES = b"L", b"N"
-"""What kind of descriptor a command's first process sends to the proxy (``sandbox/doors.py``)."""
+"""What kind of descriptor a command's first process sends to the proxy (``sandbox/proxy_sockets.py``)."""
 
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2

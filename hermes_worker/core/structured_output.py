@@ -1,0 +1,28 @@
+"""Texts for a model about an answer that has to fit a JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_worker.core.messages import canonical_json
+
+REPAIRS_MAX = 2
+"""How often an answer that does not fit is sent back in a run; each time costs an iteration."""
+
+
+def build_schema_request(schema: Mapping[str, Any]) -> str:
+    """The text after the user's message that asks for an answer in this schema."""
+    return (
+        "Give your final answer as one JSON value that fits this JSON Schema, and write nothing else with it:\n"
+        f"{canonical_json(schema)}"
+    )
+
+
+def build_correction(problems: Sequence[str]) -> str:
+    """The text that sends an answer back because of ``problems``."""
+    told = "\n".join(f"- {problem}" for problem in problems)
+    return (
+        "Your answer does not fit the JSON Schema that was asked for:\n"
+        f"{told}\nGive the whole answer again, as one JSON value that fits it, and write nothing else."
+    )

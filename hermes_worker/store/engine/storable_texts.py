@@ -1,0 +1,58 @@
+"""Make texts storable in one place: what callers choose may hold anything that JSON can, and databases cannot hold all
+of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+
+def make_storable(text: str) -> str:
+    """Replace NUL, which PostgreSQL cannot store, and lone surrogates, which are no Unicode, by U+FFFD. For columns
+    that are not JSON."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\x00", "\ufffd")
+
+
+def make_texts_storable(engine: sa.Engine) -> None:
+    """Have every statement of SQLAlchemy on ``engine`` send ``make_storable`` texts: written texts can be stored, and a
+    lookup finds what was written from the same text. Prepared statements (``engine.prepared``) are not covered: they
+    take what the store has read or drawn itself, and their callers make other texts plain."""
+    sa.event.listen(engine, "before_cursor_execute", _replace_texts, retval=True)
+
+
+def _replace_texts(
+    connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> tuple[str, Any]:
+    # ``executemany`` is also true for one statement that inserts many rows, whose parameters are one row.
+    if isinstance(parameters, list):
+        return statement, [_make_row_storable(row) for row in parameters]
+    return statement, _make_row_storable(parameters)
+
+
+def _make_row_storable(parameters: Any) -> Any:
+    """Return the parameters with storable texts; the same object when no text has to be changed."""
+    values = parameters.values() if isinstance(parameters, Mapping) else parameters
+    if not any(isinstance(value, str) and not _is_storable(value) for value in values):
+        return parameters
+    if isinstance(parameters, Mapping):
+        return {name: _make_value_storable(value) for name, value in parameters.items()}
+    return tuple(map(_make_value_storable, parameters))
+
+
+def _make_value_storable(value: object) -> object:
+    return make_storable(value) if isinstance(value, str) else value
+
+
+def _is_storable(text: str) -> bool:
+    if "\x00" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

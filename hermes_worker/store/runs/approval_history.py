@@ -1,0 +1,126 @@
+"""The history of approvals and questions: what people were asked, and what became of it, the newest first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.run import WaitKind
+from hermes_worker.core.sources import SessionLabel
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.rows import CALL_OF_WAIT
+from hermes_worker.store.runs.runs import SESSION_LABEL, to_label
+from hermes_worker.store.tables import runs, sessions, tool_calls, waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedQuestion:
+    """A question that is closed. Times are epoch seconds."""
+
+    wait_id: int
+    run_id: str
+    tenant: str
+    session: SessionLabel
+    kind: WaitKind
+    iteration: int
+    position: int
+    tool: str
+    request: dict[str, Any]
+    opened_at: float
+    closed_at: float
+    outcome: str
+    """The choice, ``answered``, ``expired``, or another reason why it was closed."""
+    by: str | None
+    """The principal who answered; ``None`` when the run ended before an answer came."""
+    reason: str | None
+
+
+class _DecisionRow(NamedTuple):
+    pk: int
+    run_id: str
+    tenant: str
+    session_id: str
+    session_source: str | None
+    session_name: str | None
+    kind: str
+    iteration: int
+    position: int
+    name: str
+    request: str
+    opened_at: float
+    closed_at: float
+    outcome: str
+    answered_by: str | None
+    reason: str | None
+
+
+_CLOSED = (
+    sa.select(
+        waits.c.pk,
+        runs.c.run_id,
+        runs.c.tenant,
+        *SESSION_LABEL,
+        waits.c.kind,
+        waits.c.iteration,
+        waits.c.position,
+        tool_calls.c.name,
+        waits.c.request,
+        waits.c.opened_at,
+        waits.c.closed_at,
+        waits.c.outcome,
+        waits.c.answered_by,
+        waits.c.reason,
+    )
+    .select_from(
+        waits.join(runs, runs.c.pk == waits.c.run_pk)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .join(tool_calls, CALL_OF_WAIT)
+    )
+    .where(waits.c.closed_at.is_not(None), waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
+    .order_by(waits.c.pk.desc())
+)
+
+
+def load_decisions(
+    database: Database,
+    *,
+    tenant: str | None,
+    kind: WaitKind | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[ClosedQuestion]:
+    """List closed questions of ``tenant``, or of all tenants when it is ``None``, newest first. ``before`` is a wait's
+    number: only questions asked before it are returned. Raises ``UnavailableError``."""
+    wanted = _CLOSED.limit(limit)
+    if tenant is not None:
+        wanted = wanted.where(is_of_tenant(tenant, runs))
+    if kind is not None:
+        wanted = wanted.where(waits.c.kind == kind.value)
+    if before is not None:
+        wanted = wanted.where(waits.c.pk < before)
+    with database.read() as connection:
+        return [_to_closed_question(row) for row in fetch_rows(connection.execute(wanted), _DecisionRow)]
+
+
+def _to_closed_question(row: _DecisionRow) -> ClosedQuestion:
+    return ClosedQuestion(
+        wait_id=row.pk,
+        run_id=row.run_id,
+        tenant=row.tenant,
+        session=to_label(row),
+        kind=WaitKind(row.kind),
+        iteration=row.iteration,
+        position=row.position,
+        tool=row.name,
+        request=json.loads(row.request),
+        opened_at=row.opened_at,
+        closed_at=row.closed_at,
+        outcome=row.outcome,
+        by=row.answered_by,
+        reason=row.reason,
+    )

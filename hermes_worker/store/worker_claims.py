@@ -1,0 +1,175 @@
+"""The live worker processes, and the claims that each of them has at this moment.
+
+Claims are found by their partial indexes, so a look costs what is at work and not what has ever been.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.tables import artifact_gatherings, deliveries, firings, hook_calls, runs, tool_calls, workers
+
+HOLDINGS_MAX = 1_000
+"""The most steps that are listed, the oldest of the fleet first; all are counted."""
+
+StepKind = Literal["model", "tool", "delivery", "firing", "artifacts", "hook"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldStep:
+    """A claim of a worker on a step of a run."""
+
+    kind: StepKind
+    run_id: str
+    tenant: str
+    iteration: int
+    position: int | None
+    """The position of a tool call; ``None`` for other steps."""
+    tool: str | None
+    claimed_at: float
+    """Epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A live worker process. Times are epoch seconds."""
+
+    worker_id: str
+    name: str
+    queues: Sequence[str]
+    started_at: float
+    expires_at: float
+    """When its claims lapse, unless it renews them."""
+    version: str | None
+    slots: int | None
+    draining_at: float | None
+    sandbox: str | None
+    held: Mapping[StepKind, int] = field(default_factory=dict)
+    """How many claims it has, by kind."""
+    steps: Sequence[HeldStep] = ()
+    """Its model calls and tool calls among the listed steps, the oldest first."""
+
+
+class _WorkerRow(NamedTuple):
+    pk: int
+    worker_id: str
+    name: str
+    queues: str
+    started_at: float
+    expires_at: float
+    version: str | None
+    slots: int | None
+    draining_at: float | None
+    sandbox: str | None
+
+
+class _StepRow(NamedTuple):
+    lease_owner: int
+    run_id: str
+    tenant: str
+    iteration: int
+    position: int | None
+    tool: str | None
+    claimed_at: float
+
+
+_WORKERS = (
+    sa.select(*(workers.c[name] for name in _WorkerRow._fields))
+    .where(workers.c.state == "alive", workers.c.expires_at > db_now())
+    .order_by(workers.c.pk)
+)
+
+
+def _is_claimed(table: sa.Table) -> sa.ColumnElement[bool]:
+    return table.c.lease_owner.is_not(None)
+
+
+_MODEL_STEPS = (
+    sa.select(
+        runs.c.lease_owner,
+        runs.c.run_id,
+        runs.c.tenant,
+        runs.c.iteration,
+        sa.null().label("position"),
+        sa.null().label("tool"),
+        runs.c.claimed_at,
+    )
+    .where(_is_claimed(runs))
+    .order_by(runs.c.claimed_at)
+    .limit(HOLDINGS_MAX)
+)
+_TOOL_STEPS = (
+    sa.select(
+        tool_calls.c.lease_owner,
+        runs.c.run_id,
+        runs.c.tenant,
+        tool_calls.c.iteration,
+        tool_calls.c.position,
+        tool_calls.c.name.label("tool"),
+        tool_calls.c.claimed_at,
+    )
+    .join(runs, runs.c.pk == tool_calls.c.run_pk)
+    .where(_is_claimed(tool_calls))
+    .order_by(tool_calls.c.claimed_at)
+    .limit(HOLDINGS_MAX)
+)
+_COUNTED: tuple[tuple[StepKind, sa.Table], ...] = (
+    ("model", runs),
+    ("tool", tool_calls),
+    ("delivery", deliveries),
+    ("firing", firings),
+    ("artifacts", artifact_gatherings),
+    ("hook", hook_calls),
+)
+
+
+def load_workers(database: Database) -> list[WorkerView]:
+    """List the live workers of the whole installation, in the order in which they started. Raises
+    ``UnavailableError``."""
+    with database.snapshot() as connection:
+        rows = fetch_rows(connection.execute(_WORKERS), _WorkerRow)
+        counts = _count_claims(connection)
+        steps = [*_load_steps(connection, "model", _MODEL_STEPS), *_load_steps(connection, "tool", _TOOL_STEPS)]
+    steps.sort(key=lambda pair: pair[1].claimed_at)
+    return [
+        WorkerView(
+            worker_id=row.worker_id,
+            name=row.name,
+            queues=tuple(filter(None, row.queues.split(","))),
+            started_at=row.started_at,
+            expires_at=row.expires_at,
+            version=row.version,
+            slots=row.slots,
+            draining_at=row.draining_at,
+            sandbox=row.sandbox,
+            held=dict(counts.get(row.pk, {})),
+            steps=[step for owner, step in steps if owner == row.pk],
+        )
+        for row in rows
+    ]
+
+
+def _count_claims(connection: Connection) -> dict[int, Counter[StepKind]]:
+    found: dict[int, Counter[StepKind]] = {}
+    for kind, table in _COUNTED:
+        counted = (
+            sa.select(table.c.lease_owner, sa.func.count()).where(_is_claimed(table)).group_by(table.c.lease_owner)
+        )
+        for owner, count in connection.execute(counted):
+            found.setdefault(int(owner), Counter())[kind] += int(count)
+    return found
+
+
+def _load_steps(connection: Connection, kind: StepKind, statement: sa.Select[Any]) -> list[tuple[int, HeldStep]]:
+    return [
+        (row.lease_owner, HeldStep(kind=kind, **{name: getattr(row, name) for name in _StepRow._fields[1:]}))
+        for row in fetch_rows(connection.execute(statement), _StepRow)
+    ]

@@ -1,0 +1,300 @@
+"""The parts that a task body works with. The simulation passes other objects with the same methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hermes_worker.agent.tools.base import ToolPolicies
+from hermes_worker.agent.tools.catalog import ToolCatalog
+from hermes_worker.core import events as ev
+from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer, Consultation
+from hermes_worker.core.delegation import DelegationPolicy
+from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, Prepare, RunTool
+from hermes_worker.core.guardrails import GuardrailRules
+from hermes_worker.core.hooks import NOT_OBSERVED, Observed
+from hermes_worker.core.inner_calls import InnerCall
+from hermes_worker.core.messages import Message, ModelReply, Usage
+from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.features.checkpoints.work import Checkpointing
+from hermes_worker.features.memory.review_work import ReviewStarter
+from hermes_worker.models.chain import ModelRoute
+from hermes_worker.models.credentials import FirstKey, KeyPool
+from hermes_worker.models.governor import CallGovernor, NoGovernor
+from hermes_worker.models.key_watch import KeyStateLookup, NoKeyStates
+from hermes_worker.safety.redaction import Redactor
+from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
+from hermes_worker.store.inbound_files import PlacedFile
+from hermes_worker.store.rows import Hint, RunRecord
+from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
+from hermes_worker.store.runs.calls import CallClaim, Settlement
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.processes import Processes
+from hermes_worker.store.runs.remote_tasks import RemoteTasks
+from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
+from hermes_worker.stream.live import Live
+from hermes_worker.tasks.calls.permission import ApprovalRules, WaitStore
+from hermes_worker.tasks.hooks.running import HookRunner
+from hermes_worker.tasks.iteration.requests import ModelOptions
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.workspaces.base import Workspace
+
+
+class IterationStore(Protocol):
+    """Model calls. ``store.runs.runs.Runs``."""
+
+    def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None: ...
+
+    def claim_preparation(self, effect: Prepare, owner: int) -> IterationClaim | None: ...
+
+    def commit_preparation(
+        self, claim: IterationClaim, section: str, documents: Mapping[str, object] = ...
+    ) -> list[Hint]: ...
+
+    def load_session_context(self, session_pk: int) -> SessionContext: ...
+
+    def load_output_schema(self, run_pk: int) -> Mapping[str, object] | None: ...
+
+    def commit_reply(
+        self, claim: IterationClaim, reply: ModelReply, reading: ev.ModelReplied, cost: Cost | None = None
+    ) -> list[Hint]: ...
+
+    def commit_discarded_reply(
+        self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
+    ) -> list[Hint]: ...
+
+    def commit_requested_compaction(
+        self, claim: IterationClaim, compaction: CompactionRow, cost: Cost | None = None
+    ) -> list[Hint]: ...
+
+    def commit_compaction(
+        self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
+    ) -> list[Hint]: ...
+
+    def commit_failure(
+        self,
+        claim: IterationClaim,
+        event: ev.ModelFailed | ev.CapacityAwaited | ev.RunBroken,
+        spent: Spent = NOTHING_SPENT,
+    ) -> list[Hint]: ...
+
+    def release_iteration(self, claim: IterationClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
+
+    def set_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None: ...
+
+
+class CallStore(Protocol):
+    """Tool calls. ``store.runs.calls.ToolCalls``."""
+
+    def claim(self, effect: RunTool, owner: int) -> CallClaim | None: ...
+
+    def load_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]: ...
+
+    def load_kept_result(self, session_pk: int, key: str) -> str | None: ...
+
+    def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
+
+    def begin(self, claim: CallClaim) -> None: ...
+
+    def release(self, claim: CallClaim, *, has_begun: bool = True) -> list[Hint]: ...
+
+    def rewrite(self, claim: CallClaim, arguments: str) -> None: ...
+
+    def record_inner_calls(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None: ...
+
+    def load_spec(self, run_pk: int) -> RunSpec: ...
+
+    def delegate(
+        self,
+        claim: CallClaim,
+        new: Sequence[NewChild],
+        *,
+        children_max: int,
+        is_budget_shared: bool = True,
+        note: str | None = None,
+        turns_max: int = ...,
+    ) -> list[Hint]: ...
+
+
+class AuxiliaryStore(Protocol):
+    """The questions of tool calls to models. Implemented by ``store.runs.auxiliary.AuxiliaryCalls``."""
+
+    def enqueue_questions(self, claim: CallClaim, consultation: Consultation) -> list[Hint]: ...
+
+    def list_answers(self, claim: CallClaim) -> Sequence[AnsweredConsultation]: ...
+
+    def claim(self, effect: AskAuxiliary, owner: int) -> AuxiliaryClaim | None: ...
+
+    def settle_question(
+        self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT
+    ) -> list[Hint]: ...
+
+    def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
+
+
+class HookStore(Protocol):
+    """Calls of hooks that are due, and their outcomes. Implemented by ``store.hooks.calls.HookCalls``."""
+
+    def claim(self, effect: CallHook, owner: int) -> HookCallClaim | None: ...
+
+    def load_facts(self, claim: HookCallClaim) -> HookFacts: ...
+
+    def settle(self, claim: HookCallClaim, failure: str | None = None) -> None: ...
+
+    def record_failure(self, run_pk: int, *, hook: str, event: str, reason: str) -> None: ...
+
+    def record_run_begin(self, run: tuple[int, str], *, is_child: bool, is_first: bool) -> list[Hint]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHooks:
+    """The hooks of a worker process, and the store that records their outcomes."""
+
+    runner: HookRunner = field(default_factory=HookRunner)
+    store: HookStore | None = None
+    """``None`` where there are no hooks."""
+    observed: Observed = field(default_factory=lambda: NOT_OBSERVED)
+    may_remember: Callable[[str], bool] = lambda run_id: True
+    """Whether a run may write memories: memory providers are asked about such runs only."""
+    memory_tools: frozenset[str] = frozenset()
+    """The tools of the memory provider."""
+
+
+class TranscriptStore(Protocol):
+    """``store.runs.transcripts.Transcripts``."""
+
+    def load(self, session_pk: int, last: int) -> Sequence[Message]: ...
+
+
+class ModelChain(Protocol):
+    """``models.chain.ProviderChain``."""
+
+    def __len__(self) -> int: ...
+
+    def credentials(self, model: str, position: int) -> Sequence[str]: ...
+
+    def route(self, model: str, position: int, credential: str = "") -> ModelRoute: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantModels:
+    """The providers that a tenant's model calls go to."""
+
+    chain: ModelChain
+    auxiliary: Mapping[str, ModelChain]
+    """Providers for single tasks beside the conversation."""
+
+
+class TenantModelLookup(Protocol):
+    """The providers of tenants that have provider keys of their own. Implemented by
+    ``models.tenant_watch.TenantKeyWatch``.
+    """
+
+    @property
+    def is_empty(self) -> bool: ...
+
+    def find(self, tenant: str) -> TenantModels | None: ...
+
+
+class NoTenantKeys:
+    """No tenant has keys of its own."""
+
+    is_empty = True
+
+    def find(self, tenant: str) -> TenantModels | None:
+        return None
+
+
+class Sender(Protocol):
+    """``queue.Publisher``."""
+
+    def send(self, hints: Sequence[Hint]) -> int: ...
+
+    def depths(self) -> Mapping[str, int] | None: ...
+
+
+class FileStore(Protocol):
+    """Files that came with messages. ``store.inbound_files.InboundFiles``."""
+
+    def list_unplaced(self, run_pk: int) -> Sequence[PlacedFile]: ...
+
+    def mark_placed(self, run_pk: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """Everything a worker process needs to run tasks."""
+
+    runs: IterationStore
+    calls: CallStore
+    waits: WaitStore
+    auxiliary_calls: AuxiliaryStore
+    transcripts: TranscriptStore
+    sender: Sender
+    leases: Leases
+    live: Live
+    catalog: ToolCatalog
+    chain: ModelChain
+    """The providers that model calls go to, in a worker that makes them; empty in any other worker (``NoChain``)."""
+    workspace: Callable[[str], Workspace]
+    """Opens the workspace a session's stored description names."""
+    now: Callable[[], float]
+    """Epoch seconds by the database's clock."""
+    delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
+    approvals: ApprovalRules = field(default_factory=ApprovalRules)
+    """The rules by which commands need permission."""
+    guardrails: GuardrailRules = field(default_factory=GuardrailRules)
+    """The rules about an agent that repeats itself in vain."""
+    governor: CallGovernor = field(default_factory=NoGovernor)
+    """Decides when a model may be asked, over all workers."""
+    auxiliary_chains: Mapping[str, ModelChain] = field(default_factory=dict)
+    """Providers for calls beside the conversation, by the name of their task."""
+    tenant_models: TenantModelLookup = field(default_factory=NoTenantKeys)
+    """The providers of tenants that have provider keys of their own, in place of ``chain`` and ``auxiliary_chains``."""
+    pool: KeyPool = field(default_factory=FirstKey)
+    """Decides which of a provider's several keys a turn uses."""
+    keys: KeyStateLookup = field(default_factory=NoKeyStates)
+    """The states of keys: a key without money, or whose server is down, is not used."""
+    model: ModelOptions = field(default_factory=ModelOptions)
+    files: FileStore | None = None
+    """Files of messages that belong into workspaces."""
+    remote_tasks: RemoteTasks | None = None
+    """The rows of tasks that servers work on."""
+    processes: Processes | None = None
+    """The rows of background processes; ``None`` where none can be started."""
+    hooks: WorkerHooks = field(default_factory=WorkerHooks)
+    """Foreign code that is asked before a step is written."""
+    fair_semaphore: AbstractContextManager[None] = field(default_factory=nullcontext)
+    """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
+    redactor: Redactor = field(default_factory=Redactor)
+    """Hides secrets in what tools return."""
+    reviewing: ReviewStarter | None = None
+    """Begins reviews of conversations behind their turns; ``None`` where there are none."""
+    checkpoints: Checkpointing | None = None
+    """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
+    policies: ToolPolicies = field(default_factory=ToolPolicies)
+    """What the settings decide for tools."""
+    overridden_by: Callable[[WorkerContext, str], WorkerContext] = lambda parts, overrides: parts
+    """Builds the context for a run that overrides settings, from ``RunSpec.overrides`` in canonical JSON."""
+    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """The installation's own prices, by provider and model."""
+    calls_max: int = 64
+    """Tool calls one reply may ask for."""
+    commit_patience_s: float = 600.0
+    """How many seconds a result is kept in memory for a database that is away, while its claim is not known to be lost.
+    """
+
+    def for_run(self, run: RunRecord) -> WorkerContext:
+        """These parts, with the settings that the run was accepted with."""
+        return self if run.overrides is None else self.overridden_by(self, run.overrides)
+
+    def find_models(self, session_pk: int) -> TenantModels:
+        """The providers that model calls of a session go to."""
+        if not self.tenant_models.is_empty:
+            own = self.tenant_models.find(self.runs.load_session_context(session_pk).tenant)
+            if own is not None:
+                return own
+        return TenantModels(chain=self.chain, auxiliary=self.auxiliary_chains)
