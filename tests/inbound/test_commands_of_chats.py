@@ -183,7 +183,9 @@ def test_people_are_asked_and_remembered_by_agents_of_chats_and_guests_are_not_r
     client = opened(TELEGRAM_ALLOWED_USERS__OPS="42", TELEGRAM_GUESTS__OPS="7")
     says(client, "hello")
     says(client, "hello", sender="7", chat="7", key="guest")
-    persons, guests = [tool_names(client.runs.load_session_context(pk).tools) for (pk,) in rows_of(client, sessions.c.pk)]
+    persons, guests = [
+        tool_names(client.runs.load_session_context(pk).tools) for (pk,) in rows_of(client, sessions.c.pk)
+    ]
     assert {"clarify", "memory"} <= persons
     assert "memory" not in guests
     ours, theirs = [run_id for (run_id,) in rows_of(client, runs.c.run_id)]
