@@ -124,16 +124,22 @@ def _built(place: Path, epoch: int) -> list[Path]:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     for path in source.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    environ = {"PATH": os.environ["PATH"], "SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0"}
     for what in ("build_sdist", "build_wheel"):
-        call = f"import setuptools.build_meta as backend, sys; backend.{what}(sys.argv[1])"
-        command = [sys.executable, "-c", call, str(made)]
-        done = subprocess.run(command, cwd=source, env=environ, umask=0o022, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stderr)
+        run_backend(what, source, made, epoch)
     for archive in made.glob("*.tar.gz"):
         _repack(archive, epoch)
     return sorted(made.iterdir())
+
+
+def run_backend(what: str, source: Path, made: Path, epoch: int) -> None:
+    """Have setuptools build the project in ``source`` into ``made``: ``what`` is a hook of PEP 517. Ends the program
+    when that fails."""
+    environ = {"PATH": os.environ["PATH"], "SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0"}
+    call = f"import setuptools.build_meta as backend, sys; backend.{what}(sys.argv[1])"
+    command = [sys.executable, "-c", call, str(made)]
+    done = subprocess.run(command, cwd=source, env=environ, umask=0o022, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
 
 
 def _repack(archive: Path, epoch: int) -> None:

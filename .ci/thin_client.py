@@ -10,20 +10,20 @@ the key of a server of this machine is not found by itself. Needs the extra "tes
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
-from release import ROOT, version
+from release import ROOT, run_backend, version
 
 NAME, PACKAGE = "hermes-worker-client", "hermes_worker_client"
 NEEDS = ("httpx2", "pydantic", "typing_extensions")
 _OURS = re.compile(r"\bhermes_worker\.(?=\w)|\bhermes_worker(?= import )")
+_EPOCH = 315_532_800
+"""1980: the oldest time that an archive can give its files."""
 _CLIENT = "hermes_worker.client"
 _FUTURE = "from __future__ import annotations\n"
 _LEFT_OUT = ("hermes_worker.settings", "hermes_worker.observe")
@@ -42,12 +42,7 @@ def build(directory: Path) -> Path:
         place, made = Path(folder) / "source", Path(folder) / "made"
         made.mkdir()
         lay_out(place)
-        call = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
-        environ = {"PATH": os.environ["PATH"], "SOURCE_DATE_EPOCH": "315532800", "PYTHONHASHSEED": "0"}
-        command = [sys.executable, "-c", call, str(made)]
-        done = subprocess.run(command, cwd=place, env=environ, umask=0o022, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stderr)
+        run_backend("build_wheel", place, made, _EPOCH)
         directory.mkdir(parents=True, exist_ok=True)
         (wheel,) = made.iterdir()
         return Path(shutil.copy(wheel, directory))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.documents import load_maker
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "dispatch.md").read_text(encoding="utf-8")
@@ -39,11 +39,7 @@ def test_there_are_rules() -> None:
 
 @pytest.fixture(scope="module")
 def making() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_replay_table", ROOT / "docs" / "make_replay_table.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_maker("make_replay_table")
 
 
 def test_every_tool_has_a_line_that_says_why_its_replay_class_is_right(making: ModuleType) -> None:

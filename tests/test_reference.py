@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
+from support.documents import load_maker
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -16,11 +16,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 @pytest.fixture(scope="module")
 def making() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_maker("make_reference")
 
 
 def test_the_committed_pages_are_those_of_the_declarations(making: ModuleType) -> None:

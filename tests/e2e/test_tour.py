@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from support.documents import load_maker
 
 pytestmark = pytest.mark.e2e
 DOCS = Path(__file__).parents[2] / "docs"
 OF_MACHINE = re.compile(r"(?:ok|note|broken) +(?:user|system|sandbox|tools) ")
 """Lines of doctor that tell who runs it, what its kernel can do and what is installed: another machine than the
 document's says others."""
-
-
-def tour_maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_tour", DOCS / "make_tour.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_tour"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def written_down(maker: ModuleType, document: str) -> list[Any]:
@@ -47,7 +36,7 @@ def shape(output: str) -> set[str]:
 
 
 def test_every_command_of_the_tour_does_what_the_tour_shows() -> None:
-    maker = tour_maker()
+    maker = load_maker("make_tour")
     with tempfile.TemporaryDirectory(prefix="hermes-tour-") as home:
         played = maker.play((DOCS / "tour.md").read_text(), Path(home))
 
@@ -70,7 +59,7 @@ def test_every_command_of_the_tour_does_what_the_tour_shows() -> None:
 
 
 def test_output_replaces_output_and_leaves_the_text() -> None:
-    maker = tour_maker()
+    maker = load_maker("make_tour")
     document = "Before.\n\n```console\n$ one\nold\n$ two\n```\n\nBetween.\n\n```sh\n$ three\n```\n"
     played = [
         maker.Played(command="one", output="new\nlines", status=0),

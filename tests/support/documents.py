@@ -1,13 +1,25 @@
-"""The commands that the documents print, for tests that play them."""
+"""The commands that the documents print, for tests that play them, and the programs that write parts of them."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 from support.commandline import COMMAND, CommandLine
 
 _ROOT = Path(__file__).parents[2]
+
+
+def load_maker(name: str) -> ModuleType:
+    """Load ``docs/NAME.py``, a program that writes a part of the documents."""
+    spec = importlib.util.spec_from_file_location(name, _ROOT / "docs" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def blocks_of(document: str) -> list[str]:
