@@ -29,11 +29,6 @@ def find_secrets(variables: object) -> frozenset[str]:
     return frozenset(value for name, value in read_session_env(variables).items() if is_secret_name(name))
 
 
-def drop_secrets(variables: object) -> dict[str, str]:
-    """The shell's variables without secrets."""
-    return {name: value for name, value in read_session_env(variables).items() if not is_secret_name(name)}
-
-
 def terminal_size(variables: object) -> TerminalSize:
     """The size of a terminal in this session: what its shell exported as ``LINES`` and ``COLUMNS``, or the usual."""
     env, usual = read_session_env(variables), TerminalSize()

@@ -175,10 +175,6 @@ class RunCheckpoints:
             failed=[f"{_decode_path(path)}: {why}" for path, why in list(done.failed.items())[:_PATHS_SHOWN_MAX]],
         )
 
-    def list_runs_at_work(self, run_id: str) -> Sequence[str]:
-        """List the runs that are at work in the run's workspace now. Raises ``RunNotFound``."""
-        return self._places.list_open_runs(self._places.load_workspace(run_id))
-
     def _open_shadow(self, place: RunWorkspace) -> ShadowStore:
         try:
             store = find_store(self._home, place.tenant, place.workspace, self._limits, opened=self._opened)
