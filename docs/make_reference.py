@@ -82,8 +82,8 @@ def code(text: object) -> str:
     return f"`{text}`" if str(text) else ""
 
 
-def joined(parts: Iterable[str]) -> str:
-    """Those of ``parts`` that are not empty, as paragraphs."""
+def join_paragraphs(parts: Iterable[str]) -> str:
+    """Join the texts in ``parts`` as paragraphs, and leave empty ones out."""
     return "\n\n".join(part for part in parts if part)
 
 
@@ -94,7 +94,7 @@ def codes(texts: Iterable[object]) -> str:
 def page(title: str, introduction: str, *parts: str) -> str:
     """A page of the reference that says on top of itself that it is made, and by what."""
     made = "<!-- Made by docs/make_reference.py: change the declarations, and run it again. -->"
-    return joined((made, f"# {title}", introduction, *parts)) + "\n"
+    return join_paragraphs((made, f"# {title}", introduction, *parts)) + "\n"
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def settings_page() -> str:
         "For a tenant, a session or a run ([how](../settings.md#overrides)).",
         table(
             ("Setting", "For", "What a session or a run may set"),
-            [(code(each.key), ", ".join(each.levels), _allowed(each)) for each in OVERRIDABLE.values()],
+            [(code(each.key), ", ".join(each.levels), _describe_allowed(each)) for each in OVERRIDABLE.values()],
         ),
     )
 
@@ -145,7 +145,7 @@ def _setting_cells(row: SettingRow) -> tuple[str, ...]:
     return _names(row), takes, code(row.default), row.doc
 
 
-def _allowed(each: Overridable) -> str:
+def _describe_allowed(each: Overridable) -> str:
     if not each.for_callers:
         allowed = "nothing"
     elif each.forbidden is Widening.LAXER:
@@ -204,7 +204,7 @@ def _operation(method: str, path: str, described: Schema) -> str:
         notes.insert(0, f"Takes {type_of(body)}.")
     if not described.get("security"):
         notes.append("Needs no key.")
-    return joined(
+    return join_paragraphs(
         (
             f"### `{method.upper()} {path}`",
             first_sentence(described["description"]),
@@ -253,7 +253,7 @@ def _object(name: str, schema: Schema) -> str:
         table(("Field", "Type", "Needed", "Meaning"), rows)
         or f"{'One of' if 'enum' in schema else 'Holds'} {type_of(schema)}."
     )
-    return joined((f"## {name}", sentence, rest))
+    return join_paragraphs((f"## {name}", sentence, rest))
 
 
 def _field_cells(schema: Schema) -> Iterator[tuple[str, ...]]:
@@ -336,7 +336,7 @@ def _command(command: click.Command, context: click.Context) -> str:
         if isinstance(each, click.Option) and not each.hidden and not _OF_ALL & set(each.opts)
         for takes in [not each.is_flag and not each.count]
     ]
-    return joined(
+    return join_paragraphs(
         (
             f"{'#' * min(2 + max(depth - 1, 0), 4)} {context.command_path}",
             first_sentence(command.help or ""),
@@ -401,7 +401,7 @@ def _stream_event(schema: Schema) -> str:
         first_sentence(schema.get("description", "")),
         table(("Field", "Type", "Needed", "Meaning"), rows),
     )
-    return joined(parts)
+    return join_paragraphs(parts)
 
 
 def platforms_page() -> str:

@@ -73,14 +73,17 @@ def _list_row_tools(settings: Settings) -> Iterator[ToolStanding]:
 
     for one in open_home_client(settings).mcp_servers():
         yield ToolStanding(
-            name=f"{one.toolset}:*", toolset=one.toolset, is_available=one.approved > 0, note=_format_row_note(one)
+            name=f"{one.toolset}:*",
+            toolset=one.toolset,
+            is_available=one.approved_count > 0,
+            note=_format_row_note(one),
         )
 
 
 def _format_row_note(one: McpServerObject) -> str:
     if one.state == "unasked":
         return "an MCP server of the tenant; nobody has asked it yet what it offers"
-    said = [f"{one.approved} of {len(one.tools)} tools of an MCP server of the tenant are approved"]
+    said = [f"{one.approved_count} of {len(one.tools)} tools of an MCP server of the tenant are approved"]
     if one.waiting:
         said.append(f"hermes-worker mcp approve {one.name} --row")
     if one.problem is not None:

@@ -129,7 +129,7 @@ def find_speakers(
     """Find who may speak in the chats of an account that belong to ``owner``. The lists in settings concern chats of
     the account's own tenant; in chats of other tenants only people who were paired for them may speak."""
 
-    def named(variable: str) -> tuple[str, ...]:
+    def split_names(variable: str) -> tuple[str, ...]:
         own = settings.variables.get(add_account_suffix(f"{platform.upper()}_{variable}", name), "")
         return tuple(each.strip() for each in own.split(",") if each.strip())
 
@@ -140,10 +140,10 @@ def find_speakers(
         return Speakers(groups=GroupPolicy.KNOWN if groups is GroupPolicy.GUESTS else groups, pairs=pairs)
     is_of_operators = owner.tenant == DEFAULT_TENANT
     return Speakers(
-        allowed=(*(said.allowed_users if is_of_operators else ()), *named("ALLOWED_USERS")),
-        guests=(*(said.guests if is_of_operators else ()), *named("GUESTS")),
+        allowed=(*(said.allowed_users if is_of_operators else ()), *split_names("ALLOWED_USERS")),
+        guests=(*(said.guests if is_of_operators else ()), *split_names("GUESTS")),
         groups=groups,
-        open_groups=named("GROUP_ALLOWED_CHATS"),
+        open_groups=split_names("GROUP_ALLOWED_CHATS"),
         pairs=pairs,
     )
 

@@ -56,7 +56,7 @@ class McpServerObject(Resource):
     looked_at: float | None
 
     @property
-    def approved(self) -> int:
+    def approved_count(self) -> int:
         """How many of the tools that it offers are approved."""
         return sum(one.is_approved for one in self.tools)
 

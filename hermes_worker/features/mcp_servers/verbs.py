@@ -67,4 +67,4 @@ _LISTED: Final = (
 def _format_row(one: McpServerObject) -> tuple[str, ...]:
     token, trusted = "set" if one.has_token else "none", "yes" if one.trusted else "no"
     where = flatten_text(one.url or " ".join(one.command), 200)
-    return one.name, one.state, f"{one.approved}/{len(one.tools)}", token, trusted, where
+    return one.name, one.state, f"{one.approved_count}/{len(one.tools)}", token, trusted, where

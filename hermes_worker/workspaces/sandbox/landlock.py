@@ -82,9 +82,9 @@ class LandlockRung:
         return None
 
     def plan_confinement(self, policy: SandboxPolicy) -> Confinement:
-        return self._confined(policy, has_connector=self._no_connector is None)
+        return self._build_plan(policy, has_connector=self._no_connector is None)
 
-    def _confined(self, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
+    def _build_plan(self, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
         abi = landlock_abi()
         tmp = make_temporary_folder("command-")
         is_open = policy.network is Network.OPEN
@@ -139,7 +139,7 @@ class LandlockRung:
             return "the system calls of this processor are not known to the seccomp filter"
         try:
             reason, self._no_connector = try_with_connector(
-                lambda has_connector: self._confined(SandboxPolicy(), has_connector=has_connector)
+                lambda has_connector: self._build_plan(SandboxPolicy(), has_connector=has_connector)
             )
         except OSError as error:
             reason = str(error)

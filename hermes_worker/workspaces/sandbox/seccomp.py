@@ -241,7 +241,9 @@ def connecting_program(machine: str | None = None) -> bytes:
         "sendmsg": [*_no_fast_open("sendmsg"), _allow()],
         "sendmmsg": [*_no_fast_open("sendmmsg"), _allow()],
     }
-    return _packed([*_own_numbers_only(name), *_judging(bodies, {**_MACHINES[name].numbers, **_SOCKET_CALLS[name]})])
+    return _pack_program(
+        [*_own_numbers_only(name), *_judging(bodies, {**_MACHINES[name].numbers, **_SOCKET_CALLS[name]})]
+    )
 
 
 def _ask_about_an_address(length_at: int) -> list[_Instruction]:
@@ -329,7 +331,7 @@ def _assemble_program(
         if name not in _JUDGED:
             lines += [(_EQUAL, 0, 1, number), _refuse(errno.ENOSYS if name in _NOT_THERE else errno.EPERM)]
     clone = [(_LOAD, 0, 0, _ARGUMENT_AT), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()]
-    return _packed([*lines, *_judging({"clone": clone, **judged}, {**known, **more_numbers})])
+    return _pack_program([*lines, *_judging({"clone": clone, **judged}, {**known, **more_numbers})])
 
 
 def _own_numbers_only(machine: str) -> list[_Instruction]:
@@ -351,7 +353,7 @@ def _judging(judged: Mapping[str, list[_Instruction]], numbers: Mapping[str, int
     return [*lines, _allow()]
 
 
-def _packed(lines: Iterable[_Instruction]) -> bytes:
+def _pack_program(lines: Iterable[_Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 

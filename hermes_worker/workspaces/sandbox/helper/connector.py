@@ -114,7 +114,7 @@ class _Call:
         self.since = 0.0
 
     def make(self) -> tuple[int, int]:
-        """The result and the error."""
+        """Make the call, and return its result and its error number."""
         size = ctypes.c_uint32(len(self.address))
         if self.data is None:
             result = _libc.connect(self.socket, self.address, size)
@@ -159,7 +159,7 @@ class Connector:
         _thread.start_new_thread(self._begin, ())
 
     def _begin(self) -> None:
-        listener = _received(self._channel)
+        listener = _receive_descriptor(self._channel)
         if listener is None:
             return
         try:
@@ -203,7 +203,7 @@ class Connector:
                 continue
             if not events[0][1] & select.POLLIN:
                 return None
-            call = self._received_call()
+            call = self._receive_call()
             if call is None:
                 continue
             if not call.may_wait():
@@ -214,7 +214,7 @@ class Connector:
             else:
                 self._settle(call, (-1, errno.EAGAIN))
 
-    def _received_call(self) -> _Call | None:
+    def _receive_call(self) -> _Call | None:
         notice = bytearray(NOTICE.size)
         try:
             fcntl.ioctl(self._listener, RECEIVE, notice)
@@ -240,20 +240,20 @@ class Connector:
             at, length = arguments[4:6]
             if arguments[2] > _DATAGRAM_BYTES_MAX:
                 raise OSError(errno.EMSGSIZE, "too long")
-            call.data = _memory(call.task, arguments[1], arguments[2])
+            call.data = _read_memory(call.task, arguments[1], arguments[2])
             call.flags = arguments[3] & 0x7FFFFFFF
         length &= 0xFFFFFFFF
         if not 0 < length <= _ADDRESS_BYTES_MAX:
             raise OSError(errno.EINVAL, "no address")
-        call.address = _memory(call.task, at, length)
+        call.address = _read_memory(call.task, at, length)
         if is_refused(call.address, self._refused):
             raise OSError(errno.EACCES, "refused")
-        call.socket = _socket_of(call.task, arguments[0] & 0xFFFFFFFF)
+        call.socket = _get_socket(call.task, arguments[0] & 0xFFFFFFFF)
         if int.from_bytes(call.address[:2], sys.byteorder) == _AF_UNIX:
             if not self._serves_paths:
                 raise OSError(errno.EACCES, "refused")
             if call.address[2:3] not in (b"", b"\0"):
-                call.path = _socket_file(call.task, call.address[2:].partition(b"\0")[0])
+                call.path = _find_socket_file(call.task, call.address[2:].partition(b"\0")[0])
                 call.address = struct.pack("=H", _AF_UNIX) + b"/proc/self/fd/%d\0" % call.path
         if not self._is_asked(call):
             # The task has ended, and what was found may have been another's.
@@ -307,8 +307,8 @@ class Connector:
                     signal.pthread_kill(thread, _WAKE)
 
 
-def _received(channel: int) -> int | None:
-    """The descriptor that comes through ``channel``, a socket; ``None`` when none does."""
+def _receive_descriptor(channel: int) -> int | None:
+    """Receive a descriptor through ``channel``, a socket; ``None`` when none comes."""
     import _socket
 
     opened = _socket.socket(fileno=channel)
@@ -317,8 +317,8 @@ def _received(channel: int) -> int | None:
     return int.from_bytes(ancillary[0][2][:4], sys.byteorder) if ancillary else None
 
 
-def _memory(task: int, at: int, size: int) -> bytes:
-    """Raises ``OSError``."""
+def _read_memory(task: int, at: int, size: int) -> bytes:
+    """Read ``size`` bytes of the task's memory. Raises ``OSError``."""
     opened = os.open(b"/proc/%d/mem" % task, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # The highest byte may be a tag, which is no part of the address.
@@ -332,16 +332,16 @@ def _memory(task: int, at: int, size: int) -> bytes:
     return data
 
 
-def _socket_of(task: int, number: int) -> int:
-    """What the descriptor ``number`` of the task is, as a descriptor of ours. Raises ``OSError``."""
+def _get_socket(task: int, number: int) -> int:
+    """Duplicate the descriptor ``number`` of the task into this process. Raises ``OSError``."""
     process = _libc.syscall(_SYS_PIDFD_OPEN, task, ctypes.c_uint32(0))
     if process < 0:
         # A thread that is not its process's first.
         process = _libc.syscall(_SYS_PIDFD_OPEN, task, ctypes.c_uint32(_OWN_THREAD))
     if process < 0:
-        process = _checked(_libc.syscall(_SYS_PIDFD_OPEN, _status_of(task)[b"Tgid"], ctypes.c_uint32(0)))
+        process = _require_success(_libc.syscall(_SYS_PIDFD_OPEN, _read_status(task)[b"Tgid"], ctypes.c_uint32(0)))
     try:
-        return _checked(_libc.syscall(_SYS_PIDFD_GETFD, ctypes.c_int(process), ctypes.c_uint32(number), 0))
+        return _require_success(_libc.syscall(_SYS_PIDFD_GETFD, ctypes.c_int(process), ctypes.c_uint32(number), 0))
     finally:
         os.close(process)
 
@@ -350,8 +350,8 @@ class _HowToOpen(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def _socket_file(task: int, path: bytes) -> int:
-    """The file that the task calls ``path``. Raises ``OSError``."""
+def _find_socket_file(task: int, path: bytes) -> int:
+    """Open the file that the task calls ``path``, as a place only (``O_PATH``). Raises ``OSError``."""
     if path.startswith(b"/proc/self/"):
         # Programs write long paths like that, and it is not this process that they mean.
         words = path.split(b"/")
@@ -364,7 +364,7 @@ def _socket_file(task: int, path: bytes) -> int:
     how = _HowToOpen(os.O_PATH | os.O_CLOEXEC, 0, _IN_ROOT)
     try:
         size = ctypes.c_size_t(ctypes.sizeof(how))
-        return _checked(_libc.syscall(_SYS_OPENAT2, ctypes.c_int(root), path, ctypes.byref(how), size))
+        return _require_success(_libc.syscall(_SYS_OPENAT2, ctypes.c_int(root), path, ctypes.byref(how), size))
     finally:
         os.close(root)
 
@@ -372,7 +372,7 @@ def _socket_file(task: int, path: bytes) -> int:
 def _has_signal(task: int) -> bool:
     """Whether the kernel has woken this thread for a signal that it handles."""
     try:
-        status = _status_of(task)
+        status = _read_status(task)
     except OSError:
         return False
     pending = status[b"SigPnd"]
@@ -382,8 +382,8 @@ def _has_signal(task: int) -> bool:
     return bool(pending & status[b"SigCgt"] & ~status[b"SigBlk"])
 
 
-def _status_of(task: int) -> dict[bytes, int]:
-    """Raises ``OSError``."""
+def _read_status(task: int) -> dict[bytes, int]:
+    """Read the task's process number and its masks of signals. Raises ``OSError``."""
     found = {}
     with open(b"/proc/%d/status" % task, "rb") as file:  # noqa: PTH123 - pathlib would double the time to start
         for line in file:
@@ -396,17 +396,17 @@ def _status_of(task: int) -> dict[bytes, int]:
 
 
 def _drop_capabilities_in_effect() -> None:
-    """Of this thread, and of those that it will start. Raises ``OSError``."""
+    """Drop the capabilities in effect of this thread and of those that it will start. Raises ``OSError``."""
     machine = os.uname().machine
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     sets = (ctypes.c_uint32 * 6)()
-    _checked(_libc.syscall(_SYS_CAPGET[machine], header, sets))
+    _require_success(_libc.syscall(_SYS_CAPGET[machine], header, sets))
     sets[0] &= _SEES_OTHERS
     sets[3] = 0
-    _checked(_libc.syscall(_SYS_CAPSET[machine], header, sets))
+    _require_success(_libc.syscall(_SYS_CAPSET[machine], header, sets))
 
 
-def _checked(result: int) -> int:
+def _require_success(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

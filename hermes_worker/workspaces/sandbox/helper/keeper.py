@@ -138,7 +138,7 @@ def keep(plan: dict[str, Any], given: _Given) -> int:
 
     def become() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _become(plan, given, connecting)
+        _run_command(plan, given, connecting)
 
     started = namespace.start(become, given.of_command, plan["processes_max"])
     started.is_bounded |= plan["bounds_processes"]
@@ -362,7 +362,7 @@ def _tasks() -> int:
 # --- the child ---
 
 
-def _become(plan: dict[str, Any], given: _Given, connecting: _Connecting | None) -> None:
+def _run_command(plan: dict[str, Any], given: _Given, connecting: _Connecting | None) -> None:
     """Limit and confine this process and make it the command. Never returns."""
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
