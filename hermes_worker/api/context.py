@@ -90,7 +90,7 @@ class ApiContext:
         return await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._store)
 
     async def run_ends(self, run_ids: Sequence[str]) -> Mapping[str, LastStatus]:
-        """How those of the runs ended that have. Raises ``UnavailableError``."""
+        """Load how runs ended; open runs are left out. Raises ``UnavailableError``."""
         return await self.call_store(self.client.views.load_ends, run_ids)
 
     async def run_long_read(self, call: Callable[[], T]) -> T:

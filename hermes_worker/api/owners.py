@@ -69,8 +69,8 @@ async def choose_listed_tenant(context: Context, caller: Principal, tenant: str 
 
 
 def choose_tenant_or_all(caller: Principal, *, all_tenants: bool) -> str | None:
-    """Choose whose rows a list shows: the caller's, or those of all tenants (``None``), which only operators with an
-    administrator's key may ask for: a key that may read the default tenant's runs shows nothing of others. Raises
+    """Choose the tenant whose rows a list shows: the caller's, or ``None`` for all tenants, which only operators with
+    an administrator's key may ask for: a key that may read the default tenant's runs shows nothing of others. Raises
     ``ApiError``."""
     if all_tenants and not (caller.is_of_operators and caller.has_scope(KeyScope.ADMIN)):
         message = (

@@ -27,7 +27,7 @@ class RunEnds(Protocol):
         """Set when this process is to end."""
 
     async def run_ends(self, run_ids: Sequence[str]) -> Mapping[str, LastStatus]:
-        """How those of the runs ended that have. Raises ``UnavailableError``."""
+        """Load how runs ended; open runs are left out. Raises ``UnavailableError``."""
 
 
 @dataclass(slots=True, eq=False)

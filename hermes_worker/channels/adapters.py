@@ -151,7 +151,7 @@ def find_secret_variables() -> frozenset[str]:
 
 
 def list_secrets(values: Mapping[str, str]) -> tuple[str, ...]:
-    """List the secrets among settings by variable name, those of all accounts included."""
+    """List the values of all settings whose variable holds a secret, of every account."""
     known = find_secret_variables()
     return tuple(value.strip() for name, value in values.items() if strip_account_suffix(name) in known)
 

@@ -64,7 +64,7 @@ class Receiver:
         return found
 
     def download(self, media: MediaRef, credentials: Any) -> Downloading:
-        """Begin a download. ``build_credentials`` are those that messages are sent with."""
+        """Begin a download. ``credentials`` are those that messages are sent with."""
         found: Downloading = self._load(self.receiving.download, "download")(media, credentials)
         return found
 

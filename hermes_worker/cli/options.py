@@ -166,8 +166,9 @@ def load_settings(
     is_of_fleet: bool = False,
 ) -> Settings:
     """All settings; ``overrides`` is what the command line said, ``None`` for an option that was not given. Puts the
-    enabled extensions in force, unless they are what the command is about; ``needs_servers`` as for ``plugins.begin``.
-    A process ``is_of_fleet`` that has a role in it: then the configuration in the database counts.
+    enabled extensions in force, unless they are what the command is about; ``needs_servers`` as for
+    ``plugins.begin_extensions``. A process ``is_of_fleet`` that has a role in it: then the configuration in the
+    database counts.
 
     What was found and has no effect is shown on stderr. Raises ``ConfigurationError``.
     """

@@ -141,7 +141,7 @@ class RunBackend:
 
     def find_idle_notice(self, run_id: str) -> str | None:
         """Write that no worker is alive, and what to do; ``None`` while one is. Over a server that is the operators'
-        business. ``complete_run_id`` is the run whose model would be needed."""
+        business. ``run_id`` names the run whose model would be needed."""
         settings = self._asked.settings
         if settings is None or self._client.workers():
             return None

@@ -82,7 +82,7 @@ class ServerHttp:
     ends_at: float
     """The deadline, by ``time.monotonic``."""
     login: TokenBearer | None = None
-    """Supplies its tokens, instead of ``get_token``."""
+    """Supplies its tokens, instead of ``token``."""
     policy: UrlPolicy = OF_OPERATORS
     """The addresses that may be asked."""
 

@@ -21,7 +21,7 @@ So ``if grep -q x "$f"; then cat f | sh & fi > out`` becomes four commands:
     (none)                             the if itself: members are the three above, writes to ``out``
 
 A substitution (``$(...)``, backquotes, ``<(...)``) is read by a reader of its own from the same place on, and what it
-runs is in ``enter_nesting`` of the command that it stands in, and in the flat list.
+runs is in ``nested`` of the command that it stands in, and in the flat list.
 
 What cannot be read for certain is a *doubt* (a bracket that closes nothing, a function of an unusual name, a text that
 ends too early), and a doubt asks a person: reading on after one may name too much, never silently too little. That is

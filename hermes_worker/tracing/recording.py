@@ -58,7 +58,7 @@ class SpanRecord:
 
 
 class SpanSink(Protocol):
-    """Takes finished spans. Implemented by ``tracing.exporting.Exporter``."""
+    """Takes finished spans. Implemented by ``tracing.exporting.SpanExporter``."""
 
     def put(self, record: SpanRecord) -> None: ...
 
@@ -189,7 +189,7 @@ _recorder: SpanRecorder | None = None
 
 
 def record_with(recorder: SpanRecorder | None) -> None:
-    """Record with ``get_recorder`` in this process from now on; ``None`` for not at all."""
+    """Record with ``recorder`` in this process from now on; ``None`` for not at all."""
     global _recorder
     _recorder = recorder
 

@@ -141,7 +141,8 @@ class ToolCatalog:
         return found
 
     def deferrable_names(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of ``names`` that need not be shown to a model: tools that the product did not bring itself."""
+        """Pick the tools among ``names`` that need not be shown to a model: those that the product did not bring
+        itself."""
         return frozenset(name for name in names if not _is_of_product(self._find_declaration(name)))
 
     def load_all(self) -> None:

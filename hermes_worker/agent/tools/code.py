@@ -183,7 +183,7 @@ def _format_error(error: str) -> str:
 
 @cache
 def _script_command() -> str:
-    """The command that the sandbox runs: the same for every script, which comes over the channel."""
+    """Build the command that the sandbox runs. It never changes: the script itself comes over the channel."""
     program = files("hermes_worker.agent.tools").joinpath("script_program.py").read_text("utf-8")
     variables = "PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1"
     return f"command -v python3 >/dev/null || exit {_NO_PYTHON}; {variables} python3 -u -c {shlex.quote(program)}"

@@ -232,7 +232,7 @@ def _find_unicode_lines(text: str, old: str) -> _FoundSpans:
 
 
 def _find_block_anchor(text: str, old: str) -> _FoundSpans:
-    """Find the same first and last line, and between them lines that resemble those of ``old``."""
+    """Find blocks that begin and end with the lines of ``old`` and resemble it in between."""
     wanted = [line.strip() for line in _lines(old)]
     if len(wanted) < 3:
         return _FoundSpans(spans=())
@@ -280,7 +280,8 @@ def _find_occurrences(text: str, wanted: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_same_lines(text: str, old: str, form: Callable[[str], str]) -> _FoundSpans:
-    """Find windows of ``text`` whose lines have the same form as those of ``old``, one after the other."""
+    """Find windows of ``text`` whose lines equal the lines of ``old``, one by one, after ``form`` was applied to
+    both."""
     wanted = [form(line) for line in _lines(old)]
     lines = text.split("\n")
     forms = [form(line) for line in lines]

@@ -122,5 +122,5 @@ def build_initialization(version: str) -> dict[str, Any]:
 
 
 def build_tool_list() -> dict[str, Any]:
-    """Build the result of ``tools/list``: all tools on one page, the same for every key."""
+    """Build the result of ``tools/list``: every key sees all tools, on one page."""
     return {"resultType": "complete", "tools": list(_TOOLS), "ttlMs": _TTL_MS, "cacheScope": "public"}

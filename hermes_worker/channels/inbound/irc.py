@@ -120,8 +120,8 @@ class Socket(SocketTalk):
         return FrameOutcome(inbound=(message,))
 
     def _key(self, line: IrcLine, at: datetime) -> str:
-        """Make the key of a message. Nothing comes twice, so the time tells messages apart, and a number those of one
-        time."""
+        """Make the key of a message. Nothing comes twice, so the time tells messages apart; messages of one moment
+        differ by a number."""
         said = "\n".join((at.isoformat(), str(self._heard), line.nick, *line.words))
         return f"sha256:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()}"
 

@@ -38,14 +38,14 @@ class Redactor:
     """Secrets of this installation: hidden wherever they stand, if they are long enough to be recognised."""
 
     def redact_text(self, text: str, *, is_configuration: bool = False) -> str:
-        """``redact_text`` with a marker for every secret. The number of lines stays; a second time changes nothing."""
+        """Return ``text`` with a marker for every secret. The number of lines stays; a second time changes nothing."""
         if not self.is_on:
             return text
         text = mask_known(text, self.known, mark_secret)
         return (redact if is_configuration else redact_code)(text, masked_as=mark_secret)
 
     def remove_secrets(self, text: str, secrets: Iterable[str]) -> str:
-        """``redact_text`` with a marker for every one of ``secrets`` that is long enough: secrets that the caller knows
+        """Return ``text`` with a marker for every one of ``secrets`` that is long enough: secrets that the caller knows
         beside ours.
         """
         return mask_known(text, secrets, mark_secret) if self.is_on else text

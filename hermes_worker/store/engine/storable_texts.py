@@ -17,9 +17,9 @@ def make_storable(text: str) -> str:
 
 
 def make_texts_storable(engine: sa.Engine) -> None:
-    """Have every statement of SQLAlchemy on ``engine`` send ``make_storable`` texts: written texts can be stored, and a
-    lookup finds what was written from the same text. Prepared statements (``engine.prepared``) are not covered: they
-    take what the store has read or drawn itself, and their callers make other texts plain."""
+    """Have every statement of SQLAlchemy on ``engine`` send texts through ``make_storable``: written texts can be
+    stored, and a lookup finds what was written from the same text. Prepared statements (``engine.prepared``) are not
+    covered: they take what the store has read or drawn itself, and their callers make other texts plain."""
     sa.event.listen(engine, "before_cursor_execute", _replace_texts, retval=True)
 
 

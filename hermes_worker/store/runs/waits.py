@@ -121,7 +121,7 @@ class AnswerView:
     position: int
     tool: str
     outcome: str
-    """The choice, ``answered`` or ``list_expired``."""
+    """The choice, ``answered`` or ``expired``."""
     by: str
     """The principal who answered (``core.principals``)."""
     at: float

@@ -66,7 +66,7 @@ class ApprovalRules:
         return ApprovalPolicy(mode=self.mode, deny=self.deny, allowed=self.allowed | frozenset(kept))
 
     def narrow_policy(self, policy: ApprovalPolicy, terms: ApprovalTerms) -> ApprovalPolicy:
-        """The whole policy: ``session_policy`` narrowed by what the rows say about the run."""
+        """Return ``policy`` narrowed by what the rows say about the run."""
         usual = self.by_source.get(terms.source, self.by_source.get("api", UnattendedMode.ASK))
         unattended = UnattendedMode(terms.approvals) if terms.approvals else usual
         return replace(policy, allowed=policy.allowed | terms.allowed, unattended=unattended)

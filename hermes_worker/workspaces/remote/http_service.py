@@ -65,7 +65,7 @@ class HostService:
         kind: str = "application/json",
         timeout_s: float = _ANSWER_S,
     ) -> ServiceAnswer:
-        """Make one request; its body is ``parse_document`` as JSON, or ``data``. Raises ``OSError``."""
+        """Make one request; its body is ``document`` as JSON, or ``data``. Raises ``OSError``."""
         body = data if data is not None else b"" if document is None else canonical_json(document).encode()
         stream = ServiceStream(self.address)
         try:
