@@ -56,11 +56,11 @@ def sbom(version: str, archives: list[Path], epoch: int) -> str:
 
 
 def _component(name: str, number: str, kind: ComponentType) -> Component:
-    told = importlib.metadata.metadata(name)
+    metadata = importlib.metadata.metadata(name)
     made = Component(name=name, version=number, type=kind, bom_ref=f"{name}@{number}")
     made.purl = PackageURL(type="pypi", name=name, version=number)
-    if written := told.get("License-Expression"):
-        made.licenses.add(LicenseFactory().make_from_string(written))
+    if written := metadata.json.get("license_expression"):
+        made.licenses.add(LicenseFactory().make_from_string(str(written)))
     return made
 
 

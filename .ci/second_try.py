@@ -35,16 +35,16 @@ def main(arguments: Sequence[str], listed: Path = LIST) -> int:
     print(f"\nsecond try, alone: {len(failed)} of the tests", flush=True)
     again = [*(rest or [".venv/bin/pytest"]), "-n", "0", "--last-failed", "--last-failed-no-failures", "none"]
     status = subprocess.run(again, check=False).returncode
-    return status or told(failed, known(listed), listed.name)
+    return status or report_second_tries(failed, read_known(listed), listed.name)
 
 
-def known(listed: Path) -> set[str]:
+def read_known(listed: Path) -> set[str]:
     """Tests that needed a second try before."""
     lines = (line.strip() for line in listed.read_text(encoding="utf-8").splitlines())
     return {line for line in lines if line and not line.startswith("#")}
 
 
-def told(tried: Sequence[str], known: set[str], list_name: str) -> int:
+def report_second_tries(tried: Sequence[str], known: set[str], list_name: str) -> int:
     """Name the tests that passed only at the second try; the exit status of the run."""
     print("\npassed only at the second try:")
     for test in tried:

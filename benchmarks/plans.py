@@ -38,7 +38,7 @@ class Explained:
 
 def _names(node: dict[str, Any]) -> set[str]:
     # The heap of a bitmap is reached through its index, which is a node of its own.
-    return set() if node["Node Type"] in ("Bitmap Heap Scan", "ModifyTable") else node.keys()
+    return set() if node["Node Type"] in ("Bitmap Heap Scan", "ModifyTable") else set(node)
 
 
 def _access(node: dict[str, Any], small: Collection[str]) -> str:
@@ -83,11 +83,11 @@ def explaining(database: Database) -> Iterator[Plans]:
     def note(connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         plans.note(connection, statement, parameters, psycopg.Cursor)
 
-    def note_one(prepared: Prepared, connection: Any, compiled: Any, values: Any) -> Any:
+    def note_one(prepared: Prepared[Any, Any], connection: Any, compiled: Any, values: Any) -> Any:
         plans.note(connection, compiled.sql, compiled.build_parameters(values, connection.dialect), psycopg.RawCursor)
         return run_one(prepared, connection, compiled, values)
 
-    def note_many(prepared: Prepared, connection: Any, compiled: Any, rows: Any) -> None:
+    def note_many(prepared: Prepared[Any, Any], connection: Any, compiled: Any, rows: Any) -> None:
         plans.note(connection, compiled.sql, compiled.build_parameters(rows[0], connection.dialect), psycopg.RawCursor)
         run_many(prepared, connection, compiled, rows)
 

@@ -165,9 +165,8 @@ class BenchStack:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.terminate()
-        _, alive = psutil.wait_procs(self._workers, timeout=10)
-        for worker in alive:
-            worker.kill()
+        for survivor in psutil.wait_procs(self._workers, timeout=10)[1]:
+            survivor.kill()
         self._exit.close()
 
     def warm_up(self) -> None:

@@ -15,14 +15,14 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.effects import Iterate, RunTool, SendDelivery
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
@@ -82,7 +82,7 @@ class _Load:
     def _work(self) -> None:
         runs, calls, outbox = Runs(self.database), ToolCalls(self.database), Deliveries(self.database)
         owner = Workers(self.database).register(name="w", queues="model,tools", ttl_s=1e9).pk
-        due: deque[Effect] = deque()
+        due: deque[object] = deque()
         open_runs = 0
         while self.steps < self.steps_max or due:
             while open_runs < _AT_WORK and self.steps < self.steps_max:
@@ -117,8 +117,8 @@ class _Load:
                 self.steps += 1
 
 
-def _effects(hints: list[Hint] | tuple[Hint, ...]) -> list[Effect]:
-    return [hint.effect for hint in hints]
+def _effects(hints: Sequence[Hint]) -> Iterator[object]:
+    return (hint.effect for hint in hints)
 
 
 def _reply(runs: Runs, claim: IterationClaim, iteration: int) -> list[Hint]:

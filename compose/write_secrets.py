@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from hermes_worker.broker.rights import USER, rules
-from hermes_worker.channels.catalog import platforms
+from hermes_worker.broker.rights import USER, build_acl_rules
+from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
 
@@ -59,19 +59,19 @@ def _secrets_of(*roles: ProcessRole) -> frozenset[str]:
 def _listening() -> frozenset[str]:
     """What a gateway needs of the platforms that it listens to itself. The secret of their webhooks is with it: where
     that is set, the platform is not asked."""
-    rows = [row for row in platforms().values() if row.receiving is not None]
+    rows = [row for row in list_platforms().values() if row.receiving is not None]
     held = [row for row in rows if row.receiving and set(row.receiving.modes) != {InboundMode.WEBHOOK}]
     return frozenset(variable for row in held for variable in row.gateway_secrets)
 
 
 def _brought() -> frozenset[str]:
     """What the API knows requests of platforms by."""
-    return frozenset(variable for row in platforms().values() for variable in row.webhook_secrets)
+    return frozenset(variable for row in list_platforms().values() for variable in row.webhook_secrets)
 
 
 ALSO_SENT_WITH: Mapping[str, tuple[str, ...]] = {
     variable: row.webhook_needs
-    for row in platforms().values()
+    for row in list_platforms().values()
     for variable in set(row.webhook_secrets).intersection(row.secret_variables)
 }
 """Secrets of webhooks that answers are sent with as well, and what is set where the platform brings messages: only
@@ -106,7 +106,7 @@ def _valkey_users(password: str) -> str:
     digest = hashlib.sha256(password.encode()).hexdigest()
     return (
         "user default off resetpass resetkeys resetchannels -@all\n"
-        f"user {USER} on #{digest} {rules(_VALKEY_VERSION)}\n"
+        f"user {USER} on #{digest} {build_acl_rules(_VALKEY_VERSION)}\n"
         "user probe on nopass resetkeys resetchannels -@all +ping\n"
     )
 

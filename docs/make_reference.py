@@ -193,7 +193,7 @@ def api_page(document: Schema) -> str:
 
 def _operation(method: str, path: str, described: Schema) -> str:
     body = _body_of(described)
-    fields = [
+    fields: list[tuple[str, ...]] = [
         (code(each["name"]), each["in"], type_of(each["schema"]), _is_needed(each), _meaning(each))
         for each in described.get("parameters", ())
         if each["name"].lower() != "idempotency-key"  # every POST takes it
@@ -215,8 +215,8 @@ def _operation(method: str, path: str, described: Schema) -> str:
 
 
 def _body_of(described: Schema) -> Schema:
-    content = described.get("requestBody", {}).get("content", {})
-    return next(iter(content.values()), {}).get("schema", {}) if content else {}
+    content: dict[str, Schema] = described.get("requestBody", {}).get("content", {})
+    return next((each.get("schema", {}) for each in content.values()), {})
 
 
 def _answers(described: Schema) -> Iterator[str]:
@@ -256,7 +256,7 @@ def _object(name: str, schema: Schema) -> str:
     return join_paragraphs((f"## {name}", sentence, rest))
 
 
-def _field_cells(schema: Schema) -> Iterator[tuple[str, ...]]:
+def _field_cells(schema: Schema) -> Iterator[tuple[str, str, str, str]]:
     needed = schema.get("required", ())
     for name, each in schema.get("properties", {}).items():
         yield name, type_of(each), "yes" if name in needed else "", _meaning(each)
