@@ -224,7 +224,7 @@ def test_the_inbox_is_that_of_a_tenant_or_of_all(hermes: CommandLine, store: Sto
 
 
 def test_workers_are_listed_and_one_is_asked_to_leave(hermes: CommandLine, store: Store) -> None:
-    busy, idle = store.worker("busy"), store.worker("idle")
+    busy, idle = store.worker("busy", ttl_s=1e9), store.worker("idle", ttl_s=1e9)
     run_id = store.submit().run_id
     store.turn(run_id, owner=busy.pk)
     found = documents(hermes("workers", "list", "--json"))

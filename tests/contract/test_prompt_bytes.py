@@ -95,7 +95,7 @@ def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
             server.says(*(work(number) for number in range(1_000)))
             # A busy machine may cost a step more leases than the kills do.
             opened = opening(rig, tmp_path)
-            first = rig.submit([], session_id="s", iterations_max=100, attempts_max=50, opening=opened)
+            first = rig.submit([], session_id="s", iterations_max=1_000, attempts_max=500, opening=opened)
             kill_each_once(rig)
             server.says(Said(text="done"))
             rig.ended(first)

@@ -244,7 +244,7 @@ def through_a_restore(tmp_path: Path, way: Way, hermes: CommandLine, broker_url:
             "TELEGRAM_BOT_TOKEN": "1:abc",
             "TELEGRAM_BASE_URL": receiver.url,
         }
-        at_first = {**environ, "HERMES_FAULTS": faults, "HERMES_LEASE_TTL_S": "30"}  # nobody takes the late call away
+        at_first = {**environ, "HERMES_FAULTS": faults, "HERMES_LEASE_TTL_S": "300"}  # nobody takes the late call away
         fleet = {"database_url": way.url, "broker_url": broker_url, "work_s": 0.1, "queues": QUEUES}
         with rig_on(tmp_path, **fleet, more_environ=at_first) as rig:  # type: ignore[arg-type]
             for name, policy in (("catches up", "one"), ("waits", "none")):

@@ -112,8 +112,12 @@ def test_every_message_delivered_three_times_changes_nothing(rig: Rig) -> None:
     finally:
         over.set()
         copier.join()
-    marks = [effect.mark for effect in rig.effects()]
-    assert len(marks) == len(set(marks)) == 20 * STEPS * 2
+    # A busy machine may cost a `pure` call its lease: then it is another attempt, and no message's doing.
+    attempts = [(effect.mark, effect.attempt) for effect in rig.effects()]
+    assert len(attempts) == len(set(attempts))
+    assert len({mark for mark, _ in attempts}) == 20 * STEPS * 2
+    once = [mark for mark, _ in attempts if mark.endswith("once")]
+    assert len(once) == len(set(once))
 
 
 @pytest.mark.parametrize("away_s", outages(5, 20))

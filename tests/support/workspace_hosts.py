@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import asyncssh
 
@@ -93,6 +93,22 @@ class ShellProgram:
         self._process.wait()
 
 
+async def _pump(source: IO[bytes] | None, to: asyncssh.SSHWriter[bytes]) -> None:
+    """Copy until the end of ``source``, or until the connection is gone."""
+    assert source is not None
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    try:
+        while data := await reader.read(65_536):
+            to.write(data)
+            await to.drain()
+    except (BrokenPipeError, asyncssh.Error):
+        pass
+    finally:
+        transport.close()
+
+
 class SshServer:
     """An ssh server that runs what it is asked for as this user."""
 
@@ -151,10 +167,10 @@ class SshServer:
             ["/bin/sh", "-c", process.command], env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         self.processes.append(child)
-        await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+        await process.redirect_stdin(child.stdin)
+        # asyncssh's own redirection of outputs gives up what was not read yet when the process is known to have ended.
+        await asyncio.gather(_pump(child.stdout, process.stdout), _pump(child.stderr, process.stderr))
         code = await asyncio.get_running_loop().run_in_executor(None, child.wait)
-        await process.stdout.drain()
-        await process.stderr.drain()
         if code < 0:
             process.exit_with_signal("KILL")
         else:
