@@ -33,6 +33,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.features.webhooks.rows import RouteRow, Webhooks
 from hermes_worker.features.webhooks.rules.sealed import reseal_secret
 from hermes_worker.local.paths import find_broker_url
+from hermes_worker.local.startup import wait_for_database
 from hermes_worker.observe import log
 from hermes_worker.services import submission
 from hermes_worker.settings import ServerSettings, Settings
@@ -54,13 +55,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: None) -> None:
-    """Serve until SIGTERM or SIGINT; ``on_ready`` gets the address once connections are taken.
+    """Serve until SIGTERM or SIGINT; ``on_ready`` gets the address once connections are taken, which is when the
+    database is there.
 
-    Raises ``ConfigurationError`` (the port is taken, the address is not ours, no key on a public address) and
-    ``UnavailableError``.
+    Raises ``ConfigurationError``: the port is taken, the address is not ours, no key on a public address.
     """
     tls = build_server_context(settings.server, tell=_tell_certificate)
-    client = open_client(settings)
+    client = wait_for_database(lambda: open_client(settings))
     try:
         if (error := refuse_cluster(find_broker_url(settings))) is not None:
             log_broker_failure("start", error)  # it serves what rows say until the broker is there

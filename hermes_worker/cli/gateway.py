@@ -57,7 +57,7 @@ def gateway(context: click.Context, home: Path | None, name: str | None, alive_f
         serve_metrics(settings, ProcessRole.GATEWAY.value, build_connection_gauges(client.database))
         return GatewayListener(client, accounts, name=known_as, alive_file=alive_file)
 
-    return run_role(home, ProcessRole.GATEWAY, name, listener_of)
+    return run_role(home, ProcessRole.GATEWAY, name, listener_of, alive_file)
 
 
 @gateway.command()

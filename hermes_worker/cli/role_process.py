@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hermes_worker.cli.options import load_settings
 from hermes_worker.local.process import title_process
+from hermes_worker.local.startup import set_at_signal, wait_for_database
 from hermes_worker.system import heap
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ def run_role(
     role: ProcessRole,
     name: str | None,
     runner_of: Callable[[Settings, str, ExitStack], RoleRunner],
+    alive_file: Path | None = None,
 ) -> int:
-    """Run what ``runner_of`` makes of the settings and of the name that others know this process by. What it opens it
-    enters into the stack. The exit code."""
+    """Run what ``runner_of`` makes of the settings and of the name that others know this process by; returns the exit
+    code. What it opens it enters into the stack. It is called again for as long as the database is away, and
+    ``alive_file`` is touched meanwhile."""
     from hermes_worker import plugins
     from hermes_worker.observe import configure_logging, log
 
@@ -44,10 +46,15 @@ def run_role(
     plugins.require_settings(settings, [role])
     configure_logging(settings.log, role.value, secrets=settings.secrets)
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
-    with ExitStack() as stack:
-        runner = runner_of(settings, name or f"{socket.gethostname()}:{os.getpid()}", stack)
+    known_as = name or f"{socket.gethostname()}:{os.getpid()}"
+
+    def open_runner() -> tuple[RoleRunner, ExitStack]:
+        with ExitStack() as stack:
+            return runner_of(settings, known_as, stack), stack.pop_all()
+
+    runner, opened = wait_for_database(open_runner, alive_file=alive_file)
+    with opened:
+        set_at_signal(stopping)
         heap.freeze_objects()
         log.info("worker.started", schedule=role.value)
         runner.run(stopping)

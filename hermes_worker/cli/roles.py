@@ -19,6 +19,7 @@ from hermes_worker.cli.role_process import run_role
 from hermes_worker.cli.server import refuse_server_options
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.process import title_process
+from hermes_worker.local.startup import LEAVING_SIGNALS, wait_for_database
 from hermes_worker.system import heap
 from hermes_worker.workspaces.command_mark import worker_title
 
@@ -128,9 +129,9 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
         build_celery_app(find_broker_url(settings)),
         scheduler_cls=partial(Scheduler, settings=settings, alive_file=alive_file),
     )
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    wait_for_database(lambda: service.scheduler, alive_file=alive_file)
+    for number in LEAVING_SIGNALS:
         signal.signal(number, _leave)
-    _ = service.scheduler  # connects, or says why it cannot
     heap.freeze_objects()
     log.info("worker.started", schedule="maintenance")
     service.start()
@@ -167,7 +168,7 @@ def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int
         database = _open_host_database(settings, stack)
         return build_browser_host(settings, database, name=known_as, alive_file=alive_file)
 
-    return run_role(home, ProcessRole.BROWSER, name, host_of)
+    return run_role(home, ProcessRole.BROWSER, name, host_of, alive_file)
 
 
 @click.command("mcp-host", epilog="Any number of hosts may run; each needs the programs of the servers.")
@@ -190,7 +191,7 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
             stack.callback(looker.stop)
         return host
 
-    return run_role(home, ProcessRole.MCP, name, host_of)
+    return run_role(home, ProcessRole.MCP, name, host_of, alive_file)
 
 
 def _open_host_database(settings: Settings, stack: ExitStack) -> Database:

@@ -8,15 +8,12 @@ import resource
 import signal
 import socket
 import sys
-import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from celery import signals
 from celery.apps.worker import Worker
@@ -25,11 +22,12 @@ from celery.platforms import SecurityWarning
 from celery.worker import state
 
 from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, refuse_cluster
-from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import find_broker_url
 from hermes_worker.local.process import format_root_warning, title_process
 from hermes_worker.local.readiness import readiness
-from hermes_worker.observe import configure_logging, database_outage, log
+from hermes_worker.local.startup import LEAVING_SIGNALS, wait_for_database
+from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.system import faults, heap
 from hermes_worker.wiring import WorkerOptions, build_provider, open_client
@@ -39,12 +37,6 @@ from hermes_worker.worker.monitoring import guard_control
 from hermes_worker.workspaces.command_mark import worker_title
 
 EX_OK = 0
-_LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_DATABASE_FIRST_S = 0.5
-_DATABASE_MAX_S = 5.0
-"""The longest wait between two tries to register a process, in seconds. Tries are logged at growing intervals of their
-own.
-"""
 
 
 class WorkerPool(StrEnum):
@@ -86,7 +78,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: WorkerPool, 
     readiness.ready_file = options.ready_file
     readiness.withdraw()
     refuse_cluster(find_broker_url(settings))
-    _wait_for_database(settings, pool, options.alive_file)
+    wait_for_database(partial(_fail_early, settings, pool), alive_file=options.alive_file)
     app = build_app(settings)
     guard_control(RemoteControl(settings.worker.remote_control))
     worker = _Worker(
@@ -152,38 +144,6 @@ def _fail_early(settings: Settings, pool: WorkerPool) -> None:
         get_process(settings)
 
 
-def _wait_for_database(settings: Settings, pool: WorkerPool, alive_file: Path | None) -> None:
-    """Register the process, however long the database is away, full or read-only. Leaves at a signal.
-
-    Raises ``ConfigurationError``.
-    """
-    before = {number: signal.signal(number, _leave_at_once) for number in _LEAVING_SIGNALS}
-    wait_s = _DATABASE_FIRST_S
-    try:
-        while True:
-            try:
-                _fail_early(settings, pool)
-                break
-            except UnavailableError as error:
-                database_outage.note_failure(doing="register", error=str(error))
-                readiness.declare_waiting(str(error))
-            if alive_file is not None:  # it is well: to end it would not bring the database back
-                with suppress(OSError):
-                    alive_file.touch()
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _DATABASE_MAX_S)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    database_outage.note_success()
-
-
-def _leave_at_once(_number: int, _frame: Any) -> NoReturn:
-    """End the process: nothing has begun that would have to end in order."""
-    readiness.withdraw()
-    raise SystemExit(EX_OK)
-
-
 def _title_child(title: str, **_: Any) -> None:
     """Title a process of the prefork pool, which Celery has just given a title of its own."""
     title_process(title)
@@ -199,7 +159,7 @@ class _Worker(Worker):  # type: ignore[misc]
     _waker: int | None = None
 
     def install_platform_tweaks(self, worker: Any) -> None:
-        for number in _LEAVING_SIGNALS:
+        for number in LEAVING_SIGNALS:
             signal.signal(number, self._on_signal)
 
     def set_process_status(self, info: str) -> None:

@@ -195,7 +195,7 @@ def test_a_gateway_serves_what_it_counted(rows: GatewayRows, monkeypatch: pytest
     reset_counters()
     read: list[str] = []
 
-    def begin(home: Path | None, role: Any, name: str | None, runner_of: Callable[..., Any]) -> int:
+    def begin(home: Path | None, role: Any, name: str | None, runner_of: Callable[..., Any], *_: Any) -> int:
         with ExitStack() as stack:
             runner_of(settings_module.load_settings(dict(os.environ)), "gw", stack)
             count("inbound.taken", 3)

@@ -120,6 +120,29 @@ def test_a_worker_that_waits_leaves_when_it_is_told_to(
     assert not ready.exists() and read_cause(ready) is None
 
 
+@pytest.mark.parametrize("role", [("beat",), ("api", "--port", "0"), ("gateway",)], ids=lambda words: words[0])
+def test_a_role_begins_when_its_database_is_there_and_leaves_when_it_is_told_to(
+    tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: EmbeddedValkey, role: tuple[str, ...]
+) -> None:
+    bring_up(url := own_postgres.create_database("waiting"))
+    own_postgres.stop()
+    log = tmp_path / "said.log"
+    servers = {"HERMES_DATABASE_URL": url, "HERMES_BROKER_URL": own_valkey.url}
+    environ = {**servers, "HERMES_GATEWAY": "true", "HERMES_API_KEY": "k", "EMAIL_ADDRESS": "a@example.org"}
+    with command(tmp_path, *role, **environ) as process:
+        until(lambda: "the database did not answer" in log.read_text() or None, "it to say what it waits for")
+        assert "worker.started" not in log.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LEAVES_WITHIN_S) == 0
+    with command(tmp_path, *role, **environ) as process:
+        until(lambda: "the database did not answer" in log.read_text() or None, "it to say what it waits for")
+        own_postgres.start()
+        until(lambda: "worker.started" in log.read_text() or None, "it to begin")
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LEAVES_WITHIN_S) == 0
+
+
 def test_a_worker_whose_broker_goes_is_not_ready_until_it_is_back(tmp_path: Path, own_valkey: EmbeddedValkey) -> None:
     ready, url = tmp_path / "tools.ready", f"sqlite:///{tmp_path / 'state.db'}"
     bring_up(url)
