@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hermes_worker.broker.queue import QueueName
@@ -25,7 +25,7 @@ from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.hooks.observing import record_run_begin
 from hermes_worker.tasks.hooks.rewriting import final_answer
-from hermes_worker.tasks.iteration.model_request import Answered, Asked, Compacted, Interrupted, Unanswered, ask
+from hermes_worker.tasks.iteration.model_request import Answered, Compacted, Interrupted, Unanswered, ask
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.iteration.reply_validation import JudgeContext, JudgedReply, judge, with_text
 from hermes_worker.tasks.iteration.spending import cost_of_reply
@@ -33,6 +33,17 @@ from hermes_worker.tasks.iteration.titles import give_title
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.step_runner import RunStep, StepDone, run_step, write_outcome
 from hermes_worker.tracing.recording import add_attributes, add_messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JudgedAnswer:
+    """The model answered, and it is decided what becomes of the reply."""
+
+    answered: Answered
+    judged: JudgedReply
+
+
+_Outcome = _JudgedAnswer | Unanswered | Interrupted | Compacted
 
 
 def iterate(parts: WorkerContext, effect: Iterate, at: float) -> None:
@@ -56,39 +67,43 @@ def _run_iteration(parts: WorkerContext, claim: IterationClaim, abort: AbortSign
     parts = parts.for_run(claim.loaded)
     record_run_begin(parts, claim)
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
-    judged = None
-    if isinstance(asked, Answered):
-        usage = asked.reply.usage
-        add_attributes(input_tokens=usage.input, output_tokens=usage.output)
-        add_messages(asked.rows, asked.reply)
-        with parts.fair_semaphore:
-            judged = _judge_reply(parts, claim, asked)
-        judged = rewrite_reply(parts, claim, judged, asked.memory.context, abort)
+    outcome = _judge_answer(parts, claim, asked, abort) if isinstance(asked, Answered) else asked
     faults.pass_point(FaultPoint.ITERATE_AFTER_REPLY, claim.run_id)
 
     def commit() -> list[Hint]:
         with parts.fair_semaphore:
-            return _commit(parts, claim, asked, judged, abort)
+            return _commit(parts, claim, outcome, abort)
 
     hints = write_outcome(parts, commit, abort, refused="iteration.refused")
     is_watched = _is_watched(parts, claim)
     if hints is None:
         return StepDone(hints=(), is_watched=is_watched)
     count("iteration.committed")
-    _log_failure(asked if judged is None else judged)
-    if not _is_over(asked, judged):
+    _log_failure(outcome)
+    if not _is_over(outcome):
         return StepDone(hints=hints, is_watched=is_watched)
     parts.pool.release_key(claim.run_id)
-    if judged is None or not isinstance(judged.event, ModelReplied) or not isinstance(asked, Answered):
+    if not isinstance(outcome, _JudgedAnswer) or not isinstance(outcome.judged.event, ModelReplied):
         return StepDone(hints=hints, is_watched=is_watched)
-    then = partial(_follow_up, parts, claim, asked, judged.reply.text)
+    then = partial(_follow_up, parts, claim, outcome.answered, outcome.judged.reply.text)
     return StepDone(hints=hints, is_watched=is_watched, then=then)
 
 
-def _log_failure(outcome: Asked | JudgedReply) -> None:
+def _judge_answer(parts: WorkerContext, claim: IterationClaim, answered: Answered, abort: AbortSignal) -> _JudgedAnswer:
+    """Decide what becomes of the reply, and let hooks rewrite what is stored of it."""
+    usage = answered.reply.usage
+    add_attributes(input_tokens=usage.input, output_tokens=usage.output)
+    add_messages(answered.rows, answered.reply)
+    with parts.fair_semaphore:
+        judged = _judge_reply(parts, claim, answered)
+    return _JudgedAnswer(answered=answered, judged=rewrite_reply(parts, claim, judged, answered.memory.context, abort))
+
+
+def _log_failure(outcome: _Outcome) -> None:
     """Say that a model call ends its run without a reply, and why."""
-    if isinstance(outcome, Unanswered | JudgedReply) and isinstance(outcome.event, ModelFailed | RunBroken):
-        event = outcome.event
+    decided = outcome.judged if isinstance(outcome, _JudgedAnswer) else outcome
+    if isinstance(decided, Unanswered | JudgedReply) and isinstance(decided.event, ModelFailed | RunBroken):
+        event = decided.event
         reason = event.reason if isinstance(event, RunBroken) else event.exit_reason
         log.warning("iteration.failed", reason=reason.value, failure=event.failure.kind)
 
@@ -119,18 +134,17 @@ def rewrite_reply(
     return judged if reply is judged.reply else replace(judged, reply=reply)
 
 
-def _is_over(asked: Asked, judged: JudgedReply | None) -> bool:
+def _is_over(outcome: _Outcome) -> bool:
     """The run makes no further model call."""
-    match asked:
-        case Answered():
-            assert judged is not None
+    match outcome:
+        case _JudgedAnswer(judged=judged):
             return isinstance(judged.event, ModelFailed) or (
                 isinstance(judged.event, ModelReplied) and not judged.event.calls
             )
         case Unanswered():
-            return not isinstance(asked.event, CapacityAwaited)
+            return not isinstance(outcome.event, CapacityAwaited)
         case Compacted():
-            return asked.is_requested
+            return outcome.is_requested
         case Interrupted():
             return False
 
@@ -167,29 +181,26 @@ def _output_schema(parts: WorkerContext, claim: IterationClaim, answered: Answer
     return parts.runs.load_output_schema(claim.loaded.pk)
 
 
-def _commit(
-    parts: WorkerContext, claim: IterationClaim, asked: Asked, judged: JudgedReply | None, abort: AbortSignal
-) -> list[Hint]:
-    match asked:
+def _commit(parts: WorkerContext, claim: IterationClaim, outcome: _Outcome, abort: AbortSignal) -> list[Hint]:
+    match outcome:
         case Interrupted():
             if abort.reason == AbortReason.LOST:
                 raise LeaseLost("the claim was lost during the model call")
             # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
-            return parts.runs.release_iteration(claim, asked.in_vain)
+            return parts.runs.release_iteration(claim, outcome.in_vain)
         case Unanswered():
-            return parts.runs.commit_failure(claim, asked.event, asked.in_vain)
+            return parts.runs.commit_failure(claim, outcome.event, outcome.in_vain)
         case Compacted():
-            event = AskedAgain(memory=dump_recovery_state(asked.memory), is_counted=False)
-            made = asked.compaction
-            number, spent = asked.memory.compactions, made.spent
+            event = AskedAgain(memory=dump_recovery_state(outcome.memory), is_counted=False)
+            made = outcome.compaction
+            number, spent = outcome.memory.compactions, made.spent
             row = CompactionRow(body=made.body, rows=made.rows, number=number, usage=spent.usage)
-            if asked.is_requested:
+            if outcome.is_requested:
                 return parts.runs.commit_requested_compaction(claim, row, spent.cost)
             return parts.runs.commit_compaction(claim, event, row, spent.cost)
-        case Answered():
-            assert judged is not None
-            cost = cost_of_reply(asked.reply, asked.route, parts.prices)
-            spent = Spent(usage=asked.reply.usage, cost=cost) + asked.in_vain
+        case _JudgedAnswer(answered=answered, judged=judged):
+            cost = cost_of_reply(answered.reply, answered.route, parts.prices)
+            spent = Spent(usage=answered.reply.usage, cost=cost) + answered.in_vain
             reply = replace(judged.reply, usage=spent.usage)
             if isinstance(judged.event, ModelReplied):
                 return parts.runs.commit_reply(claim, reply, judged.event, spent.cost)
