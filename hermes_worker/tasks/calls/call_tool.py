@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 from typing import Any
 
@@ -22,12 +22,10 @@ from hermes_worker.core.auxiliary import AnsweredConsultation, AuxTask
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.gateway import may_be_called_for
 from hermes_worker.core.guardrails import NO_PRECEDENT
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.moved_folders import from_stored_variables, to_stored_variables
-from hermes_worker.core.notices import NOT_FOR_GUESTS, OTHER_EFFECT, TOO_MANY_DELEGATIONS
-from hermes_worker.core.questions import APPROVED_KEY, Refusal, RefusedBy
+from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
@@ -41,7 +39,7 @@ from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.inner import ClaimedInnerTools
-from hermes_worker.tasks.calls.permission import wait_for_permission
+from hermes_worker.tasks.calls.permission import GateContext, find_stand_in
 from hermes_worker.tasks.calls.processes import ClaimedProcesses
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.hooks.rewriting import before_call, result_rewriter
@@ -50,7 +48,7 @@ from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.step_runner import RunStep, StepDone, run_step, write_outcome
 from hermes_worker.tracing.recording import add_attributes, add_call
-from hermes_worker.workspaces.base import FILES_KEY, ConversingWorkspace, KnownFiles, Workspace, WorkspaceError
+from hermes_worker.workspaces.base import FILES_KEY, KnownFiles, Workspace, WorkspaceError
 from hermes_worker.workspaces.sandbox.network import UNKNOWN, Network, RunOrigin, choose_narrower
 
 
@@ -144,6 +142,25 @@ def _write(
     return parts.calls.settle(claim, settlement)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenedCall:
+    """A claimed call with the tool, the session and the workspace that it names."""
+
+    parts: WorkerContext
+    claim: CallClaim
+    abort: AbortSignal
+    session: SessionContext
+    tool: Tool
+    workspace: Workspace
+    task: RemoteTask | None
+    """The task that an earlier claim left."""
+
+    @property
+    def remembered(self) -> KnownFiles | None:
+        """The workspace, where the session remembers files of it."""
+        return self.workspace if isinstance(self.workspace, KnownFiles) else None
+
+
 def _run(
     parts: WorkerContext,
     claim: CallClaim,
@@ -157,48 +174,72 @@ def _run(
         workspace = parts.workspace(session.workspace)
     except (UnknownTool, WorkspaceError, ConfigurationError) as error:
         return error_result(str(error))
-    remembered = workspace if isinstance(workspace, KnownFiles) else None
-    keys = _session_keys(tool)
+    call = _OpenedCall(
+        parts=parts, claim=claim, abort=abort, session=session, tool=tool, workspace=workspace, task=task
+    )
+    context = _build_context(call)
+    judged, own = _verdict_and_answer(consulted)
+    result = run_tool(
+        tool,
+        claim.request.arguments,
+        context,
+        limits=_result_limits(parts.model.window).for_calls(len(claim.neighbours)),
+        gate=partial(_pass_gates, call, context, judged) if task is None else None,
+        consulted=own,
+        revise=result_rewriter(parts, claim, session, abort),
+    )
+    result = _add_remarks(parts, claim, tool, result)
+    updates = _convert_variables(result.session_updates, to_stored_variables, session.workspace)
+    return replace(result, session_updates={**updates, **_changed_identity(call.remembered, context.session)})
+
+
+def _build_context(call: _OpenedCall) -> ToolContext:
+    """Build the environment of the tool, with the documents of the session that it asks for."""
+    parts, claim, session = call.parts, call.claim, call.session
+    keys, remembered = _session_keys(call.tool), call.remembered
     finds_hints = bool(keys) and remembered is None  # no call asks the database for hints alone
     more = (FILES_KEY,) if remembered is not None else (HINTS_KEY,) if finds_hints else ()
     documents = _load_documents(parts, claim, session, (*keys, *more))
     if remembered is not None:
         remembered.expect(documents.get(FILES_KEY))
-    judged, own = _verdict_and_answer(consulted)
-    context = ToolContext(
+    runs_scripts = call.tool.spec.code_argument is not None
+    return ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,
         idempotency_key=claim.idempotency_key,
         attempt=claim.attempt,
-        workspace=workspace,
+        workspace=call.workspace,
         session=documents,
-        cancelled=abort,
+        cancelled=call.abort,
         progress=partial(_publish_progress, parts, claim),
         origin=_origin(parts, claim, session.tenant),
         kept=partial(parts.calls.load_kept_result, claim.session_pk),
-        task=task,
+        task=call.task,
         finds_hints=finds_hints,
         policies=parts.policies,
         redactor=parts.redactor,
-        inner=ClaimedInnerTools(parts, claim, session, abort) if tool.spec.code_argument is not None else None,
+        inner=ClaimedInnerTools(parts, claim, session, call.abort) if runs_scripts else None,
         processes=None if parts.processes is None else ClaimedProcesses(parts, parts.processes, claim),
     )
 
-    def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
-        if task is not None:
-            return None  # it was let through before it began
-        refused = _refuse_call(parts, claim, tool, arguments, context, judged)
-        if refused is None:
-            keep_checkpoint(parts.checkpoints, claim, session, workspace, tool, arguments, abort)
-            _begin(parts, claim, abort)
-        return refused
 
-    revise = result_rewriter(parts, claim, session, abort)
-    limits = _result_limits(parts.model.window).for_calls(len(claim.neighbours))
-    result = run_tool(tool, claim.request.arguments, context, limits=limits, gate=gate, consulted=own, revise=revise)
-    result = _add_remarks(parts, claim, tool, result)
-    updates = _convert_variables(result.session_updates, to_stored_variables, session.workspace)
-    return replace(result, session_updates={**updates, **_changed_identity(remembered, documents)})
+def _pass_gates(
+    call: _OpenedCall,
+    context: ToolContext,
+    judged: AnsweredConsultation | None,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+) -> ToolResult | None:
+    """Return what stands in for the call; where it may run, keep a checkpoint and commit that it begins. A call that
+    goes on with a task was let through before it began."""
+    parts, claim, abort = call.parts, call.claim, call.abort
+    stand_in = find_stand_in(
+        GateContext(parts=parts, claim=claim, tool=tool, arguments=arguments, context=context, judged=judged)
+    )
+    if stand_in is None:
+        keep_checkpoint(parts.checkpoints, claim, call.session, call.workspace, tool, arguments, abort)
+        _begin(parts, claim, abort)
+    return stand_in
 
 
 def _changed_identity(remembered: KnownFiles | None, documents: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -234,36 +275,6 @@ def _verdict_and_answer(
     return judged, next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
 
 
-def _refuse_call(
-    parts: WorkerContext,
-    claim: CallClaim,
-    tool: Tool,
-    arguments: Mapping[str, Any],
-    context: ToolContext,
-    judged: AnsweredConsultation | None,
-) -> ToolResult | None:
-    """The result that stands in for a call that must not run, or not yet; ``None`` when it may run. ``judged`` is a
-    model's verdict about its danger.
-    """
-    if claim.replay is not Replay.ONCE and tool.spec.replay_of(arguments) is Replay.ONCE:
-        return error_result(OTHER_EFFECT)
-    if not may_be_called_for(claim.loaded.origin, tool.spec.replay_of(arguments)):
-        return replace(error_result(NOT_FOR_GUESTS), refusal=Refusal(by=RefusedBy.RULES, reason=NOT_FOR_GUESTS))
-    if tool.spec.name == DELEGATE_TOOL and _is_surplus(claim, parts.delegation.children_max):
-        return error_result(TOO_MANY_DELEGATIONS.format(allowed=parts.delegation.children_max))
-    if (repeated := _block_repetition(parts, claim, tool)) is not None:
-        return repeated
-    is_confined = tool.spec.code_argument is not None and _confines(context.workspace, context.origin)
-    return wait_for_permission(
-        parts.approvals, parts.waits, claim, tool, arguments, context.session, judged, is_confined=is_confined
-    )
-
-
-def _confines(workspace: Workspace, origin: RunOrigin) -> bool:
-    """Whether a script in ``workspace`` reaches only the files and the network that the sandbox gives it."""
-    return isinstance(workspace, ConversingWorkspace) and workspace.confines(origin)
-
-
 def _origin(parts: WorkerContext, claim: CallClaim, tenant: str) -> RunOrigin:
     """The origin of a call, with the narrower of the networks that its job and its settings ask for."""
     asked = [Network(each) for each in (claim.loaded.network, parts.policies.network) if each is not None]
@@ -274,22 +285,6 @@ def _origin(parts: WorkerContext, claim: CallClaim, tenant: str) -> RunOrigin:
 @cache
 def _result_limits(window: int | None) -> ResultLimits:
     return ResultLimits() if window is None else ResultLimits.for_window(window)
-
-
-def _block_repetition(parts: WorkerContext, claim: CallClaim, tool: Tool) -> ToolResult | None:
-    """The result that stands in for a call that repeats itself in vain; ``None`` when the call may run."""
-    pattern = guardrails.find_block(claim.precedent, parts.guardrails)
-    if pattern is None:
-        return None
-    count("guardrail.blocked")
-    text = guardrails.format_block(tool.spec.name, pattern, claim.precedent)
-    return ToolResult(text=text, is_error=True)
-
-
-def _is_surplus(claim: CallClaim, delegations_max: int) -> bool:
-    """Whether the call's reply already has ``delegations_max`` delegating calls before this one."""
-    before = claim.neighbours[: claim.position]
-    return before.count(DELEGATE_TOOL) >= delegations_max
 
 
 def _add_remarks(parts: WorkerContext, claim: CallClaim, tool: Tool, result: ToolResult) -> ToolResult:

@@ -23,7 +23,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.observe import count, log
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.runs import SessionContext
-from hermes_worker.tasks.calls.permission import wait_for_permission
+from hermes_worker.tasks.calls.permission import GateContext, wait_for_permission
 from hermes_worker.tasks.hooks.rewriting import before_inner_call, result_rewriter
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
@@ -98,9 +98,8 @@ class ClaimedInnerTools:
         tool: Tool,
         arguments: Mapping[str, Any],
     ) -> ToolResult | None:
-        refused = wait_for_permission(
-            self.parts.approvals, self.parts.waits, claim, tool, arguments, context.session, None
-        )
+        call = GateContext(parts=self.parts, claim=claim, tool=tool, arguments=arguments, context=context)
+        refused = wait_for_permission(call)
         if refused is None:
             begins(tool, arguments)
         return refused
