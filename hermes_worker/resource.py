@@ -6,11 +6,14 @@ of it and dumps it for ``--json``. Such models stand in the ``schema`` module of
 
 from __future__ import annotations
 
+from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator, core_schema
 
-__all__ = ["WHOLE", "Resource"]
+__all__ = ["WHOLE", "Resource", "build_answer_reader"]
 
 
 def _whole(value: object) -> object:
@@ -37,6 +40,10 @@ class Resource(BaseModel):
     def __contains__(self, name: object) -> bool:
         return name in type(self).model_fields or name in (self.model_extra or ())
 
+    def model_dump(self, *, warnings: Any = False, **how: Any) -> dict[str, Any]:
+        """Return the fields as a dictionary. There is no warning about a word that only a later server knows."""
+        return super().model_dump(warnings=warnings, **how)
+
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field by its name, and ``default`` for a field that is not there."""
         return getattr(self, name) if name in self else default
@@ -48,3 +55,34 @@ class Resource(BaseModel):
             if name == "keys":
                 return dict.fromkeys([*type(self).model_fields, *(self.model_extra or ())]).keys
             return super().__getattr__(name)
+
+
+def build_answer_reader(kind: Any) -> SchemaValidator:
+    """Build the validator of a server's answer. It differs from the server's own in one thing: where a closed list of
+    words is expected, it takes a word that a later server added to the list. Such a word becomes a member of the
+    expected enum without being listed there, so that it has a ``value`` and equals its text."""
+    return SchemaValidator(_open_lists(TypeAdapter(kind).core_schema), _use_prebuilt=False)
+
+
+def _open_lists(schema: Any) -> Any:
+    """Copy a core schema, with each closed list of words opened."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_open_lists, schema))
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") in ("enum", "literal"):
+        return core_schema.no_info_wrap_validator_function(partial(_read_word, schema.get("cls")), schema)
+    return {name: _open_lists(value) for name, value in schema.items()}
+
+
+def _read_word(kind: type[Enum] | None, value: object, known: core_schema.ValidatorFunctionWrapHandler) -> object:
+    try:
+        return known(value)
+    except ValidationError:
+        if not isinstance(value, str) or (kind is not None and not issubclass(kind, str)):
+            raise
+    if kind is None:
+        return value
+    word = str.__new__(kind, value)
+    word._name_, word._value_ = value, value
+    return word

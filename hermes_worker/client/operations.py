@@ -81,9 +81,9 @@ WAIT_S = 30.0
 
 @cache
 def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter  # not for those who only import the client
+    from hermes_worker.resource import build_answer_reader  # not for those who only import the client
 
-    return TypeAdapter(kind)
+    return build_answer_reader(kind)
 
 
 def _require_document(kind: type[T], document: Any) -> T:

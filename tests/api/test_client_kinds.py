@@ -40,6 +40,7 @@ from hermes_worker.client.exchange import (
     run_exchange,
 )
 from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumption, ToldEvent, read_typed
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
@@ -440,6 +441,29 @@ def test_an_answer_of_somebody_else_is_told() -> None:
     for odd in (b"<html>", b"[]", b'{"run_id": 5}', b"[" * 100_000):
         error = played(operations.submit("x"), ApiAnswer(status=200, headers={}, body=odd))[2]
         assert isinstance(error, UnavailableError)
+
+
+def test_a_word_that_a_later_server_added_to_a_list_is_read() -> None:
+    known = {
+        "delivery_id": "dlv_1",
+        "target": "telegram:1",
+        "state": "pending",
+        "attempts": 0,
+        "may_be_duplicate": False,
+        "created_at": 1.0,
+    }
+
+    def read(**more: Any) -> Any:
+        return played(operations.delivery("dlv_1"), answered(200, {**known, **more}))[2]
+
+    assert read().state is DeliveryState.PENDING
+    later = read(state="resting", object="hermes.later")
+    assert isinstance(later.state, DeliveryState) and later.state == later.state.value == "resting"
+    assert "resting" not in list(DeliveryState)
+    assert (later.model_dump()["state"], later.model_dump()["object"]) == ("resting", "hermes.later")
+    for wrong in (5, None):
+        error = read(state=wrong)
+        assert isinstance(error, UnavailableError) and "(state: " in str(error)
 
 
 def test_ids_stay_in_their_part_of_the_path() -> None:
