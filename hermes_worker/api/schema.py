@@ -561,58 +561,6 @@ class Ready(BaseModel):
     """What is wrong with the database or the broker, as sentences; absent when nothing is."""
 
 
-class QueueBacklogObject(BaseModel):
-    """The steps that wait for the workers of one queue, and the steps at work."""
-
-    due: int
-    """Steps that a worker could take now."""
-    claimed: int
-    """Steps at work."""
-    oldest_age_s: float
-    """How long the oldest due step has waited, in seconds; 0 when nothing is due."""
-    step_s: float
-    """What a step is taken to last, in seconds."""
-    capacity_needed: int
-    """How many steps should be at work at the same time; never fewer than ``claimed``."""
-
-
-class BacklogObject(BaseModel):
-    """What waits in the whole installation, by queue."""
-
-    object: Literal["backlog"] = "backlog"
-    queues: dict[str, QueueBacklogObject]
-
-
-class KeyStateObject(BaseModel):
-    """The state of one key of a provider. The key itself is never shown."""
-
-    credential: str
-    """A name for the key that reveals nothing of it."""
-    provider: str
-    condition: Literal["open", "no_money", "refused", "down"]
-    since: float | None
-    """Epoch seconds; ``null`` for a key that was never closed."""
-    epoch: int
-    """How often it was closed."""
-    probes: int
-    """How many calls have tried it in vain since it was closed."""
-    probe_at: float | None
-    """When the next one may; ``null`` while it is open."""
-    is_probed: bool
-    """A call is trying it now."""
-    parked: int
-    """Runs that wait for it."""
-    reason: str | None
-    """What the provider said, redacted and cut."""
-
-
-class KeyStateList(BaseModel):
-    """Keys of providers of which something is known; a key that never failed is not there."""
-
-    object: Literal["list"] = "list"
-    data: list[KeyStateObject]
-
-
 HealthState = Literal["ok", "degraded", "unavailable"]
 
 

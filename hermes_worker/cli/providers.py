@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -14,12 +14,11 @@ from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, chosen_tenant, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
-from hermes_worker.cli.server import parse_document
 from hermes_worker.features.provider_keys.rows import KEY_CHARS_MAX
-from hermes_worker.store.key_states import KeyRow
 
 if TYPE_CHECKING:
     from hermes_worker.features.provider_keys.schema import ProviderKeyObject
+    from hermes_worker.schemas.fleet import KeyStateObject
 
 _REASON_CHARS = 60
 
@@ -34,13 +33,13 @@ def providers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def status(home: Path | None, as_json: bool) -> None:
     """Keys of which something is known: closed ones first, by names that say nothing about them."""
-    found = [_parse_row(told) for told in open_api_client(home).provider_states()]
+    found = open_api_client(home).provider_states()
     if as_json:
-        for row in found:
-            click.echo(json.dumps(_build_facts(row)))
+        for state in found:
+            click.echo(json.dumps(state.model_dump()))
         return
     header = ("KEY", "PROVIDER", "CONDITION", "SINCE", "NEXT TRY", "PARKED", "REASON")
-    click.echo(render_table([_format_row(row) for row in found], header, whole=(0,)))
+    click.echo(render_table([_format_row(state) for state in found], header, whole=(0,)))
 
 
 @providers.command("open", epilog="Example: hermes-worker providers open 3f9c2a7d51e0b846")
@@ -48,16 +47,8 @@ def status(home: Path | None, as_json: bool) -> None:
 @click.argument("key", type=TEXT)
 def open_key(home: Path | None, key: str) -> None:
     """Let runs use a key again at once, as after a top-up. If it does not work it is closed again."""
-    row = _parse_row(open_api_client(home).open_provider_key(key))
-    click.echo(f"{key} of {row.provider} may be used; the runs that wait for it go on within seconds")
-
-
-def _parse_row(told: Mapping[str, Any]) -> KeyRow:
-    """Build the row from a server's document."""
-    document = dict(told)
-    state = {name: document.pop(name) for name in ("condition", "since", "epoch", "probes", "probe_at")}
-    document.pop("object", None)
-    return cast("KeyRow", parse_document(KeyRow, {**document, "state": state}))
+    state = open_api_client(home).open_provider_key(key)
+    click.echo(f"{key} of {state.provider} may be used; the runs that wait for it go on within seconds")
 
 
 @providers.group("keys")
@@ -126,29 +117,14 @@ def _show_keys(keys: Sequence[ProviderKeyObject], as_json: bool) -> None:
         click.echo("no provider keys of its own", err=True)
 
 
-def _build_facts(row: KeyRow) -> dict[str, object]:
-    return {
-        "credential": row.credential,
-        "provider": row.provider,
-        "condition": row.state.condition.value,
-        "since": row.state.since,
-        "epoch": row.state.epoch,
-        "probes": row.state.probes,
-        "probe_at": row.state.probe_at,
-        "is_probed": row.is_probed,
-        "parked": row.parked,
-        "reason": row.reason,
-    }
-
-
-def _format_row(row: KeyRow) -> tuple[str, ...]:
-    tried = "now" if row.is_probed else format_moment(row.state.probe_at)
+def _format_row(state: KeyStateObject) -> tuple[str, ...]:
+    tried = "now" if state.is_probed else format_moment(state.probe_at)
     return (
-        row.credential,
-        row.provider,
-        row.state.condition.value,
-        format_moment(row.state.since),
+        state.credential,
+        state.provider,
+        state.condition,
+        format_moment(state.since),
         tried,
-        str(row.parked),
-        flatten_text(row.reason or "-", _REASON_CHARS),
+        str(state.parked),
+        flatten_text(state.reason or "-", _REASON_CHARS),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,10 @@ from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import TEXT, reachable
 from hermes_worker.cli.screen import flatten_text, format_duration, strip_controls
-from hermes_worker.cli.server import parse_document
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.store.worker_claims import WorkerView
 
 if TYPE_CHECKING:
-    from hermes_worker.client import HermesClient
+    from hermes_worker.schemas.fleet import WorkerObject
 
 _ID_CHARS = 12
 
@@ -36,10 +33,10 @@ def workers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
     """The workers that are alive, in the order in which they came. HOLDS counts the steps that each is at work on."""
-    found = _load_workers(open_api_client(home))
+    found = open_api_client(home).workers()
     if as_json:
         for view in found:
-            click.echo(json.dumps(asdict(view)))
+            click.echo(json.dumps(view.model_dump(exclude={"object"})))
     elif found:
         is_wide = output == "wide"
         header = ("WORKER", "NAME", "STATE", "QUEUES", "UP", "HOLDS", "SANDBOX", "VERSION")
@@ -56,17 +53,12 @@ def drain(home: Path | None, worker: str) -> None:
     """Ask a worker to leave in order: it takes nothing new, finishes what it can, hands the rest over and ends. WORKER
     is its id, the beginning of its id, or its name."""
     client = open_api_client(home)
-    chosen = _find_worker(_load_workers(client), worker)
+    chosen = _find_worker(client.workers(), worker)
     client.drain_worker(chosen.worker_id)
     click.echo(f"{chosen.worker_id} will hear of it with its next heartbeat, and leave")
 
 
-def _load_workers(client: HermesClient) -> list[WorkerView]:
-    found: list[WorkerView] = parse_document(list[WorkerView], client.workers())
-    return found
-
-
-def _find_worker(found: Sequence[WorkerView], written: str) -> WorkerView:
+def _find_worker(found: Sequence[WorkerObject], written: str) -> WorkerObject:
     """Find the worker that an id, the beginning of one, or a name means. Raises ``ConfigurationError``."""
     exact = [view for view in found if written in (view.worker_id, view.name)]
     meant = exact or [view for view in found if view.worker_id.startswith(written)]
@@ -76,7 +68,7 @@ def _find_worker(found: Sequence[WorkerView], written: str) -> WorkerView:
     return meant[0]
 
 
-def _row(view: WorkerView, *, is_wide: bool) -> tuple[str, ...]:
+def _row(view: WorkerObject, *, is_wide: bool) -> tuple[str, ...]:
     held = ", ".join(f"{count} {kind}" for kind, count in sorted(view.held.items()))
     shown = (
         view.worker_id[:_ID_CHARS],
@@ -91,7 +83,7 @@ def _row(view: WorkerView, *, is_wide: bool) -> tuple[str, ...]:
     return (*shown, _format_oldest(view)) if is_wide else shown
 
 
-def _format_oldest(view: WorkerView) -> str:
+def _format_oldest(view: WorkerObject) -> str:
     if not view.steps:
         return "-"
     step = view.steps[0]

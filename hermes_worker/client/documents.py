@@ -192,23 +192,6 @@ class ResultDocument(TypedDict):
     pending_steer: NotRequired[str]
 
 
-class QueueDocument(TypedDict):
-    """The steps that wait for the workers of one queue, and the steps at work."""
-
-    due: int
-    claimed: int
-    oldest_age_s: float
-    step_s: float
-    capacity_needed: int
-
-
-class BacklogDocument(TypedDict):
-    """The steps that wait in the whole installation, by queue."""
-
-    object: NotRequired[str]
-    queues: dict[str, QueueDocument]
-
-
 class HealthDocument(TypedDict):
     """The server answers."""
 

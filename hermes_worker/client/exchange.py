@@ -46,6 +46,10 @@ class RefusedError(HermesError):
         """The field of the request that is wrong."""
 
 
+class AnswerMismatch(UnavailableError):
+    """An answer of the server has another form than this version knows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAnswer:
     """A whole answer of the server."""

@@ -17,7 +17,6 @@ from hermes_worker.client.documents import (
     AnsweredDocument,
     ArtifactDocument,
     ArtifactsDocument,
-    BacklogDocument,
     BatchDocument,
     BatchItemDocument,
     CapabilitiesDocument,
@@ -42,7 +41,7 @@ from hermes_worker.client.documents import (
     ToolsetDocument,
     WaitDocument,
 )
-from hermes_worker.client.exchange import KEY_HEADER, ApiAnswer, ApiRequest
+from hermes_worker.client.exchange import KEY_HEADER, AnswerMismatch, ApiAnswer, ApiRequest
 from hermes_worker.core.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     )
     from hermes_worker.features.tenants.schema import LimitsObject, TenantLimitsObject
     from hermes_worker.features.webhooks.schema import EventSignature, RouteObject
+    from hermes_worker.schemas.fleet import BacklogObject, KeyStateObject, WorkerObject
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ def _adapter(kind: Any) -> Any:
 
 
 def _require_document(kind: type[T], document: Any) -> T:
-    """Return ``document`` as a ``kind``. Raises ``UnavailableError`` when it has not the fields of one."""
+    """Return ``document`` as a ``kind``. Raises ``AnswerMismatch`` when it has not the fields of one."""
     from pydantic import ValidationError
 
     try:
@@ -95,7 +95,7 @@ def _require_document(kind: type[T], document: Any) -> T:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the answer"
-        raise UnavailableError(
+        raise AnswerMismatch(
             f"the server's answer cannot be read ({where[:80]}: {first['msg']}): use the same version on both sides"
         ) from None
     # A resource is a model; what is a dictionary is returned as it came, with its own numbers.
@@ -1242,14 +1242,18 @@ def erasure_receipt(receipt_id: str, *, tenant: str | None = None) -> ApiRequest
     return _get("/v1/erasure-receipts/{receipt_id}", read, names, tenant=tenant)
 
 
-def backlog() -> ApiRequest[BacklogDocument]:
+def backlog() -> ApiRequest[BacklogObject]:
     """The steps that wait and the steps at work, by queue."""
-    return _get("/v1/backlog", _make_reader(BacklogDocument))
+    from hermes_worker.schemas.fleet import BacklogObject
+
+    return _get("/v1/backlog", _make_reader(BacklogObject))
 
 
-def workers() -> ApiRequest[list[dict[str, Any]]]:
+def workers() -> ApiRequest[list[WorkerObject]]:
     """The worker processes that are alive, and what each of them holds."""
-    return _get("/v1/workers", _make_reader(list[dict[str, Any]], "data"))
+    from hermes_worker.schemas.fleet import WorkerObject
+
+    return _get("/v1/workers", _make_reader(list[WorkerObject], "data"))
 
 
 def text_keys() -> ApiRequest[list[TextKeyObject]]:
@@ -1264,9 +1268,11 @@ def drain_worker(worker_id: str) -> ApiRequest[None]:
     return _post("/v1/workers/{worker_id}/drain", _read_nothing, {"worker_id": worker_id})
 
 
-def provider_states() -> ApiRequest[list[dict[str, Any]]]:
+def provider_states() -> ApiRequest[list[KeyStateObject]]:
     """The keys of providers that are without money or out of order."""
-    return _get("/v1/providers/states", _make_reader(list[dict[str, Any]], "data"))
+    from hermes_worker.schemas.fleet import KeyStateObject
+
+    return _get("/v1/providers/states", _make_reader(list[KeyStateObject], "data"))
 
 
 def alerts(*, limit: int | None = None) -> ApiRequest[list[AlertObject]]:
@@ -1276,10 +1282,12 @@ def alerts(*, limit: int | None = None) -> ApiRequest[list[AlertObject]]:
     return _get("/v1/alerts", _make_reader(list[AlertObject], "data"), limit=limit)
 
 
-def open_provider_key(credential: str) -> ApiRequest[dict[str, Any]]:
+def open_provider_key(credential: str) -> ApiRequest[KeyStateObject]:
     """Let runs use a key of a provider again at once; for operators. Idempotent."""
+    from hermes_worker.schemas.fleet import KeyStateObject
+
     names = {"credential": credential}
-    return _post("/v1/providers/states/{credential}/open", _make_reader(dict[str, Any]), names)
+    return _post("/v1/providers/states/{credential}/open", _make_reader(KeyStateObject), names)
 
 
 def try_alerts() -> ApiRequest[int]:

@@ -8,6 +8,9 @@ from typing import Literal
 
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
 
+StepKind = Literal["model", "tool", "delivery", "firing", "artifacts", "hook"]
+"""What a worker holds while it does what an effect asks for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:

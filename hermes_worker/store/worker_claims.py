@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.effects import StepKind
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.tables import artifact_gatherings, deliveries, firings, hook_calls, runs, tool_calls, workers
 
 HOLDINGS_MAX = 1_000
 """The most steps that are listed, the oldest of the fleet first; all are counted."""
-
-StepKind = Literal["model", "tool", "delivery", "firing", "artifacts", "hook"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -278,7 +278,6 @@ SHAPES = {
     "SessionDocument": "SessionObject",
     "MessageDocument": "MessageObject",
     "ResultDocument": "TurnResult",
-    "QueueDocument": "QueueBacklogObject",
     "CapabilitiesDocument": "CapabilitiesObject",
     "ToolsetDocument": "ToolsetObject",
     "SkillDocument": "SkillObject",

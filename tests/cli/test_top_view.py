@@ -46,6 +46,7 @@ from hermes_worker.cli.top.view import (
     update_fleet,
 )
 from hermes_worker.cli.wording import strip_controls
+from hermes_worker.schemas.fleet import BacklogObject, HeldStepObject, KeyStateObject, QueueBacklogObject, WorkerObject
 
 NOW = 1_000.0
 HOSTILE = "x\x1b[2J\u202ey\nz"
@@ -94,16 +95,22 @@ def test_texts_of_the_api_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
     question = parse_questions(
         [{"id": 1, "run_id": HOSTILE, "kind": "approval", "command": HOSTILE, "created_at": NOW}], NOW
     )
-    step = {"tool": HOSTILE, "run_id": HOSTILE, "claimed_at": NOW}
-    worker = {"name": HOSTILE, "queues": [HOSTILE], "held": {HOSTILE: 1}, "steps": [step], "draining_at": None}
-    queue = {"queues": {HOSTILE: {"due": 1, "claimed": 0, "oldest_age_s": 1.0}}}
-    key = {"provider": HOSTILE, "credential": HOSTILE, "condition": HOSTILE, "since": 1, "parked": 2, "reason": HOSTILE}
+    step = HeldStepObject(
+        kind="tool", run_id=HOSTILE, tenant=HOSTILE, iteration=1, position=0, tool=HOSTILE, claimed_at=NOW
+    )
+    worker = WorkerObject.model_construct(
+        name=HOSTILE, queues=[HOSTILE], held={HOSTILE: 1}, steps=[step], draining_at=None
+    )
+    queue = QueueBacklogObject(due=1, claimed=0, oldest_age_s=1.0, step_s=1.0, capacity_needed=1)
+    key = KeyStateObject.model_construct(
+        provider=HOSTILE, credential=HOSTILE, condition=HOSTILE, since=1.0, parked=2, reason=HOSTILE
+    )
     fleet = FleetFacts(
         at=NOW,
         runs=run,
         questions=question,
         workers=parse_workers([worker], NOW),
-        queues=parse_queues(queue),
+        queues=parse_queues(BacklogObject(queues={HOSTILE: queue})),
         keys=parse_keys([key], NOW),
     )
     shown = render_rows(update_fleet(TopState(), fleet))

@@ -8,26 +8,27 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
+from hermes_worker.schemas.fleet import KeyStateList, KeyStateObject
 from hermes_worker.store.key_states import KeyRow, KeyStates, KeyUnknown
 
 router = APIRouter(prefix="/v1/providers", tags=["health"], responses=schema.declare_errors(503))
 
 
-@router.get("/states", response_model=schema.KeyStateList, dependencies=[FOR_SCALERS])
-async def list_key_states(context: Context) -> schema.KeyStateList:
+@router.get("/states", response_model=KeyStateList, dependencies=[FOR_SCALERS])
+async def list_key_states(context: Context) -> KeyStateList:
     """The keys of the whole installation that failed at least once, closed ones first. While a key is closed no model
     call begins with it, but for one at a time that tries it."""
     found = await context.call_store(KeyStates(context.client.database).list_keys)
-    return schema.KeyStateList(data=[_state_object(row) for row in found])
+    return KeyStateList(data=[_state_object(row) for row in found])
 
 
 @router.post(
     "/states/{credential}/open",
-    response_model=schema.KeyStateObject,
+    response_model=KeyStateObject,
     responses=schema.declare_errors(404),
     dependencies=[FOR_OPERATORS],
 )
-async def open_key_state(context: Context, credential: str) -> schema.KeyStateObject:
+async def open_key_state(context: Context, credential: str) -> KeyStateObject:
     """Let runs use a key again at once, as after a top-up. If it does not work it is closed again."""
     try:
         return _state_object(await context.call_store(KeyStates(context.client.database).open, credential))
@@ -35,8 +36,8 @@ async def open_key_state(context: Context, credential: str) -> schema.KeyStateOb
         raise ApiError(404, f"{error}.", code="key_unknown", param="credential") from None
 
 
-def _state_object(row: KeyRow) -> schema.KeyStateObject:
-    return schema.KeyStateObject(
+def _state_object(row: KeyRow) -> KeyStateObject:
+    return KeyStateObject(
         credential=row.credential,
         provider=row.provider,
         condition=row.state.condition.value,

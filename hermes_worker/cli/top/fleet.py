@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.layout import iterate_tree
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.core.consent import summarise
 from hermes_worker.core.invisible_characters import show_invisible
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.fleet import BacklogObject, KeyStateObject, WorkerObject
 
 _TEXT_CHARS_MAX = 2_000
 _RATE_OVER_S = 300.0
@@ -98,37 +101,30 @@ def clean_text(value: object, width: int = _TEXT_CHARS_MAX) -> str:
     return flatten_text(str(value), width) if value is not None else ""
 
 
-def parse_queues(document: Mapping[str, Any]) -> list[FleetQueue]:
+def parse_queues(backlog: BacklogObject) -> list[FleetQueue]:
     return [
-        FleetQueue(
-            queue=clean_text(name, 40),
-            due=int(each["due"]),
-            claimed=int(each["claimed"]),
-            oldest_age_s=float(each["oldest_age_s"]),
-        )
-        for name, each in document["queues"].items()
+        FleetQueue(queue=clean_text(name, 40), due=each.due, claimed=each.claimed, oldest_age_s=each.oldest_age_s)
+        for name, each in backlog.queues.items()
     ]
 
 
-def parse_workers(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetWorker]:
-    return [_parse_worker(each, now) for each in documents]
+def parse_workers(workers: Sequence[WorkerObject], now: float) -> list[FleetWorker]:
+    return [_parse_worker(each, now) for each in workers]
 
 
-def _parse_worker(document: Mapping[str, Any], now: float) -> FleetWorker:
-    held = ", ".join(f"{count} {clean_text(kind, 40)}" for kind, count in document["held"].items() if count)
-    steps = document["steps"]
+def _parse_worker(worker: WorkerObject, now: float) -> FleetWorker:
+    held = ", ".join(f"{count} {clean_text(kind, 40)}" for kind, count in worker.held.items() if count)
     oldest = ""
-    if steps:
-        what = clean_text(steps[0].get("tool"), 60) or "model call"
-        oldest = (
-            f"{what} of {clean_text(steps[0]['run_id'], 40)} for {_compute_seconds(now, steps[0]['claimed_at']):.0f} s"
-        )
+    if worker.steps:
+        step = worker.steps[0]
+        what = clean_text(step.tool, 60) or "model call"
+        oldest = f"{what} of {clean_text(step.run_id, 40)} for {_compute_seconds(now, step.claimed_at):.0f} s"
     return FleetWorker(
-        name=clean_text(document["name"], 80),
-        queues=",".join(clean_text(queue, 40) for queue in document["queues"]),
+        name=clean_text(worker.name, 80),
+        queues=",".join(clean_text(queue, 40) for queue in worker.queues),
         held=held or "-",
         oldest=oldest,
-        is_leaving=document.get("draining_at") is not None,
+        is_leaving=worker.draining_at is not None,
     )
 
 
@@ -183,16 +179,16 @@ def _parse_question(document: Mapping[str, Any], now: float) -> FleetQuestion:
     )
 
 
-def parse_keys(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetKey]:
+def parse_keys(states: Sequence[KeyStateObject], now: float) -> list[FleetKey]:
     return [
         FleetKey(
-            key=f"{clean_text(each['provider'], 40)}/{clean_text(each['credential'], 60)}",
-            condition=clean_text(each["condition"], 40),
-            since_s=_compute_seconds(now, each["since"]),
-            parked=int(each["parked"]),
-            reason=clean_text(each.get("reason"), 200),
+            key=f"{clean_text(each.provider, 40)}/{clean_text(each.credential, 60)}",
+            condition=clean_text(each.condition, 40),
+            since_s=0.0 if each.since is None else _compute_seconds(now, each.since),
+            parked=each.parked,
+            reason=clean_text(each.reason, 200),
         )
-        for each in documents
+        for each in states
     ]
 
 

@@ -34,6 +34,7 @@ from hermes_worker.cli.top.view import (
     TopAction,
 )
 from hermes_worker.client import HermesClient, RefusedError
+from hermes_worker.client.exchange import AnswerMismatch
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.run import RunStatus
 
@@ -72,7 +73,7 @@ class FleetWatch:
                 return ask()
             except RefusedError as error:
                 untold[name] = clean_text(error, 300)
-            except _MALFORMED:
+            except (AnswerMismatch, *_MALFORMED):
                 untold[name] = _UNREADABLE
             return ()
 

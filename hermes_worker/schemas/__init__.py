@@ -1,0 +1,1 @@
+"""The schemas of the kernel's resources. Those of a feature stand in its ``schema`` module."""
