@@ -37,8 +37,8 @@ FOLDER: Final = Path(__file__).with_name("reference")
 Schema = Mapping[str, Any]
 
 FIRST: Final = (
-    *("model.provider", "model.default", "model.api_key", "model.base_url", "fallback_providers"),
-    *("agent.max_turns", "agent.max_wall_s", "agent.toolsets", "terminal.workspace", "terminal.sandbox"),
+    *("model.provider", "model.default", "model.api_key", "model.base_url", "fallback_providers", "preset"),
+    *("agent.max_turns", "agent.toolsets", "terminal.workspace", "terminal.sandbox"),
     *("approvals.mode", "database.url", "broker.url", "server.host", "server.port"),
     *("server.key", "chats.enabled", "encryption.keys", "metrics.port", "logging.level"),
 )

@@ -42,6 +42,7 @@ from hermes_worker.settings.overriding import (
     parse_configuration,
     parse_file_values,
 )
+from hermes_worker.settings.presets import find_preset_value
 from hermes_worker.store.engine.database import Database
 from hermes_worker.system.plainfiles import read_plain
 
@@ -212,9 +213,9 @@ class LiveSettings:
         return _KnownConfiguration(values={**gone, **values}, version=_hash_text(text))
 
     def _defaults_without_file(self) -> _KnownConfiguration:
-        """The defaults of what the file set when the process was started, for a file that is gone."""
+        """The defaults, or the preset's, of what the file set when the process was started, for a file that is gone."""
         taken_back = {
-            key: ""
+            key: find_preset_value(self._settings.preset, key) or ""
             for key in LIVE
             if (known := self._settings.origins.get(key)) is not None and known.layer is SettingLayer.FILE
         }

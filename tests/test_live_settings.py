@@ -150,6 +150,15 @@ def test_a_file_that_changes_is_taken_up_and_one_that_cannot_be_used_is_not(tmp_
     assert process.turns() == 50, "the rows count more"
 
 
+def test_a_line_that_is_taken_out_of_the_file_leaves_the_value_of_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("delegation: {max_concurrent_children: 7}")
+    process = Process(tmp_path, {"HERMES_PRESET": "small"})
+    assert process.live.choose_settings("default").settings.delegation.children_max == 7
+    (tmp_path / "config.yaml").unlink()
+    process.now += 1.0
+    assert process.live.choose_settings("default").settings.delegation.children_max == 2
+
+
 def test_a_value_of_the_file_with_a_variable_stays_as_it_was_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: {default: '${OUR_MODEL}'}\nagent: {max_turns: 7}")
     process = Process(tmp_path, {"OUR_MODEL": "ours"})

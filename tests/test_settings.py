@@ -230,6 +230,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "chats.typing_indicator": "true",
         "chats.tool_progress": "short",
         "chats.tool_progress_modes": "telegram=full",
+        "preset": "team",
     }
     for row in describe_settings():
         sample = samples.get(row.key, "7")

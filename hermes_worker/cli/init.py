@@ -28,7 +28,7 @@ from hermes_worker.cli.init_files import (
 from hermes_worker.cli.init_gateway import FleetAccount, build_account, list_missing, list_secret_variables
 from hermes_worker.cli.layout import format_moment
 from hermes_worker.cli.models import find_model_name
-from hermes_worker.cli.options import TEXT, client_settings, common, did_you_mean, home_option
+from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, did_you_mean, home_option
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.server import read_key
 from hermes_worker.core.errors import ConfigurationError, HermesError
@@ -36,7 +36,9 @@ from hermes_worker.core.messages import ModelRequest, build_user_body, canonical
 from hermes_worker.local.paths import find_running_stack, prepare_home
 from hermes_worker.models.catalog import find_provider, provider_rows
 from hermes_worker.settings import Settings, load_settings
+from hermes_worker.settings.config_editing import set_value
 from hermes_worker.settings.dotenv import write_secret
+from hermes_worker.settings.presets import PRESETS
 from hermes_worker.system.plainfiles import replace_text
 from hermes_worker.wiring import build_dispatcher, build_provider
 
@@ -69,6 +71,7 @@ class InitMode:
 @click.option(
     "--model-key-file", type=_path, metavar="FILE", help="The key is in this file. Default: the one that is set."
 )
+@click.option("--preset", type=OneOf([*PRESETS]), help="Write defaults for a size of installation (docs/settings.md).")
 @click.option("--job", type=TEXT, metavar="PROMPT", help="Keep a first job that is asked this.")
 @click.option("--schedule", type=TEXT, help="When, as 'cron create' reads it. Default: every day at 9am.")
 @click.option("--deliver", type=TEXT, metavar="TARGET", help="Where the job's answers go; a test message is sent now.")
@@ -103,7 +106,7 @@ def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: 
         return _for_compose(given["compose"], chosen, _choose_accounts(settings, given["listen"], manner), manner)
     if given["k8s"] is not None:
         return _for_kubernetes(given, chosen, _choose_accounts(settings, given["listen"], manner), manner)
-    _write_home(settings, chosen, manner)
+    _write_home(settings, chosen, given["preset"], manner)
     settings = client_settings(settings.home, needs_servers=False)
     deliver, is_reached = _choose_target(settings, given["deliver"], manner)
     _first_job(settings, given, deliver, manner)
@@ -291,9 +294,11 @@ def _write_config(settings: Settings, chosen: ChosenModel) -> tuple[str, list[st
         raise ConfigurationError(f"{path} cannot be changed: {error}") from None
 
 
-def _write_home(settings: Settings, chosen: ChosenModel, manner: InitMode) -> None:
+def _write_home(settings: Settings, chosen: ChosenModel, preset: str | None, manner: InitMode) -> None:
     path = settings.home / "config.yaml"
     after, otherwise = _write_config(settings, chosen)
+    if preset is not None:
+        after = set_value(after, "preset", preset)
     old = settings.model.api_key
     if chosen.api_key is not None and old is not None and old.reveal() != chosen.api_key:
         otherwise.append("another key is set")

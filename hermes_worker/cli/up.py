@@ -18,7 +18,7 @@ import click
 
 from hermes_worker.cli.backup import find_copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.options import TEXT, common, home_option, load_settings
+from hermes_worker.cli.options import TEXT, OneOf, common, home_option, load_settings
 from hermes_worker.cli.stack import Stack, StackPlan
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.background_stack import StackLog, broker_log_path, log_path
@@ -26,6 +26,7 @@ from hermes_worker.local.paths import HeldHome, StackNote, hold_home, prepare_ho
 from hermes_worker.local.process import format_root_warning, title_process
 from hermes_worker.local.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
+from hermes_worker.settings.presets import CONCURRENCY, PRESETS
 from hermes_worker.settings.server_key import describe_key_place, key_file_path
 
 
@@ -38,11 +39,14 @@ from hermes_worker.settings.server_key import describe_key_place, key_file_path
 @click.option("--model", type=TEXT, help="Model of runs that name none.")
 @click.option("--base-url", type=TEXT, help="Address of an OpenAI-compatible model server.")
 @click.option(
-    "--model-concurrency", type=click.IntRange(1, 1000), default=32, show_default=True, help="Model calls at once."
+    "--model-concurrency",
+    type=click.IntRange(1, 1000),
+    help="Model calls at once. Default: 32, or what the preset says.",
 )
 @click.option(
-    "--tool-concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Tool calls at once."
+    "--tool-concurrency", type=click.IntRange(1, 1000), help="Tool calls at once. Default: 8, or what the preset says."
 )
+@click.option("--preset", type=OneOf([*PRESETS]), help="Defaults for a size of installation. Default: $HERMES_PRESET.")
 @click.option("-d", "--detach", is_flag=True, help="In the background; 'status', 'logs' and 'down' are for it.")
 def up(
     home: Path | None,
@@ -50,8 +54,9 @@ def up(
     port: int | None,
     model: str | None,
     base_url: str | None,
-    model_concurrency: int,
-    tool_concurrency: int,
+    model_concurrency: int | None,
+    tool_concurrency: int | None,
+    preset: str | None,
     detach: bool,
 ) -> int:
     """Start everything on this machine and keep it running.
@@ -62,10 +67,14 @@ def up(
     from hermes_worker.observe import configure_logging
 
     given = {"server.host": host, "server.port": port, "model.default": model, "model.base_url": base_url}
+    given["preset"] = preset
     title_process("up")
     settings = load_settings(home, given, is_of_fleet=True)
     configure_logging(settings.log, "up", secrets=settings.secrets)
-    plan = StackPlan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)
+    model_calls, tool_calls = CONCURRENCY.get(settings.preset, CONCURRENCY[None])
+    plan = StackPlan(
+        model_concurrency=model_concurrency or model_calls, tool_concurrency=tool_concurrency or tool_calls
+    )
     if detach:
         return _detach(settings, plan)
     with hold_home(settings.home) as held:

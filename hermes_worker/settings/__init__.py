@@ -2,8 +2,8 @@
 ``config.yaml``; the rest of the program receives what it needs.
 
 A value comes from the first of these that has one: the command line (``overrides``), the environment, ``.env`` in the
-home directory, the configuration of the fleet in the database, ``config.yaml`` in the home directory, the default. An
-empty variable counts as not set, because that is what an unset variable becomes in a compose file.
+home directory, the configuration of the fleet in the database, ``config.yaml`` in the home directory, the preset, the
+default. An empty variable counts as not set, because that is what an unset variable becomes in a compose file.
 
 Each setting is declared once, as a field: its key, its variables, what it may hold, its default and its meaning. The
 page docs/reference/settings.md is made from that (``docs/make_reference.py``). Keys that Hermes Agent also has
@@ -21,7 +21,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -78,6 +78,7 @@ from hermes_worker.settings.kinds import (
     optional_number,
     text_matching,
 )
+from hermes_worker.settings.presets import PRESET, PRESET_KEYS, find_preset_value
 from hermes_worker.settings.role_secrets import (
     PROVIDER_SECRETS,
     READ_BY_LIBRARIES,
@@ -1257,6 +1258,9 @@ class Settings:
 
     home: Path = _setting("home", "HERMES_HOME", DIRECTORY, MISSING)  # noqa: RUF009 - a field
     """Directory of state, `config.yaml` and `.env`. Not set: `~/.hermes-worker`."""
+    preset: str | None = _setting("preset", "HERMES_PRESET", PRESET)
+    """Defaults for the size of an installation: `small` is a server with one core and 1 GB, `team` one machine for
+    several people, `fleet` several machines. Whatever is set by itself wins."""
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -1440,6 +1444,7 @@ class SettingLayer(StrEnum):
     FLEET = "fleet"
     """The configuration in the database."""
     FILE = "file"
+    PRESET = "preset"
     DERIVED = "derived"
     """Nobody: it follows from other settings."""
     DEFAULT = "default"
@@ -1500,7 +1505,14 @@ class _Sources:
         if self._config.get(declaration.key) not in (None, ""):
             raw = self._expand_variables(declaration.key, self._config[declaration.key])
             return _FoundValue(raw, f"{declaration.key} in config.yaml", SettingLayer.FILE)
+        if declaration.key in PRESET_KEYS and (usual := find_preset_value(self._preset, declaration.key)) is not None:
+            return _FoundValue(usual, f"preset {self._preset}", SettingLayer.PRESET)
         return None
+
+    @cached_property
+    def _preset(self) -> str | None:
+        chosen: str | None = _read_value(self, _DECLARATION_OF["preset"], None)
+        return chosen
 
     def find_variable(self, name: str) -> _FoundValue | None:
         for place, variables in (("the environment", self._environ), (".env", self._dotenv)):
@@ -1556,6 +1568,7 @@ def load_settings(
         **{name: group(**_read_values(group, sources)) for name, group in _GROUPS.items() if group not in _MADE_APART},
         model=_build_model(sources),
         terminal=_build_terminal(sources),
+        preset=_read_value(sources, _DECLARATION_OF["preset"], None),
         faults=_read_value(sources, _DECLARATION_OF["faults"], ""),
         notes=() if handed.is_complete else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
         environ=MappingProxyType({**dotenv, **environ}),

@@ -43,6 +43,7 @@ _NEVER_IN_ROWS = (
     "extensions.",
     "worker.",
     "faults",
+    "preset",
     "broker.url",
     "terminal.env_passthrough",
 )

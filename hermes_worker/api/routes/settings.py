@@ -25,7 +25,7 @@ from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1", tags=["settings"], route_class=JsonRoute, responses=schema.declare_errors(503))
 _Layer = Literal[
-    "run", "session", "tenant", "command_line", "environment", "dotenv", "fleet", "file", "derived", "default"
+    "run", "session", "tenant", "command_line", "environment", "dotenv", "fleet", "file", "preset", "derived", "default"
 ]
 
 
