@@ -106,7 +106,7 @@ def telegram(messages: Messages) -> Iterator[str]:
 @contextmanager
 def gateway(environ: Mapping[str, str]) -> Iterator[psutil.Process]:
     """A gateway as people start it."""
-    process = subprocess.Popen([sys.executable, "-m", "hermes_worker", "gateway"], env=dict(environ))
+    process = subprocess.Popen([sys.executable, "-m", "hermes_worker", "start", "gateway"], env=dict(environ))
     try:
         yield psutil.Process(process.pid)
     finally:

@@ -90,12 +90,14 @@ def fleet(*, threads: dict[str, int]) -> Iterator[Fleet]:
             "HERMES_DRAIN_S": "1",
         }
         found = Fleet(directory, database, environ, url=f"http://127.0.0.1:{port}")
-        found.start(stack, "scripted model", "scripted-model", "--port", str(model_port))
+        found.start(stack, "scripted model", "dev", "scripted-model", "--port", str(model_port))
         for queue, places in threads.items():
             queues = "delivery,system" if queue == "delivery" else queue
-            found.start(stack, f"worker {queue} [{places}]", "worker", "--queues", queues, "--concurrency", str(places))
-        found.start(stack, "beat", "beat")
-        found.start(stack, "api", "api", "--port", str(port))
+            found.start(
+                stack, f"worker {queue} [{places}]", "start", "worker", "--queues", queues, "--concurrency", str(places)
+            )
+        found.start(stack, "beat", "start", "beat")
+        found.start(stack, "api", "start", "api", "--port", str(port))
         _wait_for(found.url)
         yield found
 

@@ -235,7 +235,7 @@ class BenchStack:
             ("tools,system", pairs, min(16, self._threads // pairs)),
         ):
             for _ in range(processes):
-                argv = [sys.executable, "-m", "hermes_worker.cli", "worker", "--queues", queues]
+                argv = [sys.executable, "-m", "hermes_worker.cli", "start", "worker", "--queues", queues]
                 argv += ["--pool", "threads", "--concurrency", str(threads)]
                 log = (self._directory / "workers.log").open("a")
                 self._workers.append(psutil.Process(subprocess.Popen(argv, env=environ, stderr=log).pid))

@@ -25,6 +25,7 @@ from hermes_worker.api.app import create_app
 from hermes_worker.channels.catalog import Platform, list_platforms
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.cli.entry import commands
+from hermes_worker.cli.groups import DeclaredGroup, load_declarations
 from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS
 from hermes_worker.core.overrides import OVERRIDABLE, Overridable, Widening
 from hermes_worker.metrics.catalogue import METRICS
@@ -316,8 +317,12 @@ def walk(command: click.Command, context: click.Context) -> Iterator[tuple[click
     """A command and all that stand below it, in the order of ``--help``."""
     yield command, context
     if isinstance(command, click.Group):
-        # At the top those of the product: ``list_commands`` looks for extensions in the home of whoever runs this.
-        names = installed.get_only_built_in().commands if command is commands else command.list_commands(context)
+        # Without those of extensions in the home of whoever runs this.
+        names = command.list_commands(context)
+        if isinstance(command, DeclaredGroup):
+            product = command.find_declared(installed.get_only_built_in().commands)
+            foreign = command.find_declared(load_declarations()).keys() - product.keys()
+            names = [name for name in names if name not in foreign]
         for name in names:
             below = command.get_command(context, name)
             if below is not None and not below.hidden:

@@ -240,10 +240,13 @@ class CommandDeclaration:
     """A command of ``hermes-worker``."""
 
     name: str
+    """One word, or that of a group and a verb in it: ``fleet balance``."""
     summary: str
     """The line of ``hermes-worker --help`` about it: the command itself is not imported for that."""
     implementation: Reference
     """A ``click.Command``."""
+    section: str = ""
+    """The heading that ``--help`` lists it under; without one, that of extensions."""
 
 
 class SettingType(StrEnum):

@@ -118,7 +118,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "delivery.claimed": "This worker took a delivery.",
         "delivery.delivered": "A target took a message.",
         "delivery.retried": "A target did not take a message; it is tried again later.",
-        "delivery.failed": "A delivery was given up; 'hermes-worker deliveries retry' sends it again.",
+        "delivery.failed": "A delivery was given up; 'hermes-worker gateway deliveries retry' sends it again.",
         "delivery.refused": "A delivery's outcome came too late: the claim was no longer ours and nothing was stored.",
         "webhook.accepted": "An event of a webhook was taken in.",
         "webhook.conflict": "An event came under the delivery id of another one and was not taken.",

@@ -1,8 +1,8 @@
 """Celery beat without a file, and without a leader.
 
-``celery -A hermes_worker.worker.app beat`` works as well as ``hermes-worker beat``. Nothing here must happen exactly
-once: any number of beats may run, and none needs to know of the others. What is due is read from SQL, by the database's
-clock, and taken by compare-and-set.
+``celery -A hermes_worker.worker.app beat`` works as well as ``hermes-worker start beat``. Nothing here must happen
+exactly once: any number of beats may run, and none needs to know of the others. What is due is read from SQL, by the
+database's clock, and taken by compare-and-set.
 """
 
 from __future__ import annotations

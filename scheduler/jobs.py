@@ -50,7 +50,7 @@ def find_scheduler_notice(jobs: Jobs) -> str | None:
     """Write the notice for the creator of a job while no scheduler is running; ``None`` while one is."""
     if jobs.has_scheduler():
         return None
-    return "No scheduler is at work, so no job begins. 'hermes-worker up' or 'hermes-worker beat' starts one."
+    return "No scheduler is at work, so no job begins. 'hermes-worker up' or 'hermes-worker start beat' starts one."
 
 
 def create(

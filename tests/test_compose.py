@@ -20,6 +20,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from support.commandline import find_command
 from support.containers import seconds
 
 from hermes_worker import installed
@@ -27,7 +28,6 @@ from hermes_worker import settings as settings_module
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.channels import adapters, catalog
 from hermes_worker.channels.receivers import load_receivers
-from hermes_worker.cli.entry import commands
 from hermes_worker.settings import describe_settings, load_settings
 from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, find_owners
 
@@ -394,10 +394,10 @@ def test_the_commands_of_the_pages_name_services_and_parse(page: Path) -> None:
     lines = [line for block in blocks(page) for line in block.splitlines() if line.startswith("docker compose exec ")]
     assert lines
     for line in lines:
-        _, _, _, service, called, name, *words = shlex.split(line, comments=True)
-        command = commands.get_command(None, name)  # type: ignore[arg-type]
-        assert service in SERVICES and called == "hermes-worker" and command is not None, line
-        command.make_context(line, words)
+        _, _, _, service, called, *words = shlex.split(line, comments=True)
+        assert service in SERVICES and called == "hermes-worker", line
+        command, rest = find_command(words)
+        command.make_context(line, rest)
 
 
 def test_the_images_are_pinned_by_the_block_of_the_readme(tmp_path: Path) -> None:

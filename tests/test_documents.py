@@ -7,11 +7,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 import yaml
+from support.commandline import find_command
 
-from hermes_worker.cli.entry import commands
 from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,11 +42,8 @@ def test_every_command_of_the_documents_is_one(line: str) -> None:
     _, *words = shlex.split(line, comments=True)
     if words[-1] == "&":  # it goes on in the background
         words.pop()
-    command: click.Command | None = commands
-    while isinstance(command, click.Group):
-        command = command.get_command(click.Context(command), words.pop(0))
-    assert command is not None, line
-    command.make_context(line, words)
+    command, rest = find_command(words)
+    command.make_context(line, rest)
 
 
 def test_the_documents_show_commands() -> None:

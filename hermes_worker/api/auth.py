@@ -60,7 +60,7 @@ _NO_LOGIN = "The login of this browser is over. Log in again."
 _MISSING = (
     "Invalid API key. Send the key as a bearer token, in the header Authorization. It is the content of the file "
     "api.key in the server's home directory (~/.hermes-worker, unless HERMES_HOME or --home names another), or what "
-    "HERMES_SERVER_KEY (server.key) says where that is set, or a key that 'hermes-worker keys create' made."
+    "HERMES_SERVER_KEY (server.key) says where that is set, or a key that 'hermes-worker tenants keys create' made."
 )
 
 
@@ -280,7 +280,7 @@ def require_scope(caller: Principal, scope: KeyScope, *, why: str = "") -> None:
         return
     message = (
         f"This key lacks the scope {scope.value!r}{why}. Ask an operator for a key that has it: "
-        f"hermes-worker keys create HOLDER --scope {scope.value}."
+        f"hermes-worker tenants keys create HOLDER --scope {scope.value}."
     )
     raise ApiError(403, message, code="missing_scope")
 

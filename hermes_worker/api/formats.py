@@ -30,7 +30,7 @@ class TextFormat(StrEnum):
     HTTP_URL = "http-url"
     """An address of http or https, without a user, to a port that is not another protocol's."""
     TOOLSET = "toolset"
-    """A toolset that this installation has: ``hermes-worker tools`` lists them."""
+    """A toolset that this installation has: ``hermes-worker extensions tools`` lists them."""
     JOB_PROMPT = "job-prompt"
     """Text without invisible characters, and without what looks like an attack on the agent or on this service."""
 

@@ -277,8 +277,8 @@ class SessionBrowsers:
 def _format_no_host(row: ResourceView) -> str:
     if row.state is ResourceState.WANTED:
         return (
-            "no host started a browser in time; nothing was done. Hosts are processes of 'hermes-worker browser': is "
-            "one running, and has it a browser left to give?"
+            "no host started a browser in time; nothing was done. Hosts are processes of "
+            "'hermes-worker start browser': is one running, and has it a browser left to give?"
         )
     return "the browser did not become ready in time; nothing was done"
 

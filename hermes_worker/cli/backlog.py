@@ -1,4 +1,4 @@
-"""``hermes-worker backlog``: how much work waits, by queue."""
+"""``hermes-worker fleet backlog``: how much work waits, by queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hermes-worker backup`` and ``restore``: save a home in one file, and restore one."""
+"""``hermes-worker data backup`` and ``restore``: save a home in one file, and restore one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def describe_copy(home: Path) -> str:
     return (
         "it delivers nothing, calls no hooks, listens to no chats, fires no jobs and opens no folder outside its home, "
         "because the original may still be at work. When nothing runs there any more, say so: "
-        f"'hermes-worker restore{home_option(home)} --original-gone'"
+        f"'hermes-worker data restore{home_option(home)} --original-gone'"
     )
 
 
@@ -197,6 +197,6 @@ def _load_embedded_settings(home: Path | None) -> Settings:
     if settings.database.url is not None:
         raise ConfigurationError(
             "the state is not in the home but where HERMES_DATABASE_URL says: save it with the tools of its server "
-            "(docs/backup.md), and after a restore run 'hermes-worker restore --mark-epoch'"
+            "(docs/backup.md), and after a restore run 'hermes-worker data restore --mark-epoch'"
         )
     return settings

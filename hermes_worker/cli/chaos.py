@@ -1,4 +1,4 @@
-"""``hermes-worker chaos``: the crash lab."""
+"""``hermes-worker dev chaos``: the crash lab."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BAR_CHARS = 30
 @click.command(
     epilog="""\b
 Examples:
-  hermes-worker chaos
-  hermes-worker chaos --runs 200 --steps 10 --kills 200 --seed 7
-  hermes-worker chaos --own-postgres --kills 100
-  hermes-worker chaos --database postgresql://user@host/empty_database"""
+  hermes-worker dev chaos
+  hermes-worker dev chaos --runs 200 --steps 10 --kills 200 --seed 7
+  hermes-worker dev chaos --own-postgres --kills 100
+  hermes-worker dev chaos --database postgresql://user@host/empty_database"""
 )
 @click.option("--runs", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Agent runs to submit.")
 @click.option(

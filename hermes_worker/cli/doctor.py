@@ -1,4 +1,4 @@
-"""``hermes-worker check`` and ``doctor``: check the configuration, and whether everything that it names works."""
+"""``config check`` and ``doctor``: check the configuration, and whether everything that it names works."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
     found = f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
     missing = [queue.value for queue in STANDING_QUEUES if queue.value not in queues]
     if [queue for queue in missing if queue != QueueName.DELIVERY or owed]:
-        start = f"start one with 'hermes-worker worker --queues {','.join(missing)}'"
+        start = f"start one with 'hermes-worker start worker --queues {','.join(missing)}'"
         return Grade.BROKEN, f"{len(alive)} alive, and none consumes {' or '.join(missing)}; {start}"
     if missing:
         return Grade.NOTE, f"{found}; none consumes delivery, so no answer is sent anywhere"
@@ -485,7 +485,7 @@ def _encryption(settings: Settings) -> tuple[Grade, str]:
     now = "new texts are clear" if keys.first == CLEAR else f"new texts are encrypted with the key {keys.first}"
     if others := sorted(use.key_id for use in known if use.key_id != keys.first):
         told = ", ".join("in clear" if name == CLEAR else f"by the key {name}" for name in others)
-        return Grade.NOTE, f"{now}; others may be stored {told}: 'hermes-worker encryption reseal' changes them"
+        return Grade.NOTE, f"{now}; others may be stored {told}: 'hermes-worker data encryption reseal' changes them"
     return Grade.OK, now
 
 
@@ -506,7 +506,7 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
     told = "; ".join(f"{row.credential} of {row.provider} {row.state.condition.text}" for row in closed[:3])
     more = f" and {len(closed) - 3} more" if len(closed) > 3 else ""
     waiting = sum(row.parked for row in closed)
-    return Grade.NOTE, f"{told}{more}; {waiting} runs wait ('hermes-worker providers status')"
+    return Grade.NOTE, f"{told}{more}; {waiting} runs wait ('hermes-worker fleet providers status')"
 
 
 def _has_tenant_keys(settings: Settings) -> bool:
@@ -724,7 +724,7 @@ def _api(settings: Settings) -> tuple[Grade, str]:
     stack = find_running_stack(settings.home)
     url = stack.api_url if stack is not None else None
     if url is None and settings.broker.url is None:
-        return Grade.NOTE, "not started; 'hermes-worker up' or 'hermes-worker api' starts it"
+        return Grade.NOTE, "not started; 'hermes-worker up' or 'hermes-worker start api' starts it"
     place = url or f"{settings.server.scheme}://{find_reachable_host(settings.server.host)}:{settings.server.port}"
     if settings.server.tls_client_ca is not None:
         return Grade.NOTE, f"{place} asks for client certificates, and this command has none: not asked"
@@ -739,7 +739,7 @@ def _api(settings: Settings) -> tuple[Grade, str]:
         )
     except httpx2.ConnectError:
         if url is None:
-            return Grade.NOTE, f"nobody listens at {place}; 'hermes-worker api' starts it"
+            return Grade.NOTE, f"nobody listens at {place}; 'hermes-worker start api' starts it"
         return Grade.BROKEN, f"{place} refuses the connection; look at the output of 'hermes-worker up'"
     except httpx2.HTTPError as error:
         return (
@@ -783,7 +783,7 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
 
     found = list_tool_standings(settings)
     here = [one for one in found if one.is_available]
-    note += f"; {len(here)} of {len(found)} tools (hermes-worker tools list)"
+    note += f"; {len(here)} of {len(found)} tools (hermes-worker extensions tools)"
     note += "".join(f"; {one.note}" for one in here if one.name == "read_file" and one.note)
     if unfit := [f"{one.name} {one.unfit}" for one in here if one.unfit]:
         return Grade.NOTE, f"bash found{note}; sent to no model: {'; '.join(unfit)}"
@@ -842,7 +842,7 @@ def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grad
     """Check whether a host could start the server here, without starting it."""
     from hermes_worker.wiring import build_sandbox
 
-    there = f"its {len(server.tools)} tools are approved; hosts ('hermes-worker mcp-host') start it"
+    there = f"its {len(server.tools)} tools are approved; hosts ('hermes-worker start mcp-host') start it"
     if shutil.which(server.command[0]) is None:
         return Grade.NOTE, f"{there}, and this machine cannot be one: {server.command[0]!r} is not here"
     standing = build_sandbox(settings).find_backend()

@@ -43,7 +43,7 @@ def check_queues(settings: Settings) -> tuple[Grade, str]:
     if _is_down(settings):
         return Grade.NOTE, f"{waits}; 'hermes-worker up' goes on with them"
     grade = Grade.NOTE if oldest.oldest_age_s <= _WAITS_S_MAX else Grade.BROKEN
-    return grade, f"{waits}; start more workers for {oldest.queue!r} ('hermes-worker backlog' says how many)"
+    return grade, f"{waits}; start more workers for {oldest.queue!r} ('hermes-worker fleet backlog' says how many)"
 
 
 def check_beat(settings: Settings) -> tuple[Grade, str]:
@@ -65,7 +65,7 @@ def check_beat(settings: Settings) -> tuple[Grade, str]:
     overdue = f"a job is overdue for {fleet.job_overdue_s:.0f} s, so no scheduler is at work"
     if _is_down(settings):
         return Grade.NOTE, f"{overdue}; 'hermes-worker up' starts one"
-    return Grade.BROKEN, f"{overdue}; start one with 'hermes-worker beat'"
+    return Grade.BROKEN, f"{overdue}; start one with 'hermes-worker start beat'"
 
 
 def check_configuration(settings: Settings) -> tuple[Grade, str]:

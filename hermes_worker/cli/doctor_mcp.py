@@ -61,7 +61,7 @@ def _find_troubles(settings: Settings, kept: Sequence[McpServerRow]) -> dict[str
     from hermes_worker.features.mcp_servers.service import build_mcp_server_view
     from hermes_worker.mcp.servers import is_allowed  # takes long to import
 
-    unasked = "not asked yet: is a worker for tools, or a host ('hermes-worker mcp-host'), with mcp.rows at work?"
+    unasked = "not asked yet: is a worker for tools, or a host ('hermes-worker start mcp-host'), with mcp.rows at work?"
     refused = "not started: the command is none of HERMES_MCP_ROW_COMMANDS (mcp.row_commands)"
     failing = "not answering (hermes-worker mcp list --row)"
     waiting = "waiting for: hermes-worker mcp approve NAME --row"

@@ -12,62 +12,24 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 import click
 
-from hermes_worker import __version__, installed
+from hermes_worker import __version__
+from hermes_worker.cli.groups import CommandTree
 from hermes_worker.cli.invocation import Invocation
 from hermes_worker.cli.server import add_leading_server_options, find_advice, rephrase_for_home
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, strip_error_numbers
-from hermes_worker.extension import OWN_PACKAGES, CommandDeclaration, explain_missing, load_reference
+from hermes_worker.extension import OWN_PACKAGES, explain_missing
 from hermes_worker.settings import secret_transfer as handover
-from hermes_worker.system import heap, platforms
+from hermes_worker.system import heap
 from hermes_worker.workspaces.command_mark import MARK_VARIABLE, is_below_worker, is_marked
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
-
-
-class _Commands(click.Group):
-    """The commands of all extensions. Those of others are looked for when no built-in one has the name."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_commands())
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        declared = installed.get_installed().commands.get(cmd_name) or _commands().get(cmd_name)
-        if declared is None:
-            return None
-        if sentence := platforms.find_refusal(cmd_name, sys.platform, sys.version_info[:2]):
-            raise ConfigurationError(sentence)
-        command: click.Command = load_reference(declared.implementation)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(error.command_name, possibilities=_commands(), ctx=ctx) from None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.summary) for name, command in _commands().items()])
-
-
-def _commands() -> Mapping[str, CommandDeclaration]:
-    """Those of the enabled extensions, too: of the home that the environment names. A configuration that cannot be used
-    adds none; whoever needs it says what is wrong."""
-    from hermes_worker import plugins, settings
-
-    try:
-        return plugins.begin_extensions(settings.load_settings()).commands
-    except ConfigurationError:
-        return installed.get_installed().commands
 
 
 def _show_no_colour(ctx: click.Context, _: click.Parameter, given: str | None) -> None:
@@ -85,7 +47,7 @@ def _refuse_agents(_ctx: click.Context, _parameter: click.Parameter, mark: str |
 
 
 @click.group(
-    cls=_Commands,
+    cls=CommandTree,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with 'hermes-worker run' in a directory of yours, or 'hermes-worker up' for a service.",
 )

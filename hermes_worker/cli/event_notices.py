@@ -97,7 +97,7 @@ def describe_idle_fleet(settings: Settings, endpoint: str | None, model: str) ->
     """Write what to do where no worker is alive: ``up`` needs to know the model of a run at this home, where the
     settings name another one."""
     if settings.broker.url:
-        return "no worker is running; start one with 'hermes-worker worker'"
+        return "no worker is running; start one with 'hermes-worker start worker'"
     is_usual = endpoint in (None, STAND_IN, endpoint_identity(settings.model))
     flags = "" if is_usual else f" --base-url {shlex.quote(str(endpoint))} --model {shlex.quote(model)}"
     return f"nothing runs on {str(settings.home)!r}; 'hermes-worker up{flags}' carries on from here"

@@ -1,4 +1,4 @@
-"""``hermes-worker flower``: Celery's web page of workers and tasks, for people with a password."""
+"""``hermes-worker start flower``: Celery's web page of workers and tasks, for people with a password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hermes-worker gateway``: the role that listens to platforms, and who may speak to the agent there."""
+"""``hermes-worker gateway`` and ``start gateway``: who may speak to the agent on platforms, and who listens there."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from hermes_worker.settings import Settings
 
 
-@click.group(
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Any number of gateways may run: each account is listened to by one of them at a time.",
-)
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def gateway() -> None:
+    """Say who may write to the agent, what may start it, and see what was sent.
+
+    'hermes-worker start gateway' listens to the accounts; 'hermes-worker up' starts it.
+    """
+
+
+@click.command(epilog="Any number of gateways may run: each account is listened to by one of them at a time.")
 @common
 @click.option("--name", type=TEXT, help="Name among the gateways. Default: host and process number.")
 @click.option(
@@ -34,15 +38,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Touched every second, for a liveness probe that looks at its age.",
 )
-@click.pass_context
-def gateway(context: click.Context, home: Path | None, name: str | None, alive_file: Path | None) -> int:
-    """Listen to people on platforms, and say who may speak to the agent.
+def listen(home: Path | None, name: str | None, alive_file: Path | None) -> int:
+    """Run one process that listens to people on platforms.
 
-    Without a command it is one process that listens to every account whose credentials are set, where HERMES_GATEWAY
-    is true. It runs no agents: workers do.
+    It listens to every account whose credentials are set, where HERMES_GATEWAY is true. It runs no agents: workers do.
     """
-    if context.invoked_subcommand is not None:
-        return 0
     from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
     from hermes_worker.metrics.serving import build_connection_gauges, serve_metrics
     from hermes_worker.settings.role_secrets import ProcessRole

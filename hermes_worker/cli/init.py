@@ -441,7 +441,7 @@ def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, m
             schedule = click.prompt("When", default="every day at 9am", type=TEXT, err=True)
     if not prompt:
         return
-    if settings.database.url is None:  # the database of a deployment is changed by 'migrate' alone
+    if settings.database.url is None:  # the database of a deployment is changed by 'data migrate' alone
         migrate_database(settings, lambda doing: click.echo(f"{doing} ...", err=True))
     jobs = JobRows(connect_home(settings))
     name = choose_default_name(prompt, (), None)

@@ -1,4 +1,4 @@
-"""``hermes-worker providers``: show and open keys of providers, and manage the keys that tenants bring."""
+"""``hermes-worker fleet providers``: show and open keys of providers, and manage the keys that tenants bring."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def status(home: Path | None, as_json: bool) -> None:
     click.echo(render_table([_format_row(state) for state in found], header, whole=(0,)))
 
 
-@providers.command("open", epilog="Example: hermes-worker providers open 3f9c2a7d51e0b846")
+@providers.command("open", epilog="Example: hermes-worker fleet providers open 3f9c2a7d51e0b846")
 @reachable
 @click.argument("key", type=TEXT)
 def open_key(home: Path | None, key: str) -> None:
@@ -56,7 +56,9 @@ def tenant_keys() -> None:
     """Add, list and remove the provider keys of a tenant. Keys are encrypted, and never shown."""
 
 
-@tenant_keys.command("add", epilog="Example: hermes-worker providers keys add openai --tenant acme --file acme.key")
+@tenant_keys.command(
+    "add", epilog="Example: hermes-worker fleet providers keys add openai --tenant acme --file acme.key"
+)
 @reachable
 @of_tenant
 @click.argument("provider", type=TEXT)
@@ -84,7 +86,9 @@ def list_keys(home: Path | None, as_json: bool) -> None:
     _show_keys(open_api_client(home, names_tenant=True).provider_keys(chosen_tenant()), as_json)
 
 
-@tenant_keys.command("remove", epilog="Example: hermes-worker providers keys remove pkey_0123456789ab --tenant acme")
+@tenant_keys.command(
+    "remove", epilog="Example: hermes-worker fleet providers keys remove pkey_0123456789ab --tenant acme"
+)
 @reachable
 @of_tenant
 @click.argument("key_id", type=TEXT)

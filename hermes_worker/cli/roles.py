@@ -45,7 +45,7 @@ def _parse_queues(_ctx: click.Context, _parameter: click.Parameter, text: str) -
 
 @click.command(
     epilog="Example: HERMES_BROKER_URL=redis://... HERMES_DATABASE_URL=postgresql://... "
-    "hermes-worker worker --queues model --concurrency 100"
+    "hermes-worker start worker --queues model --concurrency 100"
 )
 @common
 @click.option(
@@ -207,7 +207,7 @@ def _leave(_number: int, _frame: Any) -> None:
     raise SystemExit(0)  # Celery's beat takes it for its end and closes the scheduler
 
 
-@click.command(epilog="Example: hermes-worker api --host 0.0.0.0 --port 8642   (needs HERMES_SERVER_KEY)")
+@click.command(epilog="Example: hermes-worker start api --host 0.0.0.0 --port 8642   (needs HERMES_SERVER_KEY)")
 @common
 @click.option("--host", type=TEXT, help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Default: 8642.")

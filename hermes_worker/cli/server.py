@@ -213,30 +213,25 @@ def _adapter(kind: Any) -> Any:
 
 
 _REASONS = {
-    "backup": "a backup reads the database and the home themselves",
-    "restore": "a restore replaces the database and the home themselves",
-    "migrate": "the schema is changed where the database is",
+    "data backup": "a backup reads the database and the home themselves",
+    "data restore": "a restore replaces the database and the home themselves",
+    "data migrate": "the schema is changed where the database is",
     "doctor": "it looks at the machine that it runs on",
+    "config check": "it looks at the configuration of the machine that it runs on",
     "config": "it is about the files of this machine; 'config show' tells the settings of a server",
-    "check": "it looks at the configuration of the machine that it runs on",
     "run": "it works in a directory of this machine; 'submit' hands a task to the server",
     "init": "it writes the configuration of this machine",
     "up": "it starts a server of its own",
-    "status": "it looks at processes of this machine; 'top' and 'workers list' ask the server",
+    "status": "it looks at processes of this machine; 'top' and 'fleet workers list' ask the server",
     "logs": "the log is a file of this machine",
     "down": "it stops processes of this machine",
-    "worker": "it is a process of the installation itself",
-    "beat": "it is a process of the installation itself",
-    "api": "it is a process of the installation itself",
-    "browser": "it is a process of the installation itself",
-    "mcp-host": "it is a process of the installation itself",
-    "workspaces": "workspaces are kept where the workers are",
-    "flower": "it is a process of the installation itself",
-    "scripted-model": "it is a process of this machine",
-    "chaos": "it breaks a fleet of its own on this machine",
-    "encryption": "the keys of texts are in the home",
+    "start": "it is a process of the installation itself",
+    "data workspaces": "workspaces are kept where the workers are",
+    "dev scripted-model": "it is a process of this machine",
+    "dev chaos": "it breaks a fleet of its own on this machine",
+    "data encryption": "the keys of texts are in the home",
+    "extensions tools": "tools run where the workers are",
     "extensions": "extensions are installed where the workers are",
-    "tools": "tools run where the workers are",
     "mcp": "MCP servers are approved where the workers are",
 }
 _PLAIN_REASON = "it works on the installation itself"
@@ -250,7 +245,7 @@ def refuse_server(ctx: click.Context | None = None) -> None:
     if chosen is None or not chosen.url:
         return
     words = ctx.command_path.split()[1:]
-    reason = _REASONS.get(words[0] if words else "", _PLAIN_REASON)
+    reason = next((found for n in (2, 1) if (found := _REASONS.get(" ".join(words[:n])))), _PLAIN_REASON)
     raise ConfigurationError(
         f"'{' '.join(words)}' cannot ask a server ({reason}); call it where the installation is, without --server and "
         "HERMES_SERVER_URL"
@@ -278,8 +273,8 @@ _NOT_FOUND = re.compile(r"(?P<what>[A-Z][a-z ]*) not found(?:: (?P<name>.*))?", 
 _NAMED_FIELD = re.compile(r"Invalid '[\w.\[\]-]+': ")
 _WHERE_TO_LOOK = {
     "tenant": "make it with 'hermes-worker tenants create {name}'",
-    "key": "'hermes-worker keys list' shows those there are",
-    "provider key": "'hermes-worker providers keys list' shows those there are",
+    "key": "'hermes-worker tenants keys list' shows those there are",
+    "provider key": "'hermes-worker fleet providers keys list' shows those there are",
 }
 
 

@@ -98,28 +98,32 @@ class Stack:
         ):
             alive = self._choose_mark_file("browser.alive")
             name = f"{socket.gethostname()}:{os.getpid()}:browser"
-            arguments = ["browser", "--name", name, "--alive-file", str(alive)]
+            arguments = ["start", "browser", "--name", name, "--alive-file", str(alive)]
             specs.append(self._plan_role("browser", arguments, (ProcessRole.BROWSER,), ready=alive.exists))
         elif self.settings.browser.is_enabled and self._plan.has_beat:
             say(f"starting no browser host ({lacking})")
         if self._plan.has_beat and _has_processes(self.settings):
             alive = self._choose_mark_file("mcp.alive")
             name = f"{socket.gethostname()}:{os.getpid()}:mcp"
-            arguments = ["mcp-host", "--name", name, "--alive-file", str(alive)]
+            arguments = ["start", "mcp-host", "--name", name, "--alive-file", str(alive)]
             specs.append(self._plan_role("mcp", arguments, (ProcessRole.MCP,), ready=alive.exists))
         if self._plan.has_beat:
             alive = self._choose_mark_file("beat.alive")
             specs.append(
-                self._plan_role("beat", ["beat", "--alive-file", str(alive)], (ProcessRole.BEAT,), ready=alive.exists)
+                self._plan_role(
+                    "beat", ["start", "beat", "--alive-file", str(alive)], (ProcessRole.BEAT,), ready=alive.exists
+                )
             )
         if self._plan.has_beat and _has_accounts(self.settings):
             alive = self._choose_mark_file("gateway.alive")
             self._gateway = f"{socket.gethostname()}:{os.getpid()}:gateway"
-            arguments = ["gateway", "--name", self._gateway, "--alive-file", str(alive)]
+            arguments = ["start", "gateway", "--name", self._gateway, "--alive-file", str(alive)]
             specs.append(self._plan_role("gateway", arguments, (ProcessRole.GATEWAY,), ready=alive.exists))
         if self._plan.has_api:
             server = self.settings.server
-            specs.append(self._plan_role("api", ["api"], (ProcessRole.API,), ready=_build_health_check(server)))
+            specs.append(
+                self._plan_role("api", ["start", "api"], (ProcessRole.API,), ready=_build_health_check(server))
+            )
         return specs
 
     @property
@@ -200,7 +204,7 @@ class Stack:
         self._workers[name] = known_as
         # Two facts: it has a row among the workers and renews its lease, and it is connected to the broker.
         alive, consuming = self._choose_mark_file(f"{name}.alive"), self._choose_mark_file(f"{name}.ready")
-        arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
+        arguments = ["start", "worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
         roles = tuple(ProcessRole(queue) for queue in queues.split(","))
         waiting_file(consuming).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""``hermes-worker tools list``: list the tools, and why some are unavailable."""
+"""``hermes-worker extensions tools``: list the tools, and why some are unavailable."""
 
 from __future__ import annotations
 
@@ -38,17 +38,12 @@ class ToolStanding:
     """Why no model can get it, for the end of a sentence; empty for a tool whose definition can be sent."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def tools() -> None:
-    """See which tools agents can have here."""
-
-
-@tools.command("list", epilog="Which of them a run has is decided by its toolsets: 'hermes-worker submit --help'.")
+@click.command("tools", epilog="Which of them a run has is decided by its toolsets: 'hermes-worker submit --help'.")
 @common
 @of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_tools(home: Path | None, as_json: bool) -> None:
-    """Every tool: whether it is available, and what is missing where it is not."""
+    """See which tools agents can have here, and what others need."""
     settings = load_settings(home)
     found = [*list_tool_standings(settings), *_list_row_tools(settings)]
     if as_json:

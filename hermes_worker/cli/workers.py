@@ -1,4 +1,4 @@
-"""``hermes-worker workers``: list live worker processes, and drain one."""
+"""``hermes-worker fleet workers``: list live worker processes, and drain one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
         click.echo("no worker is alive", err=True)
 
 
-@workers.command(epilog="Example: hermes-worker workers drain 3f0c1a   Whatever keeps it running starts another.")
+@workers.command(epilog="Example: hermes-worker fleet workers drain 3f0c1a   Whatever keeps it running starts another.")
 @reachable
 @click.argument("worker", type=TEXT)
 def drain(home: Path | None, worker: str) -> None:
@@ -64,7 +64,7 @@ def _find_worker(found: Sequence[WorkerObject], written: str) -> WorkerObject:
     meant = exact or [view for view in found if view.worker_id.startswith(written)]
     if len(meant) != 1:
         what = "several workers are" if meant else "no worker that is alive is"
-        raise ConfigurationError(f"{what} called {written[:80]!r}; 'hermes-worker workers list' shows their ids")
+        raise ConfigurationError(f"{what} called {written[:80]!r}; 'hermes-worker fleet workers list' shows their ids")
     return meant[0]
 
 

@@ -1,4 +1,4 @@
-"""``hermes-worker workspaces``: workspaces that are not on this machine."""
+"""``hermes-worker data workspaces``: workspaces that are not on this machine."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _unpack(tar: tarfile.TarFile, into: Path, bytes_max: int) -> None:
     content = tar.extractfile(first)
     manifest = json.loads(content.read()) if content is not None else None
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise InvalidArchive("the archive was not made by 'hermes-worker backup', or by a newer version")
+        raise InvalidArchive("the archive was not made by 'hermes-worker data backup', or by a newer version")
     left = bytes_max
     seen: set[str] = set()
     while (member := tar.next()) is not None:

@@ -47,7 +47,7 @@ class McpServer(BaseModel):
     """Empty for a server that is a process."""
     command: tuple[str, ...] = Field(default=(), max_length=100)
     """The program of a server that speaks over its standard input and output, and its arguments. A host starts one for
-    each session that calls it (``hermes-worker mcp-host``)."""
+    each session that calls it (``hermes-worker start mcp-host``)."""
     env: Mapping[str, str] = Field(default_factory=dict, max_length=50)
     """Variables of its environment beside ``PATH``, ``HOME`` and the proxy: no secrets."""
     token_as: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")

@@ -140,8 +140,8 @@ def _wait(cancelled: CallStopping, deadline: float, problem: str, seconds: float
 def _format_no_host(row: ResourceView) -> str:
     if row.state is ResourceState.WANTED:
         return (
-            "no host started the server in time. Hosts are processes of 'hermes-worker mcp-host': is one running, and "
-            "has it a place left?"
+            "no host started the server in time. Hosts are processes of 'hermes-worker start mcp-host': is one "
+            "running, and has it a place left?"
         )
     return "the server did not become ready in time"
 

@@ -243,5 +243,5 @@ class NoChain:
     def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
         """Raises ``ConfigurationError``."""
         raise ConfigurationError(
-            "this worker makes no model calls; start one with 'hermes-worker worker --queues model'"
+            "this worker makes no model calls; start one with 'hermes-worker start worker --queues model'"
         )

@@ -26,7 +26,7 @@ class WithoutKey:
     def __init__(self, tenant: str, provider: str) -> None:
         self._said = (
             f"the tenant {tenant!r} has provider keys of its own, and none for {provider!r}: add one with "
-            f"'hermes-worker providers keys add {provider} --tenant {tenant}'"
+            f"'hermes-worker fleet providers keys add {provider} --tenant {tenant}'"
         )
 
     def __len__(self) -> int:

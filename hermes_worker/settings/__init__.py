@@ -757,7 +757,7 @@ class BrowserSettings:
 
     is_enabled: bool = _setting("browser.enabled", "HERMES_BROWSER", SWITCH, False)
     """Whether sessions have a browser: the tools `browser_*`. Their workers need the extra `browser`, and a process of
-    `hermes-worker browser` must run; `up` starts one."""
+    `hermes-worker start browser` must run; `up` starts one."""
     chromium: Path | None = _setting("browser.chromium", "HERMES_CHROMIUM", FILE)  # noqa: RUF009 - a field
     """The Chromium to start. Not set: the one on PATH."""
     browsers_max: int = _setting("browser.max", "HERMES_BROWSERS_MAX", integer(1, 200), 4)
@@ -1188,7 +1188,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerSettings:
-    """Flower, the web page that Celery engineers know (`hermes-worker flower`)."""
+    """Flower, the web page that Celery engineers know (`hermes-worker start flower`)."""
 
     host: str = _setting("flower.host", "HERMES_FLOWER_HOST", HOST, "127.0.0.1")
     """Address to listen on."""

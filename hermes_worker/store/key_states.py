@@ -143,7 +143,7 @@ class KeyStates:
         with self._database.write() as connection:
             before = fetch_row(connection.execute(_ALL.where(key_states.c.credential == credential)), _StateRow)
             if before is None:
-                known = "'hermes-worker providers status' lists those of which something is"
+                known = "'hermes-worker fleet providers status' lists those of which something is"
                 raise KeyUnknown(f"nothing is known of a key {credential!r}; {known}")
             after = self._change_state(connection, credential, apply_probe_answer, ends_probe=True)
             assert after is not None

@@ -46,7 +46,7 @@ def format_advice(found: str | None, works_with: str | None = None) -> str:
     """What to do about a database at ``found`` that this code does not work on. Code that is written for ``works_with``
     does; ``None`` when the database does not say."""
     if found is None or found in list_revisions():
-        return "run 'hermes-worker migrate'"
+        return "run 'hermes-worker data migrate'"
     number = int(found) if found.isdigit() else _FOLDED
     if number < _FIRST:
         return (

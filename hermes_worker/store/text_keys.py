@@ -55,7 +55,8 @@ def check_keys(database: Database) -> None:
     if missing:
         raise ConfigurationError(
             f"texts in the database are encrypted with {_format_keys(missing)}, not given here: add what is missing to "
-            "HERMES_ENCRYPTION_KEYS (encryption.keys; 'hermes-worker encryption status' tells which keys are which)"
+            "HERMES_ENCRYPTION_KEYS (encryption.keys; 'hermes-worker data encryption status' tells which keys are "
+            "which)"
         )
     if sealer.is_on:
         database.before_writing = _Watch(database)
@@ -127,7 +128,7 @@ class _Watch:
             self._log_once(
                 f"{_format_keys(frozenset(kept))} cannot be taken away yet, because texts need it: "
                 "put it back, and run "
-                "'hermes-worker encryption reseal' first"
+                "'hermes-worker data encryption reseal' first"
             )
 
     def _log_once(self, sentence: str) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 _ANYWHERE = frozenset({"doctor"})
 """Commands that work, as far as they go, where nothing else does."""
-_LINUX_ONLY = frozenset({"chaos"})
-_WAITING = frozenset({"run", "up", "worker"})
+_LINUX_ONLY = frozenset({"dev chaos"})
+_WAITING = frozenset({"run", "up", "start worker"})
 """Commands that wait for processes without reaping them."""
 _WAITS_SINCE = (3, 13)
 """The first Python whose ``os.waitid`` is there on macOS (https://docs.python.org/3/library/os.html#os.waitid)."""
@@ -33,7 +33,7 @@ _MACOS_LACKS = (
     "commands of agents are not confined, because bubblewrap and Landlock are of Linux",
     "roles are started and not forked, so each takes longer to start and more memory",
     "processes that are killed leave what they started to be found by the next start",
-    "'hermes-worker chaos' does not run",
+    "'hermes-worker dev chaos' does not run",
 )
 
 

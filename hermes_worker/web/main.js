@@ -46,7 +46,7 @@ function Login() {
     <input id="key" type="password" autocomplete="off" spellcheck="false" required autofocus ...${key.bind} />
     <button class="main" type="submit">Log in</button>
     <p class="soft">The key of the installation is in <span class="mono">api.key</span> of the server's home directory;
-      <span class="mono"> hermes-worker keys create</span> makes others.</p>
+      <span class="mono"> hermes-worker tenants keys create</span> makes others.</p>
   </form></section></main>`;
 }
 

@@ -1,6 +1,6 @@
 """The Celery application of a worker: its tasks, and what happens when a process starts and leaves.
 
-``celery -A hermes_worker.worker.app worker`` works as well as ``hermes-worker worker``, which it is made of.
+``celery -A hermes_worker.worker.app worker`` works as well as ``hermes-worker start worker``, which it is made of.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _make_spawner(settings: Settings, queues: str) -> Callable[[str], int]:
     """Starts lanes from nothing, where processes cannot be forked."""
 
     def start(name: str) -> int:
-        arguments = ["worker", "--queues", queues, "--concurrency", "1", "--name", name]
+        arguments = ["start", "worker", "--queues", queues, "--concurrency", "1", "--name", name]
         default = [signal.SIGCHLD, *_STOP_SIGNALS]
         return _spawn_python(settings, ["-P", "-m", "hermes_worker.cli", *arguments], default)
 

@@ -131,7 +131,7 @@ def _require_model(settings: Settings) -> None:
     if settings.model.is_scripted:
         raise ConfigurationError(
             "no model is configured: set HERMES_API_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY or HERMES_BASE_URL; "
-            "'hermes-worker scripted-model' serves a stand-in"
+            "'hermes-worker dev scripted-model' serves a stand-in"
         )
     build_provider(settings)
 

@@ -33,7 +33,7 @@ class CopyRule:
         if is_shared_with_copies(kind, path, self.homes) and self.is_copy():
             raise WorkspaceError(
                 f"this is a restored copy, and {path!r} is outside its home, where the original may still be at work. "
-                "When nothing runs there any more, somebody has to say so: 'hermes-worker restore --original-gone'"
+                "When nothing runs there any more, somebody has to say so: 'hermes-worker data restore --original-gone'"
             )
 
 

@@ -42,7 +42,7 @@ def api(tmp_path: Path, broker_url: str) -> Iterator[tuple[httpx.Client, Path]]:
     bring_up(database)
     variables = {"HERMES_HOME": str(home), "HERMES_BROKER_URL": broker_url, "HERMES_DATABASE_URL": database}
     ours = {name: value for name, value in os.environ.items() if not name.startswith("HERMES_")}
-    command = [sys.executable, "-X", "importtime", "-m", "hermes_worker", "api", "--port", "0"]
+    command = [sys.executable, "-X", "importtime", "-m", "hermes_worker", "start", "api", "--port", "0"]
     with (
         said.open("w") as output,
         subprocess.Popen(command, env=ours | variables, stdout=output, stderr=output) as process,

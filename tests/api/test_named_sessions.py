@@ -51,21 +51,21 @@ def test_whatever_a_list_calls_a_session_names_it(
         held = http.post("/v1/holds", json={"reason": "court", "session_id": word})
         assert (held.status_code, held.json().get("session_id")) == (201, run_id), (word, held.text)
         http.delete(f"/v1/holds/{held.json()['number']}").raise_for_status()
-        exported = hermes.inline("export", "--session", word)
+        exported = hermes.inline("data", "export", "--session", word)
         assert (exported.code, SECRET in exported.out) == (0, True), (word, exported.err)
         assert SECRET in http.post("/v1/exports", json={"sessions": [word]}).text
         foretold = http.post("/v1/erasures/foretold", json={"sessions": [word]}).json()
         assert foretold["would_erase"]["runs"] == 1
     word = sorted(words)[0]
-    erased = hermes.inline("erase", "--session", word, "--yes", "--json")
+    erased = hermes.inline("data", "erase", "--session", word, "--yes", "--json")
     assert (erased.code, json.loads(erased.out)["erased"]["runs"]) == (0, 1), erased.err
     assert http.get(f"/v1/runs/{run_id}").status_code == 410
 
 
 def test_the_beginning_of_an_id_names_a_session_at_the_command_line(hermes: CommandLine, store: Store) -> None:
     run_id = ended(store, "api", "case-42")
-    assert hermes.inline("retention", "hold", "--reason", "court", "--session", run_id[:14]).code == 0
-    assert SECRET in hermes.inline("export", "--session", run_id[:14]).out
+    assert hermes.inline("data", "retention", "hold", "--reason", "court", "--session", run_id[:14]).code == 0
+    assert SECRET in hermes.inline("data", "export", "--session", run_id[:14]).out
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_the_beginning_of_an_id_names_a_session_at_the_command_line(hermes: Comm
         ({"sessions": ["case-42", "case-43"]}, "sessions", "'hermes-worker sessions list'"),
         ({"named": [["cli", "case-42"]]}, "named", "the name 'case-42' of 'cli'"),
         ({"principals": ["cli:nobody"]}, "principals", "'hermes-worker runs show' says who asked"),
-        ({"holders": ["nobody"]}, "holders", "'hermes-worker keys list'"),
-        ({"targets": ["telegram:4711"]}, "targets", "'hermes-worker deliveries list'"),
+        ({"holders": ["nobody"]}, "holders", "'hermes-worker tenants keys list'"),
+        ({"targets": ["telegram:4711"]}, "targets", "'hermes-worker gateway deliveries list'"),
     ],
 )
 def test_what_names_nothing_is_an_error_and_leaves_no_receipt(
@@ -95,14 +95,19 @@ def test_what_names_nothing_is_an_error_and_leaves_no_receipt(
 def test_the_command_line_says_what_is_wrong_and_fails(hermes: CommandLine, store: Store) -> None:
     run_id = ended(store, "api", "case-42")
     store.answer(second := store.submit(source="api", session_id="case-42").run_id)
-    for words in (["erase", "--yes"], ["erase"], ["export"], ["retention", "hold", "--reason", "court"]):
+    for words in (
+        ["data", "erase", "--yes"],
+        ["data", "erase"],
+        ["data", "export"],
+        ["data", "retention", "hold", "--reason", "court"],
+    ):
         unknown = hermes.inline(*words, "--session", "case-43")
         assert (unknown.code, unknown.out) == (2, ""), words
         assert "there is no session 'case-43'" in unknown.err
         of_run = hermes.inline(*words, "--session", second)
         assert "is a run, of the session" in of_run.err
-    hermes.inline("erase", "--session", run_id, "--yes")
-    gone = hermes.inline("erase", "--session", run_id, "--yes")
+    hermes.inline("data", "erase", "--session", run_id, "--yes")
+    gone = hermes.inline("data", "erase", "--session", run_id, "--yes")
     assert (gone.code, "was deleted before" in gone.err) == (2, True)
 
 
@@ -120,7 +125,7 @@ def test_a_word_that_names_nothing_beside_one_that_does_is_told(
     ended(store, "api", "case-42")
     foretold = http.post("/v1/erasures/foretold", json={"sessions": ["case-42"], "holders": ["nobody"]})
     assert foretold.json()["unknown"] == ["nothing is known by the holder 'nobody'"]
-    shown = hermes.inline("erase", "--session", "case-42", "--holder", "nobody")
+    shown = hermes.inline("data", "erase", "--session", "case-42", "--holder", "nobody")
     assert (shown.code, "nothing is known by the holder 'nobody'" in shown.err) == (0, True)
 
 

@@ -80,26 +80,43 @@ def test_keys_are_made_shown_once_and_revoked_as_in_the_database(
     Tenants(api.client.database).create_tenant("acme")
 
     def life(hermes: CommandLine) -> list[object]:
-        made = json.loads(hermes.inline("keys", "create", "ci", "--scope", "admin", "--days", "9", "--json").out)
-        again = json.loads(hermes.inline("keys", "rotate", made["key_id"], "--overlap-hours", "1", "--json").out)
-        revoked = hermes.inline("keys", "revoke", again["key_id"])
-        theirs = hermes.inline("keys", "create", "theirs", "--tenant", "acme")
-        refused = [hermes.inline("keys", "revoke", "key_000000000000"), hermes.inline("keys", "create", "a/b")]
+        made = json.loads(
+            hermes.inline("tenants", "keys", "create", "ci", "--scope", "admin", "--days", "9", "--json").out
+        )
+        again = json.loads(
+            hermes.inline("tenants", "keys", "rotate", made["key_id"], "--overlap-hours", "1", "--json").out
+        )
+        revoked = hermes.inline("tenants", "keys", "revoke", again["key_id"])
+        theirs = hermes.inline("tenants", "keys", "create", "theirs", "--tenant", "acme")
+        refused = [
+            hermes.inline("tenants", "keys", "revoke", "key_000000000000"),
+            hermes.inline("tenants", "keys", "create", "a/b"),
+        ]
         return [sorted(made), sorted(again), fixed(revoked), fixed(theirs), [each.code for each in refused]]
 
     assert life(remote) == life(local)
-    shown = [["keys", "list"], ["keys", "list", "--json"], ["keys", "list", "--tenant", "acme"]]
+    shown = [
+        ["tenants", "keys", "list"],
+        ["tenants", "keys", "list", "--json"],
+        ["tenants", "keys", "list", "--tenant", "acme"],
+    ]
     same(local, remote, shown)
-    refused = remote.inline("keys", "list", "--tenant", "nobody")
+    refused = remote.inline("tenants", "keys", "list", "--tenant", "nobody")
     assert (refused.code, "Tenant not found: nobody" in refused.err) == (2, True)
     with store.database.read() as connection:
         bodies = [row.body or "" for row in connection.execute(kept_answers.select())]
     assert not [body for body in bodies if "hwk_" in body]
 
-    key = json.loads(remote.inline("keys", "create", "boss", "--tenant", "acme", "--scope", "admin", "--json").out)
+    key = json.loads(
+        remote.inline("tenants", "keys", "create", "boss", "--tenant", "acme", "--scope", "admin", "--json").out
+    )
     guest = ["--key-file", str(keyed_file(tmp_path / "acme", key["key"]))]
-    assert "theirs" in remote.inline("keys", "list", *guest).out
-    for words in (["keys", "create", "x", "--tenant", "default"], ["tenants", "list"], ["tenants", "create", "y"]):
+    assert "theirs" in remote.inline("tenants", "keys", "list", *guest).out
+    for words in (
+        ["tenants", "keys", "create", "x", "--tenant", "default"],
+        ["tenants", "list"],
+        ["tenants", "create", "y"],
+    ):
         assert remote.inline(*words, *guest).code == (2 if "default" not in words else 0)
     assert "whole installation" in remote.inline("tenants", "list", *guest).err
     assert Tenants(api.client.database).list_keys("acme")[-1].holder == "x"  # its own tenant is the default for a key
@@ -108,64 +125,65 @@ def test_keys_are_made_shown_once_and_revoked_as_in_the_database(
 def test_webhook_routes_are_kept_listed_tried_and_removed(
     api: Served, local: CommandLine, remote: CommandLine, store: Store
 ) -> None:
-    add = ["webhook", "add", "review", "--events", "push, pull_request", "--prompt", "Review {url}"]
+    add = ["gateway", "webhooks", "add", "review", "--events", "push, pull_request", "--prompt", "Review {url}"]
     lines = [
         [*add, "--deliver", "telegram:1", "--filter", '{"path": "a", "equals": 1}'],
         [*add],
         [*add, "--replace"],
         [*add, "--replace", "--disabled"],
         [*add, "--filter", "no json"],
-        ["webhook", "add", "Not a name"],
-        ["webhook", "add", "bare", "--deliver-only"],
-        ["webhook", "add", "mine", "--secret", "0123456789abcdef0"],
-        ["webhook", "list"],
-        ["webhook", "remove", "review"],
-        ["webhook", "remove", "review"],
-        ["webhook", "remove", "mine"],
-        ["webhook", "list"],
+        ["gateway", "webhooks", "add", "Not a name"],
+        ["gateway", "webhooks", "add", "bare", "--deliver-only"],
+        ["gateway", "webhooks", "add", "mine", "--secret", "0123456789abcdef0"],
+        ["gateway", "webhooks", "list"],
+        ["gateway", "webhooks", "remove", "review"],
+        ["gateway", "webhooks", "remove", "review"],
+        ["gateway", "webhooks", "remove", "mine"],
+        ["gateway", "webhooks", "list"],
     ]
     here, there = played(local, lines), played(remote, lines)
     assert [(words, code) for words, code, _ in there] == [(words, code) for words, code, _ in here]
-    assert [out for words, _, out in there if words[1] != "add"] == [out for words, _, out in here if words[1] != "add"]
-    assert remote.inline("webhook", "add", "tried", "--prompt", "See {a}").out.startswith(
+    here, there = ([out for words, _, out in each if "add" not in words] for each in (here, there))
+    assert there == here
+    assert remote.inline("gateway", "webhooks", "add", "tried", "--prompt", "See {a}").out.startswith(
         f"url     {api.url}/webhooks/"
     )
-    same(local, remote, [["webhook", "list"], ["webhook", "list", "--json"]])
+    same(local, remote, [["gateway", "webhooks", "list"], ["gateway", "webhooks", "list", "--json"]])
     for payload in ('{"a": "b"}', '{"b": "ü"}'):
-        tried = remote.inline("webhook", "test", "tried", "--payload", payload)
+        tried = remote.inline("gateway", "webhooks", "test", "tried", "--payload", payload)
         assert (tried.code, tried.out.startswith("202 ")) == (0, True), tried.err
     assert "has no a" in tried.err
-    assert remote.inline("webhook", "test", "nobody").code == 2
+    assert remote.inline("gateway", "webhooks", "test", "nobody").code == 2
 
 
 def test_rules_and_holds_are_changed_as_in_the_database(local: CommandLine, remote: CommandLine, store: Store) -> None:
     run_id = store.submit().run_id
     lines = [
-        ["retention", "set", "runs", "30d/100"],
-        ["retention", "show"],
-        ["retention", "unset", "runs"],
-        ["retention", "show", "--json"],
-        ["retention", "set", "runs", "sometimes"],
-        ["retention", "set", "cats", "1d"],
-        ["retention", "hold", "--run", run_id[:14], "--reason", "a court"],
-        ["retention", "hold", "--reason", "all of it"],
-        ["retention", "hold", "--run", f"run_{'0' * 32}", "--reason", "x"],
-        ["retention", "release", "77"],
+        ["data", "retention", "set", "runs", "30d/100"],
+        ["data", "retention", "show"],
+        ["data", "retention", "unset", "runs"],
+        ["data", "retention", "show", "--json"],
+        ["data", "retention", "set", "runs", "sometimes"],
+        ["data", "retention", "set", "cats", "1d"],
+        ["data", "retention", "hold", "--run", run_id[:14], "--reason", "a court"],
+        ["data", "retention", "hold", "--reason", "all of it"],
+        ["data", "retention", "hold", "--run", f"run_{'0' * 32}", "--reason", "x"],
+        ["data", "retention", "release", "77"],
     ]
     there = [
         (words, code, out.replace("1 holds", "N").replace("2 holds", "N")) for words, code, out in played(remote, lines)
     ]
-    same(local, remote, [["retention", "show", "--json"]])
+    same(local, remote, [["data", "retention", "show", "--json"]])
     for number in ("1", "2"):
-        assert remote.inline("retention", "release", number).out == f"{number} released\n"
-    same(local, remote, [["retention", "holds"]])
+        assert remote.inline("data", "retention", "release", number).out == f"{number} released\n"
+    same(local, remote, [["data", "retention", "holds"]])
     here = [
         (words, code, out.replace("3 holds", "N").replace("4 holds", "N")) for words, code, out in played(local, lines)
     ]
     assert [(code, out.replace("1 holds", "N").replace("2 holds", "N")) for _, code, out in here] == [
         (code, out) for _, code, out in there
     ]
-    same(local, remote, [["retention", "holds"], ["retention", "holds", "--json"]])
+    same(local, remote, [["data", "retention", "holds"], ["data", "retention", "holds", "--json"]])
 
 
 DAY_S = 86_400.0
@@ -179,17 +197,21 @@ def test_pruning_goes_on_request_after_request(
         store.answer(run_id)
     store.let_pass(40 * DAY_S)
     store.answer(store.submit().run_id)  # the newest stays
-    assert local.inline("retention", "set", "runs", "30d").code == 0
+    assert local.inline("data", "retention", "set", "runs", "30d").code == 0
     same(
         local,
         remote,
-        [["prune", "--dry-run"], ["prune", "--dry-run", "--json"], ["prune", "--dry-run", "--all-tenants"]],
+        [
+            ["data", "prune", "--dry-run"],
+            ["data", "prune", "--dry-run", "--json"],
+            ["data", "prune", "--dry-run", "--all-tenants"],
+        ],
     )
     monkeypatch.setattr("hermes_worker.features.retention.routes._AT_IT_S", 0.0)  # one batch for each request
-    done = json.loads(remote.inline("prune", "--json").out)
+    done = json.loads(remote.inline("data", "prune", "--json").out)
     assert (done["deleted"]["runs"], done["interrupted"]) == (3, False)
     assert "was deleted" in remote.inline("runs", "show", old[0]).err
-    counted = remote.inline("prune", "--dry-run")
+    counted = remote.inline("data", "prune", "--dry-run")
     assert "at least so many" in counted.err
     assert (
         sum(batch.count for batch in build_pruner(store.database, api.client.settings).prune_stepwise(acts=False)) == 0
@@ -216,7 +238,7 @@ def test_provider_keys_are_kept_as_in_the_database(sealed: Served, tmp_path: Pat
     secret = str(keyed_file(tmp_path / "theirs", "sk-acme-0123456789\n"))
     bad = str(keyed_file(tmp_path / "bad", "sk acme\n"))
     of_acme = ["--tenant", "acme"]
-    keys = ["providers", "keys"]
+    keys = ["fleet", "providers", "keys"]
 
     def life(hermes: CommandLine) -> list[object]:
         add = [*keys, "add", "claude", "--file", secret]
@@ -257,7 +279,7 @@ def test_targets_of_alerts_are_set_as_in_the_database(
     tenants = Tenants(api.client.database)
     tenants.create_tenant("acme")
     tenants.create_tenant("bolt")
-    targets = ["alerts", "targets"]
+    targets = ["fleet", "alerts", "targets"]
     hook = "webhook:https://acme.example/ops"
 
     def life(hermes: CommandLine) -> list[object]:

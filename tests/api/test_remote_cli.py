@@ -15,12 +15,11 @@ import pytest
 from remote_lines import TIME, at_server, keyed_file, local_line, said
 from serving import Served, until
 from support.certificates import Authority
-from support.commandline import CommandLine
+from support.commandline import CommandLine, list_commands
 from support.cutting import CuttingProxy
 from support.questions import open_wait
 from support.store import Store
 
-from hermes_worker.cli.entry import Invocation, commands
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
@@ -83,10 +82,10 @@ def readers(seeded: dict[str, str]) -> Iterator[list[str]]:
     yield ["runs", "tree", seeded["parent"]]
     yield ["runs", "calls", seeded["parent"]]
     yield ["runs", "calls", seeded["asking"], "1.0"]
-    yield ["workers", "list"]
-    yield ["spend", "--by", "model"]
-    yield ["backlog"]
-    yield ["audit", "list"]
+    yield ["fleet", "workers", "list"]
+    yield ["runs", "spend", "--by", "model"]
+    yield ["fleet", "backlog"]
+    yield ["data", "audit", "list"]
 
 
 WITHOUT_JSON = {"export", "wait", "join", "stop"}
@@ -231,14 +230,14 @@ def test_a_key_that_may_only_read_is_told_which_scope_it_lacks(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["migrate"], "where the database is"),
-        (["backup", "x"], "themselves"),
+        (["data", "migrate"], "where the database is"),
+        (["data", "backup", "x"], "themselves"),
         (["up"], "a server of its own"),
-        (["worker"], "the installation itself"),
-        (["chaos", "--runs", "1"], "a fleet of its own"),
+        (["start", "worker"], "the installation itself"),
+        (["dev", "chaos", "--runs", "1"], "a fleet of its own"),
         (["mcp", "login", "desk"], "where the workers are"),
-        (["workspaces", "list"], "where the workers are"),
-        (["browser"], "a process of the installation"),
+        (["data", "workspaces", "list"], "where the workers are"),
+        (["start", "browser"], "a process of the installation"),
     ],
 )
 def test_what_needs_the_installation_refuses_with_a_reason(remote: CommandLine, words: list[str], reason: str) -> None:
@@ -250,13 +249,13 @@ def test_what_needs_the_installation_refuses_with_a_reason(remote: CommandLine, 
 
 
 def test_every_verb_that_needs_the_installation_refuses_before_it_reads_its_arguments(remote: CommandLine) -> None:
-    refusing = [path for path, command in _leaves(commands, ()) if not _asks_server(command)]
-    refusing.remove("encryption new-key")  # it draws one, and asks nobody
+    refusing = [path for path, command in list_commands() if not _asks_server(command)]
+    refusing.remove("data encryption new-key")  # it draws one, and asks nobody
     for path in refusing:
         ended = remote.inline(*path.split())
         assert (ended.code, "cannot ask a server (" in ended.err) == (2, True), path
     assert len(refusing) > 15
-    assert not {path.split()[0] for path in refusing} & {"runs", "cron", "deliveries", "keys", "tenants", "webhook"}
+    assert not {path.split()[0] for path in refusing} & {"runs", "cron", "tenants"}
 
 
 class OlderServer(BaseHTTPRequestHandler):
@@ -288,17 +287,27 @@ def test_what_goes_wrong_is_told_with_what_to_do(
 
     wrong = str(keyed_file(tmp_path / "w", "wrong-key-0123456789"))
     assert "see that --key-file holds the whole key" in told("cron", "list", "--key-file", wrong)
-    assert "the tenant of the key" in told("deliveries", "show", f"dlv_{'0' * 32}")
+    assert "the tenant of the key" in told("gateway", "deliveries", "show", f"dlv_{'0' * 32}")
     reader = Tenants(api.client.database).create_key("default", "reader", [KeyScope.RUNS_READ]).token
-    for words in (["keys", "list"], ["retention", "show"], ["alerts", "list"], ["cron", "list"]):
+    for words in (
+        ["tenants", "keys", "list"],
+        ["data", "retention", "show"],
+        ["fleet", "alerts", "list"],
+        ["cron", "list"],
+    ):
         refused = told(*words, "--key-file", str(keyed_file(tmp_path / "reader", reader)))
-        assert "lacks the scope" in refused and "hermes-worker keys create" in refused
+        assert "lacks the scope" in refused and "hermes-worker tenants keys create" in refused
     assert "see that the server runs" in told("cron", "list", "--server", "http://127.0.0.1:9")
-    assert "see that the server runs" in told("export", "--holder", "x", "--server", "http://127.0.0.1:9")
+    assert "see that the server runs" in told("data", "export", "--holder", "x", "--server", "http://127.0.0.1:9")
     with ThreadingHTTPServer(("127.0.0.1", 0), OlderServer) as older:
         threading.Thread(target=older.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{older.server_port}"
-        for words in (["cron", "list"], ["retention", "show"], ["tenants", "list"], ["webhook", "list"]):
+        for words in (
+            ["cron", "list"],
+            ["data", "retention", "show"],
+            ["tenants", "list"],
+            ["gateway", "webhooks", "list"],
+        ):
             refused = told(*words, "--server", url)
             assert "has version 0.1.0 and no GET /v1/" in refused and "use the same on both sides" in refused
         older.shutdown()
@@ -320,21 +329,11 @@ def test_a_certificate_that_nobody_vouches_for_is_told_at_once(
 
 
 def test_the_page_says_which_verbs_ask_a_server() -> None:
-    reachable = {path for path, command in _leaves(commands, ()) if _asks_server(command)}
+    reachable = {path for path, command in list_commands() if _asks_server(command)}
     table = DOCUMENT.read_text(encoding="utf-8").partition("| verbs over a server |")[2].partition("\n\n")[0]
     listed = [verb for row in table.splitlines()[2:] for verb in re.findall(r"`([a-z -]+)`", row.split("|")[1])]
     assert sorted(listed) == sorted(reachable)
     assert len(reachable) > 15
-
-
-def _leaves(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
-    ctx = click.Context(group, obj=Invocation())
-    for name in group.list_commands(ctx):
-        command = group.get_command(ctx, name)
-        if isinstance(command, click.Group):
-            yield from _leaves(command, (*path, name))
-        elif command is not None:
-            yield " ".join((*path, name)), command
 
 
 def _asks_server(command: click.Command) -> bool:

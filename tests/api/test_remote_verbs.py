@@ -62,9 +62,20 @@ def test_alerts_and_keys_of_providers(local: CommandLine, remote: CommandLine, s
     found = Finding(condition=KeyCondition.NO_MONEY)
     KeyStates(store.database).record_failure(("openai", "key1"), found, run_id="run_1", reason="pay first")
     sweep_alerts(store.database, AlertPolicy(targets=("telegram:1",)))
-    same(local, remote, [*both(["alerts", "list"], ["providers", "status"]), ["alerts", "list", "--limit", "1"]])
-    same(local, remote, [["alerts", "test"], ["providers", "open", "key1"], ["providers", "status"]])
-    refused = remote.inline("providers", "open", "nobody")
+    same(
+        local,
+        remote,
+        [
+            *both(["fleet", "alerts", "list"], ["fleet", "providers", "status"]),
+            ["fleet", "alerts", "list", "--limit", "1"],
+        ],
+    )
+    same(
+        local,
+        remote,
+        [["fleet", "alerts", "test"], ["fleet", "providers", "open", "key1"], ["fleet", "providers", "status"]],
+    )
+    refused = remote.inline("fleet", "providers", "open", "nobody")
     assert (refused.code, "nothing is known of a key 'nobody'" in refused.err) == (2, True)
 
 
@@ -93,7 +104,7 @@ def test_configurations_are_changed_as_in_the_database(
     refused = remote.inline("config", "set", "agent.max_turns", "50")
     assert (refused.code, "over a server there is no config.yaml" in refused.err) == (2, True)
     assert not remote.home.exists()
-    acts = {json.loads(line)["act"] for line in remote.inline("audit", "list", "--json").out.splitlines()}
+    acts = {json.loads(line)["act"] for line in remote.inline("data", "audit", "list", "--json").out.splitlines()}
     assert "configuration.write" in acts
 
 
@@ -127,32 +138,37 @@ def test_what_waits_is_answered_and_workers_are_drained(local: CommandLine, remo
     assert (closed["outcome"], closed["reason"], closed["run_id"]) == ("deny", "not here", run_id)
 
     worker_id = store.worker("somewhere").worker_id
-    assert remote.inline("workers", "drain", "somewhere").out.startswith(worker_id)
-    same(local, remote, [*both(["workers", "list"])])
-    assert "leaving" in remote.inline("workers", "list").out
+    assert remote.inline("fleet", "workers", "drain", "somewhere").out.startswith(worker_id)
+    same(local, remote, [*both(["fleet", "workers", "list"])])
+    assert "leaving" in remote.inline("fleet", "workers", "list").out
 
 
 def test_deliveries_are_shown_and_sent_again(local: CommandLine, remote: CommandLine, store: Store) -> None:
     run_ids = [store.submit(deliver=["telegram:1", "webhook:https://example.org/hook?key=abc"]).run_id for _ in "ab"]
     for run_id in run_ids:
         store.answer(run_id)
-    same(local, remote, [["deliveries", "dead"]])
+    same(local, remote, [["gateway", "deliveries", "dead"]])
     with store.database.write() as connection:
         dead = {"tenant": "default", "key": "telegram:2", "reason": "gone", "marked_at": 1.0}
         connection.execute(dead_targets.insert().values(**dead))
-    first = json.loads(local.inline("deliveries", "list", "--json").out.splitlines()[0])["delivery_id"]
+    first = json.loads(local.inline("gateway", "deliveries", "list", "--json").out.splitlines()[0])["delivery_id"]
     lines = [
-        *both(["deliveries", "list"], ["deliveries", "list", "--limit", "2"], ["deliveries", "show", first]),
         *both(
-            ["deliveries", "list", "--run", run_ids[0][:16], "--state", "pending"], ["deliveries", "show", first[:14]]
+            ["gateway", "deliveries", "list"],
+            ["gateway", "deliveries", "list", "--limit", "2"],
+            ["gateway", "deliveries", "show", first],
         ),
-        ["deliveries", "list", "--state", "failed"],
-        ["deliveries", "dead"],
+        *both(
+            ["gateway", "deliveries", "list", "--run", run_ids[0][:16], "--state", "pending"],
+            ["gateway", "deliveries", "show", first[:14]],
+        ),
+        ["gateway", "deliveries", "list", "--state", "failed"],
+        ["gateway", "deliveries", "dead"],
     ]
     same(local, remote, lines)
     for hermes in (local, remote):  # it is not settled yet
-        assert hermes.inline("deliveries", "retry", first).code == 2
-    assert "Delivery not found" in remote.inline("deliveries", "show", f"dlv_{'0' * 32}").err
+        assert hermes.inline("gateway", "deliveries", "retry", first).code == 2
+    assert "Delivery not found" in remote.inline("gateway", "deliveries", "show", f"dlv_{'0' * 32}").err
 
 
 def test_what_hooks_were_told_and_a_training_sample(
@@ -310,7 +326,7 @@ def test_the_audit_log_is_exported_up_to_what_is_settled(
 ) -> None:
     assert local.inline("cron", "create", "every 1h", "look").code == 0
     monkeypatch.setattr("hermes_worker.features.audit.routes.SETTLED_S", -1.0)
-    exported = ["audit", "export"]
+    exported = ["data", "audit", "export"]
     same(local, remote, [exported, [*exported, "--all-tenants"], [*exported, "--after", "0"]])
     assert said(remote.inline(*exported, "--after", "999999")) == (0, "")
     assert json.loads(remote.inline(*exported).out.splitlines()[-1])["act"] == "job.create"
@@ -320,7 +336,7 @@ def test_another_tenant_exports_its_own_log_alone(api: Served, remote: CommandLi
     tenants = Tenants(api.client.database)
     tenants.create_tenant("acme")
     key = keyed_file(tmp_path / "acme", tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token)
-    refused = remote.inline("audit", "export", "--all-tenants", "--key-file", str(key))
+    refused = remote.inline("data", "audit", "export", "--all-tenants", "--key-file", str(key))
     assert (refused.code, "whole installation" in refused.err) == (2, True)
 
 
@@ -336,7 +352,7 @@ def test_the_server_may_be_named_before_the_verb_or_behind_it(api: Served, remot
     remote.environ["HERMES_SERVER_URL"] = "http://127.0.0.1:1"
     assert remote.inline("--server", api.url, "--key-file", key, "runs", "list").code == 0
     assert remote.inline("runs", "list", "--server", api.url, "--key-file", key).code == 0
-    refused = remote.inline("--server", api.url, "worker")
-    assert (refused.code, "'worker' cannot ask a server" in refused.err) == (2, True)
+    refused = remote.inline("--server", api.url, "start", "worker")
+    assert (refused.code, "'start worker' cannot ask a server" in refused.err) == (2, True)
     assert "--server" in remote.inline("--help").out
-    assert fixed(remote.inline("worker", "--help"))[0] == 0
+    assert fixed(remote.inline("start", "worker", "--help"))[0] == 0

@@ -59,7 +59,7 @@ def test_a_home_comes_back_as_it_was_while_others_wrote(hermes: CommandLine, sto
     writer.start()
     try:
         archive = home.parent / "home.tar"
-        made = json.loads(hermes.inline("backup", str(archive), "--json").out)
+        made = json.loads(hermes.inline("data", "backup", str(archive), "--json").out)
     finally:
         end.set()
         writer.join()
@@ -67,7 +67,7 @@ def test_a_home_comes_back_as_it_was_while_others_wrote(hermes: CommandLine, sto
     assert (made["files"], made["left_out"]) == (6, 1)
 
     other = home.parent / "other"
-    restored = json.loads(hermes.inline("restore", str(archive), "--home", str(other), "--json").out)
+    restored = json.loads(hermes.inline("data", "restore", str(archive), "--home", str(other), "--json").out)
     assert (restored["calls_in_doubt"], restored["claims_given_up"]) == (1, 1)
     assert (other / "api.key").read_text() == (home / "api.key").read_text()
     assert (other / "workspaces/w/src/x.py").exists() and not (other / "workspaces/w/link").exists()
@@ -87,29 +87,29 @@ def test_a_home_comes_back_as_it_was_while_others_wrote(hermes: CommandLine, sto
 def test_nothing_is_overwritten_unless_forced(hermes: CommandLine, store: Store, home: Path) -> None:
     run_id = store.submit().run_id
     archive = home.parent / "home.tar"
-    assert hermes.inline("backup", str(archive)).code == 0
-    again = hermes.inline("backup", str(archive))
+    assert hermes.inline("data", "backup", str(archive)).code == 0
+    again = hermes.inline("data", "backup", str(archive))
     assert (again.code, "--force" in again.err) == (2, True)
-    assert hermes.inline("backup", str(archive), "--force").code == 0
+    assert hermes.inline("data", "backup", str(archive), "--force").code == 0
     assert [path.name for path in home.parent.iterdir() if path.name.startswith(".home")] == []
-    inside = hermes.inline("backup", str(home / "a.tar"))
+    inside = hermes.inline("data", "backup", str(home / "a.tar"))
     assert (inside.code, "outside" in inside.err) == (2, True)
     (home.parent / "link").symlink_to(home)
-    assert hermes.inline("backup", str(home.parent / "link" / "a.tar")).code == 2
-    beside = hermes.inline("backup", str(home / ".." / "beside.tar"))
+    assert hermes.inline("data", "backup", str(home.parent / "link" / "a.tar")).code == 2
+    beside = hermes.inline("data", "backup", str(home / ".." / "beside.tar"))
     assert beside.code == 0 and (home.parent / "beside.tar").exists()
 
-    refused = hermes.inline("restore", str(archive))
+    refused = hermes.inline("data", "restore", str(archive))
     assert (refused.code, "--force" in refused.err) == (2, True)
-    missing = hermes.inline("restore", str(home.parent / "no.tar"), "--force")
+    missing = hermes.inline("data", "restore", str(home.parent / "no.tar"), "--force")
     assert (missing.code, "No such file" in missing.err) == (2, True)
     with hold_home(home):
-        running = hermes.inline("restore", str(archive), "--force")
+        running = hermes.inline("data", "restore", str(archive), "--force")
         assert (running.code, "hermes-worker" in running.err) == (2, True)
     assert store.views.load_run(run_id).run_id == run_id
     store.submit()
     store.database.close()
-    assert hermes.inline("restore", str(archive), "--force").code == 0
+    assert hermes.inline("data", "restore", str(archive), "--force").code == 0
     with opened(f"sqlite:///{home / 'hermes-worker.db'}") as copy:
         assert [view.run_id for view in copy.views.list_runs()] == [run_id]
 
@@ -120,7 +120,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_home_or_the_new_one(
     """And a whole database at every moment; whoever holds the home next completes what had taken effect."""
     old = store.submit().run_id
     archive = home.parent / "home.tar"
-    assert hermes.inline("backup", str(archive)).code == 0
+    assert hermes.inline("data", "backup", str(archive)).code == 0
     (home / "config.yaml").write_text("# newer")
     (home / "valkey" / "dump").write_text("hints")
     newer = store.submit().run_id
@@ -130,7 +130,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_home_or_the_new_one(
         trial = home.parent / f"trial{kills}"
         shutil.copytree(home, trial, symlinks=True)
         hermes.environ["HERMES_FAULTS"] = f"restore.between_files=kill@{kills + 1}"
-        code = hermes("restore", str(archive), "--force", "--home", str(trial)).code
+        code = hermes("data", "restore", str(archive), "--force", "--home", str(trial)).code
         with opened(f"sqlite:///{trial / 'hermes-worker.db'}") as copy:
             found = {view.run_id for view in copy.views.list_runs()}
         assert found in ({old}, {old, newer})
@@ -160,11 +160,11 @@ def test_a_restore_that_is_killed_before_it_takes_effect_changes_nothing(tmp_pat
 
 def test_only_the_epoch_is_marked(hermes: CommandLine, store: Store) -> None:
     store.with_tools(Replay.ONCE)
-    busy = hermes.inline("restore", "--mark-epoch")
+    busy = hermes.inline("data", "restore", "--mark-epoch")
     assert (busy.code, "stop all workers" in busy.err) == (2, True)
     store.let_pass(2e9)
-    assert json.loads(hermes.inline("restore", "--mark-epoch", "--json").out)["calls_in_doubt"] == 1
-    assert hermes.inline("restore").code == 2
+    assert json.loads(hermes.inline("data", "restore", "--mark-epoch", "--json").out)["calls_in_doubt"] == 1
+    assert hermes.inline("data", "restore").code == 2
 
 
 MANIFEST = json.dumps({"format": "hermes-worker home 1"}).encode()
@@ -198,16 +198,18 @@ def test_a_manifest_of_nested_lists_is_refused(tmp_path: Path) -> None:
 def test_a_backup_leaves_out_what_no_restore_would_take(
     hermes: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = json.loads(hermes.inline("backup", str(home.parent / "plain.tar"), "--json").out)
+    plain = json.loads(hermes.inline("data", "backup", str(home.parent / "plain.tar"), "--json").out)
     monkeypatch.chdir(home / "workspaces" / "w")
     for _ in range(400):
         Path("d").mkdir()
         monkeypatch.chdir("d")
     Path("deep").write_text("x")
     monkeypatch.chdir(home)
-    made = json.loads(hermes.inline("backup", str(home.parent / "deep.tar"), "--json").out)
+    made = json.loads(hermes.inline("data", "backup", str(home.parent / "deep.tar"), "--json").out)
     assert (made["files"], made["left_out"]) == (plain["files"], plain["left_out"] + 1)
-    assert hermes.inline("restore", str(home.parent / "deep.tar"), "--home", str(home.parent / "again")).code == 0
+    assert (
+        hermes.inline("data", "restore", str(home.parent / "deep.tar"), "--home", str(home.parent / "again")).code == 0
+    )
 
 
 @pytest.mark.parametrize("case", BACKUPS)

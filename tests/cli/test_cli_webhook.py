@@ -1,4 +1,4 @@
-"""``hermes-worker webhook``, in this process, over a database and no server."""
+"""``hermes-worker gateway webhooks``, in this process, over a database and no server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def webhook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
 
     def call(*arguments: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["webhook", arguments[0], "--home", str(home), *arguments[1:]])
+            main(["gateway", "webhooks", arguments[0], "--home", str(home), *arguments[1:]])
         said = capsys.readouterr()
         return int(ended.value.code or 0), said.out + said.err
 

@@ -74,7 +74,7 @@ def test_a_job_that_nobody_begins_says_that_there_is_no_scheduler(
         connection.execute(sa.update(jobs).values(next_fire_at=jobs.c.next_fire_at - 3_600 - 300))
     grade, text = said(doctor_fleet.check_beat)
     assert grade == "broken"
-    assert "start one with 'hermes-worker beat'" in text
+    assert "start one with 'hermes-worker start beat'" in text
 
 
 def test_where_a_scheduler_was_at_work_a_moment_ago_a_new_job_is_told_nothing(

@@ -1,4 +1,4 @@
-"""What ``doctor`` and ``tools list`` say of MCP servers that tenants keep as rows."""
+"""What ``doctor`` and ``extensions tools`` say of MCP servers that tenants keep as rows."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_tools_of_rows_are_listed_for_their_tenant_alone(home: Path, store: Stor
     hermes.environ |= {"HERMES_HOME": str(home), "HERMES_MCP_ROWS": "true"}
 
     def listed(*more: str) -> dict[str, tuple[bool, str]]:
-        out = hermes.inline("tools", "list", "--json", *more).out
+        out = hermes.inline("extensions", "tools", "--json", *more).out
         found = [json.loads(line) for line in out.splitlines()]
         return {one["name"]: (one["is_available"], one["note"]) for one in found if one["name"].startswith("mcp:")}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import click
 import pytest
+from support.commandline import find_command
 
 from hermes_worker import installed
-from hermes_worker.cli import entry
 from hermes_worker.cli.entry import main, sentence_of
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 
@@ -39,8 +39,7 @@ def no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(installed.get_installed().commands))
 def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
-    command = entry.commands.get_command(click.Context(entry.commands), name)
-    assert command is not None
+    command, _ = find_command(name.split())
     assert installed.get_installed().commands[name].summary == command.get_short_help_str(limit=200) or isinstance(
         command, click.Group
     )
@@ -48,18 +47,18 @@ def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(installed.get_installed().commands))
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(name, "--help") == 0
+    assert call(*name.split(), "--help") == 0
     assert "Usage: hermes-worker" in capsys.readouterr().out
 
 
 def test_the_whole_explains_itself_without_importing_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in installed.get_installed().commands)
+    assert all(f"  {name}  " in shown for name in installed.get_installed().commands if " " not in name)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["fly"], ["runs", "fly"], ["run", "--port"], ["submit"], ["worker", "--queues", "x"]]
+    "arguments", [["fly"], ["runs", "fly"], ["run", "--port"], ["submit"], ["start", "worker", "--queues", "x"]]
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*arguments) == 2
@@ -70,7 +69,7 @@ def test_wrong_configuration_is_one_sentence_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HERMES_LEASE_TTL_S", "soon")
-    assert call("check") == 2
+    assert call("config", "check") == 2
     said = capsys.readouterr().err
     assert re.fullmatch(r"hermes-worker: lease\.ttl_s must be .*'soon'\.\n", said)
 
@@ -78,19 +77,19 @@ def test_wrong_configuration_is_one_sentence_and_exit_code_2(
 def test_debug_shows_where_an_error_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_LEASE_TTL_S", "soon")
     with pytest.raises(ConfigurationError):
-        main(["check", "--debug"])
+        main(["config", "check", "--debug"])
 
 
 def test_a_secret_in_the_configuration_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HERMES_BROKER_URL", "ftp://user:hunter2-hunter2@host")
-    assert call("check") == 2
+    assert call("config", "check") == 2
     assert "hunter2" not in "".join(capsys.readouterr())
 
 
 def test_a_configuration_that_can_be_used_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert call("check") == 0
+    assert call("config", "check") == 0
     shown = capsys.readouterr().out
     assert "scripted stand-in, not a language model" in shown
     assert not (tmp_path / "home").exists()
@@ -102,7 +101,7 @@ def test_runs_of_a_home_where_nothing_ran_says_how_to_begin(capsys: pytest.Captu
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.parametrize("command", [["runs", "list"], ["doctor"], ["migrate"]])
+@pytest.mark.parametrize("command", [["runs", "list"], ["doctor"], ["data", "migrate"]])
 def test_a_damaged_database_is_named_and_does_not_end_in_a_traceback(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,7 +114,7 @@ def test_a_damaged_database_is_named_and_does_not_end_in_a_traceback(
 
 
 def test_submitting_without_a_broker_says_what_to_start(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("migrate") == 0
+    assert call("data", "migrate") == 0
     assert call("submit", "hello") == 2
     assert "hermes-worker up" in capsys.readouterr().err
 
@@ -123,7 +122,7 @@ def test_submitting_without_a_broker_says_what_to_start(capsys: pytest.CaptureFi
 @pytest.mark.parametrize("action", ["show", "watch", "stop"])
 @pytest.mark.parametrize("run_id", ["run_nowhere", "", "../x", "x" * 300, "run_' or 1=1 --", "\udcff"])
 def test_an_unknown_run_is_one_sentence(action: str, run_id: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("migrate") == 0
+    assert call("data", "migrate") == 0
     assert call("runs", action, run_id) == 2
     said = capsys.readouterr().err
     assert said.startswith("hermes-worker: there is no run")
@@ -132,7 +131,7 @@ def test_an_unknown_run_is_one_sentence(action: str, run_id: str, capsys: pytest
 
 @pytest.mark.parametrize("prompt", ["", " \n\t "])
 def test_an_empty_prompt_is_refused(prompt: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("migrate") == 0
+    assert call("data", "migrate") == 0
     assert call("submit", prompt) == 2
     assert "PROMPT is empty" in capsys.readouterr().err
 
@@ -207,12 +206,14 @@ def test_only_sqlites_own_complaint_counts_as_damage() -> None:
     ("arguments", "meant"),
     [
         (["submitt"], "submit"),
+        (["mirgate"], "data migrate"),
+        (["data", "mirgate"], "migrate"),
         (["runs", "shwo"], "show"),
         (["cron", "lst"], "list"),
         (["runs", "list", "--staus", "failed"], "--status"),
         (["runs", "list", "--status", "complete"], "completed"),
-        (["worker", "--pool", "thread"], "threads"),
-        (["worker", "--queues", "modell"], "model"),
+        (["start", "worker", "--pool", "thread"], "threads"),
+        (["start", "worker", "--queues", "modell"], "model"),
         (["cron", "create", "every 1h", "x", "--overlap", "queue"], "queue_one"),
     ],
 )

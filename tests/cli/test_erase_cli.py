@@ -43,23 +43,23 @@ def anna(store: Store) -> list[str]:
 
 def test_without_yes_nothing_happens(hermes: CommandLine, store: Store, anna: list[str]) -> None:
     before = traces(store, ANNA)
-    told = hermes.inline("erase", *WHOM, "--json")
+    told = hermes.inline("data", "erase", *WHOM, "--json")
     assert json.loads(told.out)["would_erase"]["runs"] == 5
-    assert "Nothing was erased" in hermes.inline("erase", *WHOM).err
+    assert "Nothing was erased" in hermes.inline("data", "erase", *WHOM).err
     assert traces(store, ANNA) == before
-    assert hermes.inline("erase").code == 2
-    assert "say whom" in hermes.inline("erase", "--yes").err
+    assert hermes.inline("data", "erase").code == 2
+    assert "say whom" in hermes.inline("data", "erase", "--yes").err
 
 
 def test_an_export_is_a_file_for_one(hermes: CommandLine, anna: list[str], tmp_path: Path) -> None:
     place = tmp_path / "anna.jsonl"
-    assert hermes.inline("export", *WHOM, "--out", str(place)).code == 0
+    assert hermes.inline("data", "export", *WHOM, "--out", str(place)).code == 0
     rows = [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
     assert {row["row"]["run_id"] for row in rows if row["kind"] == "runs"} == set(anna)
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert BERT not in place.read_text(encoding="utf-8")
-    assert hermes.inline("export", *WHOM, "--out", str(place)).code != 0  # it is there
-    assert len(hermes.inline("export", *WHOM).out.splitlines()) == len(rows)
+    assert hermes.inline("data", "export", *WHOM, "--out", str(place)).code != 0  # it is there
+    assert len(hermes.inline("data", "export", *WHOM).out.splitlines()) == len(rows)
 
 
 def test_what_is_erased_is_gone_with_its_files_and_leaves_a_receipt(
@@ -73,7 +73,7 @@ def test_what_is_erased_is_gone_with_its_files_and_leaves_a_receipt(
         path.parent.mkdir(parents=True)
         path.write_text(ANNA)
 
-    done = hermes.inline("erase", *WHOM, "--yes", "--json")
+    done = hermes.inline("data", "erase", *WHOM, "--yes", "--json")
     receipt = json.loads(done.out)
 
     assert done.code == 0, done.err
@@ -81,41 +81,43 @@ def test_what_is_erased_is_gone_with_its_files_and_leaves_a_receipt(
     assert not ours.exists() and not document.exists() and other.exists()
     assert (receipt["erased"]["workspaces"], receipt["erased"]["documents"], receipt["erased"]["runs"]) == (1, 1, 5)
     assert ANNA not in done.out
-    shown = hermes.inline("erase", "--receipt", receipt["receipt"])
+    shown = hermes.inline("data", "erase", "--receipt", receipt["receipt"])
     assert json.loads(shown.out) == receipt
     assert "was deleted" in hermes.inline("runs", "show", anna[0]).err
-    assert hermes.inline("erase", "--resume").err.strip() == "nothing to do"
-    nothing = hermes.inline("erase", *WHOM, "--yes", "--json")
+    assert hermes.inline("data", "erase", "--resume").err.strip() == "nothing to do"
+    nothing = hermes.inline("data", "erase", *WHOM, "--yes", "--json")
     assert (nothing.code, nothing.out) == (2, "")
     assert "nothing of the tenant 'default' is known by" in nothing.err
 
 
 def _exported(hermes: CommandLine, kind: str) -> list[str]:
-    return [line for line in hermes.inline("export", *WHOM).out.splitlines() if json.loads(line)["kind"] == kind]
+    return [
+        line for line in hermes.inline("data", "export", *WHOM).out.splitlines() if json.loads(line)["kind"] == kind
+    ]
 
 
 def test_a_restored_home_is_erased_again(hermes: CommandLine, store: Store, anna: list[str], tmp_path: Path) -> None:
     """Whatever the backup held: here the same person, under other ids."""
-    hermes.inline("erase", *WHOM, "--yes")
+    hermes.inline("data", "erase", *WHOM, "--yes")
     receipts = tmp_path / "receipts.jsonl"
-    receipts.write_text(hermes.inline("erase", "--receipts").out, encoding="utf-8")
+    receipts.write_text(hermes.inline("data", "erase", "--receipts").out, encoding="utf-8")
     again = People(store)
     again.live(ANNA)
     again.settle()
-    done = hermes.inline("erase", "--replay", str(receipts), "--json")
+    done = hermes.inline("data", "erase", "--replay", str(receipts), "--json")
     assert json.loads(done.out)["replays"] == json.loads(receipts.read_text())["receipt"]
     assert traces(store, ANNA) == {}
     receipts.write_text(receipts.read_text().replace('"by": "', '"by": "x'), encoding="utf-8")
-    changed = hermes.inline("erase", "--replay", str(receipts))
+    changed = hermes.inline("data", "erase", "--replay", str(receipts))
     assert (changed.code, "was changed" in changed.err) == (2, True)
 
 
 def test_a_run_at_work_is_stopped_when_that_is_asked_for(hermes: CommandLine, store: Store) -> None:
     run_id = store.submit(principal=f"cli:{ANNA}", input=ANNA).run_id
-    refused = hermes.inline("erase", *WHOM, "--yes")
+    refused = hermes.inline("data", "erase", *WHOM, "--yes")
     assert (refused.code, "--stop" in refused.err) == (2, True)
     assert store.views.load_run(run_id).run_id == run_id
-    assert hermes.inline("erase", *WHOM, "--yes", "--stop").code == 0
+    assert hermes.inline("data", "erase", *WHOM, "--yes", "--stop").code == 0
     assert traces(store, ANNA) == {}
 
 
@@ -140,11 +142,11 @@ main(sys.argv[1:])
 def test_an_erasure_that_was_killed_is_resumed(
     hermes: CommandLine, store: Store, anna: list[str], home: Path, after: int
 ) -> None:
-    command = [sys.executable, "-c", _KILLED, str(after), "erase", "--home", str(home), *WHOM, "--yes"]
+    command = [sys.executable, "-c", _KILLED, str(after), "data", "erase", "--home", str(home), *WHOM, "--yes"]
     killed = subprocess.run(command, env={**os.environ}, capture_output=True, timeout=100)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert traces(store, ANNA)
-    done = hermes.inline("erase", "--resume", "--json")
+    done = hermes.inline("data", "erase", "--resume", "--json")
     assert json.loads(done.out)["erased"]["runs"] == 5
     assert traces(store, ANNA) == {}
-    assert len(hermes.inline("erase", "--receipts").out.splitlines()) == 1
+    assert len(hermes.inline("data", "erase", "--receipts").out.splitlines()) == 1

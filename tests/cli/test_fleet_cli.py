@@ -227,19 +227,19 @@ def test_workers_are_listed_and_one_is_asked_to_leave(hermes: CommandLine, store
     busy, idle = store.worker("busy", ttl_s=1e9), store.worker("idle", ttl_s=1e9)
     run_id = store.submit().run_id
     store.turn(run_id, owner=busy.pk)
-    found = documents(hermes("workers", "list", "--json"))
+    found = documents(hermes("fleet", "workers", "list", "--json"))
     assert [(each["name"], each["held"]) for each in found] == [("busy", {"model": 1}), ("idle", {})]
-    assert f"model of {run_id}" in hermes("workers", "list", "-o", "wide").out
+    assert f"model of {run_id}" in hermes("fleet", "workers", "list", "-o", "wide").out
 
-    assert hermes("workers", "drain", busy.worker_id[:10]).code == 0
+    assert hermes("fleet", "workers", "drain", busy.worker_id[:10]).code == 0
     assert [view.draining_at is None for view in load_workers(store.database)] == [False, True]
-    lines = hermes("workers", "list").out.splitlines()
+    lines = hermes("fleet", "workers", "list").out.splitlines()
     assert ["leaving" in line for line in lines[1:]] == [True, False]
     for name in ("nobody", ""):
-        refused = hermes("workers", "drain", name)
+        refused = hermes("fleet", "workers", "drain", name)
         assert refused.code != 0
         assert "workers list" in refused.err
-    assert hermes("workers", "drain", "idle").code == 0
+    assert hermes("fleet", "workers", "drain", "idle").code == 0
     assert idle.worker_id
 
 
@@ -249,13 +249,13 @@ def test_spend_is_told_apart_and_says_what_is_not_known(hermes: CommandLine, sto
         store.change(runs, store.submit(model=model).run_id, **known)
     store.change(runs, store.submit(model="odd").run_id, cost_status=CostStatus.UNKNOWN.value)
 
-    found = documents(hermes("spend", "--by", "model", "--json"))
+    found = documents(hermes("runs", "spend", "--by", "model", "--json"))
     assert [(each["key"], each["cost_usd"]) for each in found] == [("large", 5.0), ("small", 1.0), ("odd", None)]
-    lines = hermes("spend", "--by", "model").out.splitlines()
+    lines = hermes("runs", "spend", "--by", "model").out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
         ["large", "1", "5.0000"],
         ["small", "1", "1.0000"],
         ["odd", "1", "?"],
     ]
     assert lines[3].endswith("1 run")
-    assert hermes("spend", "--until", "2020-01-01").err.strip() == "no run was accepted in this time"
+    assert hermes("runs", "spend", "--until", "2020-01-01").err.strip() == "no run was accepted in this time"

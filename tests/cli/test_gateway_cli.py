@@ -69,7 +69,7 @@ def test_the_role_refuses_to_start_where_nobody_is_to_be_listened_to(
 ) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path))
     monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "77:abc")
-    assert call("gateway") != 0
+    assert call("start", "gateway") != 0
     assert "HERMES_GATEWAY=true" in capsys.readouterr().err
 
 
@@ -204,7 +204,7 @@ def test_a_gateway_serves_what_it_counted(rows: GatewayRows, monkeypatch: pytest
         return 0
 
     monkeypatch.setattr("hermes_worker.cli.gateway.run_role", begin)
-    assert call("gateway") == 0
+    assert call("start", "gateway") == 0
     (text,) = read
     assert 'hermes_process_events_total{event="inbound.taken",kind=""} 3.0' in text
     assert 'role="gateway"' in text

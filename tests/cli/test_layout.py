@@ -85,7 +85,7 @@ def test_lists_and_details_show_no_python_and_fit(hermes: CommandLine, store: St
 
     made = hermes.inline("cron", "create", "every 1h", "Look at everything there is " * 9, "--name", "look")
     assert made.code == 0, made.said
-    for command in (("runs", "list"), ("cron", "list"), ("cron", "history", "look"), ("webhook", "list")):
+    for command in (("runs", "list"), ("cron", "list"), ("cron", "history", "look"), ("gateway", "webhooks", "list")):
         shown = hermes.inline(*command)
         assert shown.code == 0, shown.said
         assert all(len(line) <= width for line in shown.out.splitlines()), shown.out

@@ -1,4 +1,4 @@
-"""``hermes-worker migrate``: upgrade, gate, and a database that is ahead."""
+"""``hermes-worker data migrate``: upgrade, gate, and a database that is ahead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ def _set_ahead(path: Path, works_with: str) -> None:
     engine.dispose()
 
 
-REFUSED = {"migrate": ("migrate",), "gate": ("migrate", "--check"), "doctor": ("doctor", "--fix"), "up": ("up",)}
+REFUSED = {
+    "migrate": ("data", "migrate"),
+    "gate": ("data", "migrate", "--check"),
+    "doctor": ("doctor", "--fix"),
+    "up": ("up",),
+}
 
 
 @pytest.mark.parametrize("command", REFUSED.values(), ids=REFUSED)
@@ -58,19 +63,19 @@ def _migrate(url: str) -> None:
 
 
 def test_check_says_what_is_missing_and_changes_nothing(hermes: CommandLine, tmp_path: Path) -> None:
-    early = hermes.inline("migrate", "--check")
+    early = hermes.inline("data", "migrate", "--check")
 
     assert early.code == 1
-    assert "run 'hermes-worker migrate'" in early.err
-    assert hermes.inline("migrate").code == 0
-    assert hermes.inline("migrate", "--check").code == 0
+    assert "run 'hermes-worker data migrate'" in early.err
+    assert hermes.inline("data", "migrate").code == 0
+    assert hermes.inline("data", "migrate", "--check").code == 0
 
 
 def test_the_gate_opens_when_somebody_else_has_migrated(hermes: CommandLine, tmp_path: Path) -> None:
     later = threading.Timer(0.7, _migrate, [f"sqlite:///{tmp_path / 'x.db'}"])
     later.start()
 
-    waited = hermes.inline("migrate", "--check", "--wait-s", "30")
+    waited = hermes.inline("data", "migrate", "--check", "--wait-s", "30")
 
     later.join()
     assert waited.code == 0, waited.said
@@ -80,7 +85,7 @@ def test_the_gate_opens_when_somebody_else_has_migrated(hermes: CommandLine, tmp
 def test_a_database_that_is_ahead_is_left_alone(hermes: CommandLine, tmp_path: Path) -> None:
     _set_ahead(tmp_path / "x.db", find_newest())
 
-    migrated = hermes.inline("migrate")
+    migrated = hermes.inline("data", "migrate")
 
     assert migrated.code == 0, migrated.said
     assert "9999, which is newer" in migrated.out
@@ -90,7 +95,14 @@ def test_a_database_that_is_ahead_is_left_alone(hermes: CommandLine, tmp_path: P
 def test_a_database_that_is_too_far_ahead_is_refused(hermes: CommandLine, tmp_path: Path) -> None:
     _set_ahead(tmp_path / "x.db", "9999")
 
-    for arguments in (("migrate",), ("runs", "list"), ("migrate", "--check")):
+    for arguments in (
+        (
+            "data",
+            "migrate",
+        ),
+        ("runs", "list"),
+        ("data", "migrate", "--check"),
+    ):
         refused = hermes.inline(*arguments)
         assert refused.code != 0
         assert "written for 9999 or later" in refused.err

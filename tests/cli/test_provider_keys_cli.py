@@ -1,4 +1,4 @@
-"""``hermes-worker providers keys``, and the line of ``doctor``."""
+"""``hermes-worker fleet providers keys``, and the line of ``doctor``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "sk-acme-0123456789"
 @pytest.fixture
 def secret(hermes: CommandLine, tmp_path: Path) -> str:
     file = tmp_path / "text-keys"
-    file.write_text(hermes.inline("encryption", "new-key").out)
+    file.write_text(hermes.inline("data", "encryption", "new-key").out)
     hermes.environ["HERMES_ENCRYPTION_KEYS_FILE"] = str(file)
     (tmp_path / "acme.key").write_text(f"{KEY}\n")
     return str(tmp_path / "acme.key")
@@ -35,12 +35,14 @@ def test_an_operator_gives_a_tenant_a_key_and_takes_it_away(hermes: CommandLine,
     of_acme = ("--tenant", "acme")
     [made] = map(
         json.loads,
-        hermes.inline("providers", "keys", "add", "claude", "--file", secret, *of_acme, "--json").out.splitlines(),
+        hermes.inline(
+            "fleet", "providers", "keys", "add", "claude", "--file", secret, *of_acme, "--json"
+        ).out.splitlines(),
     )
     assert (made["tenant"], made["provider"]) == ("acme", "anthropic")
-    listed = hermes.inline("providers", "keys", "list", *of_acme)
+    listed = hermes.inline("fleet", "providers", "keys", "list", *of_acme)
     assert made["key_id"] in listed.out and made["fingerprint"] in listed.out
-    assert "no provider keys" in hermes.inline("providers", "keys", "list").err
+    assert "no provider keys" in hermes.inline("fleet", "providers", "keys", "list").err
     assert line_of_doctor(hermes) == "ok: 1 bring keys of providers; 1 keys in rows, encrypted"
     hermes.environ["HERMES_TENANT_KEYS"] = "acme/openai=sk-in-settings,beta/openai=sk-in-settings"
     assert str(line_of_doctor(hermes)).startswith("note: 2 bring keys of providers; 1 keys in rows; those of acme in")
@@ -48,19 +50,24 @@ def test_an_operator_gives_a_tenant_a_key_and_takes_it_away(hermes: CommandLine,
         connection.execute(sa.text("update provider_keys set secret = substr(secret, 1, 40)"))
     assert str(line_of_doctor(hermes)).startswith("broken: ") and made["key_id"] in str(line_of_doctor(hermes))
 
-    refused = hermes.inline("providers", "keys", "remove", made["key_id"])
+    refused = hermes.inline("fleet", "providers", "keys", "remove", made["key_id"])
     assert refused.code == 2 and "providers keys list" in refused.err
-    removed = hermes.inline("providers", "keys", "remove", made["key_id"], *of_acme)
+    removed = hermes.inline("fleet", "providers", "keys", "remove", made["key_id"], *of_acme)
     assert removed.code == 0 and "has no provider key in rows now" in removed.err
-    acts = [json.loads(line)["act"] for line in hermes.inline("audit", "list", "--json", *of_acme).out.splitlines()]
+    acts = [
+        json.loads(line)["act"] for line in hermes.inline("data", "audit", "list", "--json", *of_acme).out.splitlines()
+    ]
     assert acts[:2] == ["provider_key.remove", "provider_key.add"]
-    assert KEY not in listed.out + removed.out + removed.err + hermes.inline("audit", "list", "--json", *of_acme).out
+    assert (
+        KEY
+        not in listed.out + removed.out + removed.err + hermes.inline("data", "audit", "list", "--json", *of_acme).out
+    )
 
 
 def test_a_key_is_refused_with_a_sentence_and_not_repeated(hermes: CommandLine, store: Store, secret: str) -> None:
     Tenants(store.database).create_tenant("acme")
     keys = hermes.environ.pop("HERMES_ENCRYPTION_KEYS_FILE")
-    refused = hermes.inline("providers", "keys", "add", "openai", "--file", secret, "--tenant", "acme")
+    refused = hermes.inline("fleet", "providers", "keys", "add", "openai", "--file", secret, "--tenant", "acme")
     assert refused.code == 2 and "texts in the database are not encrypted" in refused.err
     hermes.environ["HERMES_ENCRYPTION_KEYS_FILE"] = keys
     cases = {
@@ -68,5 +75,5 @@ def test_a_key_is_refused_with_a_sentence_and_not_repeated(hermes: CommandLine, 
         ("openai", "nobody"): "there is no tenant",
     }
     for (provider, tenant), said in cases.items():
-        refused = hermes.inline("providers", "keys", "add", provider, "--file", secret, "--tenant", tenant)
+        refused = hermes.inline("fleet", "providers", "keys", "add", provider, "--file", secret, "--tenant", tenant)
         assert refused.code == 2 and said in refused.err and KEY not in refused.err

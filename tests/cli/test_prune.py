@@ -29,40 +29,40 @@ def old(store: Store) -> str:
 
 
 def test_a_dry_run_counts_and_a_real_one_deletes(hermes: CommandLine, store: Store, old: str) -> None:
-    assert hermes.inline("retention", "set", "runs", "30d").code == 0
-    foretold = json.loads(hermes.inline("prune", "--dry-run", "--json").out)
+    assert hermes.inline("data", "retention", "set", "runs", "30d").code == 0
+    foretold = json.loads(hermes.inline("data", "prune", "--dry-run", "--json").out)
     assert (foretold["dry_run"], foretold["deleted"]["runs"]) == (True, 1)
     assert hermes.inline("runs", "show", old).code == 0
 
-    done = json.loads(hermes.inline("prune", "--json").out)
+    done = json.loads(hermes.inline("data", "prune", "--json").out)
     assert done["deleted"]["runs"] == 1
     shown = hermes.inline("runs", "show", old[:14])
     assert (shown.code, "was deleted" in shown.err) == (2, True)
-    assert "runs" in hermes.inline("prune").out
+    assert "runs" in hermes.inline("data", "prune").out
 
 
 def test_what_is_held_stays_until_it_is_released(hermes: CommandLine, old: str) -> None:
-    hermes.inline("retention", "set", "runs", "30d")
-    placed = hermes.inline("retention", "hold", "--run", old, "--reason", "a court")
+    hermes.inline("data", "retention", "set", "runs", "30d")
+    placed = hermes.inline("data", "retention", "hold", "--run", old, "--reason", "a court")
     assert old in placed.out
     number = placed.out.split()[0]
-    [view] = [json.loads(line) for line in hermes.inline("retention", "holds", "--json").out.splitlines()]
+    [view] = [json.loads(line) for line in hermes.inline("data", "retention", "holds", "--json").out.splitlines()]
     assert (view["run_id"], view["reason"]) == (old, "a court")
-    assert json.loads(hermes.inline("prune", "--json").out)["deleted"]["runs"] == 0
-    assert hermes.inline("retention", "release", number).code == 0
-    assert "no holds" in hermes.inline("retention", "holds").err
-    assert json.loads(hermes.inline("prune", "--json").out)["deleted"]["runs"] == 1
+    assert json.loads(hermes.inline("data", "prune", "--json").out)["deleted"]["runs"] == 0
+    assert hermes.inline("data", "retention", "release", number).code == 0
+    assert "no holds" in hermes.inline("data", "retention", "holds").err
+    assert json.loads(hermes.inline("data", "prune", "--json").out)["deleted"]["runs"] == 1
 
 
 def test_rules_are_shown_set_and_unset(hermes: CommandLine) -> None:
     hermes.environ["HERMES_RETENTION"] = "events=10d"
-    assert json.loads(hermes.inline("retention", "show", "--json").out)["events"] == "10d"
-    hermes.inline("retention", "set", "events", "never")
-    assert json.loads(hermes.inline("retention", "show", "--json").out)["events"] == "never"
-    hermes.inline("retention", "unset", "events")
-    assert "10d" in hermes.inline("retention", "show").out
+    assert json.loads(hermes.inline("data", "retention", "show", "--json").out)["events"] == "10d"
+    hermes.inline("data", "retention", "set", "events", "never")
+    assert json.loads(hermes.inline("data", "retention", "show", "--json").out)["events"] == "never"
+    hermes.inline("data", "retention", "unset", "events")
+    assert "10d" in hermes.inline("data", "retention", "show").out
     for wrong in (("events", "/5"), ("dreams", "30d"), ("runs", "soon")):
-        refused = hermes.inline("retention", "set", *wrong)
+        refused = hermes.inline("data", "retention", "set", *wrong)
         assert (refused.code, wrong[0] in refused.err) == (2, True)
 
 
@@ -100,14 +100,14 @@ def test_a_prune_that_is_ended_goes_on_where_it_was(hermes: CommandLine, store: 
         store.answer(run_id)
     store.let_pass(40 * DAY_S)
     newest = store.submit().run_id
-    assert hermes.inline("retention", "set", "runs", "30d").code == 0
-    with hermes.started("prune", "--json") as running:
+    assert hermes.inline("data", "retention", "set", "runs", "30d").code == 0
+    with hermes.started("data", "prune", "--json") as running:
         wait_for(lambda: len(left(store)) < 401)
         os.kill(running.pid, number)
         running.wait()
     assert newest in left(store)
     check(store)
-    assert hermes.inline("prune", "--json").code == 0
+    assert hermes.inline("data", "prune", "--json").code == 0
     assert left(store) == {newest}
 
 

@@ -1,4 +1,4 @@
-"""``hermes-worker tools list`` and the line of ``doctor``: what is there, what is not, and why."""
+"""``hermes-worker extensions tools`` and the line of ``doctor``: what is there, what is not, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.commandline import CommandLine
 
 
 def listed(hermes: CommandLine) -> dict[str, dict[str, Any]]:
-    said = hermes.inline("tools", "list", "--json")
+    said = hermes.inline("extensions", "tools", "--json")
     assert said.code == 0, said.said
     return {one["name"]: one for one in map(json.loads, said.out.splitlines())}
 
@@ -29,7 +29,7 @@ def test_what_is_missing_says_how_to_get_it(hermes: CommandLine) -> None:
     assert found["web_search"]["note"].startswith("hermes-worker extensions enable web_search; it is set by ")
     assert "HASS_URL" in found["ha_get_state"]["note"]
     assert found["browser_click"]["note"].startswith("switched off: HERMES_BROWSER=true")
-    table = hermes.inline("tools", "list").out
+    table = hermes.inline("extensions", "tools").out
     assert table.splitlines()[0].split() == ["TOOL", "TOOLSET", "THERE", "NOTE"]
     assert len(table.splitlines()) == len(found) + 1
 
@@ -53,4 +53,4 @@ def test_documents_that_cannot_be_read_are_named(hermes: CommandLine, monkeypatc
     assert listed(hermes)["read_file"]["note"] == note
     lines = [json.loads(line) for line in hermes.inline("doctor", "--json").out.splitlines()]
     [tools] = [line for line in lines if line["subject"] == "tools"]
-    assert note in tools["text"] and "hermes-worker tools list" in tools["text"]
+    assert note in tools["text"] and "hermes-worker extensions tools" in tools["text"]

@@ -62,13 +62,13 @@ def assert_one_sentence(ended: Finished, *words: str) -> None:
         assert word in said[0]
 
 
-@pytest.mark.parametrize("command", [["run"], ["up", "--port", "0"], ["migrate"]])
+@pytest.mark.parametrize("command", [["run"], ["up", "--port", "0"], ["data", "migrate"]])
 def test_a_home_that_is_a_file(hermes: Command, home: Path, command: list[str]) -> None:
     home.write_text("")
     assert_one_sentence(hermes(*command), str(home), "Not a directory")
 
 
-@pytest.mark.parametrize("command", [["run"], ["up", "--port", "0"], ["migrate"]])
+@pytest.mark.parametrize("command", [["run"], ["up", "--port", "0"], ["data", "migrate"]])
 def test_a_home_whose_database_is_damaged(hermes: Command, home: Path, command: list[str]) -> None:
     home.mkdir(mode=0o700)
     (home / "hermes-worker.db").write_bytes(b"no database " * 1000)
@@ -110,13 +110,13 @@ def test_a_workspace_that_is_not_there(hermes: Command, tmp_path: Path) -> None:
 
 
 def test_the_home_is_no_workspace(hermes: Command, home: Path) -> None:
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     assert_one_sentence(hermes("run", "--workspace", str(home), "x"), "workspace", str(home))
 
 
 def test_a_broker_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:9/0")
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     sick = hermes("doctor")
     assert sick.code == 1
     assert "HERMES_BROKER_URL" in sick.out
@@ -126,7 +126,7 @@ def test_a_broker_that_refuses_the_password(hermes: Command, monkeypatch: pytest
     wrong = broker_url.replace("unix://hermes:", "unix://hermes:wrong-")
     assert wrong != broker_url
     monkeypatch.setenv("HERMES_BROKER_URL", wrong)
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     sick = hermes("doctor")
     assert sick.code == 1
     assert "refuses the user name or the password" in sick.out
@@ -136,7 +136,7 @@ def test_a_broker_that_refuses_the_password(hermes: Command, monkeypatch: pytest
 def test_a_broker_whose_user_may_do_too_much_or_too_little(
     hermes: Command, monkeypatch: pytest.MonkeyPatch, own_valkey: EmbeddedValkey
 ) -> None:
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     monkeypatch.setenv("HERMES_BROKER_URL", own_valkey.administrator_url)
     said = hermes("doctor").out
     assert "its user may do more than is needed (CONFIG, INFO, CLIENT, ACL, SCAN): give it the rights in docs" in said
@@ -150,7 +150,7 @@ def test_a_broker_whose_user_may_do_too_much_or_too_little(
     assert "'xread'" in sick.out
 
 
-@pytest.mark.parametrize("command", [["migrate"], ["runs", "list"], ["submit", "x"], ["run", "x"]])
+@pytest.mark.parametrize("command", [["data", "migrate"], ["runs", "list"], ["submit", "x"], ["run", "x"]])
 def test_a_database_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.setenv("HERMES_DATABASE_URL", "postgresql://u:hunter2-hunter2@127.0.0.1:9/x")
     monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:9/0")
@@ -170,7 +170,7 @@ def test_a_database_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_chaos_with_a_database_that_cannot_be_used(hermes: Command, url: str) -> None:
-    ended = hermes("chaos", "--runs", "1", "--kills", "0", "--database", url)
+    ended = hermes("dev", "chaos", "--runs", "1", "--kills", "0", "--database", url)
     assert_one_sentence(ended, "database")
     assert "hunter2" not in ended.said
 
@@ -182,7 +182,7 @@ def test_chaos_touches_no_database_that_holds_anything(hermes: Command, tmp_path
         connection.execute("insert into letters values ('dear')")
         connection.commit()
     before = path.read_bytes()
-    assert_one_sentence(hermes("chaos", "--database", f"sqlite:///{path}"), "refuses to touch", str(path))
+    assert_one_sentence(hermes("dev", "chaos", "--database", f"sqlite:///{path}"), "refuses to touch", str(path))
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["mine.db"]
 
@@ -191,18 +191,18 @@ def test_chaos_touches_no_database_of_a_fleet(
     hermes: Command, monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:
     monkeypatch.setenv("HERMES_DATABASE_URL", postgres_url)
-    assert hermes("migrate").code == 0
-    assert_one_sentence(hermes("chaos", "--database", postgres_url), "refuses to touch")
+    assert hermes("data", "migrate").code == 0
+    assert_one_sentence(hermes("dev", "chaos", "--database", postgres_url), "refuses to touch")
 
 
 def test_chaos_has_one_database(hermes: Command) -> None:
-    ended = hermes("chaos", "--own-postgres", "--database", "sqlite:///x.db")
+    ended = hermes("dev", "chaos", "--own-postgres", "--database", "sqlite:///x.db")
     assert ended.code == 2
     assert "--own-postgres exclude each other" in ended.err
 
 
 @pytest.mark.parametrize("url", ["http://localhost:1", "redis//localhost", "nonsense", "redis://h:port/0"])
-@pytest.mark.parametrize("command", [["submit", "x"], ["worker"], ["beat"]])
+@pytest.mark.parametrize("command", [["submit", "x"], ["start", "worker"], ["start", "beat"]])
 def test_a_broker_url_that_is_none(
     hermes: Command, monkeypatch: pytest.MonkeyPatch, command: list[str], url: str
 ) -> None:
@@ -213,7 +213,7 @@ def test_a_broker_url_that_is_none(
 @pytest.mark.parametrize(
     "url", ["http://localhost:1", "postgresql//x", "nonsense", "postgresql://h:port/x", "oracle://x"]
 )
-@pytest.mark.parametrize("command", [["submit", "x"], ["worker"], ["migrate"], ["runs", "list"]])
+@pytest.mark.parametrize("command", [["submit", "x"], ["start", "worker"], ["data", "migrate"], ["runs", "list"]])
 def test_a_database_url_that_is_none(
     hermes: Command, monkeypatch: pytest.MonkeyPatch, command: list[str], url: str
 ) -> None:
@@ -225,8 +225,8 @@ def test_a_worker_without_a_model_says_so_before_it_takes_work(
     hermes: Command, monkeypatch: pytest.MonkeyPatch, broker_url: str
 ) -> None:
     monkeypatch.setenv("HERMES_BROKER_URL", broker_url)
-    assert hermes("migrate").code == 0
-    assert_one_sentence(hermes("worker", "--queues", "model"), "HERMES_BASE_URL", "scripted-model")
+    assert hermes("data", "migrate").code == 0
+    assert_one_sentence(hermes("start", "worker", "--queues", "model"), "HERMES_BASE_URL", "scripted-model")
 
 
 def test_a_model_server_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_the_doctor_says_that_a_login_is_dead_and_spends_none(
     monkeypatch.setenv("HERMES_REFRESH_TOKENS", "refresh-0123456789")
     home.mkdir()
     assert re.search(r"^note +logins ", hermes("doctor").out, re.MULTILINE)
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     assert re.search(r"^ok +logins +1 configured", hermes("doctor").out, re.MULTILINE)
     settings = load_settings()
     (login,) = list_logins(settings)
@@ -376,15 +376,15 @@ def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
     assert ended.stderr == ""
 
 
-@pytest.mark.parametrize("command", [["doctor"], ["runs", "list"], ["migrate"], ["submit", "Hello"]])
+@pytest.mark.parametrize("command", [["doctor"], ["runs", "list"], ["data", "migrate"], ["submit", "Hello"]])
 def test_a_database_of_a_newer_version_is_not_to_be_migrated(hermes: Command, home: Path, command: list[str]) -> None:
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     with closing(sqlite3.connect(home / "hermes-worker.db")) as connection:
         connection.execute("update alembic_version set version_num = '9999'")
         connection.commit()
     said = hermes(*command).said
     assert "a newer hermes-worker made it: install that version here" in said
-    assert "hermes-worker migrate'" not in said
+    assert "hermes-worker data migrate'" not in said
 
 
 def test_the_doctor_fails_when_nobody_consumes_a_needed_queue(
@@ -392,7 +392,7 @@ def test_the_doctor_fails_when_nobody_consumes_a_needed_queue(
 ) -> None:
     monkeypatch.setenv("HERMES_BROKER_URL", broker_url)
     monkeypatch.setenv("HERMES_SERVER_PORT", "1")
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     sick = hermes("doctor")
     assert sick.code == 1
     assert re.search(r"^broken +workers +0 alive, and none consumes model or tools", sick.out, re.MULTILINE)
@@ -445,8 +445,12 @@ def test_no_number_of_an_error_reaches_a_person(hermes: Command, monkeypatch: py
     monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("HERMES_MODEL", "m")
     monkeypatch.setenv("HERMES_BASE_URL", "http://127.0.0.1:9/v1")
-    assert hermes("migrate").code == 0
-    for command in (["doctor"], ["webhook", "add", "r"], ["webhook", "test", "r", "--url", "http://127.0.0.1:9"]):
+    assert hermes("data", "migrate").code == 0
+    for command in (
+        ["doctor"],
+        ["gateway", "webhooks", "add", "r"],
+        ["gateway", "webhooks", "test", "r", "--url", "http://127.0.0.1:9"],
+    ):
         assert not re.search(r"Errno|Error \d+", hermes(*command).said)
 
 

@@ -1,4 +1,4 @@
-"""``hermes-worker workspaces``, over pods of the fake."""
+"""``hermes-worker data workspaces``, over pods of the fake."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def test_workspaces_are_listed_with_their_sessions_and_removed(
         store.submit(run_id=name, session_id=f"of {name[:8]}", source="api", workspace=place)
     store.answer(quiet)
 
-    found = [json.loads(line) for line in hermes.inline("workspaces", "list", "--json").out.splitlines()]
+    found = [json.loads(line) for line in hermes.inline("data", "workspaces", "list", "--json").out.splitlines()]
     assert {each["session"]: each["state"] for each in found} == {quiet: "quiet", busy: "at work", strange: None}
     assert {each["root"] for each in found} == set(roots.values())
-    assert "not of this database" in hermes.inline("workspaces", "list").out
+    assert "not of this database" in hermes.inline("data", "workspaces", "list").out
 
     for name, says in ((busy, "is at work"), (strange, "not of this database"), ("run_0", "no workspace")):
-        refused = hermes.inline("workspaces", "remove", name)
+        refused = hermes.inline("data", "workspaces", "remove", name)
         assert refused.code == 2 and says in refused.err
-    assert hermes.inline("workspaces", "remove", quiet).out == f"removed {roots[quiet]}\n"
-    assert hermes.inline("workspaces", "remove", busy, "--force").code == 0
+    assert hermes.inline("data", "workspaces", "remove", quiet).out == f"removed {roots[quiet]}\n"
+    assert hermes.inline("data", "workspaces", "remove", busy, "--force").code == 0
     assert [name for kind, name in cluster.objects if kind == "pods"] != []
-    assert len(hermes.inline("workspaces", "list", "--json").out.splitlines()) == 1
+    assert len(hermes.inline("data", "workspaces", "list", "--json").out.splitlines()) == 1
 
 
 def test_a_place_that_is_away_and_kinds_without_one_are_said(hermes: CommandLine, cluster: FakeCluster) -> None:
     cluster.token_file.write_text("wrong")
-    away = hermes.inline("workspaces", "list")
+    away = hermes.inline("data", "workspaces", "list")
     assert (away.code, "401" in away.err) == (2, True)
     hermes.environ["HERMES_WORKSPACE"] = "local"
-    assert "below HOME/workspaces" in hermes.inline("workspaces", "list").err
+    assert "below HOME/workspaces" in hermes.inline("data", "workspaces", "list").err

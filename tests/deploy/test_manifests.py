@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import click
 import pytest
+from support.commandline import find_command
 from support.manifests import Manifest, containers, documents, environment, name_of, our_pods, pods, written
 
 from hermes_worker.api.server import GRACE_S
-from hermes_worker.cli.entry import commands
 from hermes_worker.settings import describe_settings, load_settings
 from hermes_worker.store.backlog import STEP_S_MIN
 from hermes_worker.worker.lifecycle import leaves_within_s
@@ -44,10 +43,7 @@ def test_the_roles_are_there() -> None:
 @pytest.mark.parametrize("name", ROLES)
 def test_every_container_runs_a_command_that_there_is(name: str) -> None:
     for container in containers(ROLES[name][1]):
-        command: click.Command | None = commands
-        words = list(container["args"])
-        command = commands.get_command(click.Context(commands), words.pop(0))
-        assert command is not None, container["args"]
+        command, words = find_command(container["args"])
         command.make_context(container["name"], words)
 
 
@@ -67,7 +63,7 @@ def test_nothing_starts_before_the_schema_is_there(name: str) -> None:
     if name == "hermes-flower":
         return  # it looks at the broker only
     [gate] = LONG_RUNNING[name][1]["initContainers"]
-    assert gate["args"][:2] == ["migrate", "--check"]
+    assert gate["args"][:3] == ["data", "migrate", "--check"]
 
 
 # --- leaving ---------------------------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import click
 import pytest
+from support.commandline import find_command
 
-from hermes_worker.cli.entry import commands
 from hermes_worker.cli.stack import _BROKER_GRACE_S, _LEAVING_S
 from hermes_worker.settings import load_settings
 
@@ -27,9 +26,8 @@ def service() -> configparser.SectionProxy:
 def test_what_it_starts_is_a_command_with_settings_that_there_are(tmp_path: Path) -> None:
     program, *words = service()["ExecStart"].split()
     assert Path(program).name == "hermes-worker"
-    command = commands.get_command(click.Context(commands), words[0])
-    assert command is not None
-    command.make_context(words[0], words[1:])
+    command, rest = find_command(words)
+    command.make_context(words[0], rest)
     given = dict(each.split("=", 1) for each in service()["Environment"].split())
     settings = load_settings({**given, "HOME": str(tmp_path), "PATH": "/usr/bin"})
     assert settings.notes == ()

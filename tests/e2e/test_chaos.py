@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 
 def test_it_breaks_a_postgresql_of_its_own_and_says_what_it_found() -> None:
-    argv = [COMMAND, "chaos", "--own-postgres", "--json", "--runs", "2", "--steps", "2", "--kills", "1"]
+    argv = [COMMAND, "dev", "chaos", "--own-postgres", "--json", "--runs", "2", "--steps", "2", "--kills", "1"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)

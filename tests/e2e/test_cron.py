@@ -42,7 +42,7 @@ def test_a_job_runs_at_its_time_and_by_hand_and_its_answer_arrives(hermes: Comma
                 lambda: any("disk is full" in mailbox.text(number) for number in range(len(mailbox.mails))),
                 saying="for the script's mail",
             )
-            wait_for(lambda: hermes.inline("deliveries", "list", "--json").out.count('"delivered"') >= 4)
+            wait_for(lambda: hermes.inline("gateway", "deliveries", "list", "--json").out.count('"delivered"') >= 4)
             assert "fired" in hermes.inline("cron", "history", "hand").out
             assert json.loads(hermes.inline("cron", "show", job_id, "--json").out)["state"] == "completed"
 

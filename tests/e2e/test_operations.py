@@ -86,7 +86,7 @@ class Installation:
             return connection.execute(statement.encode()).fetchall()
 
     def made_key(self, holder: str) -> dict[str, str]:
-        found = re.search(r"^{.*}$", self.shell(f"hermes-worker keys create {holder} --json"), re.MULTILINE)
+        found = re.search(r"^{.*}$", self.shell(f"hermes-worker tenants keys create {holder} --json"), re.MULTILINE)
         assert found
         key: dict[str, str] = json.loads(found[0])
         return key
@@ -152,7 +152,9 @@ def installation(tmp_path: Path, own_postgres: EmbeddedPostgres) -> Iterator[Ins
 def test_every_command_of_the_page_works_while_runs_are_at_work(installation: Installation) -> None:
     assert "broken" not in installation.play("Start, replace, stop")
     prompt = script(final="Reviewed.")
-    installation.shell(f"hermes-worker webhook add review --prompt '{prompt}' --rate 6000 --secret - <<<{ROUTE_SECRET}")
+    installation.shell(
+        f"hermes-worker gateway webhooks add review --prompt '{prompt}' --rate 6000 --secret - <<<{ROUTE_SECRET}"
+    )
     ours, others = installation.made_key("traffic"), installation.made_key("ci")
     installation.shell(f"KEY_ID={others['key_id']}")
     target = f"webhook:{installation.receiver.server.base_url.removesuffix('/v1')}/"
@@ -238,7 +240,7 @@ def _rotate_the_keys_of_texts(installation: Installation, traffic: Traffic) -> N
     wait_for(lambda: installation.rows(latest) != before or None, saying="for the processes to follow")
 
     def nothing_is_left() -> bool:
-        installation.shell("hermes-worker encryption reseal")
+        installation.shell("hermes-worker data encryption reseal")
         return before[0] not in installation.rows(used)
 
     wait_for(nothing_is_left, saying="for every text to be encrypted anew")

@@ -85,13 +85,13 @@ def test_a_restored_copy_works_in_its_own_folders_and_has_no_outside(hermes: Com
             "cron", "create", "every 1m", script(final="Fired."), "--name", "job", "--deliver", "local"
         )
         assert made.code == 0, made.said
-        assert hermes.inline("backup", str(tmp_path / "home.tar")).code == 0
+        assert hermes.inline("data", "backup", str(tmp_path / "home.tar")).code == 0
     was, were = tree(old / "workspaces"), tree(project)
     prompt, place, _ = rows(f"sqlite:///{old}/hermes-worker.db", ended)
     assert json.loads(place)["root"] == f"{old}/./workspaces/{ended}"
 
     copy = CommandLine(new)
-    restored = copy("restore", str(tmp_path / "home.tar"))
+    restored = copy("data", "restore", str(tmp_path / "home.tar"))
     assert restored.code == 0, restored.said
     assert "this is a copy: it delivers nothing" in restored.err and "--original-gone" in restored.err
     with copy.up() as running:
@@ -109,7 +109,7 @@ def test_a_restored_copy_works_in_its_own_folders_and_has_no_outside(hermes: Com
         assert not list((new / "cron" / "output").glob("*/*.md"))
         assert (tree(old / "workspaces"), tree(project)) == (was, were)
 
-        gone = copy.inline("restore", "--original-gone")
+        gone = copy.inline("data", "restore", "--original-gone")
         assert (gone.code, gone.out.split(":")[0]) == (0, "no copy any more")
         wait_for(lambda: len(list((new / "cron" / "output").glob("*/*.md"))) >= 2, saying="for the answers")
         resumed_run(copy, outside, script(call("terminal", command="echo two >> log")))

@@ -46,21 +46,22 @@ def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers:
     hermes = CommandLine(tmp_path / "home", {**servers, "HERMES_DRAIN_S": "3"}, is_installed=True)
     early = hermes.inline("runs", "list")
     assert early.code == 2
-    assert "hermes-worker migrate" in early.err
-    migrated = hermes.inline("migrate")
+    assert "hermes-worker data migrate" in early.err
+    migrated = hermes.inline("data", "migrate")
     assert migrated.code == 0, migrated.said
     assert "upgraded from nothing" in migrated.out
-    assert "was up to date" in hermes.inline("migrate").out
+    assert "was up to date" in hermes.inline("data", "migrate").out
 
     with ExitStack() as stack:
-        model = stack.enter_context(hermes.started("scripted-model", "--port", "0"))
+        model = stack.enter_context(hermes.started("dev", "scripted-model", "--port", "0"))
         hermes.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]
         hermes.environ["HERMES_MODEL"] = "scripted"
         roles = [
             stack.enter_context(hermes.started(*role))
             for role in (
-                ("worker", "--queues", "model", "--pool", "threads", "--concurrency", "20"),
+                ("start", "worker", "--queues", "model", "--pool", "threads", "--concurrency", "20"),
                 (
+                    "start",
                     "worker",
                     "--queues",
                     "tools,system",
@@ -71,8 +72,8 @@ def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers:
                     "--name",
                     "carpenter",
                 ),
-                ("beat", "--alive-file", str(project / "beat.alive")),
-                ("api", "--port", "0"),
+                ("start", "beat", "--alive-file", str(project / "beat.alive")),
+                ("start", "api", "--port", "0"),
             )
         ]
         for role in roles:
@@ -98,16 +99,16 @@ def test_a_worker_that_is_told_to_leave_hands_its_model_call_over(
     tmp_path: Path, servers: dict[str, str], pool: str
 ) -> None:
     hermes = CommandLine(tmp_path / "home", {**servers, "HERMES_DRAIN_S": "1"})
-    assert hermes.inline("migrate").code == 0
-    with hermes.started("scripted-model", "--port", "0") as model:
+    assert hermes.inline("data", "migrate").code == 0
+    with hermes.started("dev", "scripted-model", "--port", "0") as model:
         hermes.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]
         hermes.environ["HERMES_MODEL"] = "scripted"
         slow = script({"text": "Slow.", "delay_s": 2, **call("todo")}, final="Done.")
-        with hermes.started("worker", "--pool", pool, "--concurrency", "2") as first:
+        with hermes.started("start", "worker", "--pool", pool, "--concurrency", "2") as first:
             first.wait_for_line("worker.started")
             run_id = hermes.inline("submit", slow).out.strip()
             wait_for(lambda: status_of(hermes, run_id) is RunStatus.RUNNING)
-            with hermes.started("worker") as second:
+            with hermes.started("start", "worker") as second:
                 second.wait_for_line("worker.started")
                 assert leaves(first) == 0, first.output
                 watched = hermes.inline("runs", "watch", run_id)
@@ -151,11 +152,11 @@ def test_a_tools_worker_without_any_model_key_lets_others_ask(
     (project / "victim").mkdir()
     common = {**servers, "HERMES_APPROVALS_MODE": "smart", "HERMES_ALLOW_PRIVATE_URLS": "1"}
     tools = CommandLine(tmp_path / "tools", common)
-    assert tools.inline("migrate").code == 0
+    assert tools.inline("data", "migrate").code == 0
     specialist = Specialist()
     with ExitStack() as stack:
         other = stack.enter_context(FaultServer(specialist))
-        model = stack.enter_context(tools.started("scripted-model", "--port", "0"))
+        model = stack.enter_context(tools.started("dev", "scripted-model", "--port", "0"))
         own = {f"HERMES_{task}_PROVIDERS": f"custom:{name}@{other.base_url}" for task, name in _SPECIALISTS.items()}
         keyed = {
             "HERMES_BASE_URL": model.wait_for_line(r"(http://\S+/v1)")[1],
@@ -164,7 +165,7 @@ def test_a_tools_worker_without_any_model_key_lets_others_ask(
         }
         models = CommandLine(tmp_path / "models", {**common, **keyed, **own})
         for hermes, queues in ((models, "model"), (tools, "tools,system")):
-            worker = stack.enter_context(hermes.started("worker", "--queues", queues))
+            worker = stack.enter_context(hermes.started("start", "worker", "--queues", queues))
             worker.wait_for_line("worker.started")
 
         pages = [f"{other.base_url.removesuffix('/v1')}/page"]

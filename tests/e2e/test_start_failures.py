@@ -61,7 +61,7 @@ def test_a_home_on_a_full_disk(hermes: CommandLine) -> None:
 
 def test_a_database_on_a_disk_that_is_full_by_now(hermes: CommandLine, broker_url: str) -> None:
     hermes.environ["HERMES_BROKER_URL"] = broker_url
-    assert hermes("migrate").code == 0
+    assert hermes("data", "migrate").code == 0
     ended = with_full_disk(hermes, "submit", "-", stdin="x" * 200_000, bytes_max=65_536)
     assert_one_sentence(ended, "make room on its disk")
     assert "run_" not in hermes("runs", "list").out
@@ -76,14 +76,14 @@ NOWHERE = {
 
 def test_a_beat_whose_database_is_away_ends_with_a_sentence(hermes: CommandLine) -> None:
     hermes.environ.update(NOWHERE)
-    ended = hermes("beat")
+    ended = hermes("start", "beat")
     assert_one_sentence(ended, "database")
     assert "hunter2" not in ended.said
 
 
 def test_a_worker_whose_database_is_away_waits_for_it_and_ends_when_it_is_told_to(hermes: CommandLine) -> None:
     hermes.environ.update(NOWHERE)
-    with hermes.started("worker") as running:
+    with hermes.started("start", "worker") as running:
         running.wait_for_line("database.unreachable")
         os.kill(running.pid, signal.SIGTERM)
         assert running.wait() == 0, running.output

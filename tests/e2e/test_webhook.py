@@ -21,13 +21,13 @@ def test_an_event_becomes_a_run_whose_answer_arrives(hermes: CommandLine) -> Non
         with hermes.up():
             prompt = script(final="Reviewed.") + " {pull_request.title}"
             made = hermes(
-                *("webhook", "add", "review", "--prompt", prompt, "--events", "pull_request"),
+                *("gateway", "webhooks", "add", "review", "--prompt", prompt, "--events", "pull_request"),
                 *("--filter", '{"field": "action", "equals": "opened"}', "--deliver", "email:me@example.org"),
             )
             assert made.code == 0, made.said
             assert "/webhooks/review" in made.out
             payload = json.dumps({"action": "opened", "pull_request": {"title": "T"}})
-            sent = hermes("webhook", "test", "review", "--payload", payload, "--event", "pull_request")
+            sent = hermes("gateway", "webhooks", "test", "review", "--payload", payload, "--event", "pull_request")
             assert sent.code == 0, sent.said
             assert sent.out.startswith("202")
             wait_for(lambda: mailbox.mails, saying="for the mail")
@@ -36,7 +36,7 @@ def test_an_event_becomes_a_run_whose_answer_arrives(hermes: CommandLine) -> Non
 
 def test_the_block_of_the_documentation_works_as_pasted(shared: tuple[CommandLine, Running]) -> None:
     hermes, _ = shared
-    block = next(block for block in blocks_of("docs/webhooks.md") if "webhook test" in block)
+    block = next(block for block in blocks_of("docs/webhooks.md") if "webhooks test" in block)
     ended = subprocess.run(
         ["bash", "-ec", block], env=shell_environ(hermes), capture_output=True, text=True, timeout=60, check=False
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -88,19 +89,34 @@ def greet() -> None:
     click.echo("hello from a plugin")
 
 EXTENSION = Extension(name="loud", version="1", commands=(
-    CommandDeclaration(name="greet", summary="Greet.", implementation="hermes_plugins.loud:greet"),))
+    CommandDeclaration(name="greet", summary="Greet.", implementation="hermes_plugins.loud:greet"),
+    CommandDeclaration(name="cron greet", summary="Greet on time.", implementation="hermes_plugins.loud:greet"),
+    CommandDeclaration(name="fleet greet", summary="Greet all.", implementation="hermes_plugins.loud:greet"),))
 """
 
 
 def test_an_extension_brings_a_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plugin(home, COMMAND, "name: loud\nprovides_commands: [greet]\n")
+    plugin(home, COMMAND, "name: loud\nprovides_commands: [greet, cron greet, fleet greet]\n")
     assert call("greet") == 2
     assert call("extensions", "enable", "loud") == 0
     capsys.readouterr()
     assert call("greet") == 0
     assert capsys.readouterr().out == "hello from a plugin\n"
     assert call("--help") == 0
-    assert "greet" in capsys.readouterr().out
+    assert "Extensions:\n  greet  Greet.\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("group", "summary"), [("cron", "Greet on time."), ("fleet", "Greet all.")])
+def test_an_extension_brings_a_verb_of_a_group(
+    group: str, summary: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin(home, COMMAND, "name: loud\nprovides_commands: [greet, cron greet, fleet greet]\n")
+    assert call("extensions", "enable", "loud") == 0
+    capsys.readouterr()
+    assert call(group, "greet") == 0
+    assert capsys.readouterr().out == "hello from a plugin\n"
+    assert call(group, "--help") == 0
+    assert re.search(rf"^  greet +{summary}$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +153,18 @@ def test_a_required_secret_is_asked_for_where_it_is_used(
     assert call("extensions", "enable", "loud") == 2, "it is tried as it would be used"
     monkeypatch.setenv("LOUD_TOKEN", "hush-hush-hush")
     assert call("extensions", "enable", "loud") == 0
-    assert call("check") == 0
+    assert call("config", "check") == 0
     assert "loud      LOUD_TOKEN: set  (The token.)" in capsys.readouterr().out
     monkeypatch.delenv("LOUD_TOKEN")
-    assert call("migrate") == 0, "no tool runs there"
-    for needs_it in (("worker", "--queues", "tools"), ("up",), ("check",)):
+    assert call("data", "migrate") == 0, "no tool runs there"
+    for needs_it in (
+        ("start", "worker", "--queues", "tools"),
+        ("up",),
+        (
+            "config",
+            "check",
+        ),
+    ):
         monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
         assert call(*needs_it) == 2
         assert "'loud' needs LOUD_TOKEN (The token): set it, or disable" in capsys.readouterr().err

@@ -261,7 +261,7 @@ def through_a_restore(tmp_path: Path, way: Way, hermes: CommandLine, broker_url:
         database = Database(way.url)
         Store.over(database).let_pass(AWAY_S)
         way.mark()
-        confirmed = hermes.inline("restore", "--original-gone")
+        confirmed = hermes.inline("data", "restore", "--original-gone")
         assert (confirmed.code, "no copy any more" in confirmed.out) == (0, True), confirmed.said
         was = restored(database)
         told = list(receiver.taken)

@@ -51,7 +51,7 @@ def command(directory: Path, *arguments: str, **environ: str) -> Iterator[subpro
 
 
 def worker(directory: Path, ready: Path, **environ: str):  # type: ignore[no-untyped-def]
-    return command(directory, "worker", "--queues", "tools", "--ready-file", str(ready), **environ)
+    return command(directory, "start", "worker", "--queues", "tools", "--ready-file", str(ready), **environ)
 
 
 def stop_it(postgres: EmbeddedPostgres, url: str) -> Callable[[], None]:

@@ -275,7 +275,7 @@ def test_a_database_without_the_schema_is_refused_at_once(settings: Settings, tm
     environ = {"HOME": str(tmp_path), "HERMES_DATABASE_URL": f"sqlite:///{tmp_path / 'empty.db'}"}
     assert settings.broker.url
     with (
-        pytest.raises(ConfigurationError, match="hermes-worker migrate"),
+        pytest.raises(ConfigurationError, match="hermes-worker data migrate"),
         scheduler(load_settings({**environ, "HERMES_BROKER_URL": settings.broker.url})),
     ):
         pass

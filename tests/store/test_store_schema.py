@@ -176,7 +176,7 @@ def test_eight_processes_may_migrate_at_once(database_url: str) -> None:
 def test_a_database_that_is_not_migrated_is_refused_by_the_workers(database_url: str) -> None:
     database = opened(database_url)
 
-    with pytest.raises(ConfigurationError, match="hermes-worker migrate"):
+    with pytest.raises(ConfigurationError, match="hermes-worker data migrate"):
         require_current(database)
     assert tables(database) == set()
     database.close()

@@ -19,9 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar
 
+import click
 import psutil
 
-from hermes_worker.cli.entry import main
+from hermes_worker.cli.entry import commands, main
+from hermes_worker.cli.invocation import Invocation
 from hermes_worker.observe import log
 from support.patience import PATIENCE_S
 from support.warm_commands import WarmProcess
@@ -41,6 +43,28 @@ def wait_for(what: Callable[[], _T | None], *, within_s: float = PATIENCE_S, say
         assert time.monotonic() < deadline, f"nothing came within {within_s:g} s {saying}"
         time.sleep(0.05)
     return value
+
+
+def find_command(words: Sequence[str]) -> tuple[click.Command, list[str]]:
+    """The command that ``words`` name in their current spelling, and the words behind its name. Fails when there is
+    none."""
+    command: click.Command | None = commands
+    rest = list(words)
+    while rest and isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), rest.pop(0))
+    assert command is not None, words
+    return command, rest
+
+
+def list_commands(group: click.Group = commands, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command that is no group, by the words that name it."""
+    context = click.Context(group, obj=Invocation())
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from list_commands(command, (*path, name))
+        elif command is not None:
+            yield " ".join((*path, name)), command
 
 
 class CommandLine:

@@ -1,4 +1,4 @@
-"""Flower, as ``hermes-worker flower`` starts it, beside a fleet of a test."""
+"""Flower, as ``hermes-worker start flower`` starts it, beside a fleet of a test."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ FLOWER = [sys.executable, "-m", "hermes_worker", "flower"]
 
 @contextmanager
 def flower(environ: Mapping[str, str]) -> Iterator[FlowerPage]:
-    """One that watches the fleet of ``environ``, as ``hermes-worker flower`` starts it."""
+    """One that watches the fleet of ``environ``, as ``hermes-worker start flower`` starts it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -385,8 +385,8 @@ def _cli(words: str) -> str:
 _OUR_PROGRAM = {
     "cron-create": _cli("cron create 'every 5m' 'delete everything'"),
     "submit": _cli("submit 'delete everything'"),
-    "webhook": _cli("webhook add planted --prompt x"),
-    "migrate": _cli("migrate"),
+    "webhook": _cli("gateway webhooks add planted --prompt x"),
+    "migrate": _cli("data migrate"),
     "doctor": _cli("doctor"),
     "approve": _cli("approve run_1"),
     "config": _cli("config show"),

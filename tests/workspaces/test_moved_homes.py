@@ -98,5 +98,5 @@ def test_a_copy_opens_what_is_its_own(kind: str, root: str, is_refused: bool) ->
     if not is_refused:
         CopyRule(homes, lambda: True).require_own(ref)
         return
-    with pytest.raises(WorkspaceError, match=r"restored copy.*'hermes-worker restore --original-gone'"):
+    with pytest.raises(WorkspaceError, match=r"restored copy.*'hermes-worker data restore --original-gone'"):
         CopyRule(homes, lambda: True).require_own(ref)

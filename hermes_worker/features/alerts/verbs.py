@@ -1,4 +1,4 @@
-"""``hermes-worker alerts``: the newest alerts, and a test of their targets."""
+"""``hermes-worker fleet alerts``: the newest alerts, and a test of their targets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def show(home: Path | None, limit: int, as_json: bool) -> None:
     click.echo(render_table(rows, ("KIND", "RAISED", "OVER", "TEXT"), whole=(0,)))
 
 
-@alerts.command("test", epilog="What became of it says 'hermes-worker deliveries list'.")
+@alerts.command("test", epilog="What became of it says 'hermes-worker gateway deliveries list'.")
 @reachable
 def try_targets(home: Path | None) -> None:
     """Send a text to every target of alerts.targets, as a delivery."""
@@ -47,7 +47,7 @@ def try_targets(home: Path | None) -> None:
 
 
 @alerts.command(
-    "targets", epilog="Example: hermes-worker alerts targets --tenant acme --set webhook:https://acme.test/ops"
+    "targets", epilog="Example: hermes-worker fleet alerts targets --tenant acme --set webhook:https://acme.test/ops"
 )
 @reachable
 @of_tenant

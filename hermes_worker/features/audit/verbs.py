@@ -1,4 +1,4 @@
-"""``hermes-worker audit``: list and export the audit log."""
+"""``hermes-worker data audit``: list and export the audit log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def audit() -> None:
     """List and export who did what."""
 
 
-@audit.command("list", epilog="Example: hermes-worker audit list --act key.create --days 30")
+@audit.command("list", epilog="Example: hermes-worker data audit list --act key.create --days 30")
 @reachable
 @of_tenant
 @click.option("--act", type=OneOf([act.value for act in Act]), help="Only this kind of deed.")
@@ -62,7 +62,7 @@ def list_deeds(
         click.echo(f"nothing was recorded in the last {days:g} days", err=True)
 
 
-@audit.command(epilog="Example: hermes-worker audit export --all-tenants --after 4711 >> audit.jsonl")
+@audit.command(epilog="Example: hermes-worker data audit export --all-tenants --after 4711 >> audit.jsonl")
 @reachable
 @of_tenant
 @click.option("--all-tenants", is_flag=True, help="Of all tenants.")

@@ -1,4 +1,4 @@
-"""``hermes-worker deliveries``: list deliveries, and send one again."""
+"""``hermes-worker gateway deliveries``: list deliveries, and send one again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def deliveries() -> None:
     """List and show what was sent where, and send it again."""
 
 
-@deliveries.command("list", epilog="Example: hermes-worker deliveries list --state failed")
+@deliveries.command("list", epilog="Example: hermes-worker gateway deliveries list --state failed")
 @reachable
 @of_tenant
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
@@ -52,7 +52,7 @@ def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: st
         click.echo("no deliveries", err=True)
 
 
-@deliveries.command(epilog="Example: hermes-worker deliveries show dlv_0123...")
+@deliveries.command(epilog="Example: hermes-worker gateway deliveries show dlv_0123...")
 @reachable
 @of_tenant
 @click.argument("delivery_id", type=TEXT)
@@ -79,7 +79,7 @@ def retry(home: Path | None, delivery_id: str) -> None:
     click.echo(f"{retried.delivery_id} pending")
 
 
-@deliveries.command("dead", epilog="A delivery that 'deliveries retry' brings there makes a target good again.")
+@deliveries.command("dead", epilog="A delivery that 'gateway deliveries retry' brings there makes a target good again.")
 @reachable
 @of_tenant
 def list_dead(home: Path | None) -> None:

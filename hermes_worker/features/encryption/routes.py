@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/encryption", tags=["health"], responses=schema.de
 @router.get("/keys", response_model=TextKeyList, dependencies=[FOR_SCALERS])
 async def list_text_keys(context: Context) -> TextKeyList:
     """Which keys encrypt the texts of the database, as this server and the rows say. The command line also counts the
-    texts that are stored otherwise ('encryption status'): it reads all of them."""
+    texts that are stored otherwise ('data encryption status'): it reads all of them."""
     return await context.call_store(_read, context.client.database)
 
 

@@ -1,4 +1,4 @@
-"""``hermes-worker encryption``: keys that encrypt texts in the database."""
+"""``hermes-worker data encryption``: keys that encrypt texts in the database."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def wait_for_look(client: HermesClient, name: str, before: float | None, *, wait
         if found.looked_at is not None and found.looked_at != before:
             return found
         if time.monotonic() >= ends_at:
-            who = "a host ('hermes-worker mcp-host')" if found.command else "a worker for tools"
+            who = "a host ('hermes-worker start mcp-host')" if found.command else "a worker for tools"
             raise ConfigurationError(
                 f"{name} is kept, and {who} with HERMES_MCP_ROWS has not asked it yet; look again with: "
                 f"hermes-worker mcp test {name} --row"

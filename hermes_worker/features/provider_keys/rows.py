@@ -168,7 +168,8 @@ class ProviderKeys:
             view = fetch_row(connection.execute(_VIEW.where(this)), ProviderKeyView)
             if view is None or connection.execute(sa.delete(provider_keys).where(this)).rowcount == 0:
                 raise ProviderKeyNotFound(
-                    f"there is no provider key {key_id!r}; 'hermes-worker providers keys list' shows those there are"
+                    f"there is no provider key {key_id!r}; 'hermes-worker fleet providers keys list' shows those "
+                    "there are"
                 )
             record_action(connection, Act.PROVIDER_KEY_REMOVE, key_id, tenant=tenant, before=_describe_key(view))
             return view

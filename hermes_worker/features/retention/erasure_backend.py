@@ -32,8 +32,8 @@ def open_erasures(home: Path | None, told: Progress) -> ErasureRows:
 
 def _build_runs_at_work(at_work: Sequence[str]) -> RunsAtWork:
     return RunsAtWork(
-        f"{len(at_work)} runs were told to stop and have not ended, {at_work[0]} among them; call 'hermes-worker erase "
-        "--resume --stop' when a worker has ended them"
+        f"{len(at_work)} runs were told to stop and have not ended, {at_work[0]} among them; call "
+        "'hermes-worker data erase --resume --stop' when a worker has ended them"
     )
 
 

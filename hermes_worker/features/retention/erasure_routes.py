@@ -311,7 +311,7 @@ def _object(erasure: RunningErasure) -> ErasureObject:
 
 
 def _no_erasure(receipt_id: str) -> ApiError:
-    message = f"there is no receipt {receipt_id[:80]!r}; 'hermes-worker erase --receipts' lists them"
+    message = f"there is no receipt {receipt_id[:80]!r}; 'hermes-worker data erase --receipts' lists them"
     return ApiError(404, message, code="erasure_not_found", param="receipt_id")
 
 

@@ -280,7 +280,7 @@ class Erasures:
             )
             if left:
                 told = ", ".join(f"{number} {name}" for name, number in sorted(left.items()))
-                raise NotYetErased(f"there are still {told}; call 'hermes-worker erase --resume' again")
+                raise NotYetErased(f"there are still {told}; call 'hermes-worker data erase --resume' again")
             ended_at = float(connection.execute(sa.select(db_now())).scalar_one())
             receipt = ErasureReceipt(
                 receipt_id=erasure.receipt_id,
@@ -326,7 +326,9 @@ class Erasures:
         with self._database.read() as connection:
             text = connection.execute(this).scalar()
         if text is None:
-            raise ErasureNotFound(f"there is no receipt {receipt_id!r}; 'hermes-worker erase --receipts' lists them")
+            raise ErasureNotFound(
+                f"there is no receipt {receipt_id!r}; 'hermes-worker data erase --receipts' lists them"
+            )
         return parse_receipt(text)
 
     def list_receipts(self) -> list[ErasureReceipt]:
@@ -465,7 +467,7 @@ class Erasures:
             if time.monotonic() > deadline:
                 raise NotYetErased(
                     f"a transaction of the database is older than {patience_s:g} s, so long texts cannot be deleted "
-                    "yet; call 'hermes-worker erase --resume' when it has ended"
+                    "yet; call 'hermes-worker data erase --resume' when it has ended"
                 )
             time.sleep(_LOOK_EVERY_S)
         while deleting.delete_blobs(self._database, _EVENTS_AT_ONCE, released_before=released_at)[0]:
@@ -523,8 +525,9 @@ def _list_holds(connection: Connection, selected: SelectedRows) -> list[int]:
 
 def _format_held(held: Sequence[int], tenant: str) -> str:
     named = ", ".join(map(str, held))
-    release = f"hermes-worker retention release {held[0]} --tenant {tenant}"
-    return f"legal holds keep some of it ({named}); look at 'hermes-worker retention holds', and '{release}' lifts one"
+    release = f"hermes-worker data retention release {held[0]} --tenant {tenant}"
+    look = "look at 'hermes-worker data retention holds'"
+    return f"legal holds keep some of it ({named}); {look}, and '{release}' lifts one"
 
 
 def _chain_may_go(tenant: str, root: int, connection: Connection) -> bool:

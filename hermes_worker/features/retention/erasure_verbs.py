@@ -1,4 +1,4 @@
-"""``hermes-worker export`` and ``erase``: export everything of a person, a session or a tenant, and erase it."""
+"""``hermes-worker data export`` and ``erase``: export everything of a person, a session or a tenant, and erase it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _print_forecast(foretold: ForetoldErasure, as_json: bool) -> int:
     if foretold.shared:
         click.echo(f"others asked for {foretold.shared} runs in the same sessions: --shared", err=True)
     if foretold.held_by:
-        click.echo(f"held by {', '.join(map(str, foretold.held_by))}: 'hermes-worker retention holds'", err=True)
+        click.echo(f"held by {', '.join(map(str, foretold.held_by))}: 'hermes-worker data retention holds'", err=True)
     click.echo("Nothing was erased. Export it if somebody may want it, then add --yes.", err=True)
     return 0
 

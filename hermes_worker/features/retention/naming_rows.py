@@ -55,8 +55,8 @@ def resolve_person(database: Database, tenant: str, source: str, person: Person)
 _WHERE_SHOWN: Final = {
     "named": HOW_SHOWN,
     "principals": "'hermes-worker runs show' says who asked for a run, as 'cli:alice'",
-    "holders": "'hermes-worker keys list' shows the holders of keys",
-    "targets": "'hermes-worker deliveries list' shows addresses, as 'telegram:4711'",
+    "holders": "'hermes-worker tenants keys list' shows the holders of keys",
+    "targets": "'hermes-worker gateway deliveries list' shows addresses, as 'telegram:4711'",
 }
 
 

@@ -1,4 +1,4 @@
-"""``hermes-worker prune`` and ``retention``: delete what is old, set how long things are kept, and hold what must
+"""``hermes-worker data prune`` and ``retention``: delete what is old, set how long things are kept, and hold what must
 stay."""
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def show(home: Path | None, as_json: bool) -> None:
     click.echo(render_table(list(rules.items()), ("KIND", "GOES AFTER"), whole=(0, 1)))
 
 
-@retention.command("set", epilog="Example: hermes-worker retention set runs 365d/100000 --tenant acme")
+@retention.command("set", epilog="Example: hermes-worker data retention set runs 365d/100000 --tenant acme")
 @reachable
 @of_tenant
 @click.argument("kind", type=TEXT)

@@ -1,4 +1,4 @@
-"""``hermes-worker spend``: the cost of runs."""
+"""``hermes-worker runs spend``: the cost of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DAYS = 30
 
 
 @click.command(
-    epilog="Example: hermes-worker spend --by model --since 7d   A run counts on the day (UTC) that accepted it."
+    epilog="Example: hermes-worker runs spend --by model --since 7d   A run counts on the day (UTC) that accepted it."
 )
 @reachable
 @of_tenant

@@ -1,4 +1,4 @@
-"""``hermes-worker tenants`` and ``hermes-worker keys``: manage tenants and their keys."""
+"""``hermes-worker tenants`` and ``hermes-worker tenants keys``: manage tenants and their keys."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ def list_tenants(home: Path | None, as_json: bool) -> None:
     click.echo(render_table(rows, ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"), whole=(0,)))
 
 
-@tenants.command(epilog="Example: hermes-worker tenants create acme && hermes-worker keys create ci --tenant acme")
+@tenants.command(
+    epilog="Example: hermes-worker tenants create acme && hermes-worker tenants keys create ci --tenant acme"
+)
 @reachable
 @click.argument("name", type=TEXT)
 def create(home: Path | None, name: str) -> None:
     """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
     open_api_client(home, names_tenant=True).create_tenant(name)
-    click.echo(f"{name} created; give somebody a key with 'hermes-worker keys create HOLDER --tenant {name}'")
+    click.echo(f"{name} created; give somebody a key with 'hermes-worker tenants keys create HOLDER --tenant {name}'")
 
 
 @tenants.command(epilog="Example: hermes-worker tenants disable acme --stop")
@@ -184,7 +186,9 @@ def keys() -> None:
     """Create, list, rotate and revoke keys of the HTTP API."""
 
 
-@keys.command("create", epilog="Example: hermes-worker keys create ci --scope runs:write --scope runs:read --days 90")
+@keys.command(
+    "create", epilog="Example: hermes-worker tenants keys create ci --scope runs:write --scope runs:read --days 90"
+)
 @reachable
 @of_tenant
 @click.argument("holder", type=TEXT)
@@ -222,7 +226,7 @@ def list_keys(home: Path | None, as_json: bool) -> None:
         click.echo("no keys but that of the installation", err=True)
 
 
-@keys.command(epilog="Example: hermes-worker keys rotate key_0123456789ab --overlap-hours 1")
+@keys.command(epilog="Example: hermes-worker tenants keys rotate key_0123456789ab --overlap-hours 1")
 @reachable
 @of_tenant
 @click.argument("key_id", type=TEXT)

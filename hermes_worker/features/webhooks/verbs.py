@@ -1,4 +1,4 @@
-"""``hermes-worker webhook``: routes on which others may send events."""
+"""``hermes-worker gateway webhooks``: routes on which others may send events."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def webhook() -> None:
 
 
 @webhook.command(
-    epilog="Example: hermes-worker webhook add review --events pull_request --prompt 'Review {pull_request.html_url}' "
-    "--deliver telegram:-1001"
+    epilog="Example: hermes-worker gateway webhooks add review --events pull_request "
+    "--prompt 'Review {pull_request.html_url}' --deliver telegram:-1001"
 )
 @reachable
 @of_tenant

@@ -384,7 +384,7 @@ def _lock_key(connection: Connection, tenant: str, key_id: str) -> _LockedKey:
 
 
 def _key_not_found(key_id: str) -> KeyNotFound:
-    return KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
+    return KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker tenants keys list' shows those there are")
 
 
 def _describe_key(view: StoredKey) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""Alembic migrations, run from the installed package: ``hermes-worker migrate``."""
+"""Alembic migrations, run from the installed package: ``hermes-worker data migrate``."""

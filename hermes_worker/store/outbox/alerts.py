@@ -308,7 +308,7 @@ def _find_closed_keys(database: Database) -> Iterator[Trouble]:
                 kind=AlertKind.PROVIDER,
                 subject=row.credential,
                 epoch=row.state.epoch,
-                text=f"{text}; runs wait for it ('hermes-worker providers status')",
+                text=f"{text}; runs wait for it ('hermes-worker fleet providers status')",
             )
 
 
@@ -337,7 +337,7 @@ def _find_dead_targets(database: Database) -> dict[Trouble, str]:
             kind=AlertKind.DEAD_TARGET,
             subject=subject,
             epoch=int(row.marked_at * 1000),
-            text=f"{text} ('hermes-worker deliveries list --state failed')",
+            text=f"{text} ('hermes-worker gateway deliveries list --state failed')",
         )
         found[trouble] = row.key
     return found
