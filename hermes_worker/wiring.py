@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from hermes_worker.models.tenant_watch import TenantKeyWatch
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.store.resources import ResourceView
-    from hermes_worker.tasks.calls.permission import ApprovalRules
+    from hermes_worker.tasks.calls.approval_rules import ApprovalRules
     from hermes_worker.tasks.context import ModelChain as TaskChain
     from hermes_worker.tasks.context import TenantModelLookup, TenantModels, WorkerContext, WorkerHooks
     from hermes_worker.tasks.deliver import DeliveryContext
@@ -633,7 +633,7 @@ def build_redactor(settings: Settings) -> Redactor:
 def build_approval_rules(settings: Settings) -> ApprovalRules:
     """The settings about dangerous commands."""
     from hermes_worker.safety.approvals import ApprovalMode, UnattendedMode
-    from hermes_worker.tasks.calls.permission import ApprovalRules
+    from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 
     chosen = settings.approvals
     sources = {

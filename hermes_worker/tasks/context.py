@@ -36,7 +36,7 @@ from hermes_worker.store.runs.processes import Processes
 from hermes_worker.store.runs.remote_tasks import RemoteTasks
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
 from hermes_worker.stream.live import Live
-from hermes_worker.tasks.calls.permission import ApprovalRules, WaitStore
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules, WaitStore
 from hermes_worker.tasks.hooks.running import HookRunner
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases

@@ -44,9 +44,9 @@ from hermes_worker.store.sweep import SweepPolicy
 from hermes_worker.tasks import leases as leases_module
 from hermes_worker.tasks.calls import call_tool as call_tool_module
 from hermes_worker.tasks.calls import delegating as delegating_module
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
-from hermes_worker.tasks.calls.permission import ApprovalRules
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration import persistence as persistence_module
 from hermes_worker.tasks.iteration.iterate import iterate

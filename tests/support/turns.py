@@ -20,9 +20,9 @@ from hermes_worker.models.key_watch import KeyStateLookup, NoKeyStates
 from hermes_worker.models.login import TokenSource
 from hermes_worker.store.rows import Hint
 from hermes_worker.stream.live import Live
+from hermes_worker.tasks.calls.approval_rules import WaitStore
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
-from hermes_worker.tasks.calls.permission import WaitStore
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.iteration.requests import ModelOptions

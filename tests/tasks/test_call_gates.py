@@ -18,7 +18,8 @@ from hermes_worker.core.questions import RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.tasks.calls import permission
-from hermes_worker.tasks.calls.permission import ApprovalRules, GateContext, find_stand_in
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules
+from hermes_worker.tasks.calls.permission import GateContext, find_stand_in
 from hermes_worker.tasks.context import WorkerContext
 
 

@@ -26,7 +26,7 @@ from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import tool_calls
-from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.context import WorkerHooks
 from hermes_worker.tasks.hooks.running import HookRunner, LoadedHook
 from hermes_worker.tasks.iteration.planning import plan_calls

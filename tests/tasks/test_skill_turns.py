@@ -27,7 +27,7 @@ from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.safety.approvals import ApprovalChoice, UnattendedMode
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import runs
-from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace

@@ -22,7 +22,7 @@ from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.models.governor import CallPermit, CredentialRef, NoGovernor
 from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode
 from hermes_worker.store.runs.waits import NotOffered, Waits
-from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace

@@ -9,9 +9,9 @@ statement.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.results import error_result
@@ -21,7 +21,7 @@ from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.gateway import may_be_called_for
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import NOT_FOR_GUESTS, OTHER_EFFECT, TOO_MANY_DELEGATIONS
-from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
+from hermes_worker.core.questions import Question, Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.features.skills.change_rules import SKILL_MANAGE_TOOL
@@ -39,49 +39,10 @@ from hermes_worker.safety.approvals import (
     assess_command,
 )
 from hermes_worker.safety.dangers import CODE_FLAG
-from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.waits import ApprovalTerms
 from hermes_worker.tasks.calls.verdicts import read_verdict, verdict_consultation
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.workspaces.base import ConversingWorkspace
-
-if TYPE_CHECKING:
-    from hermes_worker.tasks.context import WorkerContext
-
-
-class WaitStore(Protocol):
-    """``store.runs.waits.Waits``."""
-
-    def load_terms(self, run_pk: int) -> ApprovalTerms: ...
-
-    def ask(self, claim: CallClaim, question: Question) -> list[Hint]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRules:
-    """The installation's rules for dangerous commands."""
-
-    mode: ApprovalMode = ApprovalMode.MANUAL
-    timeout_s: float | None = 60.0
-    """How long a question about a command stays open, in seconds; ``None`` for as long as the run may take."""
-    deny: tuple[str, ...] = ()
-    allowed: frozenset[str] = frozenset()
-    asks_for_skills: bool = False
-    """Whether a person is asked before an agent changes a skill."""
-    by_source: Mapping[str, UnattendedMode] = field(default_factory=dict)
-    """How questions of runs from each source are treated; a source that is not listed is treated as ``api``."""
-
-    def session_policy(self, session: Mapping[str, Any]) -> ApprovalPolicy:
-        """The policy of a session, before the origin of the run is looked up."""
-        kept: Sequence[str] = session.get(APPROVED_KEY) or ()
-        return ApprovalPolicy(mode=self.mode, deny=self.deny, allowed=self.allowed | frozenset(kept))
-
-    def narrow_policy(self, policy: ApprovalPolicy, terms: ApprovalTerms) -> ApprovalPolicy:
-        """Return ``policy`` narrowed by what the rows say about the run."""
-        usual = self.by_source.get(terms.source, self.by_source.get("api", UnattendedMode.ASK))
-        unattended = UnattendedMode(terms.approvals) if terms.approvals else usual
-        return replace(policy, allowed=policy.allowed | terms.allowed, unattended=unattended)
-
 
 _DECISIONS_ON_SKILLS: Mapping[UnattendedMode, Decision] = {
     UnattendedMode.APPROVE: Allow(),
