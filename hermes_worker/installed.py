@@ -20,13 +20,13 @@ from hermes_worker.features import FEATURES
 BUILT_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "hermes_worker.agent.tools.builtin:EXTENSION": ("tools", "toolsets"),
-        "hermes_worker.models.catalog:EXTENSION": ("providers", "wires"),
+        "hermes_worker.models.provider_rows:EXTENSION": ("providers", "wires"),
         "hermes_worker.models.vendor_extensions:BEDROCK": ("providers", "wires"),
         "hermes_worker.models.vendor_extensions:GEMINI": ("providers", "wires"),
         "hermes_worker.workspaces.ref:EXTENSION": ("workspaces",),
         "hermes_worker.api.builtin:EXTENSION": ("routers",),
         "hermes_worker.cli.builtin:EXTENSION": ("commands",),
-        "hermes_worker.channels.catalog:EXTENSION": ("channels",),
+        "hermes_worker.channels.platform_rows:EXTENSION": ("channels",),
         "hermes_worker.agent.prompt.sources:EXTENSION": ("context_sources",),
         "hermes_worker.agent.prompt.compactors:EXTENSION": ("compactors",),
         **FEATURES,

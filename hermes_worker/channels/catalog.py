@@ -1,7 +1,7 @@
-"""The platforms, as data: how long a text may be, where a home channel is configured, what a chat id looks like.
+"""The catalogue of platforms: how long a text may be, where a home channel is configured, what a chat id looks like.
 
-Limits are the platforms' own (with the unit each platform counts in). Adding a
-platform takes one row here and one adapter module, which only a worker that sends imports.
+Limits are the platforms' own (with the unit each platform counts in). Adding a platform takes one row in
+``platform_rows.toml`` and one adapter module, which only a worker that sends imports.
 
 ``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk``, ``github_comment``, ``homeassistant`` and ``irc`` cannot
 take a file; of a part with one only the text is sent to them.
@@ -12,16 +12,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 
 from hermes_worker import installed
 from hermes_worker.channels.inbound.declaration import InboundMode, Receiving
-from hermes_worker.channels.inbound.rows import IRC_SECRETS, IRC_VARIABLES, RECEIVING
 from hermes_worker.channels.markup import DIALECTS, MARKDOWN, describe_dialect
-from hermes_worker.extension import Extension, Installed, Reference
+from hermes_worker.extension import Installed, Reference
 
 
 class TextUnit(StrEnum):
@@ -148,403 +147,7 @@ class Platform:
         return tuple(sending.variables[field] for field in sending.secrets) if sending is not None else ()
 
 
-_PHONE = r"\+[1-9][0-9]{6,14}"
-_INTEGER = re.compile(r"(?P<chat>-?[0-9]{1,20})")
-
-
-def _declare_sending(
-    module: str,
-    *,
-    secrets: tuple[str, ...] = (),
-    takes_files: bool = True,
-    caption: TextLimit | None = None,
-    key_kept_s: float = 0.0,
-    signs_time: bool = False,
-    edits: bool = False,
-    bares: bool = False,
-    types: bool = False,
-    **variables: str,
-) -> Sending:
-    """Build a ``Sending`` from a module with ``send`` and ``Credentials``. With ``edits`` it also has ``edit`` and
-    ``remove``, with ``bares`` only ``edit``, which removes the buttons below a question, with ``types``
-    ``show_typing``; ``variables`` maps fields of the credentials to variables."""
-    return Sending(
-        send=f"{module}:send",
-        credentials=f"{module}:Credentials",
-        variables=MappingProxyType(variables),
-        secrets=secrets,
-        takes_files=takes_files,
-        caption=caption,
-        key_kept_s=key_kept_s,
-        signs_time=signs_time,
-        edit=f"{module}:edit" if edits or bares else None,
-        remove=f"{module}:remove" if edits else None,
-        typing=f"{module}:show_typing" if types else None,
-    )
-
-
-_CAPTION = TextLimit(size_max=1024, unit=TextUnit.UTF16)
-"""The limit of Telegram and WhatsApp; on other platforms it is enough for a sentence about a file."""
-
-
-def _shape(expression: str, form: ChatForm = ChatForm.ID, chat_prefix: str = "") -> ChatShape:
-    return ChatShape(re.compile(expression), form, chat_prefix)
-
-
-_ANY_INTEGER = ChatShape(_INTEGER)
-
-# The order is Hermes Agent's: what has no origin goes to the first platform with a home channel.
-_ROWS: tuple[Platform, ...] = (
-    Platform(
-        name="matrix",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.matrix",
-            types=True,
-            secrets=("access_token",),
-            key_kept_s=1800.0,  # the transaction id: the server returns the event it already has
-            homeserver="MATRIX_HOMESERVER",
-            access_token="MATRIX_ACCESS_TOKEN",
-        ),
-        # An event may have 65,536 bytes, the text twice among them (plain and formatted).
-        limit=TextLimit(size_max=16_000, unit=TextUnit.BYTES),
-        home_variable="MATRIX_HOME_ROOM",
-        # A room id contains a colon, so the thread is what follows the last ":$".
-        shapes=(
-            _shape(r"(?P<chat>![^\s$]+?)(?::(?P<thread>\$\S+))?"),
-            _shape(r"(?P<chat>@[^\s:]+:\S+)", ChatForm.USER),
-        ),
-    ),
-    Platform(
-        name="telegram",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.telegram",
-            types=True,
-            secrets=("token",),
-            edits=True,
-            caption=_CAPTION,
-            token="TELEGRAM_BOT_TOKEN",
-            base_url="TELEGRAM_BASE_URL",
-        ),
-        limit=TextLimit(size_max=4096, unit=TextUnit.UTF16),
-        home_variable="TELEGRAM_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>-?[0-9]{1,20}|@[A-Za-z]\w{3,31})(?::(?P<thread>[0-9]{1,20}))?"),),
-    ),
-    Platform(
-        name="discord",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.discord",
-            types=True,
-            secrets=("token",),
-            edits=True,
-            caption=_CAPTION,
-            key_kept_s=120.0,  # a message with the nonce of an earlier one of the last minutes is not created again
-            token="DISCORD_BOT_TOKEN",
-            base_url="DISCORD_BASE_URL",
-        ),
-        limit=TextLimit(size_max=2000),
-        home_variable="DISCORD_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>[0-9]{1,20})(?::(?P<thread>[0-9]{1,20}))?"),),
-    ),
-    Platform(
-        name="slack",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.slack",
-            secrets=("token",),
-            edits=True,
-            caption=_CAPTION,
-            token="SLACK_BOT_TOKEN",
-            base_url="SLACK_BASE_URL",
-        ),
-        limit=TextLimit(size_max=39_000),
-        home_variable="SLACK_HOME_CHANNEL",
-        shapes=(
-            _shape(r"(?P<chat>[CGD][A-Z0-9]{2,20})(?::(?P<thread>[0-9]{1,12}\.[0-9]{1,9}))?"),
-            _shape(r"(?P<chat>[UW][A-Z0-9]{6,20})", ChatForm.USER),
-        ),
-    ),
-    Platform(
-        name="signal",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.signal",
-            types=True,
-            caption=_CAPTION,
-            base_url="SIGNAL_HTTP_URL",
-            account="SIGNAL_ACCOUNT",
-        ),
-        limit=TextLimit(size_max=8000),
-        home_variable="SIGNAL_HOME_CHANNEL",
-        shapes=(_shape(rf"(?P<chat>{_PHONE}|group:[A-Za-z0-9+/=_-]{{8,100}})"),),
-    ),
-    Platform(
-        name="mattermost",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.mattermost",
-            types=True,
-            bares=True,
-            secrets=("token", "actions_secret"),
-            caption=_CAPTION,
-            base_url="MATTERMOST_URL",
-            token="MATTERMOST_TOKEN",
-            actions_url="MATTERMOST_ACTIONS_URL",
-            actions_secret="MATTERMOST_ACTIONS_SECRET",
-        ),
-        limit=TextLimit(size_max=4000),
-        home_variable="MATTERMOST_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>[a-z0-9]{26})(?::(?P<thread>[a-z0-9]{26}))?"),),
-    ),
-    Platform(
-        name="sms",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.sms",
-            secrets=("auth_token",),
-            takes_files=False,
-            account_sid="TWILIO_ACCOUNT_SID",
-            auth_token="TWILIO_AUTH_TOKEN",
-            sender="TWILIO_PHONE_NUMBER",
-            base_url="TWILIO_BASE_URL",
-        ),
-        limit=TextLimit(size_max=1600),
-        home_variable="SMS_HOME_CHANNEL",
-        shapes=(_shape(rf"(?P<chat>{_PHONE})"),),
-    ),
-    Platform(
-        name="email",
-        limit=TextLimit(size_max=50_000),
-        home_variable="EMAIL_HOME_ADDRESS",
-        shapes=(
-            _shape(
-                r"(?P<chat>[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*)"
-                r"(?::(?P<thread>[A-Za-z0-9_-]{1,1000}))?"
-            ),
-        ),
-    ),
-    Platform(
-        name="dingtalk",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.dingtalk",
-            secrets=("webhook_url", "secret", "app_secret"),
-            signs_time=True,
-            takes_files=False,
-            webhook_url="DINGTALK_WEBHOOK_URL",
-            secret="DINGTALK_WEBHOOK_SECRET",
-            app_key="DINGTALK_APP_KEY",
-            app_secret="DINGTALK_APP_SECRET",
-            api_url="DINGTALK_API_URL",
-        ),
-        limit=TextLimit(size_max=20_000, unit=TextUnit.BYTES),
-        home_variable="DINGTALK_HOME_CHANNEL",
-        # The chat of a group robot is fixed by its address: the id is the name under which that is configured.
-        shapes=(_shape(r"(?P<chat>[A-Za-z0-9_-]{1,64})"),),
-    ),
-    Platform(
-        name="feishu",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.feishu",
-            bares=True,
-            secrets=("app_secret",),
-            key_kept_s=3600.0,  # a message with the uuid of an earlier one of the last hour is not created again
-            app_id="FEISHU_APP_ID",
-            app_secret="FEISHU_APP_SECRET",
-            base_url="FEISHU_BASE_URL",
-        ),
-        limit=TextLimit(size_max=8000),
-        home_variable="FEISHU_HOME_CHANNEL",
-        aliases=("lark",),
-        shapes=(_shape(r"(?P<chat>(?:oc|ou|on|chat|open)_[A-Za-z0-9_-]+)(?::(?P<thread>[A-Za-z0-9_-]+))?"),),
-    ),
-    Platform(
-        name="wecom",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.wecom", secrets=("key",), key="WECOM_ROBOT_KEY", base_url="WECOM_BASE_URL"
-        ),
-        limit=TextLimit(size_max=2048, unit=TextUnit.BYTES),
-        home_variable="WECOM_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>[A-Za-z0-9_-]{1,64})"),),
-    ),
-    Platform(
-        name="weixin",
-        limit=TextLimit(size_max=2000),
-        home_variable="WEIXIN_HOME_CHANNEL",
-        has_adapter=False,
-        shapes=(_shape(r"(?P<chat>(?:wxid|gh)_[A-Za-z0-9_-]+|[A-Za-z0-9_-]+@(?:chatroom|im\.\w+)|filehelper)"),),
-    ),
-    Platform(
-        name="bluebubbles", limit=TextLimit(size_max=4000), home_variable="BLUEBUBBLES_HOME_CHANNEL", has_adapter=False
-    ),
-    Platform(name="qqbot", limit=TextLimit(size_max=4000), home_variable="QQBOT_HOME_CHANNEL", has_adapter=False),
-    Platform(
-        name="whatsapp",
-        limit=TextLimit(size_max=4096),
-        home_variable="WHATSAPP_HOME_CHANNEL",
-        has_adapter=False,
-        shapes=(_shape(rf"(?P<chat>{_PHONE}|[0-9-]+@(?:g\.us|s\.whatsapp\.net|lid|broadcast|newsletter))"),),
-    ),
-    Platform(
-        name="whatsapp_cloud",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.whatsapp_cloud",
-            secrets=("token",),
-            caption=_CAPTION,
-            phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
-            token="WHATSAPP_CLOUD_ACCESS_TOKEN",
-            base_url="WHATSAPP_CLOUD_BASE_URL",
-        ),
-        limit=TextLimit(size_max=4096),
-        home_variable="WHATSAPP_CLOUD_HOME_CHANNEL",
-        shapes=(_shape(rf"(?P<chat>{_PHONE})"),),
-    ),
-    Platform(
-        name="ntfy",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.ntfy",
-            secrets=("token", "password"),
-            base_url="NTFY_SERVER_URL",
-            token="NTFY_TOKEN",
-            username="NTFY_USERNAME",
-            password="NTFY_PASSWORD",
-        ),
-        limit=TextLimit(size_max=4096, unit=TextUnit.BYTES),
-        home_variable="NTFY_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>[A-Za-z0-9_-]{1,64})"),),
-    ),
-    Platform(
-        name="line",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.line",
-            secrets=("token",),
-            takes_files=False,
-            key_kept_s=86_400.0,  # the retry key: a request that was accepted is answered with 409 when it comes again
-            token="LINE_CHANNEL_ACCESS_TOKEN",
-            base_url="LINE_BASE_URL",
-            data_url="LINE_DATA_URL",
-        ),
-        limit=TextLimit(size_max=4500, unit=TextUnit.UTF16),
-        home_variable="LINE_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>[UCR][0-9a-f]{32})"),),
-    ),
-    Platform(
-        name="google_chat",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.google_chat",
-            bares=True,
-            secrets=("access_token", "webhook_url"),
-            takes_files=False,
-            key_kept_s=600.0,  # the request id: the message it created before is returned
-            access_token="GOOGLE_CHAT_ACCESS_TOKEN",
-            webhook_url="GOOGLE_CHAT_WEBHOOK_URL",
-            base_url="GOOGLE_CHAT_BASE_URL",
-        ),
-        limit=TextLimit(size_max=4000),
-        home_variable="GOOGLE_CHAT_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>spaces/[A-Za-z0-9_-]+)(?:[:/](?P<thread>threads/[A-Za-z0-9_.-]+))?"),),
-    ),
-    Platform(
-        name="teams",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.teams",
-            bares=True,
-            secrets=("app_password",),
-            takes_files=False,
-            app_id="TEAMS_CLIENT_ID",
-            app_password="TEAMS_CLIENT_SECRET",
-            tenant="TEAMS_TENANT_ID",
-            service_url="TEAMS_SERVICE_URL",
-            login_url="TEAMS_LOGIN_URL",
-        ),
-        limit=TextLimit(size_max=28_000, unit=TextUnit.BYTES),
-        home_variable="TEAMS_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>(?:19|a|29):[A-Za-z0-9_.@:;=-]+)"),),
-    ),
-    Platform(
-        name="homeassistant",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.homeassistant",
-            secrets=("token",),
-            takes_files=False,
-            base_url="HASS_URL",
-            token="HASS_TOKEN",
-        ),
-        limit=TextLimit(size_max=4096),
-        home_variable="HOMEASSISTANT_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>(?:notify\.)?[a-z][a-z0-9_]{0,63})"),),
-    ),
-    Platform(
-        name="github_comment",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.github_comment",
-            secrets=("token",),
-            takes_files=False,
-            token="GITHUB_TOKEN",
-            base_url="GITHUB_API_URL",
-        ),
-        limit=TextLimit(size_max=65_536),
-        shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9-]{0,38}/(?!\.{1,2}#)[A-Za-z0-9._-]{1,100}#[0-9]{1,10})"),),
-    ),
-    Platform(
-        name="wecom_callback",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.wecom_callback",
-            secrets=("corp_secret",),
-            corp_id="WECOM_CALLBACK_CORP_ID",
-            corp_secret="WECOM_CALLBACK_CORP_SECRET",
-            agent_id="WECOM_CALLBACK_AGENT_ID",
-            base_url="WECOM_BASE_URL",
-        ),
-        limit=TextLimit(size_max=2048, unit=TextUnit.BYTES),
-        home_variable="WECOM_CALLBACK_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9_.@-]{0,63})"),),
-    ),
-    Platform(
-        name="chat_webhook",
-        sending=_declare_sending(
-            "hermes_worker.channels.platforms.chat_webhook",
-            secrets=("answer_secret",),
-            signs_time=True,
-            key_kept_s=math.inf,  # as for ``webhook:`` targets
-            answer_url="CHAT_WEBHOOK_ANSWER_URL",
-            answer_secret="CHAT_WEBHOOK_ANSWER_SECRET",
-        ),
-        limit=TextLimit(size_max=1_000_000),
-        home_variable="CHAT_WEBHOOK_HOME_CHANNEL",
-        shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9_.@+=-]{0,127})"),),
-    ),
-    Platform(
-        name="yuanbao",
-        limit=TextLimit(size_max=4000),
-        has_adapter=False,
-        shapes=(_shape(r"(?P<chat>(?:group|direct):\S+)"), _shape(r"(?P<chat>[0-9]+)", chat_prefix="group:")),
-    ),
-    Platform(
-        name="irc",
-        sending=replace(
-            _declare_sending(
-                "hermes_worker.channels.irc",
-                secrets=IRC_SECRETS,
-                takes_files=False,
-            ),
-            variables=IRC_VARIABLES,
-            is_exchange=False,
-        ),
-        # A line has some 400 bytes; the lines of one part go out over one connection.
-        limit=TextLimit(size_max=2000, unit=TextUnit.BYTES),
-        home_variable="IRC_HOME_CHANNEL",
-        shapes=(
-            _shape(r"(?P<chat>[#&+!][^\s,:\x00-\x1f\x7f]{1,62})"),
-            _shape(r"(?P<chat>[A-Za-z\[\]\\`_^{|}][A-Za-z0-9\[\]\\`_^{|}-]{0,29})"),
-        ),
-    ),
-    Platform(name="simplex", limit=TextLimit(size_max=8000), has_adapter=False),
-    Platform(
-        name="photon", limit=TextLimit(size_max=8000), has_adapter=False, shapes=(_shape(rf"(?P<chat>{_PHONE})"),)
-    ),
-)
-
-EXTENSION = Extension(
-    name="channels",
-    version="1",
-    summary="The built-in platforms that messages are delivered to",
-    channels=tuple(replace(row, receiving=RECEIVING.get(row.name)) for row in _ROWS),
-)
+_ANY_INTEGER = ChatShape(expression=re.compile(r"(?P<chat>-?[0-9]{1,20})"))
 
 
 @lru_cache(maxsize=4)
@@ -566,12 +169,13 @@ WEBHOOK = "webhook"
 APPRISE = "apprise"
 LOCAL = "local"
 
-WEBHOOK_SENDING = _declare_sending(
-    "hermes_worker.channels.platforms.webhook",
+WEBHOOK_SENDING = Sending(
+    send="hermes_worker.channels.platforms.webhook:send",
+    credentials="hermes_worker.channels.platforms.webhook:Credentials",
+    variables=MappingProxyType({"secret": "WEBHOOK_DELIVERY_SECRET"}),
     secrets=("secret",),
     signs_time=True,
     key_kept_s=math.inf,
-    secret="WEBHOOK_DELIVERY_SECRET",
 )
 """How ``webhook:`` targets are sent to: the id of a message is its key, and receivers are asked to drop ids that they
 have seen."""

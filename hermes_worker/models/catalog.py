@@ -18,12 +18,10 @@ from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.model_capabilities import STANDARD, CacheLayout, ThinkingPolicy, Wire, WireNeeds
 from hermes_worker.core.model_families import find_traits, is_host
-from hermes_worker.extension import Extension, Installed, WireDeclaration
+from hermes_worker.extension import Installed, WireDeclaration
 from hermes_worker.models.provider_row import CacheRule, ProviderRow, WireRow
-from hermes_worker.models.provider_rows import ROWS, WIRE_ROWS
 
 __all__ = [
-    "EXTENSION",
     "CacheTarget",
     "ProviderRow",
     "Wire",
@@ -47,14 +45,6 @@ __all__ = [
     "wire_needs",
     "wire_rows",
 ]
-
-EXTENSION = Extension(
-    name="providers",
-    version="1",
-    summary="The built-in providers of models and the ways to speak to them",
-    providers=ROWS,
-    wires=WIRE_ROWS,
-)
 
 
 @lru_cache(maxsize=4)

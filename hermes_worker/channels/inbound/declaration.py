@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 from hermes_worker.extension import Reference
 
@@ -63,54 +62,3 @@ class Receiving:
     def gives_files(self) -> bool:
         """Whether files that people send can be downloaded."""
         return self.download is not None or self.read_file is not None
-
-
-_OPTIONAL = ("answer", "fetch", "download", "read_file", "signing_keys", "acknowledge", "identify")
-"""Fields of ``Receiving`` that not every platform has."""
-
-
-def declare_receiving(
-    module: str,
-    *,
-    modes: tuple[InboundMode, ...],
-    required: Mapping[InboundMode, tuple[str, ...]],
-    variables: Mapping[str, str],
-    secrets: tuple[str, ...] = (),
-    webhook_secrets: tuple[str, ...] = (),
-    also: tuple[str, ...] = (),
-    presses: tuple[str, ...] = (),
-    poll_s: float = 0.0,
-    is_unverified: bool = False,
-    asks_by_get: bool = False,
-    pairs: bool = True,
-    elsewhere: Mapping[str, str] = MappingProxyType({}),
-) -> Receiving:
-    """Declare a platform by a module that has ``Credentials`` and the usual names for its modes: ``receive`` for
-    webhooks, ``poll`` for polling, ``Socket`` for sockets.
-
-    ``also`` lists further names that it has: ``answer``, ``fetch`` (then there is no ``poll``), ``download`` or
-    ``read_file``, ``signing_keys``, ``acknowledge`` and ``identify``. ``elsewhere`` maps names to the modules they
-    stand in; with ``presses`` there is a ``receive`` as well.
-    """
-    has = frozenset(also)
-
-    def named(name: str, is_there: bool) -> Reference | None:
-        return f"{elsewhere.get(name, module)}:{name}" if is_there else None
-
-    return Receiving(
-        modes=modes,
-        credentials=f"{module}:Credentials",
-        variables=MappingProxyType(dict(variables)),
-        required=MappingProxyType(dict(required)),
-        secrets=secrets,
-        webhook_secrets=webhook_secrets,
-        receive=named("receive", InboundMode.WEBHOOK in modes or bool(presses)),
-        poll=named("poll", InboundMode.POLL in modes and "fetch" not in has),
-        socket=named("Socket", InboundMode.SOCKET in modes),
-        **{name: named(name, name in has) for name in _OPTIONAL},
-        presses=presses,
-        poll_s=poll_s,
-        is_unverified=is_unverified,
-        asks_by_get=asks_by_get,
-        pairs=pairs,
-    )

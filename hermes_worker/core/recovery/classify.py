@@ -1,10 +1,10 @@
 """Classify failed model calls: from the facts of an error to a ``Classification``.
 
-Everything here is a table. Patterns are lower-case substrings of what providers really send; a *rule* is a test and the
-outcome it leads to; a *ladder* is a list of rules of which the first that holds wins. The order inside a ladder is the
-meaning: ``Unsupported parameter: max_tokens`` is a malformed request although it contains ``max_tokens``, which
-elsewhere speaks of the context window. Families, order and flags are those of Hermes Agent 0.19.0; what differs is
-marked "Ours".
+Everything here is a table. Patterns are lower-case substrings of what providers really send
+(``error_patterns.toml``); a *rule* is a test and the outcome it leads to; a *ladder* is a list of rules of which the
+first that holds wins. The order inside a ladder is the meaning: ``Unsupported parameter: max_tokens`` is a malformed
+request although it contains ``max_tokens``, which elsewhere speaks of the context window. Families, order and flags are
+those of Hermes Agent 0.19.0; what differs is marked "Ours".
 
 Wires build a ``RawError`` from whatever their SDK raised (``build_raw_error`` reads the usual attributes) and raise a
 ``ModelCallError`` with the kind found here; ``classify_translated`` gets the flags back on the other side.
@@ -22,38 +22,7 @@ from typing import Any
 
 from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
 from hermes_worker.core.json_values import read_list, read_mapping, read_text
-from hermes_worker.core.recovery.error_patterns import (
-    AUTH,
-    BAD_KEY,
-    BILLING,
-    CERTIFICATE,
-    CONTENT_POLICY,
-    CONTEXT_OVERFLOW,
-    DISCONNECTED,
-    EMPTY_PROVIDER_REPLY,
-    FIELD_REFUSED,
-    IMAGE_REJECTED,
-    IMAGE_TOO_LARGE,
-    LACKS_THOUGHTS,
-    MODEL_NOT_FOUND,
-    MULTIMODAL_TOOL_CONTENT,
-    NEVER_CONNECTED,
-    OVERLOADED,
-    PAYLOAD_TOO_LARGE,
-    PROVIDER_POLICY,
-    RATE_LIMIT,
-    REQUEST_VALIDATION,
-    SPENDING_LIMIT,
-    THOUGHT_FIELDS,
-    TIMED_OUT,
-    TLS_TRANSIENT,
-    TOO_MUCH,
-    TRANSPORT_CLASSES,
-    UNKNOWN_PARAMETER,
-    USAGE_LIMIT,
-    USAGE_LIMIT_IS_TRANSIENT,
-    is_reasoning_model,
-)
+from hermes_worker.core.recovery.error_patterns import FAMILIES, is_reasoning_model
 from hermes_worker.core.recovery.error_words import clean_error_text, find_body, find_words
 from hermes_worker.core.recovery.reported_limits import (
     is_output_cap_error,
@@ -510,7 +479,7 @@ def _is_wrapped_upstream_error(seen: _PreparedError) -> bool:
 
 
 def _is_transport_class(seen: _PreparedError) -> bool:
-    return seen.error.is_os_error or seen.error.class_name in TRANSPORT_CLASSES
+    return seen.error.is_os_error or seen.error.class_name in FAMILIES["transport_classes"]
 
 
 def _is_about_output_cap(seen: _PreparedError) -> bool:
@@ -532,11 +501,11 @@ def _is_missing_model(seen: _PreparedError) -> bool:
 
 _MISSING_MODEL = re.compile(r"model:? ['\"`]?[^\s'\"`]{1,200}['\"`]? (?:was )?not found")
 
-_is_transient_usage_limit = _all(_says(*USAGE_LIMIT), _says(*USAGE_LIMIT_IS_TRANSIENT))
+_is_transient_usage_limit = _all(_says(*FAMILIES["usage_limit"]), _says(*FAMILIES["usage_limit_is_transient"]))
 _is_overflow = _any(
-    _says(*CONTEXT_OVERFLOW),
+    _says(*FAMILIES["context_overflow"]),
     lambda seen: any(words in seen.text for words in seen.error.overflow),
-    _all(_says("max_tokens"), _says(*TOO_MUCH)),
+    _all(_says("max_tokens"), _says(*FAMILIES["too_much"])),
     # Ours: some wordings of an output cap name ``max_completion_tokens`` and nothing of the overflow family.
     _is_about_output_cap,
 )
@@ -546,7 +515,7 @@ _is_encrypted_content = _any(
 )
 
 _FIRST: tuple[_Rule, ...] = (
-    (_says(*CONTENT_POLICY), _CONTENT_POLICY),
+    (_says(*FAMILIES["content_policy"]), _CONTENT_POLICY),
     (
         _all(
             _status_is(400),
@@ -567,8 +536,8 @@ _FIRST: tuple[_Rule, ...] = (
         ),
         _GRAMMAR,
     ),
-    (_all(_status_is(400, 422), _says("reasoning_content"), _says(*LACKS_THOUGHTS)), _THOUGHTS_MISSING),
-    (_all(_status_is(400, 422), _says(*THOUGHT_FIELDS), _says(*FIELD_REFUSED)), _THINKING),
+    (_all(_status_is(400, 422), _says("reasoning_content"), _says(*FAMILIES["lacks_thoughts"])), _THOUGHTS_MISSING),
+    (_all(_status_is(400, 422), _says(*FAMILIES["thought_fields"]), _says(*FAMILIES["field_refused"])), _THINKING),
     (_says("tool call validation failed", "failed to call a function", "tool_use_failed"), _SERVER_ERROR),
     (
         _any(
@@ -580,17 +549,17 @@ _FIRST: tuple[_Rule, ...] = (
 )
 
 _BAD_REQUEST: tuple[_Rule, ...] = (
-    (_says(*MULTIMODAL_TOOL_CONTENT), _MULTIMODAL_TOOL),
-    (_says(*IMAGE_TOO_LARGE), _IMAGE),
+    (_says(*FAMILIES["multimodal_tool_content"]), _MULTIMODAL_TOOL),
+    (_says(*FAMILIES["image_too_large"]), _IMAGE),
     (_is_encrypted_content, _ENCRYPTED),
-    (_any(_says(*BAD_KEY), _code_is("api_key_invalid")), _AUTH),
-    (_any(_says(*UNKNOWN_PARAMETER), _code_is("unknown_parameter", "unsupported_parameter")), _FORMAT),
-    (_says(*EMPTY_PROVIDER_REPLY), _SERVER_ERROR),
+    (_any(_says(*FAMILIES["bad_key"]), _code_is("api_key_invalid")), _AUTH),
+    (_any(_says(*FAMILIES["unknown_parameter"]), _code_is("unknown_parameter", "unsupported_parameter")), _FORMAT),
+    (_says(*FAMILIES["empty_provider_reply"]), _SERVER_ERROR),
     (_is_overflow, _OVERFLOW),
-    (_says(*PROVIDER_POLICY), _PROVIDER_POLICY),
-    (_says(*MODEL_NOT_FOUND), _MODEL_NOT_FOUND),
-    (_says(*RATE_LIMIT), _RATE_LIMIT),
-    (_says(*BILLING), _BILLING),
+    (_says(*FAMILIES["provider_policy"]), _PROVIDER_POLICY),
+    (_says(*FAMILIES["model_not_found"]), _MODEL_NOT_FOUND),
+    (_says(*FAMILIES["rate_limit"]), _RATE_LIMIT),
+    (_says(*FAMILIES["billing"]), _BILLING),
 )
 _STATUS_400: tuple[_Rule, ...] = (
     *_BAD_REQUEST,
@@ -601,37 +570,42 @@ _STATUS_422: tuple[_Rule, ...] = (*_BAD_REQUEST, (_always, _FORMAT))
 """Ours: TGI and servers made with FastAPI say with it what others say with 400."""
 _STATUS_403: tuple[_Rule, ...] = (
     (
-        _any(_says(*SPENDING_LIMIT), _says(*BILLING), _code_is("personal-team-blocked:spending-limit")),
+        _any(
+            _says(*FAMILIES["spending_limit"]),
+            _says(*FAMILIES["billing"]),
+            _code_is("personal-team-blocked:spending-limit"),
+        ),
         _BILLING,
     ),
     (_always, _AUTH_DENIED),
 )
 _STATUS_404: tuple[_Rule, ...] = (
-    (_says(*BILLING), _BILLING),
-    (_says(*PROVIDER_POLICY), _PROVIDER_POLICY),
-    (_any(_says(*MODEL_NOT_FOUND), _is_missing_model), _MODEL_NOT_FOUND),
+    (_says(*FAMILIES["billing"]), _BILLING),
+    (_says(*FAMILIES["provider_policy"]), _PROVIDER_POLICY),
+    (_any(_says(*FAMILIES["model_not_found"]), _is_missing_model), _MODEL_NOT_FOUND),
     # A bare 404 is as often a wrong path as a missing model: do not blame the model.
     (_always, _WRONG_ADDRESS),
 )
 _STATUS_429: tuple[_Rule, ...] = (
-    (_says(*OVERLOADED), _OVERLOADED),
+    (_says(*FAMILIES["overloaded"]), _OVERLOADED),
     (_is_wrapped_upstream_error, _UPSTREAM_RATE_LIMIT),
     (_always, _RATE_LIMIT),
 )
 _STATUS_500: tuple[_Rule, ...] = (
     (
         _any(
-            _says(*REQUEST_VALIDATION),
+            # OpenAI puts the code on genuine context overflows with status 400 too.
+            _says(*FAMILIES["unknown_parameter"], "invalid_request_error"),
             _code_is("invalid_request_error", "unknown_parameter", "unsupported_parameter"),
         ),
         _FORMAT,
     ),
-    (_says(*EMPTY_PROVIDER_REPLY), _SERVER_ERROR),
+    (_says(*FAMILIES["empty_provider_reply"]), _SERVER_ERROR),
     (_is_overflow, _OVERFLOW),
     (_always, _SERVER_ERROR),
 )
 _STATUS_503: tuple[_Rule, ...] = (
-    (_says(*EMPTY_PROVIDER_REPLY), _SERVER_ERROR),
+    (_says(*FAMILIES["empty_provider_reply"]), _SERVER_ERROR),
     (_is_overflow, _OVERFLOW),
     (_always, _OVERLOADED),
 )
@@ -745,29 +719,29 @@ _STATUS_OF_CODE: Mapping[str, int] = {
 """Ours: what the error inside a stream would have been as a response. A malformed request stays one."""
 
 _BY_MESSAGE: tuple[_Rule, ...] = (
-    (_says(*PAYLOAD_TOO_LARGE), _PAYLOAD),
-    (_says(*MULTIMODAL_TOOL_CONTENT), _MULTIMODAL_TOOL),
-    (_says(*IMAGE_TOO_LARGE), _IMAGE),
+    (_says(*FAMILIES["payload_too_large"]), _PAYLOAD),
+    (_says(*FAMILIES["multimodal_tool_content"]), _MULTIMODAL_TOOL),
+    (_says(*FAMILIES["image_too_large"]), _IMAGE),
     (_is_transient_usage_limit, _RATE_LIMIT),
-    (_says(*USAGE_LIMIT), _BILLING),
-    (_says(*OVERLOADED), _OVERLOADED),
-    (_says(*BILLING), _BILLING),
-    (_says(*RATE_LIMIT), _RATE_LIMIT),
-    (_says(*EMPTY_PROVIDER_REPLY), _SERVER_ERROR),
+    (_says(*FAMILIES["usage_limit"]), _BILLING),
+    (_says(*FAMILIES["overloaded"]), _OVERLOADED),
+    (_says(*FAMILIES["billing"]), _BILLING),
+    (_says(*FAMILIES["rate_limit"]), _RATE_LIMIT),
+    (_says(*FAMILIES["empty_provider_reply"]), _SERVER_ERROR),
     (_is_overflow, _OVERFLOW),
-    (_says(*AUTH), _AUTH),
-    (_says(*PROVIDER_POLICY), _PROVIDER_POLICY),
-    (_says(*MODEL_NOT_FOUND), _MODEL_NOT_FOUND),
-    (_says(*TIMED_OUT), _TIMEOUT),
+    (_says(*FAMILIES["auth"]), _AUTH),
+    (_says(*FAMILIES["provider_policy"]), _PROVIDER_POLICY),
+    (_says(*FAMILIES["model_not_found"]), _MODEL_NOT_FOUND),
+    (_says(*FAMILIES["timed_out"]), _TIMEOUT),
 )
 _BY_TRANSPORT: tuple[_Rule, ...] = (
-    (_transport_says(*CERTIFICATE), _CERTIFICATE),
-    (_transport_says(*TLS_TRANSIENT), _TIMEOUT),
-    (_all(_transport_says(*DISCONNECTED), lambda seen: is_reasoning_model(seen.error.model)), _TIMEOUT),
-    (_all(_transport_says(*DISCONNECTED), _is_bigger_than(0.6, 120_000, 200)), _OVERFLOW),
-    (_transport_says(*DISCONNECTED), _TIMEOUT),
+    (_transport_says(*FAMILIES["certificate"]), _CERTIFICATE),
+    (_transport_says(*FAMILIES["tls_transient"]), _TIMEOUT),
+    (_all(_transport_says(*FAMILIES["disconnected"]), lambda seen: is_reasoning_model(seen.error.model)), _TIMEOUT),
+    (_all(_transport_says(*FAMILIES["disconnected"]), _is_bigger_than(0.6, 120_000, 200)), _OVERFLOW),
+    (_transport_says(*FAMILIES["disconnected"]), _TIMEOUT),
     (_all(_says("consecutive stale attempts"), _says("aborting this call")), _STALE_TOO_OFTEN),
-    (_all(_is_transport_class, _transport_says(*NEVER_CONNECTED)), _UNREACHABLE),
+    (_all(_is_transport_class, _transport_says(*FAMILIES["never_connected"])), _UNREACHABLE),
     (_is_transport_class, _TIMEOUT),
     (_is_local_bug, _LOCAL_BUG),
 )
@@ -795,7 +769,7 @@ def _refine_by_text(classification: Classification, text: str) -> Classification
     is_output_cap = available is not None or is_output_cap_error(text)
     return replace(
         classification,
-        rejects_images=_is_client_side(classification.status) and _contains(text, IMAGE_REJECTED),
+        rejects_images=_is_client_side(classification.status) and _contains(text, FAMILIES["image_rejected"]),
         should_compress=classification.should_compress and not is_output_cap,
         is_output_cap=is_output_cap,
         output_tokens_available=available,
