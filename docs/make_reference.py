@@ -31,6 +31,7 @@ from hermes_worker.core.overrides import OVERRIDABLE, Overridable, Widening
 from hermes_worker.metrics.catalogue import METRICS
 from hermes_worker.observe import COUNTED, EVENTS
 from hermes_worker.settings import SettingRow, describe_settings, load_settings
+from hermes_worker.settings.retired import RETIRED
 from hermes_worker.stream.events import LISTS_CHANGED, LIVE_FIELDS, ROW_FIELDS
 from hermes_worker.wiring import build_client, build_database
 
@@ -121,6 +122,13 @@ def settings_page() -> str:
         table(
             ("Setting", "For", "What a session or a run may set"),
             [(code(each.key), ", ".join(each.levels), _describe_allowed(each)) for each in OVERRIDABLE.values()],
+        ),
+        "## Settings that became constants",
+        "A value for one of them is accepted in this release, changes nothing and is noted. The next release does not "
+        "know them.",
+        table(
+            ("Setting", "It is always"),
+            [(f"{code(each.key)}<br>{codes(each.variables)}", code(each.constant)) for each in RETIRED.values()],
         ),
     )
 

@@ -546,7 +546,6 @@ def build_delegation_policy(settings: Settings) -> DelegationPolicy:
     asked = settings.delegation
     return DelegationPolicy(
         children_max=asked.children_max,
-        tasks_max=asked.tasks_max,
         depth_max=asked.depth_max,
         iterations_max=asked.iterations_max,
         budget=BudgetMode(asked.budget),
@@ -863,7 +862,6 @@ def build_key_rules(settings: Settings) -> KeyRules:
     """When keys of providers are closed, and how often they are tried."""
     model = settings.model
     return KeyRules(
-        runs_needed=model.closed_after_runs,
         probe_first_s=model.probe_first_s,
         probe_max_s=max(model.probe_first_s, model.probe_max_s),
     )
@@ -1090,11 +1088,7 @@ def _build_review_starter(shared: _SharedParts, settings: Settings) -> ReviewSta
     from hermes_worker.store.runs.calls import ToolCalls
 
     database, said = shared.client.database, settings.memory
-    policy = ReviewPolicy(
-        turns=said.nudge_interval,
-        iterations=settings.skills.creation_nudge_interval,
-        tokens_max=said.review_tokens_max,
-    )
+    policy = ReviewPolicy(turns=said.nudge_interval, iterations=settings.skills.creation_nudge_interval)
     if not policy.topics or settings.model.is_scripted:
         return None
     return ReviewStarter(
@@ -1636,6 +1630,10 @@ def _build_gathering_parts(shared: _SharedParts, parts: WorkerContext) -> Gather
     )
 
 
+_FETCH_S = 60.0
+"""Most seconds that one file of a person may take to be fetched, or to be transcribed."""
+
+
 def _build_fetching_parts(shared: _SharedParts) -> FetchingContext:
     """Build the parts for fetching files that people send."""
     from hermes_worker.channels.downloads import FileDownloader
@@ -1646,7 +1644,7 @@ def _build_fetching_parts(shared: _SharedParts) -> FetchingContext:
     return FetchingContext(
         files=InboundFiles(shared.client.database),
         downloads=FileDownloader(
-            values=shared.settings.variables, bytes_max=said.file_mb_max * 1024**2, total_s=min(60.0, said.file_s)
+            values=shared.settings.variables, bytes_max=said.file_mb_max * 1024**2, total_s=_FETCH_S
         ),
         sender=shared.client.publisher,
         leases=shared.leases,
@@ -1665,7 +1663,7 @@ def _make_transcriber(said: GatewaySettings) -> Callable[[bytes, str], Transcrip
         url=said.transcription_url,
         key="" if key is None else key.reveal(),
         model=said.transcription_model,
-        total_s=min(60.0, said.file_s),
+        total_s=_FETCH_S,
     ).transcribe
 
 

@@ -56,7 +56,7 @@ def test_without_any_configuration_everything_has_a_default(tmp_path: Path) -> N
     assert settings.broker.url is None
     assert settings.model.is_scripted
     assert (settings.server.host, settings.server.port, settings.server.key) == ("127.0.0.1", 8642, None)
-    assert (settings.lease.ttl_s, settings.lease.attempts_max, settings.agent.iterations_max) == (15.0, 3, 90)
+    assert (settings.lease.ttl_s, settings.lease.lanes_max, settings.agent.iterations_max) == (15.0, 2, 90)
     assert (settings.terminal.timeout_s, settings.log.level, settings.log.format) == (180.0, "INFO", "console")
     assert settings.notes == ()
 
@@ -353,7 +353,7 @@ def test_a_file_in_the_place_of_the_home_directory_is_named(tmp_path: Path) -> N
         ("HERMES_LEASE_TTL_S", "soon", "lease.ttl_s must be a number of seconds from 0.5 to 3600, but "),
         ("HERMES_LEASE_TTL_S", "nan", "but HERMES_LEASE_TTL_S in the environment says 'nan'."),
         ("HERMES_LEASE_TTL_S", "0", "from 0.5 to 3600"),
-        ("HERMES_ATTEMPTS_MAX", "2.5", "lease.attempts_max must be a whole number from 1 to 100"),
+        ("HERMES_LANES_MAX", "2.5", "lease.lanes_max must be a whole number from 1 to 100"),
         ("HERMES_SERVER_PORT", "70000", "server.port must be a whole number from 0 to 65535"),
         ("API_SERVER_PORT", "x", "API_SERVER_PORT in the environment says 'x'."),
         ("HERMES_SERVER_HOST", "a b", "server.host must be a host name or IP address"),

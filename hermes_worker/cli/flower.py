@@ -18,7 +18,8 @@ from hermes_worker.local.process import title_process
 def flower(home: Path | None, host: str | None, port: int | None) -> int:
     """Show workers and tasks on the web page of Flower.
 
-    It asks for a user (HERMES_FLOWER_USER) and a password, and keeps what it has seen in the home directory.
+    It asks for the user "hermes" and the password (HERMES_FLOWER_PASSWORD), and keeps what it has seen in the home
+    directory.
     """
     from hermes_worker.local.paths import prepare_home
     from hermes_worker.observe import configure_logging

@@ -20,6 +20,8 @@ from hermes_worker.observe import log
 from hermes_worker.settings import RemoteControl, Settings
 from hermes_worker.worker.app import build_app
 
+_USER = "hermes"
+"""Who logs in (HTTP basic authentication)."""
 _SAVED_EVERY_MS = 10_000
 """Milliseconds between two saves: so much a killed Flower forgets at most. One that is told to stop saves what it
 knows."""
@@ -52,7 +54,7 @@ def _configure(settings: Settings) -> None:
     chosen: dict[str, Any] = {
         "address": settings.flower.host.strip("[]"),
         "port": settings.flower.port,
-        "basic_auth": [f"{settings.flower.user}:{_password(settings)}"],
+        "basic_auth": [f"{_USER}:{_password(settings)}"],
         "persistent": True,
         "db": str(settings.home / "flower"),
         "state_save_interval": _SAVED_EVERY_MS,

@@ -49,11 +49,11 @@ _TEXTS: Mapping[KeyCondition, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRules:
-    """When a key is closed, and how often it is probed. The settings ``model.probe_*`` and ``model.closed_after_runs``
-    configure it."""
+    """When a key is closed, and how often it is probed, which the settings ``model.probe_*`` say."""
 
     runs_needed: int = 3
-    """Runs that must have seen a refusal or an outage. At least 1."""
+    """Runs that must have seen a refusal or an outage, at least 1. One run is enough when the provider says that
+    there is no money."""
     window_s: float = 120.0
     """Seconds for which evidence counts."""
     span_s: float = 5.0

@@ -27,6 +27,7 @@ class RunSpec:
     toolsets: Sequence[str] = ("hermes-api-server",)
     iterations_max: int = 90
     attempts_max: int = 3
+    """How many times a step may take down a lane before the run fails. A lane does one step at a time."""
     wall_s_max: float = 86_400.0
     """Seconds from submission after which the run expires."""
     idle_s_max: float | None = None

@@ -29,6 +29,9 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.wiring import Client
 
+_WAIT_S = 90.0
+"""Seconds that a message waits for its files. Then it begins, and the agent is told which are missing."""
+
 
 def list_media(event: Inbound) -> Sequence[MediaRef]:
     """List the files of an event."""
@@ -82,7 +85,7 @@ class FileTurns:
     def wait_for_files(self, submission: Submission) -> Submission:
         """Make a submission wait for its files."""
         files = "seen" if submission.source == GUEST_SOURCE else "kept"
-        return replace(submission, files=files, delay_s=self._client.settings.gateway.file_s)
+        return replace(submission, files=files, delay_s=_WAIT_S)
 
     def enqueue_fetches(self, connection: Connection, run_id: str, files: NewFiles) -> list[Hint]:
         """Enqueue the fetching of a new run's files, in the transaction that takes the message."""
@@ -91,5 +94,4 @@ class FileTurns:
     def join(self, connection: Connection, chat: FileChat, text: str, files: NewFiles) -> JoinedRun | None:
         """Add a message to the run that gathers files, in the transaction that takes it; ``None`` where none does any
         more."""
-        wait_s = self._client.settings.gateway.file_s
-        return join_gathering_run(connection, chat, text, files, wait_s=wait_s)
+        return join_gathering_run(connection, chat, text, files, wait_s=_WAIT_S)

@@ -590,7 +590,6 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         model=model,
         toolsets=toolsets,
         iterations_max=submission.iterations_max or agent.iterations_max,
-        attempts_max=settings.lease.attempts_max,
         wall_s_max=submission.wall_s_max or agent.wall_s_max,
         idle_s_max=agent.idle_s_max if submission.idle_s_max is None else submission.idle_s_max or None,
         tokens_max=submission.tokens_max,

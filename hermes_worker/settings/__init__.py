@@ -79,6 +79,7 @@ from hermes_worker.settings.kinds import (
     text_matching,
 )
 from hermes_worker.settings.presets import PRESET, PRESET_KEYS, find_preset_value
+from hermes_worker.settings.retired import RETIRED, RetiredSetting
 from hermes_worker.settings.role_secrets import (
     PROVIDER_SECRETS,
     READ_BY_LIBRARIES,
@@ -345,9 +346,6 @@ class ModelSettings:
         "model.max_concurrency", "HERMES_MODEL_MAX_CONCURRENCY", optional_integer(1, 1_000_000)
     )
     """Model calls that all workers together may make at the same time with one key. Not set: no limit."""
-    closed_after_runs: int = _setting("model.closed_after_runs", "HERMES_KEY_CLOSED_AFTER_RUNS", integer(1, 16), 3)
-    """How many runs must have met a refusal of a key, or an outage, before no run begins a call with that key. One run
-    is enough when the provider says that there is no money."""
     probe_first_s: float = _setting(
         "model.probe_first_s", "HERMES_KEY_PROBE_FIRST_S", number(0.5, 3_600.0, "seconds"), 15.0
     )
@@ -457,8 +455,6 @@ class LeaseSettings:
     """Seconds between two looks for lapsed claims and unanswered hints."""
     resend_grace_s: float = _setting("lease.resend_grace_s", "HERMES_RESEND_GRACE_S", number(0.1, 3600, "seconds"), 3.0)
     """Seconds that work may stay unclaimed before its hint is sent again."""
-    attempts_max: int = _setting("lease.attempts_max", "HERMES_ATTEMPTS_MAX", integer(1, 100), 3)
-    """How many times a step may take down a lane before its run fails. A lane does one step at a time."""
     lanes_max: int = _setting("lease.lanes_max", "HERMES_LANES_MAX", integer(1, 100), 2)
     """Lanes that one worker starts at the same time to try suspects: steps whose worker vanished."""
     lane_memory_mb: int = _setting("lease.lane_memory_mb", "HERMES_LANE_MEMORY_MB", integer(0, 1_000_000), 2048)
@@ -516,8 +512,6 @@ class DelegationSettings:
         3,
     )
     """Children of one run that work at the same time; more of them wait."""
-    tasks_max: int = _setting("delegation.max_tasks", "HERMES_MAX_TASKS", integer(1, 10_000), 1_000)
-    """Tasks in one call; a call with more is answered with an error."""
     depth_max: int = _setting("delegation.max_spawn_depth", "HERMES_MAX_SPAWN_DEPTH", integer(1, 100), 1)
     """Levels of children. 1: children do not delegate."""
     iterations_max: int = _setting("delegation.max_iterations", "HERMES_CHILD_MAX_ITERATIONS", integer(1, 100_000), 50)
@@ -889,8 +883,6 @@ class GatewaySettings:
     """What somebody writes so soon after a message of theirs that waits is one turn with it; 0 for never."""
     file_mb_max: int = _setting("chats.file_mb_max", "HERMES_GATEWAY_FILE_MB_MAX", integer(1, 100), 20)
     """MiB of a file that somebody sends. A larger one is not read further, and the agent is told so."""
-    file_s: float = _setting("chats.file_s", "HERMES_GATEWAY_FILE_S", number(5.0, 3_600.0, "seconds"), 90.0)
-    """For how long a message waits for its files. It begins then, and the agent is told what could not be had."""
     transcription_url: str | None = _setting("chats.transcription_url", "HERMES_TRANSCRIPTION_URL", WEB_URL)
     """Where voice messages and other recordings are transcribed: a service with OpenAI's `/audio/transcriptions`, such
     as `https://api.openai.com/v1`. Asked by delivery workers. Not set: nobody listens to them."""
@@ -1022,10 +1014,6 @@ class MemorySettings:
     nudge_interval: int = _setting("memory.nudge_interval", "HERMES_MEMORY_NUDGE_INTERVAL", integer(0, 1_000), 0)
     """Turns of a conversation without a call of `memory`, behind which a run of its own looks for what to remember
     (docs/memory.md); 0 for never. 10 in Hermes Agent."""
-    review_tokens_max: int = _setting(
-        "memory.review_tokens_max", "HERMES_REVIEW_TOKENS", integer(1, 10_000_000), 200_000
-    )
-    """Tokens that one such run may use, and one that looks for skills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1038,8 +1026,6 @@ class ArtifactSettings:
     """Megabytes of one file; a larger one is left out."""
     run_mb_max: int = _setting("artifacts.run_mb_max", "HERMES_ARTIFACT_RUN_MB", integer(1, 1_000), 50)
     """Megabytes of all files of one run together."""
-    url_s: float = _setting("artifacts.url_s", "HERMES_ARTIFACT_URL_S", number(1, 7 * 86_400, "seconds"), 900.0)
-    """Seconds for which the address of a file can be used, by whoever has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1194,8 +1180,6 @@ class FlowerSettings:
     """Address to listen on."""
     port: int = _setting("flower.port", "HERMES_FLOWER_PORT", integer(0, 65_535), 5555)
     """TCP port to listen on; 0 takes a free one."""
-    user: str = _setting("flower.user", "HERMES_FLOWER_USER", text_matching(r"[\w.@-]{1,64}", "a name"), "hermes")
-    """Who logs in (HTTP basic authentication)."""
     password: Secret | None = _setting("flower.password", "HERMES_FLOWER_PASSWORD", SECRET)  # noqa: RUF009 - a field
     """The password of that user. Without one Flower does not start."""
 
@@ -1378,6 +1362,7 @@ _DECLARATIONS: tuple[_Declaration, ...] = tuple(
 )
 _DECLARATION_OF = MappingProxyType({declaration.key: declaration for declaration in _DECLARATIONS})
 _VARIABLES = frozenset(variable for declaration in _DECLARATIONS for variable in declaration.variables)
+_RETIRED_VARIABLES = frozenset(variable for each in RETIRED.values() for variable in each.variables)
 _SECRET_VARIABLES = frozenset(name for known in _DECLARATIONS if known.kind.is_secret for name in known.variables)
 
 
@@ -1490,7 +1475,7 @@ class _Sources:
         found = ((declaration.key, self.find(declaration)) for declaration in _DECLARATIONS)
         return {key: SettingOrigin(each.layer, each.source) for key, each in found if each is not None}
 
-    def find(self, declaration: _Declaration) -> _FoundValue | None:
+    def find(self, declaration: _Declaration | RetiredSetting) -> _FoundValue | None:
         if self._overrides.get(declaration.key) is not None:
             return _FoundValue(self._overrides[declaration.key], "the command line", SettingLayer.COMMAND_LINE)
         for layer, place, variables in (
@@ -1570,7 +1555,9 @@ def load_settings(
         terminal=_build_terminal(sources),
         preset=_read_value(sources, _DECLARATION_OF["preset"], None),
         faults=_read_value(sources, _DECLARATION_OF["faults"], ""),
-        notes=() if handed.is_complete else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
+        notes=()
+        if handed.is_complete
+        else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources), *_retired_notes(sources)),
         environ=MappingProxyType({**dotenv, **environ}),
         secret_files=MappingProxyType(files),
         origins=MappingProxyType(_find_origins(handed, sources)),
@@ -1859,9 +1846,15 @@ def _dotenv_notes(path: Path) -> Iterator[str]:
 
 
 def _variable_notes(sources: _Sources) -> Iterator[str]:
-    for name in sorted(sources.variable_names() - _VARIABLES):
+    for name in sorted(sources.variable_names() - _VARIABLES - _RETIRED_VARIABLES):
         if name.startswith("HERMES_") and (close := difflib.get_close_matches(name, _VARIABLES, n=1, cutoff=0.85)):
             yield f"{name} is not a setting and has no effect; did you mean {close[0]}?"
+
+
+def _retired_notes(sources: _Sources) -> Iterator[str]:
+    for each in RETIRED.values():
+        if (found := sources.find(each)) is not None:
+            yield f"{each.key} ({found.source}) {each.explanation}; leave it out."
 
 
 def _read_config(path: Path | str, text: str | None = None) -> tuple[dict[str, object], list[str]]:
@@ -1883,7 +1876,7 @@ def _read_config(path: Path | str, text: str | None = None) -> tuple[dict[str, o
     config: dict[str, object] = {}
     unused = []
     for key, value in _flatten_keys(document):
-        if key in _CONFIG_KEYS:
+        if key in _CONFIG_KEYS or key in RETIRED:
             config[key] = value
         elif key in _REFERENCE_TOP_LEVEL or key in _REFERENCE_KEYS:
             unused.append(key)
@@ -2035,13 +2028,15 @@ def _origin_of_default(text: str, default: str) -> SettingOrigin:
 
 
 def parse_config_text(text: str, *, place: str) -> dict[str, object]:
-    """What a text that is written as ``config.yaml`` says of our settings, by key, as YAML reads it. Raises
-    ``ConfigurationError``, in words that call it ``place``."""
+    """What a text that is written as ``config.yaml`` says of our settings, retired ones among them, by key, as YAML
+    reads it. Raises ``ConfigurationError``, in words that call it ``place``."""
     return _read_config(place, text)[0]
 
 
 def find_setting(key: str) -> tuple[str, SettingKind[Any]]:
     """The variable of a setting and what it may hold. Raises ``ConfigurationError`` for what is none."""
+    if key in RETIRED:
+        raise ConfigurationError(f"{key} {RETIRED[key].explanation}.")
     if key not in _CONFIG_KEYS:
         raise ConfigurationError(f"{key!r} is not a setting{_format_suggestion(key, _CONFIG_KEYS)}.")
     declaration = _DECLARATION_OF[key]

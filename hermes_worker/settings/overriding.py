@@ -17,6 +17,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel, is_wider
 from hermes_worker.settings import Settings, find_setting, parse_config_text
 from hermes_worker.settings.kinds import SettingKind
+from hermes_worker.settings.retired import RETIRED
 
 __all__ = [
     "Overrides",
@@ -51,12 +52,15 @@ _NEVER_IN_ROWS = (
 
 
 def parse_fleet_values(text: str, *, place: str) -> dict[str, str]:
-    """What the configuration of a fleet says, written as ``config.yaml``, by key. Secrets, variables (``${NAME}``) and
-    what is needed to reach the rows have no place in it. Raises ``ConfigurationError``."""
+    """What the configuration of a fleet says, written as ``config.yaml``, by key, retired settings among it. Secrets,
+    variables (``${NAME}``) and what is needed to reach the rows have no place in it. Raises ``ConfigurationError``."""
     if len(text) > TEXT_CHARS_MAX:
         raise ConfigurationError(f"{place} has more than {TEXT_CHARS_MAX:,} characters.")
     values = {}
     for key, raw in parse_config_text(text, place=place).items():
+        if key in RETIRED:
+            values[key] = str(raw)
+            continue
         _, kind = find_setting(key)
         if kind.is_secret or key.startswith(_NEVER_IN_ROWS):
             raise ConfigurationError(f"{key} has no place in {place}: give it to the processes themselves.")
@@ -79,7 +83,7 @@ def parse_file_values(text: str, *, place: str) -> dict[str, str | None]:
     take, whichever it is."""
     found: dict[str, str | None] = {}
     for key, raw in parse_config_text(text, place=place).items():
-        if raw in (None, ""):
+        if raw in (None, "") or key in RETIRED:
             continue
         value = None if "${" in str(raw) else _render_value(key, find_setting(key)[1], raw, place)
         if key in OVERRIDABLE:
@@ -88,16 +92,18 @@ def parse_file_values(text: str, *, place: str) -> dict[str, str | None]:
 
 
 def check_overrides(said: Mapping[str, object], level: OverrideLevel, *, place: str) -> dict[str, str]:
-    """``said``, each a value that its setting takes and that may be said there. Raises ``ConfigurationError``."""
+    """``said`` without retired settings, each a value that its setting takes and that may be said there. Raises
+    ``ConfigurationError``."""
     require_overridable(said, level)
-    return {key: _render_value(key, find_setting(key)[1], raw, place) for key, raw in said.items()}
+    kept = ((key, raw) for key, raw in said.items() if key not in RETIRED)
+    return {key: _render_value(key, find_setting(key)[1], raw, place) for key, raw in kept}
 
 
 def require_overridable(keys: Iterable[str], level: OverrideLevel) -> None:
     """Raises ``ConfigurationError`` for a setting that may not be overridden there."""
     for key in keys:
         which = OVERRIDABLE.get(key)
-        if which is None or level not in which.levels:
+        if key not in RETIRED and (which is None or level not in which.levels):
             raise ConfigurationError(
                 f"{key[:100]!r} cannot be overridden for a {level.value}{_format_suggestion(key, level)}."
             )
@@ -140,8 +146,10 @@ def override_settings(settings: Settings, said: Overrides) -> Settings:
 
 
 def _compare_values(settings: Settings, said: Overrides) -> Iterator[tuple[str, Any, Any]]:
-    """Key, value above, wanted value."""
+    """Key, value above, wanted value. What an earlier release recorded may name a setting that is gone."""
     for key, text in said.items():
+        if key not in _FIELD_OF:
+            continue
         group, name = _FIELD_OF[key]
         yield key, getattr(getattr(settings, group), name), _parse_value(key, text)
 
@@ -150,6 +158,8 @@ def _compare_values(settings: Settings, said: Overrides) -> Iterator[tuple[str, 
 def _parse_overridden_values(said: tuple[tuple[str, str], ...]) -> Mapping[str, Mapping[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for key, text in said:
+        if key not in _FIELD_OF:
+            continue
         group, name = _FIELD_OF[key]
         groups.setdefault(group, {})[name] = _parse_value(key, text)
     return groups

@@ -21,9 +21,9 @@ def test_operators_see_every_setting_and_who_said_so_and_no_secret(api: Served) 
     listed = api.http.get("/v1/settings").json()
     rows = {row["key"]: row for row in listed["data"]}
     assert list(rows) == [row.key for row in describe_settings()]
-    assert rows["lease.attempts_max"]["value"] == "3"
-    assert (rows["lease.attempts_max"]["layer"], rows["lease.attempts_max"]["origin"]) == ("default", "default")
-    assert rows["lease.attempts_max"]["description"].startswith("How many times a step")
+    assert rows["lease.lanes_max"]["value"] == "2"
+    assert (rows["lease.lanes_max"]["layer"], rows["lease.lanes_max"]["origin"]) == ("default", "default")
+    assert rows["lease.lanes_max"]["description"].startswith("Lanes that one worker starts")
     assert all(row["value"] is None for row in rows.values() if row["is_secret"])
     assert rows["server.key"]["is_secret"]
     assert (rows["agent.max_turns"]["is_live"], rows["lease.ttl_s"]["is_live"]) == (True, False)

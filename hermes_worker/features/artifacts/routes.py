@@ -22,6 +22,8 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactsState, ArtifactView
 
 router = APIRouter(tags=["artifacts"], responses=schema.declare_errors(503))
+_URL_S = 900.0
+"""Seconds for which the address of a file can be used, by whoever has it."""
 _EXPIRES_MAX = 10**11
 _PROOF = r"^[0-9a-f]{8}\.[0-9a-f]{64}$"
 
@@ -80,7 +82,7 @@ class ArtifactList(BaseModel):
 async def list_artifacts(context: Context, run_id: OwnRun) -> ArtifactList:
     """The files that a run left, with an address for each that can be used for a while and without a key."""
     found = await context.call_store(Artifacts(context.client.database).list_artifacts, run_id)
-    expires_at = math.ceil(time.time() + context.client.settings.artifacts.url_s)
+    expires_at = math.ceil(time.time() + _URL_S)
     return ArtifactList(
         run_id=run_id,
         state=found.state,
