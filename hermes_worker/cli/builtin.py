@@ -1,4 +1,4 @@
-"""The built-in commands, as declarations, in the order of ``--help``.
+"""The commands of the kernel, as declarations, in the order of ``--help``; a feature declares its own.
 
 What a command says of itself is repeated here so that ``--help`` need not import it; a test compares the two. Those
 with two words are verbs of a group (``cli.groups``).
@@ -38,38 +38,15 @@ EXTENSION = Extension(
             section="Work",
         ),
         CommandDeclaration(
-            name="approvals",
-            summary="List what waits for a person, answer it, and see who answered what.",
-            implementation="hermes_worker.features.approvals.verbs:approvals",
-            section="Work",
-        ),
-        CommandDeclaration(
             name="top",
             summary="Show what runs, waits and asks, with keys to open, stop, pause and approve.",
             implementation="hermes_worker.cli.top.command:top",
             section="Work",
         ),
         CommandDeclaration(
-            name="runs spend",
-            summary="What runs cost, by day, model, tenant, job or session.",
-            implementation="hermes_worker.features.spend.verbs:spend",
-        ),
-        CommandDeclaration(
             name="sessions",
             summary="List, show, search, rename, fork, move and delete conversations.",
             implementation="hermes_worker.cli.sessions:sessions",
-            section="Conversations",
-        ),
-        CommandDeclaration(
-            name="memory",
-            summary="Show and change what agents remember, undo changes, and move memories in and out.",
-            implementation="hermes_worker.features.memory.verbs:memory",
-            section="Conversations",
-        ),
-        CommandDeclaration(
-            name="skills",
-            summary="List, show, add, remove and check the instructions that agents load for kinds of tasks.",
-            implementation="hermes_worker.features.skills.verbs:skills",
             section="Conversations",
         ),
         CommandDeclaration(
@@ -83,16 +60,6 @@ EXTENSION = Extension(
             summary="Say who may write to the agent, what may start it, and see what was sent.",
             implementation="hermes_worker.cli.gateway:gateway",
             section="Schedules and chats",
-        ),
-        CommandDeclaration(
-            name="gateway webhooks",
-            summary="Let others start runs: add, list, remove and try routes for their events.",
-            implementation="hermes_worker.features.webhooks.verbs:webhook",
-        ),
-        CommandDeclaration(
-            name="gateway deliveries",
-            summary="List and show what was sent where, and send it again.",
-            implementation="hermes_worker.features.deliveries.verbs:deliveries",
         ),
         CommandDeclaration(
             name="init",
@@ -188,11 +155,6 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.backlog:backlog",
         ),
         CommandDeclaration(
-            name="fleet alerts",
-            summary="List what operators were told is wrong, and try whether they are reached.",
-            implementation="hermes_worker.features.alerts.verbs:alerts",
-        ),
-        CommandDeclaration(
             name="fleet providers",
             summary="Show which keys of providers are closed, open them, and give tenants keys of their own.",
             implementation="hermes_worker.cli.providers:providers",
@@ -219,67 +181,14 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.backup:restore",
         ),
         CommandDeclaration(
-            name="data prune",
-            summary="Delete what the rules of retention let go.",
-            implementation="hermes_worker.features.retention.verbs:prune",
-        ),
-        CommandDeclaration(
-            name="data retention",
-            summary="Show and change how long things are kept, and hold what must stay.",
-            implementation="hermes_worker.features.retention.verbs:retention",
-        ),
-        CommandDeclaration(
-            name="data encryption",
-            summary="Encrypt texts in the database, and change the keys.",
-            implementation="hermes_worker.features.encryption.verbs:encryption",
-        ),
-        CommandDeclaration(
-            name="data export",
-            summary="Write everything of a person, a session or a tenant as JSON lines.",
-            implementation="hermes_worker.features.retention.erasure_verbs:export",
-        ),
-        CommandDeclaration(
-            name="data erase",
-            summary="Delete everything of a person, a session or a tenant, and leave a receipt.",
-            implementation="hermes_worker.features.retention.erasure_verbs:erase",
-        ),
-        CommandDeclaration(
-            name="data audit",
-            summary="List and export who did what.",
-            implementation="hermes_worker.features.audit.verbs:audit",
-        ),
-        CommandDeclaration(
             name="data workspaces",
             summary="List and remove workspaces that are not on this machine.",
             implementation="hermes_worker.cli.workspaces:workspaces",
         ),
         CommandDeclaration(
-            name="config",
-            summary="Show, change and check the settings.",
-            implementation="hermes_worker.cli.config:config",
-            section="Administer",
-        ),
-        CommandDeclaration(
-            name="tenants",
-            summary="List and create tenants, their limits, and keys of the HTTP API.",
-            implementation="hermes_worker.features.tenants.verbs:tenants",
-            section="Administer",
-        ),
-        CommandDeclaration(
-            name="tenants keys",
-            summary="Create, list, rotate and revoke keys of the HTTP API.",
-            implementation="hermes_worker.features.tenants.verbs:keys",
-        ),
-        CommandDeclaration(
             name="extensions",
             summary="List, enable and disable what others wrote for Hermes worker.",
             implementation="hermes_worker.cli.extensions:extensions",
-            section="Develop",
-        ),
-        CommandDeclaration(
-            name="mcp",
-            summary="Add, list, test, approve and remove MCP servers whose tools agents may call.",
-            implementation="hermes_worker.cli.mcp:mcp",
             section="Develop",
         ),
         CommandDeclaration(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -18,8 +18,8 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.event_notices import Notice
 from hermes_worker.cli.explaining import explain
 from hermes_worker.cli.layout import format_clock, format_moment, render_table
-from hermes_worker.cli.listing import add_filter_options, list_runs
-from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
+from hermes_worker.cli.listing import add_filter_options, build_filter, list_runs
+from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, build_run_document, open_backend
 from hermes_worker.cli.screen import (
     Screen,
@@ -31,13 +31,8 @@ from hermes_worker.cli.screen import (
     strip_controls,
 )
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.run import RunStatus, WaitKind
+from hermes_worker.core.run import RunStatus
 from hermes_worker.core.status_reason import StatusReason
-from hermes_worker.features.approvals.verbs import summarise_question
-from hermes_worker.features.artifacts import verbs as artifacts
-from hermes_worker.features.batches import verbs as batches
-from hermes_worker.features.batches.verbs import stop_matching
-from hermes_worker.features.checkpoints import verbs as checkpoints
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.sheets import RunSheet
 from hermes_worker.store.runs.listing import RunNotes
@@ -56,14 +51,6 @@ runs.add_command(list_runs)
 runs.add_command(explain)
 runs.add_command(trees.tree)
 runs.add_command(trees.calls)
-runs.add_command(artifacts.artifacts)
-runs.add_command(checkpoints.checkpoints)
-runs.add_command(checkpoints.diff)
-runs.add_command(checkpoints.restore)
-runs.add_command(batches.submit)
-runs.add_command(batches.retry)
-runs.add_command(batches.wait)
-runs.add_command(batches.join)
 
 
 @runs.command(epilog="Example: hermes-worker runs show run_0123...")
@@ -168,7 +155,7 @@ def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> in
     Without RUN_ID, all open runs that the filters name."""
     backend = open_backend(home)
     if run_id is None:
-        return stop_matching(backend, said, is_dry=is_dry)
+        return _stop_matching(backend, said, is_dry=is_dry)
     if is_dry or any(said.values()):
         raise ConfigurationError("name a run, or say by filters which runs are meant, and not both")
     run_id = backend.complete_run_id(run_id)
@@ -181,6 +168,24 @@ def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> in
     click.echo(f"{run_id} {colour_status(status)}")
     if stopped.caused:
         click.echo(f"stopped with it: {_format_names(stopped.caused)}", err=True)
+    return 0
+
+
+def _stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -> int:
+    """Stop the open runs that the options of ``filtering`` name, or print which these are."""
+    if not any(said.values()):
+        raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
+    asked = [RunStatus(status) for status in said["statuses"]] or list(RunStatus)
+    said["statuses"] = [status.value for status in asked if not status.is_terminal]
+    if not said["statuses"]:
+        raise ConfigurationError("runs of these statuses have ended; there is nothing to stop")
+    total = 0
+    for view in backend.runs(build_filter(said, backend)):
+        total += 1
+        if not is_dry:
+            backend.stop(view.run_id)
+        click.echo(f"{view.run_id} {'would be stopped' if is_dry else 'asked to stop'}")
+    click.echo(f"{total} runs", err=True)
     return 0
 
 
@@ -219,70 +224,6 @@ def steer(home: Path | None, run_id: str, text: str) -> None:
     run_id = backend.complete_run_id(run_id)
     backend.steer(run_id, text)
     click.echo(f"{run_id} will read it with its next tool result")
-
-
-_QUESTIONS_MAX = 500
-_wait_option = click.option(
-    "--wait-id",
-    type=click.IntRange(1, 2**63 - 1),
-    help="Which question you saw: ID of 'approvals list'. Without it nothing is answered, and the questions are shown.",
-)
-
-
-@runs.command(epilog="Example: hermes-worker runs approve run_0123... --wait-id 17 --choice session")
-@reachable
-@of_tenant
-@click.argument("run_id", type=TEXT)
-@click.option("--choice", type=OneOf(["once", "session", "always"]), default="once", show_default=True)
-@_wait_option
-def approve(home: Path | None, run_id: str, choice: str, wait_id: int | None) -> None:
-    """Allow the command that a run waits to be allowed."""
-    _answer(home, run_id, choice, None, wait_id)
-
-
-@runs.command(epilog="Example: hermes-worker runs deny run_0123... --wait-id 17 --reason 'not on this machine'")
-@reachable
-@of_tenant
-@click.argument("run_id", type=TEXT)
-@click.option("--reason", type=TEXT, help="For the model.")
-@_wait_option
-def deny(home: Path | None, run_id: str, reason: str | None, wait_id: int | None) -> None:
-    """Refuse the command that a run waits to be allowed."""
-    _answer(home, run_id, "deny", reason, wait_id)
-
-
-@runs.command(epilog="Example: hermes-worker runs answer run_0123... --wait-id 17 2")
-@reachable
-@of_tenant
-@click.argument("run_id", type=TEXT)
-@click.argument("text", type=TEXT)
-@_wait_option
-def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> None:
-    """Answer the question that a run asks. TEXT is the number of a choice, or words."""
-    backend = open_backend(home)
-    run_id = backend.complete_run_id(run_id)
-    backend.answer(run_id, text, wait_id=wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.INPUT))
-    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
-
-
-def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
-    backend = open_backend(home)
-    run_id = backend.complete_run_id(run_id)
-    wait_id = wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.APPROVAL)
-    backend.approve(run_id, choice, reason=reason, wait_id=wait_id)
-    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
-
-
-def _refuse_unnamed_answer(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
-    """Show what a run asks, and refuse: an answer has to name the question that was seen. Raises
-    ``ConfigurationError``."""
-    backend.status(run_id)
-    found = backend.questions(kind=kind, all_tenants=False, limit=_QUESTIONS_MAX)
-    its = [each for each in found if each.run_id == run_id]
-    lines = [f"  --wait-id {each.id}  ({each.code})  {summarise_question(each)}" for each in its]
-    if not lines:
-        raise ConfigurationError(f"run {run_id!r} waits for no {kind.value}; 'hermes-worker runs show' says how it is")
-    raise ConfigurationError("\n".join(["say which question you answer; the run asks:", *lines]))
 
 
 _NAMED_MAX = 5

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -18,9 +18,6 @@ from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.tool_schemas import UnfitDefinition, fit_schema
 from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
-
-if TYPE_CHECKING:
-    from hermes_worker.features.mcp_servers.schema import McpServerObject
 
 _BROWSER: Final = "browser"
 
@@ -67,23 +64,15 @@ def _list_row_tools(settings: Settings) -> Iterator[ToolStanding]:
     from hermes_worker.cli.api_connection import open_home_client
 
     for one in open_home_client(settings).mcp_servers():
+        if one.state == "unasked":
+            said = ["an MCP server of the tenant; nobody has asked it yet what it offers"]
+        else:
+            said = [f"{one.approved_count} of {len(one.tools)} tools of an MCP server of the tenant are approved"]
+            said += [f"hermes-worker mcp approve {one.name} --row"] if one.waiting else []
+            said += [f"it did not answer: {flatten_text(one.problem, 200)}"] if one.problem is not None else []
         yield ToolStanding(
-            name=f"{one.toolset}:*",
-            toolset=one.toolset,
-            is_available=one.approved_count > 0,
-            note=_format_row_note(one),
+            name=f"{one.toolset}:*", toolset=one.toolset, is_available=one.approved_count > 0, note="; ".join(said)
         )
-
-
-def _format_row_note(one: McpServerObject) -> str:
-    if one.state == "unasked":
-        return "an MCP server of the tenant; nobody has asked it yet what it offers"
-    said = [f"{one.approved_count} of {len(one.tools)} tools of an MCP server of the tenant are approved"]
-    if one.waiting:
-        said.append(f"hermes-worker mcp approve {one.name} --row")
-    if one.problem is not None:
-        said.append(f"it did not answer: {flatten_text(one.problem, 200)}")
-    return "; ".join(said)
 
 
 def _list_enabled_tools(settings: Settings) -> Iterator[ToolStanding]:

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hermes_worker.cli.config import config
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.features.configurations.verbs import config
 from hermes_worker.settings import load_settings
 from hermes_worker.settings.config_editing import set_value
 

@@ -167,7 +167,7 @@ def test_a_module_that_our_code_misses_is_told_as_that(
 def test_a_command_whose_module_is_missing_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "hermes_worker.cli.mcp", None)
+    monkeypatch.setitem(sys.modules, "hermes_worker.features.mcp_servers.verbs", None)
     assert call("mcp", "list") == 2
     said = capsys.readouterr().err
     assert said.startswith("hermes-worker: this installation of hermes-worker is broken (")

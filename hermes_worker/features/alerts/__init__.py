@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-alerts",
@@ -17,6 +17,13 @@ EXTENSION = Extension(
                 "/v1/alerts/test",
                 "/v1/alerts/targets",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="fleet alerts",
+            summary="List what operators were told is wrong, and try whether they are reached.",
+            implementation="hermes_worker.features.alerts.verbs:alerts",
         ),
     ),
 )

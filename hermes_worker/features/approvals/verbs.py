@@ -1,4 +1,5 @@
-"""``hermes-worker approvals``: list what waits for a person, answer it, and list past answers."""
+"""``hermes-worker approvals``: list what waits for a person, answer it, and list past answers; and ``runs approve``,
+``deny`` and ``answer``, which answer what one run asks."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import time
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -127,6 +128,71 @@ def history(
         click.echo("nobody was asked anything that is closed", err=True)
 
 
+_wait_option = click.option(
+    "--wait-id",
+    type=click.IntRange(1, 2**63 - 1),
+    help="Which question you saw: ID of 'approvals list'. Without it nothing is answered, and the questions are shown.",
+)
+
+
+@click.command("approve", epilog="Example: hermes-worker runs approve run_0123... --wait-id 17 --choice session")
+@reachable
+@of_tenant
+@click.argument("run_id", type=TEXT)
+@click.option("--choice", type=OneOf(["once", "session", "always"]), default="once", show_default=True)
+@_wait_option
+def approve_run(home: Path | None, run_id: str, choice: str, wait_id: int | None) -> None:
+    """Allow the command that a run waits to be allowed."""
+    _answer_approval(home, run_id, choice, None, wait_id)
+
+
+@click.command(
+    "deny", epilog="Example: hermes-worker runs deny run_0123... --wait-id 17 --reason 'not on this machine'"
+)
+@reachable
+@of_tenant
+@click.argument("run_id", type=TEXT)
+@click.option("--reason", type=TEXT, help="For the model.")
+@_wait_option
+def deny_run(home: Path | None, run_id: str, reason: str | None, wait_id: int | None) -> None:
+    """Refuse the command that a run waits to be allowed."""
+    _answer_approval(home, run_id, "deny", reason, wait_id)
+
+
+@click.command("answer", epilog="Example: hermes-worker runs answer run_0123... --wait-id 17 2")
+@reachable
+@of_tenant
+@click.argument("run_id", type=TEXT)
+@click.argument("text", type=TEXT)
+@_wait_option
+def answer_run(home: Path | None, run_id: str, text: str, wait_id: int | None) -> None:
+    """Answer the question that a run asks. TEXT is the number of a choice, or words."""
+    backend = open_backend(home)
+    run_id = backend.complete_run_id(run_id)
+    backend.answer(run_id, text, wait_id=wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.INPUT))
+    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
+
+
+def _answer_approval(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
+    backend = open_backend(home)
+    run_id = backend.complete_run_id(run_id)
+    wait_id = wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.APPROVAL)
+    backend.approve(run_id, choice, reason=reason, wait_id=wait_id)
+    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
+
+
+def _refuse_unnamed_answer(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
+    """Show what a run asks, and refuse: an answer has to name the question that was seen. Raises
+    ``ConfigurationError``."""
+    backend.status(run_id)
+    found = backend.questions(kind=kind, all_tenants=False, limit=_LIST_MAX)
+    its = [each for each in found if each.run_id == run_id]
+    lines = [f"  --wait-id {each.id}  ({each.code})  {_summarise_question(each)}" for each in its]
+    if not lines:
+        raise ConfigurationError(f"run {run_id!r} waits for no {kind.value}; 'hermes-worker runs show' says how it is")
+    raise ConfigurationError("\n".join(["say which question you answer; the run asks:", *lines]))
+
+
 def _parse_choice(text: str) -> str:
     """Read a choice from its word. Raises ``ConfigurationError``."""
     try:
@@ -147,7 +213,7 @@ def _open_question(backend: RunBackend, named: str) -> OpenLine:
     return meant
 
 
-def summarise_question(line: OpenLine | ClosedLine) -> str:
+def _summarise_question(line: OpenLine | ClosedLine) -> str:
     """Write a question on one line for a list; what is left out is counted."""
     return summarise(*_find_text(line))[0]
 
@@ -167,7 +233,7 @@ def _format_open(line: OpenLine) -> tuple[str, ...]:
         line.tenant,
         waits,
         format_moment(line.expires_at),
-        summarise_question(line),
+        _summarise_question(line),
         choices or "words",
     )
 
@@ -184,4 +250,4 @@ def _format_closed(line: ClosedLine) -> tuple[str, ...]:
     by = flatten_text(line.by or "-", 40)
     outcome = f"{line.outcome}: {flatten_text(line.reason, 40)}" if line.reason else line.outcome
     permits = flatten_text(line.permits or "-", 40)
-    return str(line.id), line.run_id, format_moment(line.closed_at), outcome, by, summarise_question(line), permits
+    return str(line.id), line.run_id, format_moment(line.closed_at), outcome, by, _summarise_question(line), permits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-artifacts",
@@ -16,6 +16,13 @@ EXTENSION = Extension(
                 "/v1/runs/{run_id}/artifacts",
                 "/v1/artifacts/{artifact_id}/content",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="runs artifacts",
+            summary="The files that a run made or changed and that were kept; with --fetch, get them.",
+            implementation="hermes_worker.features.artifacts.verbs:artifacts",
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-audit",
@@ -13,6 +13,13 @@ EXTENSION = Extension(
             name="audit",
             implementation="hermes_worker.features.audit.routes:router",
             paths=("/v1/audit",),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="data audit",
+            summary="List and export who did what.",
+            implementation="hermes_worker.features.audit.verbs:audit",
         ),
     ),
 )

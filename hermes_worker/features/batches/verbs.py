@@ -1,4 +1,4 @@
-"""``hermes-worker runs submit|retry|wait|join``, and ``runs stop`` by filter."""
+"""``hermes-worker runs submit|retry|wait|join``: submit and await many runs."""
 
 from __future__ import annotations
 
@@ -11,35 +11,16 @@ import click
 
 from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.listing import build_filter
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import colour_status
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.core.run import RunStatus
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
 
 _timeout = click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds at most. Default: no limit.")
-
-
-def stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -> int:
-    """Stop the open runs that the options of ``filtering`` name, or print which these are."""
-    if not any(said.values()):
-        raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
-    asked = [RunStatus(status) for status in said["statuses"]] or list(RunStatus)
-    said["statuses"] = [status.value for status in asked if status not in TERMINAL]
-    if not said["statuses"]:
-        raise ConfigurationError("runs of these statuses have ended; there is nothing to stop")
-    total = 0
-    for view in backend.runs(build_filter(said, backend)):
-        total += 1
-        if not is_dry:
-            backend.stop(view.run_id)
-        click.echo(f"{view.run_id} {'would be stopped' if is_dry else 'asked to stop'}")
-    click.echo(f"{total} runs", err=True)
-    return 0
 
 
 @click.command(

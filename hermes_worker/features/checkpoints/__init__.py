@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-checkpoints",
@@ -17,6 +17,23 @@ EXTENSION = Extension(
                 "/v1/runs/{run_id}/diff",
                 "/v1/runs/{run_id}/restore",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="runs checkpoints",
+            summary="What was kept of the files of a run's workspace, the newest first.",
+            implementation="hermes_worker.features.checkpoints.verbs:checkpoints",
+        ),
+        CommandDeclaration(
+            name="runs diff",
+            summary="How the files of a run's workspace differ from what they were.",
+            implementation="hermes_worker.features.checkpoints.verbs:diff",
+        ),
+        CommandDeclaration(
+            name="runs restore",
+            summary="Make the files of a run's workspace what they were.",
+            implementation="hermes_worker.features.checkpoints.verbs:restore",
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-configurations",
@@ -18,6 +18,14 @@ EXTENSION = Extension(
                 "/v1/tenants/{tenant}/configuration",
                 "/v1/tenants/{tenant}/configuration/versions",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="config",
+            summary="Show, change and check the settings.",
+            implementation="hermes_worker.features.configurations.verbs:config",
+            section="Administer",
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-deliveries",
@@ -18,6 +18,13 @@ EXTENSION = Extension(
                 "/v1/deliveries/{delivery_id}/retry",
                 "/v1/dead-targets",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="gateway deliveries",
+            summary="List and show what was sent where, and send it again.",
+            implementation="hermes_worker.features.deliveries.verbs:deliveries",
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-encryption",
@@ -13,6 +13,13 @@ EXTENSION = Extension(
             name="encryption",
             implementation="hermes_worker.features.encryption.routes:router",
             paths=("/v1/encryption/keys",),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="data encryption",
+            summary="Encrypt texts in the database, and change the keys.",
+            implementation="hermes_worker.features.encryption.verbs:encryption",
         ),
     ),
 )

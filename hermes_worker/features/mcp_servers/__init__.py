@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-mcp-servers",
@@ -18,6 +18,14 @@ EXTENSION = Extension(
                 "/v1/mcp-servers/{mcp_server}/approve",
                 "/v1/mcp-servers/{mcp_server}/test",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="mcp",
+            summary="Add, list, test, approve and remove MCP servers whose tools agents may call.",
+            implementation="hermes_worker.features.mcp_servers.verbs:mcp",
+            section="Develop",
         ),
     ),
 )

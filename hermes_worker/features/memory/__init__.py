@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import Extension, RouterDeclaration, ToolDeclaration, ToolSpec
-from hermes_worker.features.memory.rules import MEMORY_TOOL, MemoryAction, MemoryTarget
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, ToolDeclaration, ToolSpec
+from hermes_worker.features.memory.tool_rules import MEMORY_TOOL, MemoryAction, MemoryTarget
 
 MEMORY_FAILURES_KEY: Final = "memory_failures"
 """How often the newest turn that changed a memory was told to make room."""
@@ -74,6 +74,14 @@ EXTENSION = Extension(
                 "/v1/memory/{target}/redact",
                 "/v1/memory/{target}/history",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="memory",
+            summary="Show and change what agents remember, undo changes, and move memories in and out.",
+            implementation="hermes_worker.features.memory.verbs:memory",
+            section="Conversations",
         ),
     ),
 )

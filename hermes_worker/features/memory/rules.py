@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.gateway import CHAT_SOURCE
+from hermes_worker.features.memory.tool_rules import MEMORY_TOOL as MEMORY_TOOL
+from hermes_worker.features.memory.tool_rules import MemoryAction as MemoryAction
+from hermes_worker.features.memory.tool_rules import MemoryTarget as MemoryTarget
 
-MEMORY_TOOL: Final = "memory"
-"""The name of the tool."""
 DELIMITER: Final = "\n§\n"
 """Stands between entries, in the files of the original and when characters are counted."""
 DEFAULT_PROFILE: Final = "default"
@@ -30,15 +31,6 @@ FAILURES_MAX: Final = 3
 _RULE: Final = "═" * 46
 
 
-class MemoryTarget(StrEnum):
-    """The two memories."""
-
-    MEMORY = "memory"
-    """The agent's own notes."""
-    USER = "user"
-    """Facts about the user."""
-
-
 CHAR_LIMITS: Final[Mapping[MemoryTarget, int]] = MappingProxyType({MemoryTarget.MEMORY: 2200, MemoryTarget.USER: 1375})
 """The most characters of each memory, as in the original."""
 FILES: Final[Mapping[MemoryTarget, str]] = MappingProxyType(
@@ -47,14 +39,6 @@ FILES: Final[Mapping[MemoryTarget, str]] = MappingProxyType(
 _TITLES: Final[Mapping[MemoryTarget, str]] = MappingProxyType(
     {MemoryTarget.MEMORY: "MEMORY (your personal notes)", MemoryTarget.USER: "USER PROFILE (who the user is)"}
 )
-
-
-class MemoryAction(StrEnum):
-    """The kinds of operations."""
-
-    ADD = "add"
-    REPLACE = "replace"
-    REMOVE = "remove"
 
 
 class MemoryRefusal(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-provider-keys",
@@ -16,6 +16,13 @@ EXTENSION = Extension(
                 "/v1/tenants/{tenant}/provider-keys",
                 "/v1/tenants/{tenant}/provider-keys/{provider_key_id}",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="fleet providers keys",
+            summary="Add, list and remove the provider keys of a tenant.",
+            implementation="hermes_worker.features.provider_keys.verbs:keys",
         ),
     ),
 )

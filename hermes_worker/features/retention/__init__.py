@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-retention",
@@ -31,6 +31,28 @@ EXTENSION = Extension(
                 "/v1/erasure-receipts",
                 "/v1/erasure-receipts/{receipt_id}",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="data prune",
+            summary="Delete what the rules of retention let go.",
+            implementation="hermes_worker.features.retention.verbs:prune",
+        ),
+        CommandDeclaration(
+            name="data retention",
+            summary="Show and change how long things are kept, and hold what must stay.",
+            implementation="hermes_worker.features.retention.verbs:retention",
+        ),
+        CommandDeclaration(
+            name="data export",
+            summary="Write everything of a person, a session or a tenant as JSON lines.",
+            implementation="hermes_worker.features.retention.erasure_verbs:export",
+        ),
+        CommandDeclaration(
+            name="data erase",
+            summary="Delete everything of a person, a session or a tenant, and leave a receipt.",
+            implementation="hermes_worker.features.retention.erasure_verbs:erase",
         ),
     ),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import Extension, RouterDeclaration, ToolDeclaration, ToolSpec
-from hermes_worker.features.skills.change_rules import SKILL_MANAGE_TOOL, SkillAction
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, ToolDeclaration, ToolSpec
+from hermes_worker.features.skills.tool_rules import SKILL_MANAGE_TOOL, SkillAction
 
 SKILLS_LIST = ToolSpec(
     name="skills_list",
@@ -111,6 +111,14 @@ EXTENSION = Extension(
             name="skills",
             implementation="hermes_worker.features.skills.routes:router",
             paths=("/v1/skills/{skill}",),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="skills",
+            summary="List, show, add, remove and check the instructions that agents load for kinds of tasks.",
+            implementation="hermes_worker.features.skills.verbs:skills",
+            section="Conversations",
         ),
     ),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from hermes_worker.features.memory.rules import MemoryWriter, explain_not_writer
 from hermes_worker.features.skills.rules import (
@@ -17,21 +16,11 @@ from hermes_worker.features.skills.rules import (
     require_files,
     require_path,
 )
+from hermes_worker.features.skills.tool_rules import SKILL_MANAGE_TOOL as SKILL_MANAGE_TOOL
+from hermes_worker.features.skills.tool_rules import SkillAction as SkillAction
 
-SKILL_MANAGE_TOOL: Final = "skill_manage"
 SkillRewrite = Callable[[Sequence[SkillFile]], Sequence[SkillFile]]
 """A function from the present files of a skill to the new ones."""
-
-
-class SkillAction(StrEnum):
-    """The original's actions of ``skill_manage``."""
-
-    CREATE = "create"
-    PATCH = "patch"
-    EDIT = "edit"
-    DELETE = "delete"
-    WRITE_FILE = "write_file"
-    REMOVE_FILE = "remove_file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-tenants",
@@ -30,6 +30,19 @@ EXTENSION = Extension(
                 "/v1/keys/{key_id}/rotate",
                 "/v1/keys/{key_id}",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="tenants",
+            summary="List and create tenants, their limits, and keys of the HTTP API.",
+            implementation="hermes_worker.features.tenants.verbs:tenants",
+            section="Administer",
+        ),
+        CommandDeclaration(
+            name="tenants keys",
+            summary="Create, list, rotate and revoke keys of the HTTP API.",
+            implementation="hermes_worker.features.tenants.verbs:keys",
         ),
     ),
 )

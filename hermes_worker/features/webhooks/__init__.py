@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
 
 EXTENSION = Extension(
     name="hermes-webhooks",
@@ -19,6 +19,13 @@ EXTENSION = Extension(
                 "/v1/webhook-routes/{name}",
                 "/v1/webhook-routes/{name}/signature",
             ),
+        ),
+    ),
+    commands=(
+        CommandDeclaration(
+            name="gateway webhooks",
+            summary="Let others start runs: add, list, remove and try routes for their events.",
+            implementation="hermes_worker.features.webhooks.verbs:webhook",
         ),
     ),
 )
