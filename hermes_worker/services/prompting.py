@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock, shorten_text
-from hermes_worker.agent.prompt.system import CONTEXT_CHARS_MIN, PromptParts, assemble_prompt
-from hermes_worker.core.prompt_places import AssembledPrompt
+from hermes_worker.agent.prompt.system import CONTEXT_CHARS_MIN
 from hermes_worker.local.paths import soul_path
 from hermes_worker.observe import count, log
 from hermes_worker.safety.origins import TextOrigin, judge_text
 from hermes_worker.services.context import ask_for_blocks, compute_pure_blocks, sort_blocks
-from hermes_worker.services.prompt_blocks import BlockFacts
 from hermes_worker.system.plainfiles import read_plain
-from hermes_worker.workspaces.ref import WorkspaceRef
 
 
 def read_identity(home: Path, tenant: str) -> str:
@@ -36,27 +34,22 @@ def read_identity(home: Path, tenant: str) -> str:
     return ""
 
 
-def build_prompt(
-    facts: BlockFacts,
-    workspace: WorkspaceRef,
-    *,
-    home: Path,
-    provider: str,
-    instructions: str,
-    context: Sequence[PromptBlock] | None = None,
-) -> AssembledPrompt:
-    """Build the prompt with the gaps that rows and the workspace fill. ``provider`` is the name that prompts use for
-    it; ``context`` are the blocks of extensions' context sources, and ``None`` asks them now, which takes time."""
-    told = ContextFacts(tenant=facts.tenant, source=facts.source, model=facts.model, workspace=workspace.root)
-    asked = ask_for_blocks(told) if context is None else context
-    return assemble_prompt(
-        PromptParts(
-            model=facts.model,
-            provider=provider,
-            today=datetime.now().astimezone().date(),
-            tools=facts.tools,
-            blocks=sort_blocks((*compute_pure_blocks(told), *asked)),
-            identity=read_identity(home, facts.tenant),
-            instructions=instructions,
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTexts:
+    """Texts and facts from outside for the prompt of a new session, as they were read for it."""
+
+    blocks: Sequence[PromptBlock]
+    """The blocks of all context sources, in their order."""
+    identity: str
+    today: date
+
+
+def read_prompt_texts(facts: ContextFacts, home: Path, context: Sequence[PromptBlock] | None = None) -> PromptTexts:
+    """Read who the agent is, and ask the context sources. ``context`` are the blocks of extensions' sources; ``None``
+    asks those now, which takes time."""
+    asked = ask_for_blocks(facts) if context is None else context
+    return PromptTexts(
+        blocks=sort_blocks((*compute_pure_blocks(facts), *asked)),
+        identity=read_identity(home, facts.tenant),
+        today=datetime.now().astimezone().date(),
     )

@@ -59,7 +59,7 @@ SPEC = RunSpec(input="hello", model="scripted")
 
 def new_run(**changes: Any) -> NewRun:
     """A submission; fields of ``RunSpec`` and of ``NewRun`` may be given."""
-    of_spec = {name: changes.pop(name) for name in list(changes) if name in RunSpec.__slots__}
+    of_spec = {name: changes.pop(name) for name in list(changes) if name in RunSpec.__dataclass_fields__}
     facts = {"system_prompt": "You are a test.", "tools": "[]", "workspace": "{}"}
     return NewRun(spec=replace(SPEC, **of_spec), **{**facts, **changes})
 

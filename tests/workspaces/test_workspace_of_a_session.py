@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hermes_worker.core.principals import Principal
-from hermes_worker.services.submission import Submission, _workspace
+from hermes_worker.services.run_stages import choose_workspace
+from hermes_worker.services.submission import Submission
 from hermes_worker.settings import load_settings
 from hermes_worker.wiring import (
     build_docker_account,
@@ -29,7 +30,7 @@ def test_every_session_has_a_container_or_pod_of_its_own_whose_ever_it_is(
 ) -> None:
     settings = load_settings({"HERMES_WORKSPACE": kind}, home=tmp_path)
     submission = Submission(input="hello", source="api", principal=Principal(tenant=tenant))
-    ref = WorkspaceRef.from_json(_workspace(settings, submission, RUN).to_json())
+    ref = WorkspaceRef.from_json(choose_workspace(settings, submission, RUN).to_json())
     assert (ref.kind, ref.root) == (kind, f"/workspace/files/{RUN}")
     assert workspace_bytes_max(settings, ref.root, ref.kind) == 10 * 1024**3, "their disks are everybody's"
     options = OpeningOptions(
