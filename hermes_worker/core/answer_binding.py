@@ -38,6 +38,8 @@ _CHOSEN: Final = {
     "session": "session",
 }
 """Words that answer an approval while one is open."""
+CHOICES: Final = frozenset(_CHOSEN.values())
+"""The choices of an approval."""
 
 
 def format_question_code(wait_id: int) -> str:
@@ -109,7 +111,7 @@ class PossibleAnswer:
     """The id of the message that it quotes; empty for none."""
     thread: str = ""
     """The id of the message whose thread it is in; empty for none."""
-    may_choose: frozenset[str] = frozenset(_CHOSEN.values())
+    may_choose: frozenset[str] = CHOICES
     """The choices that its sender may make."""
     was_code_asked: bool = False
     """The chat was asked for the code since the newest question opened."""

@@ -7,7 +7,7 @@ account, so an event that a platform sends again is recognised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -179,3 +179,8 @@ class InboundMove(_Event):
 
 
 Inbound = InboundMessage | InboundCommand | InboundButton | InboundEdit | InboundMove
+
+
+def list_media(event: Inbound) -> Sequence[MediaRef]:
+    """List the files of an event."""
+    return event.media if isinstance(event, InboundMessage) else ()

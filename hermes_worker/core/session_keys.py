@@ -77,6 +77,23 @@ def build_session_key(origin: ChatOrigin, sharing: SessionSharing | None = None)
     return f"{key[: SESSION_KEY_CHARS_MAX - len(digest) - 1]}#{digest}"
 
 
+def name_session(origin: ChatOrigin, generation: int) -> str:
+    """Name the session of a conversation that has begun ``generation`` new sessions."""
+    key = build_session_key(origin)
+    if not generation:
+        return key
+    name = f"{key}~{generation}"
+    if len(name) <= SESSION_KEY_CHARS_MAX:
+        return name
+    return f"agent:{hashlib.sha256(key.encode()).hexdigest()}~{generation}"
+
+
+def name_session_counter(origin: ChatOrigin, *, is_guest: bool) -> str:
+    """Name the counter of a chat's sessions. Guests have one of their own, which starts at zero."""
+    key = build_session_key(origin)
+    return f"guest:{hashlib.sha256(key.encode()).hexdigest()}" if is_guest else key
+
+
 def is_shared_by_members(origin: ChatOrigin, sharing: SessionSharing | None = None) -> bool:
     """Whether several people write in this session, so that each message has to name its author."""
     return not origin.is_direct and not _is_per_member(origin, sharing or SessionSharing())

@@ -10,6 +10,9 @@ from typing import Any
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.sources import parse_source_kind
 
+FOCUS_CHARS_MAX = 2_000
+"""The most characters of the topic to which a summary pays special attention."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:

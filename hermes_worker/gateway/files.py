@@ -3,17 +3,12 @@ listener never waits for a file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from sqlalchemy.engine import Connection
 
 from hermes_worker.channels.catalog import list_platforms
-from hermes_worker.core.gateway import GUEST_SOURCE
-from hermes_worker.core.inbound import Inbound, InboundMessage, MediaRef
+from hermes_worker.core.inbound import Inbound, InboundMessage, list_media
 from hermes_worker.core.inbound_files import FILES_MAX, explain_not_fetched
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.services.submission import Submission
 from hermes_worker.store.inbound_files import (
     FileChat,
     JoinedRun,
@@ -26,16 +21,10 @@ from hermes_worker.store.inbound_files import (
     join_gathering_run,
 )
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.wiring import Client
 
-_WAIT_S = 90.0
+FILE_WAIT_S = 90.0
 """Seconds that a message waits for its files. Then it begins, and the agent is told which are missing."""
-
-
-def list_media(event: Inbound) -> Sequence[MediaRef]:
-    """List the files of an event."""
-    return event.media if isinstance(event, InboundMessage) else ()
 
 
 class FileTurns:
@@ -75,17 +64,11 @@ class FileTurns:
         with self._client.database.read() as connection:
             return find_gathering_run(connection, chat, files.album_hash) is not None
 
-    def wait_behind_others(self, submission: Submission, chat: FileChat) -> Submission | None:
-        """Make a submission wait until the runs before it have their files, so that a chat is answered in its order;
-        ``None`` where none of them waits. One statement."""
+    def find_others_wait_s(self, chat: FileChat) -> float | None:
+        """Find within how many seconds those runs of a chat's session have begun that wait for their files; ``None``
+        where none does. One statement."""
         with self._client.database.read() as connection:
-            left_s = find_wait_s(connection, chat)
-        return None if left_s is None else replace(submission, multitask=Multitask.QUEUE, delay_s=left_s)
-
-    def wait_for_files(self, submission: Submission) -> Submission:
-        """Make a submission wait for its files."""
-        files = "seen" if submission.source == GUEST_SOURCE else "kept"
-        return replace(submission, files=files, delay_s=_WAIT_S)
+            return find_wait_s(connection, chat)
 
     def enqueue_fetches(self, connection: Connection, run_id: str, files: NewFiles) -> list[Hint]:
         """Enqueue the fetching of a new run's files, in the transaction that takes the message."""
@@ -94,4 +77,4 @@ class FileTurns:
     def join(self, connection: Connection, chat: FileChat, text: str, files: NewFiles) -> JoinedRun | None:
         """Add a message to the run that gathers files, in the transaction that takes it; ``None`` where none does any
         more."""
-        return join_gathering_run(connection, chat, text, files, wait_s=_WAIT_S)
+        return join_gathering_run(connection, chat, text, files, wait_s=FILE_WAIT_S)

@@ -27,7 +27,8 @@ from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, format_account
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.gateway import LOOK_AGAIN_S_MAX, compute_poll_wait_s, compute_standby_s
 from hermes_worker.core.inbound import Inbound, InboundButton
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.gateway.sockets import SocketAccount, SocketListening, run_exchange
 from hermes_worker.observe import count, log
 from hermes_worker.settings import Settings

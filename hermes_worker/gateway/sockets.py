@@ -19,7 +19,8 @@ from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Unsendable, failure, flatten_text, perform
 from hermes_worker.channels.inbound.receiving import Following, FrameOutcome, SocketAddress, SocketTalk
 from hermes_worker.core.errors import ConfigurationError, LeaseLost
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.net.frames import FrameConnection, FramesEnded, open_frames
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from hermes_worker.core.principals import Principal
+from hermes_worker.core.spec import FOCUS_CHARS_MAX
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.sessions import Sessions, SessionView
 from hermes_worker.wiring import Client
 
-__all__ = ["FOCUS_CHARS_MAX", "compress_session"]
-
-FOCUS_CHARS_MAX = 2_000
+__all__ = ["compress_session"]
 
 
 def compress_session(

@@ -39,6 +39,7 @@ from hermes_worker.core.gateway import (
     join_texts,
     render_question,
 )
+from hermes_worker.core.inbound_decision import CODE_ASKED
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import RunStatus, WaitKind
@@ -68,8 +69,6 @@ _CLOSED_QUESTIONS = 20
 _LATELY = 5_000
 """Newest questions of an installation, older than the oldest open one of a chat, that are searched for closed ones of
 that chat."""
-CODE_ASKED = "code_asked"
-"""Outcome of an event that may answer a question: the chat was asked for the question's code."""
 _BROKEN = "broken"
 """Outcome of an event on which our code failed: when it comes again, it is tried again."""
 _FREE = {"lease_token": None, "lease_until": None, "holder": None}
@@ -177,7 +176,7 @@ class ChatBurst:
     """A message that may belong to the one that the same person wrote shortly before."""
 
     principal: str
-    text: str
+    text: str = ""
     within_s: float
     """The most seconds after the message before."""
 
@@ -483,10 +482,11 @@ class GatewayRows:
         with self._database.read() as connection:
             return connection.execute(asked.limit(1)).first() is not None
 
-    def was_asked(self, connection: Connection, source: str, name: str, wait_id: int) -> bool:
-        """Whether a question, open or closed, belongs to a chat's session."""
+    def was_asked(self, source: str, name: str, wait_id: int) -> bool:
+        """Whether a question, open or closed, belongs to a chat's session. One statement."""
         its = _select_questions(self._tenant, source, name).where(waits.c.pk == wait_id)
-        return connection.execute(its).first() is not None
+        with self._database.read() as connection:
+            return connection.execute(its).first() is not None
 
     # --- who is in and who asks to be --------------------------------------------------------------------------------
 

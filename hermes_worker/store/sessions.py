@@ -326,31 +326,35 @@ class Sessions:
 
     def change(self, reference: str, changes: SessionChanges) -> SessionView:
         """Change a session. Raises ``SessionNotFound``, ``TitleTaken``."""
+        with self._database.write() as connection:
+            return self.write_change(connection, reference, changes)
+
+    def write_change(self, connection: Connection, reference: str, changes: SessionChanges) -> SessionView:
+        """Change a session in the caller's transaction; otherwise like ``change``."""
         try:
-            return self._change_once(reference, changes)
+            return self._write_change(connection, reference, changes)
         except sa.exc.IntegrityError:  # another session took the title at this moment
             raise TitleTaken(f"another session is called {changes.title!r}") from None
 
-    def _change_once(self, reference: str, changes: SessionChanges) -> SessionView:
+    def _write_change(self, connection: Connection, reference: str, changes: SessionChanges) -> SessionView:
         values: dict[str, Any] = {}
         if changes.is_archived is not None:
             values["archived_at"] = db_now() if changes.is_archived else None
         if changes.end_reason is not None:
             values |= {"end_reason": changes.end_reason or None, "ended_at": db_now() if changes.end_reason else None}
-        with self._database.write() as connection:
-            found = self._load_row(connection, reference)
-            if changes.title is not None:
-                key = self._require_free_title(connection, changes.title or None, besides=found.pk)
-                values |= {"title": changes.title or None, "title_key": key}
-            if values:
-                connection.execute(sa.update(sessions).where(sessions.c.pk == found.pk).values(**values))
-                record_action(
-                    connection,
-                    Act.SESSION_CHANGE,
-                    found.session_id,
-                    after={"changed": sorted(set(values) - {"title_key"})},
-                )
-            return _load_views(connection, [self._load_by_pk(connection, found.pk)])[0]
+        found = self._load_row(connection, reference)
+        if changes.title is not None:
+            key = self._require_free_title(connection, changes.title or None, besides=found.pk)
+            values |= {"title": changes.title or None, "title_key": key}
+        if values:
+            connection.execute(sa.update(sessions).where(sessions.c.pk == found.pk).values(**values))
+            record_action(
+                connection,
+                Act.SESSION_CHANGE,
+                found.session_id,
+                after={"changed": sorted(set(values) - {"title_key"})},
+            )
+        return _load_views(connection, [self._load_by_pk(connection, found.pk)])[0]
 
     def list_messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
         """List rows numbered above ``after``, in order. Raises ``SessionNotFound``."""

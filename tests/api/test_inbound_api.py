@@ -21,7 +21,7 @@ from support.patience import PATIENCE_S
 
 from hermes_worker.channels.inbound.receiving import WEBHOOK_BYTES_MAX
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.gateway import inbound as inbound_module
 from hermes_worker.settings import GatewaySettings, Settings, load_settings
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.tables import channels, deliveries, inbound, runs
@@ -134,7 +134,7 @@ def test_an_event_that_breaks_our_code_is_left_behind_at_the_third_try_on_any_se
     def breaks(*_: object) -> NoReturn:
         raise RuntimeError("a defect of ours")
 
-    monkeypatch.setattr(InboundHandler, "_converse", breaks)
+    monkeypatch.setattr(inbound_module, "decide", breaks)
     servers = [serve(listened), serve(listened)]
     tried = [bring(servers[number % 2].url).status_code for number in range(4)]
     assert tried == [500, 500, 200, 200]
@@ -152,7 +152,7 @@ def test_an_event_that_broke_our_code_once_is_taken_at_the_second_try(
 
     api = serve(listened)
     with monkeypatch.context() as broken:
-        broken.setattr(InboundHandler, "_converse", breaks)
+        broken.setattr(inbound_module, "decide", breaks)
         assert bring(api.url).status_code == 500
     assert (rows(api, inbound.c.outcome), rows(api, inbound.c.tries)) == (["broken"], [1])
     assert [bring(api.url).status_code for _ in range(2)] == [200, 200]

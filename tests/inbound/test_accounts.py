@@ -19,8 +19,9 @@ from hermes_worker.core.chat_replies import find_reply_target
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
 from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.settings import build_handover
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.store.gateway import GatewayRows

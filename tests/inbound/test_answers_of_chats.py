@@ -20,7 +20,8 @@ from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, Inb
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import deliveries, runs, waits

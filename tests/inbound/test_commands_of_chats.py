@@ -18,7 +18,8 @@ from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, In
 from hermes_worker.core.replay import Replay
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryWriter
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.jobs.job_rows import JobProgress
 from hermes_worker.store.jobs.jobs import Jobs

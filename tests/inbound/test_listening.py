@@ -22,20 +22,22 @@ from hermes_worker import settings as settings_module
 from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.gateway import ChatRole
-from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.inbound import ChatKind, Inbound, InboundButton, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.inbound_decision import InboundDecision, InboundFacts, decide
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.gateway import inbound as taking_module
+from hermes_worker.gateway import effects as effects_module
+from hermes_worker.gateway import inbound as inbound_module
 from hermes_worker.gateway import listening as listening_module
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
 from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.settings import GatewaySettings
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.runs.inputs import require_spec
-from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import audit_log, deliveries, inbound, runs, sessions, waits
 from hermes_worker.tasks.iteration.planning import tool_names
@@ -313,14 +315,12 @@ def test_what_was_taken_is_left_behind(client: Client, telegram: TelegramServer)
 def test_an_event_that_breaks_our_code_is_left_behind_and_the_next_is_heard(
     client: Client, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = InboundHandler._converse
-
-    def breaks(self: InboundHandler, arrival: ReceivedEvent, place: Any, text: str, multitask: Multitask) -> str:
-        if text == "boom":
+    def breaks(event: Inbound, facts: InboundFacts) -> InboundDecision:
+        if isinstance(event, InboundMessage) and event.text == "boom":
             raise RuntimeError("a defect of ours")
-        return real(self, arrival, place, text, multitask)
+        return decide(event, facts)
 
-    monkeypatch.setattr(InboundHandler, "_converse", breaks)
+    monkeypatch.setattr(inbound_module, "decide", breaks)
     monkeypatch.setattr(listening_module, "_TRY_S", 0.05)
     telegram.write(42, "boom")
     telegram.write(42, "still there?")
@@ -334,7 +334,7 @@ def test_a_tenant_that_used_what_it_may_is_told_to_come_later(
     def refuses(*_: object) -> NoReturn:
         raise LimitReached(Limit(name=LimitName.SUBMITS_PER_MIN, value=1), 60.0)
 
-    monkeypatch.setattr(taking_module, "accept", refuses)
+    monkeypatch.setattr(effects_module, "accept", refuses)
     telegram.write(42, "hello")
     until(lambda: outcomes(client) == ["limited"])
     assert bodies(client) == ["I may do no more for now. Send this one later."]

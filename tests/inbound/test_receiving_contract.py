@@ -30,7 +30,7 @@ from hermes_worker.core.inbound import (
     InboundMessage,
     InboundSender,
 )
-from hermes_worker.gateway.inbound import ReceivedEvent
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.net.http import HttpResponse
 
 SIGNED = sorted(name for name, case in CASES.items() if case.sign is not None)

@@ -16,7 +16,8 @@ from hermes_worker.channels.downloads import FileDownloader
 from hermes_worker.channels.inbound import telegram
 from hermes_worker.core.effects import FetchFile
 from hermes_worker.core.inbound import Inbound
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.inbound_files import InboundFiles, PlacedFile
 from hermes_worker.store.rows import Hint

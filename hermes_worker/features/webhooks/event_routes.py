@@ -27,7 +27,8 @@ from hermes_worker.channels.inbound.receiving import (
 )
 from hermes_worker.channels.receivers import ConfiguredAccount, Receiver, find_webhook_account
 from hermes_worker.core.inbound import Inbound
-from hermes_worker.gateway.inbound import InboundHandler, ReceivedEvent
+from hermes_worker.gateway.inbound import InboundHandler
+from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.observe import count, log
 from hermes_worker.settings import Settings
 
