@@ -545,14 +545,6 @@ class RunList(BaseModel):
     """For the next page, if there is one."""
 
 
-class Health(BaseModel):
-    """This process answers."""
-
-    status: Literal["ok"] = "ok"
-    platform: Literal["hermes-agent"] = "hermes-agent"
-    version: str = VERSION
-
-
 class Ready(BaseModel):
     """Whether requests should be sent to this process."""
 

@@ -90,7 +90,7 @@ def _open_stack_client(settings: Settings) -> HermesClient | None:
     url = note.api_url
     try:
         with _build_client(settings, url, patience_s=_LOOKS_FOR_S) as probe:
-            if probe.health().get("version") != __version__:
+            if probe.health().version != __version__:
                 return None
     except HermesError:
         return None  # it starts, or drains, or hangs: the rows are there all the same

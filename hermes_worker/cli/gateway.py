@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +18,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.gateway import ChatRole
 
 if TYPE_CHECKING:
+    from hermes_worker.schemas.gateway import GatewayAccountObject
     from hermes_worker.settings import Settings
 
 
@@ -64,7 +64,7 @@ def listen(home: Path | None, name: str | None, alive_file: Path | None) -> int:
 @reachable
 def status(home: Path | None) -> None:
     """Show which accounts are listened to, by whom, and what was wrong with the last look."""
-    shown = [_format_account(told) for told in open_api_client(home).gateway_accounts()]
+    shown = [_format_account(found) for found in open_api_client(home).gateway_accounts()]
     if not shown:
         click.echo("No account was listened to yet: set its credentials and start the gateway (docs/gateway.md).")
         return
@@ -149,9 +149,9 @@ def people(home: Path | None, account: str | None) -> None:
     called = None if account is None else parse_account(account)
     shown = [
         row
-        for told in open_api_client(home).gateway_accounts()
-        if called is None or told["account"] == called
-        for row in _list_people(told)
+        for found in open_api_client(home).gateway_accounts()
+        if called is None or found.account == called
+        for row in _list_people(found)
     ]
     if not shown:
         click.echo("Nobody was let in with a code, and nobody has one.")
@@ -173,20 +173,20 @@ def parse_account(text: str) -> str:
     return text if ":" in text else format_account(text)
 
 
-def _format_account(told: Mapping[str, Any]) -> tuple[str, ...]:
-    holder, error = told["holder"] or "nobody", told["error"] or "-"
-    known = "codes locked" if told["codes_locked_until"] is not None else str(len(told["people"]))
-    looked_at = format_moment(told["looked_at"])
-    return (told["account"], told["mode"], flatten_text(holder, 60), looked_at, known, flatten_text(error, 120))
+def _format_account(found: GatewayAccountObject) -> tuple[str, ...]:
+    holder, error = found.holder or "nobody", found.error or "-"
+    known = "codes locked" if found.codes_locked_until is not None else str(len(found.people))
+    looked_at = format_moment(found.looked_at)
+    return (found.account, found.mode, flatten_text(holder, 60), looked_at, known, flatten_text(error, 120))
 
 
-def _list_people(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _list_people(found: GatewayAccountObject) -> list[tuple[str, ...]]:
     """List the people of an account by tenant, in the order in which they came."""
-    asking = [(one, "asks", one["expires_at"]) for one in told["asking"]]
-    let_in = [(one, one["role"], one["paired_at"]) for one in told["people"]]
+    asking = [(one.tenant, one.expires_at, one.person, "asks") for one in found.asking]
+    let_in = [(one.tenant, one.paired_at, one.person, one.role.value) for one in found.people]
     return [
-        (told["account"], one["tenant"], flatten_text(one["person"], 60), role, format_moment(since))
-        for one, role, since in sorted(asking + let_in, key=lambda each: (each[0]["tenant"], each[2]))
+        (found.account, tenant, flatten_text(person, 60), role, format_moment(since))
+        for tenant, since, person, role in sorted(asking + let_in, key=lambda each: each[:2])
     ]
 
 

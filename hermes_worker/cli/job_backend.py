@@ -50,7 +50,7 @@ class JobRows:
         credentials are reported when the job comes due: they are on the server's machine."""
         if self._settings is None:
             return
-        known = {str(told["name"]) for told in self._client.skills()} if needs.skills else set()
+        known = {each.name for each in self._client.skills()} if needs.skills else set()
         missing = tuple(name for name in needs.skills if name not in known)
         require_all(self._settings, needs, chosen_tenant(), missing_skills=missing)
 

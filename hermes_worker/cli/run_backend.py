@@ -15,18 +15,14 @@ from hermes_worker.cli.options import chosen_tenant
 from hermes_worker.cli.server import parse_document
 from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.client import operations
-from hermes_worker.client.documents import ArtifactDocument
 from hermes_worker.client.exchange import ApiRequest
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.explanations import ExplainedReason, Explanation
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.features.checkpoints.service import CheckpointDiff, CheckpointView, RestoreOutcome
 from hermes_worker.services.presenters import CallLine, CallTexts, OpenLine
 from hermes_worker.services.results import TurnResult
 from hermes_worker.services.sheets import RunNews, RunSheet
-from hermes_worker.store.artifacts.gatherings import LeftOutFile
-from hermes_worker.store.artifacts.listing import ArtifactsState, ArtifactView, RunArtifacts
 from hermes_worker.store.hooks.calls import HookCallView
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.stream.sse import WireEvent
@@ -41,20 +37,6 @@ _PARAMS = {
     "cost_usd_max": "max_cost_usd",
 }
 """Filters that have another name in the API."""
-
-
-def _parse_file(told: ArtifactDocument) -> ArtifactView:
-    return ArtifactView(
-        artifact_id=told["id"],
-        tenant="",
-        path=told["path"],
-        sha256=told["sha256"],
-        size=told["size"],
-        media_type=told["media_type"],
-        modified_at=told["modified_at"],
-        created_at=told["created_at"],
-        blob_hash="",
-    )
 
 
 def _parse_tree_fields(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +93,6 @@ class RunBackend:
         self._client = asked.client
         tenant = chosen_tenant()
         self._of_tenant = {} if tenant == DEFAULT_TENANT else {"tenant": tenant}
-        self._files: Mapping[str, ArtifactDocument] = {}
 
     @property
     def source(self) -> str:
@@ -173,22 +154,6 @@ class RunBackend:
     def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]:
         found: Sequence[HookCallView] = parse_document(list[HookCallView], self._client.hook_calls(run_id, limit=limit))
         return found
-
-    def artifacts(self, run_id: str) -> RunArtifacts:
-        told = self._client.artifacts(run_id)
-        self._files = {each["id"]: each for each in told["data"]}
-        return RunArtifacts(
-            state=parse_document(ArtifactsState, told["state"]),
-            reason=told.get("reason"),
-            files=[_parse_file(each) for each in told["data"]],
-            gathered=told["gathered"],
-            left_out=told["left_out_total"],
-            left_out_named=[LeftOutFile(path=each["path"], reason=each["reason"]) for each in told["left_out"]],
-        )
-
-    def artifact(self, found: ArtifactView) -> bytes:
-        """Fetch the bytes of a file that ``artifacts`` listed."""
-        return self._client.artifact(self._files[found.artifact_id])
 
     def explain(self, run_id: str) -> Explanation:
         found = self._client.explain(run_id)
@@ -272,29 +237,6 @@ class RunBackend:
         told = self._client.approvals(kind=wanted, limit=limit, all_tenants=all_tenants)
         found: list[OpenLine] = parse_document(list[OpenLine], told)
         return found
-
-    def checkpoints(self, run_id: str) -> Sequence[CheckpointView]:
-        found = [
-            {
-                **{name: value for name, value in each.items() if name not in ("object", "id")},
-                "checkpoint_id": each["id"],
-            }
-            for each in self._client.checkpoints(run_id)["data"]
-        ]
-        views: list[CheckpointView] = parse_document(list[CheckpointView], found)
-        return views
-
-    def diff(self, run_id: str, checkpoint: str | None) -> CheckpointDiff:
-        found = dict(self._client.diff(run_id, checkpoint))
-        found.pop("object", None)
-        told: CheckpointDiff = parse_document(CheckpointDiff, found)
-        return told
-
-    def restore(self, run_id: str, checkpoint: str, paths: Sequence[str]) -> RestoreOutcome:
-        found = dict(self._client.restore(run_id, checkpoint, files=paths))
-        found.pop("object", None)
-        told: RestoreOutcome = parse_document(RestoreOutcome, found)
-        return told
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
         """Wait until all have ended, or ``is_any`` of them, or the time is over, and return how those ended that

@@ -15,6 +15,7 @@ from hermes_worker.core.session_imports import InvalidImport
 
 if TYPE_CHECKING:
     from hermes_worker.cli.api_connection import ApiConnection
+    from hermes_worker.schemas.search import FoundMessages
 
 Document = Mapping[str, Any]
 
@@ -51,7 +52,7 @@ class SessionRows:
     def messages(self, session_id: str) -> Iterator[Document]:
         return cast("Iterator[Document]", iter(self._client.messages(session_id)))
 
-    def search(self, text: str, filters: Mapping[str, Any]) -> Document:
+    def search(self, text: str, filters: Mapping[str, Any]) -> FoundMessages:
         return self._client.search_sessions(text, **filters)
 
     def lineage(self, session_id: str) -> list[Document]:

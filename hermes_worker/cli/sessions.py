@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -23,6 +23,9 @@ from hermes_worker.cli.session_backend import open_sessions
 from hermes_worker.cli.session_files import read_documents, write_session
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.titles import clean_title
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.search import FoundObject
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,12 +88,12 @@ def search(home: Path | None, query: str, session: str | None, as_json: bool, **
         said["session_id"] = backend.find(session)["id"]
     found = backend.search(query, said)
     if as_json:
-        for each in found["data"]:
-            click.echo(json.dumps(each))
-    elif found["data"]:
-        rows = [_format_hit(each) for each in found["data"]]
+        for each in found.data:
+            click.echo(json.dumps(each.model_dump()))
+    elif found.data:
+        rows = [_format_hit(each) for each in found.data]
         click.echo(render_table(rows, ("SESSION", "MESSAGE", "ROLE", "WHEN", "TEXT"), whole=(0, 1, 2, 3)))
-    if not found["is_complete"]:
+    if not found.is_complete:
         click.echo("not all was looked through: older messages of a common word, or what is not indexed yet", err=True)
 
 
@@ -310,9 +313,9 @@ def _show_all(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         click.echo(render_table(rows, ("SESSION", "SOURCE", "MESSAGES", "LAST ACTIVE", "TITLE"), whole=(0, 1, 2, 3)))
 
 
-def _format_hit(each: Mapping[str, Any]) -> tuple[str, ...]:
-    at = format_moment(each["timestamp"])
-    return (each["session_id"], str(each["message_id"]), each["role"], at, strip_controls(each["snippet"]))
+def _format_hit(each: FoundObject) -> tuple[str, ...]:
+    at = format_moment(each.timestamp)
+    return (each.session_id, str(each.message_id), each.role, at, strip_controls(each.snippet))
 
 
 def _render_message(message: Mapping[str, Any]) -> str:

@@ -15,30 +15,21 @@ from urllib.parse import parse_qsl, urlsplit
 
 from hermes_worker.client.documents import (
     AnsweredDocument,
-    ArtifactDocument,
-    ArtifactsDocument,
     BatchDocument,
     BatchItemDocument,
-    CapabilitiesDocument,
-    CheckpointDiffDocument,
-    CheckpointsDocument,
     ControlledDocument,
     ExplanationDocument,
     FiringDocument,
     FullJobDocument,
-    HealthDocument,
     JobDocument,
     JoinedDocument,
     MessageDocument,
-    RestoreDocument,
     ResultDocument,
     RunDocument,
     SessionDocument,
-    SkillDocument,
     StartedDocument,
     StoppedDocument,
     StoppingDocument,
-    ToolsetDocument,
     WaitDocument,
 )
 from hermes_worker.client.exchange import KEY_HEADER, AnswerMismatch, ApiAnswer, ApiRequest
@@ -46,7 +37,9 @@ from hermes_worker.core.errors import UnavailableError
 
 if TYPE_CHECKING:
     from hermes_worker.features.alerts.schema import AlertObject
+    from hermes_worker.features.artifacts.schema import ArtifactList, ArtifactObject
     from hermes_worker.features.audit.schema import DeedObject
+    from hermes_worker.features.checkpoints.schema import CheckpointDiffObject, CheckpointList, RestoreObject
     from hermes_worker.features.configurations.schema import ConfigurationObject
     from hermes_worker.features.deliveries.schema import DeadTargetObject, DeliveryObject
     from hermes_worker.features.encryption.schema import TextKeyObject
@@ -67,7 +60,12 @@ if TYPE_CHECKING:
     )
     from hermes_worker.features.tenants.schema import LimitsObject, TenantLimitsObject
     from hermes_worker.features.webhooks.schema import EventSignature, RouteObject
+    from hermes_worker.schemas.capabilities import CapabilitiesObject, Health, SkillObject, ToolsetObject
     from hermes_worker.schemas.fleet import BacklogObject, KeyStateObject, WorkerObject
+    from hermes_worker.schemas.gateway import GatewayAccountObject
+    from hermes_worker.schemas.page import PageLoginObject, SavedFilterObject
+    from hermes_worker.schemas.search import FoundMessages
+    from hermes_worker.schemas.settings import SettingList, SettingObject
 
 T = TypeVar("T")
 
@@ -301,16 +299,20 @@ def spend(**filters: Any) -> ApiRequest[list[SpendObject]]:
     return _get("/v1/spend", _make_reader(list[SpendObject], "data"), **filters)
 
 
-def settings(prefix: str | None = None, **about: Any) -> ApiRequest[list[dict[str, Any]]]:
+def settings(prefix: str | None = None, **about: Any) -> ApiRequest[list[SettingObject]]:
     """Every setting whose key begins with ``prefix``, with the layer that set it; for operators. ``about`` names a
     ``tenant``, a ``session_id`` or a ``run_id``."""
-    return _get("/v1/settings", _make_reader(list[dict[str, Any]], "data"), prefix=prefix, **about)
+    from hermes_worker.schemas.settings import SettingObject
+
+    return _get("/v1/settings", _make_reader(list[SettingObject], "data"), prefix=prefix, **about)
 
 
-def told_settings(**about: Any) -> ApiRequest[dict[str, Any]]:
+def told_settings(**about: Any) -> ApiRequest[SettingList]:
     """All settings, with the versions of the configurations that count and what is wrong with others. ``about`` as for
     ``settings``."""
-    return _get("/v1/settings", _make_reader(dict[str, Any]), **about)
+    from hermes_worker.schemas.settings import SettingList
+
+    return _get("/v1/settings", _make_reader(SettingList), **about)
 
 
 def session_settings(session_id: str) -> ApiRequest[dict[str, str]]:
@@ -379,12 +381,14 @@ def _put(
     return ApiRequest(method="PUT", template=template, read=read, names=names or {}, body=body)
 
 
-def artifacts(run_id: str) -> ApiRequest[ArtifactsDocument]:
+def artifacts(run_id: str) -> ApiRequest[ArtifactList]:
     """The files that the run left, each with an address."""
-    return _get("/v1/runs/{run_id}/artifacts", _make_reader(ArtifactsDocument), _run(run_id))
+    from hermes_worker.features.artifacts.schema import ArtifactList
+
+    return _get("/v1/runs/{run_id}/artifacts", _make_reader(ArtifactList), _run(run_id))
 
 
-def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
+def artifact(found: ArtifactObject | Mapping[str, Any]) -> ApiRequest[bytes]:
     """The bytes of a file that ``artifacts`` listed. An answer with other bytes than were stored raises."""
     proof = dict(parse_qsl(urlsplit(found["url"]).query))
 
@@ -397,21 +401,27 @@ def artifact(found: ArtifactDocument) -> ApiRequest[bytes]:
     return _get("/v1/artifacts/{artifact_id}/content", read, {"artifact_id": found["id"]}, **asked)
 
 
-def checkpoints(run_id: str) -> ApiRequest[CheckpointsDocument]:
+def checkpoints(run_id: str) -> ApiRequest[CheckpointList]:
     """The checkpoints of the run's workspace, the newest first."""
-    return _get("/v1/runs/{run_id}/checkpoints", _make_reader(CheckpointsDocument), _run(run_id))
+    from hermes_worker.features.checkpoints.schema import CheckpointList
+
+    return _get("/v1/runs/{run_id}/checkpoints", _make_reader(CheckpointList), _run(run_id))
 
 
-def diff(run_id: str, checkpoint_id: str | None = None) -> ApiRequest[CheckpointDiffDocument]:
+def diff(run_id: str, checkpoint_id: str | None = None) -> ApiRequest[CheckpointDiffObject]:
     """How the files differ from a checkpoint; without one, from what they were before the run changed any."""
-    read = _make_reader(CheckpointDiffDocument)
+    from hermes_worker.features.checkpoints.schema import CheckpointDiffObject
+
+    read = _make_reader(CheckpointDiffObject)
     return _get("/v1/runs/{run_id}/diff", read, _run(run_id), checkpoint_id=checkpoint_id)
 
 
-def restore(run_id: str, checkpoint_id: str, *, files: Sequence[str] = ()) -> ApiRequest[RestoreDocument]:
+def restore(run_id: str, checkpoint_id: str, *, files: Sequence[str] = ()) -> ApiRequest[RestoreObject]:
     """Restore a checkpoint, or only the ``files`` named. A checkpoint of the current files is made first."""
+    from hermes_worker.features.checkpoints.schema import RestoreObject
+
     body = {"checkpoint_id": checkpoint_id, **({"files": list(files)} if files else {})}
-    return _post("/v1/runs/{run_id}/restore", _make_reader(RestoreDocument), _run(run_id), body=body)
+    return _post("/v1/runs/{run_id}/restore", _make_reader(RestoreObject), _run(run_id), body=body)
 
 
 def stop(run_id: str) -> ApiRequest[StoppingDocument]:
@@ -648,10 +658,12 @@ def session(session_id: str) -> ApiRequest[SessionDocument]:
     return _get("/api/sessions/{session_id}", _make_reader(SessionDocument, "session"), _session(session_id))
 
 
-def search_sessions(query: str, **filters: Any) -> ApiRequest[dict[str, Any]]:
-    """Messages that match, in the field ``data``; ``is_complete`` says whether none was left out. ``filters``:
+def search_sessions(query: str, **filters: Any) -> ApiRequest[FoundMessages]:
+    """Messages that match, in ``data``; ``is_complete`` says whether none was left out. ``filters``:
     ``limit``, ``sort`` (``hits``, ``newest``, ``oldest``), ``role``, ``session_id``, ``include_children``."""
-    return _get("/api/sessions/search", _make_reader(dict[str, Any]), q=query, **filters)
+    from hermes_worker.schemas.search import FoundMessages
+
+    return _get("/api/sessions/search", _make_reader(FoundMessages), q=query, **filters)
 
 
 def session_lineage(session_id: str) -> ApiRequest[list[SessionDocument]]:
@@ -996,15 +1008,19 @@ def revoke_key(key_id: str, *, tenant: str | None = None) -> ApiRequest[None]:
     )
 
 
-def page_login() -> ApiRequest[dict[str, Any]]:
+def page_login() -> ApiRequest[PageLoginObject]:
     """The caller, its tenant, and what the key allows."""
-    return _get("/v1/page/login", _make_reader(dict[str, Any]))
+    from hermes_worker.schemas.page import PageLoginObject
+
+    return _get("/v1/page/login", _make_reader(PageLoginObject))
 
 
-def open_page_login(path: str = "/") -> ApiRequest[dict[str, Any]]:
+def open_page_login(path: str = "/") -> ApiRequest[PageLoginObject]:
     """Log a browser in: the answer's cookie stands for the key of this client. ``path`` is the page's."""
+    from hermes_worker.schemas.page import PageLoginObject
+
     body = {"path": path}
-    return ApiRequest(method="PUT", template="/v1/page/login", read=_make_reader(dict[str, Any]), body=body)
+    return ApiRequest(method="PUT", template="/v1/page/login", read=_make_reader(PageLoginObject), body=body)
 
 
 def close_page_login(path: str = "/") -> ApiRequest[None]:
@@ -1012,15 +1028,19 @@ def close_page_login(path: str = "/") -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/v1/page/login", read=_read_nothing, params={"path": path})
 
 
-def saved_filters() -> ApiRequest[list[dict[str, Any]]]:
+def saved_filters() -> ApiRequest[list[SavedFilterObject]]:
     """The filters that the holder of the key saved on the page, by name."""
-    return _get("/v1/page/filters", _make_reader(list[dict[str, Any]], "data"))
+    from hermes_worker.schemas.page import SavedFilterObject
+
+    return _get("/v1/page/filters", _make_reader(list[SavedFilterObject], "data"))
 
 
-def save_filter(name: str, query: str) -> ApiRequest[list[dict[str, Any]]]:
+def save_filter(name: str, query: str) -> ApiRequest[list[SavedFilterObject]]:
     """Save a filter, such as ``status=failed``, in place of the one that has that name. Returns all filters."""
+    from hermes_worker.schemas.page import SavedFilterObject
+
     body = {"name": name, "query": query}
-    read = _make_reader(list[dict[str, Any]], "data")
+    read = _make_reader(list[SavedFilterObject], "data")
     return ApiRequest(method="PUT", template="/v1/page/filters", read=read, body=body)
 
 
@@ -1029,9 +1049,11 @@ def remove_saved_filter(name: str) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/v1/page/filters", read=_read_nothing, params={"name": name})
 
 
-def gateway_accounts() -> ApiRequest[list[dict[str, Any]]]:
+def gateway_accounts() -> ApiRequest[list[GatewayAccountObject]]:
     """The accounts to which people write: which gateway listens, who was let in and who asks to be."""
-    return _get("/v1/gateway/accounts", _make_reader(list[dict[str, Any]], "data"))
+    from hermes_worker.schemas.gateway import GatewayAccountObject
+
+    return _get("/v1/gateway/accounts", _make_reader(list[GatewayAccountObject], "data"))
 
 
 def pair_person(account: str, code: str, *, role: str = "owner") -> ApiRequest[str]:
@@ -1307,19 +1329,25 @@ def set_alert_targets(targets: Sequence[str], *, tenant: str | None = None) -> A
     return replace(asked, params={"tenant": tenant})
 
 
-def capabilities() -> ApiRequest[CapabilitiesDocument]:
+def capabilities() -> ApiRequest[CapabilitiesObject]:
     """The capabilities of the server."""
-    return _get("/v1/capabilities", _make_reader(CapabilitiesDocument))
+    from hermes_worker.schemas.capabilities import CapabilitiesObject
+
+    return _get("/v1/capabilities", _make_reader(CapabilitiesObject))
 
 
-def toolsets() -> ApiRequest[list[ToolsetDocument]]:
+def toolsets() -> ApiRequest[list[ToolsetObject]]:
     """The toolsets that a run can name."""
-    return _get("/v1/toolsets", _make_reader(list[ToolsetDocument], "data"))
+    from hermes_worker.schemas.capabilities import ToolsetObject
+
+    return _get("/v1/toolsets", _make_reader(list[ToolsetObject], "data"))
 
 
-def skills() -> ApiRequest[list[SkillDocument]]:
+def skills() -> ApiRequest[list[SkillObject]]:
     """The skills that a run can be given."""
-    return _get("/v1/skills", _make_reader(list[SkillDocument], "data"))
+    from hermes_worker.schemas.capabilities import SkillObject
+
+    return _get("/v1/skills", _make_reader(list[SkillObject], "data"))
 
 
 def skill(name: str, *, file: str | None = None) -> ApiRequest[SkillSheetObject]:
@@ -1357,6 +1385,8 @@ def remove_skill(name: str, *, expects: str | None = None) -> ApiRequest[Removed
     return replace(asked, params={"expects": expects})
 
 
-def health() -> ApiRequest[HealthDocument]:
+def health() -> ApiRequest[Health]:
     """Whether the server answers, and its version. Needs no key."""
-    return _get("/health", _make_reader(HealthDocument))
+    from hermes_worker.schemas.capabilities import Health
+
+    return _get("/health", _make_reader(Health))

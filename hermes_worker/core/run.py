@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.replay import Replay
 
 STATE_VERSION = 1
 """Version of the meaning of the rows. A worker leaves rows of a newer version to a worker that knows them."""
+
+ArtifactsState = Literal["none", "open", "pending", "done", "failed"]
+"""Where the gathering of a run's artifacts stands. ``none``: the run declared nothing; ``open``: it has not ended;
+``pending``: it has, and its files are being gathered; ``failed``: see the reason."""
 
 
 class RunStatus(StrEnum):

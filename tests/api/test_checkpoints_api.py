@@ -48,7 +48,7 @@ def test_a_run_is_compared_and_put_back_over_the_api(api: Served, store: Store) 
         [found] = client.checkpoints(run_id)["data"]
         assert (found["run_id"], found["tool"], found["files"]) == (run_id, "patch", 2)
         told = client.diff(run_id)
-        assert told["files"] == [{"path": "a.txt", "change": "changed"}, {"path": "b.txt", "change": "changed"}]
+        assert [(each.path, each.change) for each in told.files] == [("a.txt", "changed"), ("b.txt", "changed")]
         assert "-one\n+two\n" in told["text"]
         assert "aaaaaaaa" not in told["text"]
 

@@ -255,10 +255,6 @@ def test_both_clients_have_a_method_for_each_operation() -> None:
 
 
 SHAPES = {
-    "CheckpointDocument": "CheckpointObject",
-    "CheckpointsDocument": "CheckpointList",
-    "CheckpointDiffDocument": "CheckpointDiffObject",
-    "RestoreDocument": "RestoreObject",
     "RunDocument": "RunObject",
     "BeganDocument": "BeganWithObject",
     "ExplanationDocument": "ExplanationObject",
@@ -278,13 +274,7 @@ SHAPES = {
     "SessionDocument": "SessionObject",
     "MessageDocument": "MessageObject",
     "ResultDocument": "TurnResult",
-    "CapabilitiesDocument": "CapabilitiesObject",
-    "ToolsetDocument": "ToolsetObject",
-    "SkillDocument": "SkillObject",
     "UsageDocument": "UsageObject",
-    "ArtifactDocument": "ArtifactObject",
-    "ArtifactsDocument": "ArtifactList",
-    "LeftOutDocument": "LeftOutObject",
 }
 
 

@@ -75,7 +75,7 @@ def test_before_files_change_they_are_kept_once_for_each_iteration(turns: Turns,
     assert [(each.iteration, each.tool) for each in found] == [(4, "terminal"), (3, "write_file"), (2, "write_file")]
     assert [each.path for each in checkpoints.diff(run_id).files] == ["a", "b"]
     turns.store.answer(run_id)
-    done = checkpoints.restore(run_id, found[-1].checkpoint_id)
+    done = checkpoints.restore(run_id, found[-1].id)
     assert list(done.written) == ["a", "b"]
     assert ((root / "a").read_text(), (root / "b").read_text()) == ("first", "untouched")
 
@@ -127,11 +127,11 @@ def test_files_on_another_host_are_kept_by_every_worker_and_put_back(turns: Turn
     checkpoints = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits(), opened=hosted)
     found = checkpoints.list_all(run_id)
     assert [(each.iteration, each.files) for each in found] == [(3, 1), (2, 1), (1, 0)]
-    assert [(each.path, each.change) for each in checkpoints.diff(run_id, found[0].checkpoint_id).files] == [
+    assert [(each.path, each.change) for each in checkpoints.diff(run_id, found[0].id).files] == [
         ("a", "removed")
     ]
     turns.store.answer(run_id)
-    assert list(checkpoints.restore(run_id, found[1].checkpoint_id).written) == ["a"]
+    assert list(checkpoints.restore(run_id, found[1].id).written) == ["a"]
     assert (root / "a").read_text() == "first"
     elsewhere = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits())
     assert len(elsewhere.list_all(run_id)) == 4, "to see them nobody needs the host"

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
+from hermes_worker.schemas.capabilities import (
+    AuthObject,
+    CapabilitiesObject,
+    EndpointObject,
+    RuntimeObject,
+    SkillList,
+    SkillObject,
+    ToolsetList,
+    ToolsetObject,
+)
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS
 from hermes_worker.services.toolsets import list_tenant_toolsets
 
@@ -67,68 +76,6 @@ _FEATURES: Mapping[str, str] = {
 """Features that clients ask for, and the operation without which a feature is missing."""
 
 
-class AuthObject(BaseModel):
-    type: Literal["bearer"] = "bearer"
-    required: Literal[True] = True
-
-
-class RuntimeObject(BaseModel):
-    """Where agents and their tools run: here, never with the client."""
-
-    mode: Literal["server_agent"] = "server_agent"
-    tool_execution: Literal["server"] = "server"
-    split_runtime: Literal[False] = False
-
-
-class EndpointObject(BaseModel):
-    method: str
-    path: str
-
-
-class CapabilitiesObject(BaseModel):
-    """The capabilities of this server."""
-
-    object: Literal["hermes.api_server.capabilities"] = "hermes.api_server.capabilities"
-    platform: Literal["hermes-agent"] = "hermes-agent"
-    version: str = schema.VERSION
-    model: str
-    auth: AuthObject
-    runtime: RuntimeObject
-    features: dict[str, bool | str]
-    endpoints: dict[str, EndpointObject]
-
-
-class ToolsetObject(BaseModel):
-    """A named group of tools."""
-
-    name: str
-    label: str
-    description: str
-    enabled: bool
-    """Whether a run that names no toolsets has it."""
-    configured: bool
-    """Whether it has tools here."""
-    tools: list[str]
-
-
-class ToolsetList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[ToolsetObject]
-
-
-class SkillObject(BaseModel):
-    """Instructions that a run can be given by name."""
-
-    name: str
-    description: str
-    category: str | None = None
-
-
-class SkillList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[SkillObject]
-
-
 @router.get("/capabilities", response_model=CapabilitiesObject, dependencies=[READS])
 async def show_capabilities(context: Context, request: Request) -> CapabilitiesObject:
     """The capabilities of this server, and where each is."""
@@ -142,6 +89,7 @@ async def show_capabilities(context: Context, request: Request) -> CapabilitiesO
         "session_continuity_header": "X-Hermes-Session-Id",
     }
     return CapabilitiesObject(
+        version=schema.VERSION,
         model=DEFAULT_MODEL_ALIAS,
         auth=AuthObject(),
         runtime=RuntimeObject(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +15,14 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.core.gateway import ChatRole
 from hermes_worker.safety.redaction import redact
+from hermes_worker.schemas.gateway import (
+    ChatAskerObject,
+    ChatPersonObject,
+    GatewayAccountList,
+    GatewayAccountObject,
+    PairedPerson,
+    RemovedCodes,
+)
 from hermes_worker.store.gateway import GatewayRows, PairingRefused
 
 router = APIRouter(
@@ -28,55 +36,6 @@ _Account = Annotated[str, Query(min_length=1, max_length=100, pattern=NO_NUL)]
 _Person = Annotated[str, Query(min_length=1, max_length=200, pattern=NO_NUL)]
 
 
-class ChatPersonObject(BaseModel):
-    """A person who was let in with a code."""
-
-    person: str
-    """Their id on the platform."""
-    tenant: str
-    """The tenant into whose chats they were let."""
-    role: ChatRole
-    paired_at: float
-    """Epoch seconds."""
-
-
-class ChatAskerObject(BaseModel):
-    """A stranger who has a code that is still valid. Only the stranger knows it."""
-
-    person: str
-    tenant: str
-    """The tenant in whose chats they asked."""
-    asked_at: float
-    expires_at: float
-    """Epoch seconds, as all times here."""
-
-
-class GatewayAccountObject(BaseModel):
-    """An account that a gateway listens to, or listened to. People whom settings allow are not listed here."""
-
-    object: Literal["hermes.gateway_account"] = "hermes.gateway_account"
-    account: str
-    mode: str
-    """How its events come: ``poll``, ``webhook`` or ``socket``."""
-    holder: str | None
-    """The gateway that listens now."""
-    looked_at: float | None
-    error: str | None
-    """What was wrong with the last poll."""
-    error_at: float | None
-    codes_locked_until: float | None
-    """When codes are accepted again, after too many wrong ones."""
-    people: list[ChatPersonObject]
-    asking: list[ChatAskerObject]
-
-
-class GatewayAccountList(BaseModel):
-    """All accounts that were ever listened to, by name."""
-
-    object: Literal["list"] = "list"
-    data: list[GatewayAccountObject]
-
-
 class PairPerson(BaseModel):
     """A code that a person was given in a chat."""
 
@@ -85,23 +44,6 @@ class PairPerson(BaseModel):
     account: str = Field(min_length=1, max_length=100, pattern=NO_NUL, description="As 'telegram:default'.")
     code: str = Field(min_length=1, max_length=40, pattern=NO_NUL)
     role: Annotated[ChatRole, Field(strict=False)] = Field(ChatRole.OWNER, description="What they may do.")
-
-
-class PairedPerson(BaseModel):
-    """A person who was let in."""
-
-    object: Literal["hermes.paired_person"] = "hermes.paired_person"
-    account: str
-    person: str
-    role: ChatRole
-
-
-class RemovedCodes(BaseModel):
-    """Codes that are no longer valid."""
-
-    object: Literal["hermes.removed_codes"] = "hermes.removed_codes"
-    account: str
-    removed: int
 
 
 @router.get("/accounts", response_model=GatewayAccountList)

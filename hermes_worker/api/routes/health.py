@@ -22,6 +22,7 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.broker.queue import STANDING_QUEUES, explain_outage, log_broker_failure, require_writable
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import broker_outage
+from hermes_worker.schemas.capabilities import Health
 from hermes_worker.services.submission import InvalidSubmission, resolve_model
 from hermes_worker.settings import Settings
 from hermes_worker.store import writability
@@ -58,11 +59,11 @@ class Check:
         return {"status": self.verdict.value, **self.facts}
 
 
-@router.get("/health", response_model=schema.Health)
-@router.get("/v1/health", response_model=schema.Health)
-async def health() -> schema.Health:
+@router.get("/health", response_model=Health)
+@router.get("/v1/health", response_model=Health)
+async def health() -> Health:
     """Whether this process answers. Needs no key, and asks no other server."""
-    return schema.Health()
+    return Health(version=schema.VERSION)
 
 
 @router.get(

@@ -16,6 +16,7 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.page import COOKIE, LOGIN_PATH, read_login
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.schemas.page import PageLoginObject
 
 router = APIRouter(prefix=LOGIN_PATH, tags=["page"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
@@ -30,20 +31,6 @@ class LogIn(BaseModel):
     path: _Path = Field(
         "/", description="The path of the page as its browser sees it: the cookie is sent to addresses below it."
     )
-
-
-class PageLoginObject(BaseModel):
-    """The user of the page, and what the key allows."""
-
-    object: str = "hermes.page_login"
-    tenant: str
-    name: str
-    """The name that is recorded beside what they do."""
-    scopes: list[KeyScope]
-    is_operator: bool
-    """Whether they may see the whole installation, as far as the scopes go."""
-    expires_at: float | None = None
-    """When the login is over, in epoch seconds; ``null`` for a caller that sent a key."""
 
 
 @router.put("", response_model=PageLoginObject, responses=schema.declare_errors(408, 409), dependencies=[READS])

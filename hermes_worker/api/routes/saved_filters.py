@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +13,7 @@ from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.core.principals import Principal
+from hermes_worker.schemas.page import SavedFilterList
 from hermes_worker.store.access.saved_filters import FilterNotFound, FiltersFull, SavedFilters
 
 router = APIRouter(
@@ -36,23 +37,6 @@ class SaveFilter(BaseModel):
     )
 
 
-class SavedFilterObject(BaseModel):
-    """A filter that the caller saved."""
-
-    object: Literal["hermes.saved_filter"] = "hermes.saved_filter"
-    name: str
-    query: str
-    changed_at: float
-    """Epoch seconds."""
-
-
-class SavedFilterList(BaseModel):
-    """All filters of the caller, by name."""
-
-    object: Literal["list"] = "list"
-    data: list[SavedFilterObject]
-
-
 @router.get("", response_model=SavedFilterList, dependencies=[READS])
 async def list_saved_filters(context: Context, caller: Caller) -> SavedFilterList:
     """The filters that the caller saved. They belong to the holder, whichever of the holder's keys was sent."""
@@ -60,8 +44,7 @@ async def list_saved_filters(context: Context, caller: Caller) -> SavedFilterLis
 
 
 def _read(filters: SavedFilters, caller: Principal) -> SavedFilterList:
-    found = filters.list(caller)
-    return SavedFilterList(data=[SavedFilterObject.model_validate(each, from_attributes=True) for each in found])
+    return SavedFilterList.model_validate({"data": filters.list(caller)}, from_attributes=True)
 
 
 @router.put("", response_model=SavedFilterList, responses=schema.declare_errors(408, 409), dependencies=[READS])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,19 +14,17 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid, tenant_not_found
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.overrides import OVERRIDABLE, OverrideLevel
+from hermes_worker.core.overrides import OVERRIDABLE
 from hermes_worker.features.configurations.rows import Configurations
 from hermes_worker.features.configurations.service import SettingsScope, find_effective_settings, override_for_session
 from hermes_worker.safety.redaction import redact
+from hermes_worker.schemas.settings import SessionSettingsObject, SettingList, SettingObject
 from hermes_worker.settings import SettingWithSource
 from hermes_worker.settings.configuration_id import name_configuration
 from hermes_worker.store.access.principals import TenantNotFound
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1", tags=["settings"], route_class=JsonRoute, responses=schema.declare_errors(503))
-_Layer = Literal[
-    "run", "session", "tenant", "command_line", "environment", "dotenv", "fleet", "file", "preset", "derived", "default"
-]
 
 
 class ListSettings(BaseModel):
@@ -42,44 +40,6 @@ class ListSettings(BaseModel):
     run_id: str | None = Field(None, max_length=100, pattern=NO_NUL, description="As this run was accepted with.")
 
 
-class SettingObject(BaseModel):
-    """A setting, with its value and the layer that set it."""
-
-    key: str
-    """Its name in ``config.yaml``."""
-    variable: str
-    """Its name in the environment."""
-    value: str | None
-    """The value as the environment would have it; ``null`` for one that is not set, and for every secret."""
-    is_secret: bool
-    is_set: bool
-    """Whether a secret is set in this process. One that only other processes have counts as not set."""
-    layer: _Layer
-    """The layer that set it; ``derived`` for a value that follows from other settings, ``default`` where no layer sets
-    it."""
-    origin: str
-    """The layer in words, such as ``HERMES_MODEL in the environment``."""
-    is_live: bool
-    """Whether a change is taken up while processes run, by runs that are accepted afterwards; otherwise when processes
-    are started again."""
-    overridable_for: list[OverrideLevel]
-    """The levels at which it may be overridden."""
-    description: str
-
-
-class SettingList(BaseModel):
-    """The settings of the process that answers, by group."""
-
-    object: Literal["list"] = "list"
-    configuration: str
-    """A hash of the settings: equal for two processes that shape runs alike; runs record it."""
-    layers: dict[str, str]
-    """Which version of the configuration of the ``fleet`` and of the ``tenant`` counts, and which ``file``."""
-    problems: dict[str, str]
-    """Configurations that cannot be used, and why; the last good one counts in their place."""
-    data: list[SettingObject]
-
-
 class SessionSettingsBody(BaseModel):
     """Overrides to set for a session; ``null`` removes one, and settings that are not named stay."""
 
@@ -92,15 +52,6 @@ class SessionSettingsBody(BaseModel):
         ],
         Field(max_length=64),
     ]
-
-
-class SessionSettingsObject(BaseModel):
-    """The overrides of a session, by key. Its next run is accepted with each that does not allow more than the levels
-    above do at that time."""
-
-    object: Literal["hermes.session_settings"] = "hermes.session_settings"
-    session_id: str
-    settings: dict[str, str]
 
 
 @router.get("/settings", dependencies=[FOR_OPERATORS], responses=schema.declare_errors(400, 404))

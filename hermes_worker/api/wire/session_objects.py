@@ -17,6 +17,7 @@ from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.session_imports import MESSAGES_MAX as IMPORTED_MESSAGES_MAX
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.schemas.search import FoundObject
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage
 from hermes_worker.store.sessions import PAGE_MAX, MessageView, SessionView
 from hermes_worker.stream.events import UsageObject
@@ -293,33 +294,6 @@ class SessionFamily(BaseModel):
     object: Literal["list"] = "list"
     session_id: str
     data: list[SessionObject]
-
-
-class FoundObject(BaseModel):
-    """A message that matches a search."""
-
-    session_id: str
-    message_id: int
-    role: Literal["system", "user", "assistant", "tool"]
-    timestamp: float
-    title: str | None
-    """The title of its session."""
-    source: str | None
-    model: str | None
-    hits: int
-    snippet: str
-    """The text around the first hit; hits stand between ``>>>`` and ``<<<``."""
-
-
-class FoundMessages(BaseModel):
-    """The messages that a search found, in the order that was asked for."""
-
-    object: Literal["list"] = "list"
-    query: str
-    data: list[FoundObject]
-    is_complete: bool
-    """Whether the search was exhaustive: it left out neither older matches of a very common word, nor messages that are
-    not indexed yet."""
 
 
 class MessageObject(BaseModel):

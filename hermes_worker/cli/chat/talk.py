@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from hermes_worker.cli.chat.line_parser import Decide, Do, Meaning, Misread, Respond, Say, SlashVerb, render_help
 from hermes_worker.cli.chat.painting import Painter
@@ -14,9 +14,12 @@ from hermes_worker.cli.layout import format_moment
 from hermes_worker.cli.top.fleet import render_tree
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.client import HermesClient, operations
-from hermes_worker.client.documents import MessageDocument, SessionDocument, ToolsetDocument
+from hermes_worker.client.documents import MessageDocument, SessionDocument
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.run import RunStatus
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.capabilities import ToolsetObject
 
 _AGAIN_AFTER_S = 0.5
 _LISTED_SESSIONS = 15
@@ -267,12 +270,12 @@ class Talk:
             self.note(f"the connection is lost, trying again: {why}", Tone.WARNING)
 
 
-def add_question_toolset(toolsets: Sequence[ToolsetDocument]) -> list[str] | None:
+def add_question_toolset(toolsets: Sequence[ToolsetObject]) -> list[str] | None:
     """Add the toolset with which agents ask people to those of the server; ``None`` where the server has no such
     toolset."""
-    if all(each["name"] != _ASKING for each in toolsets):
+    if all(each.name != _ASKING for each in toolsets):
         return None
-    return [each["name"] for each in toolsets if each["enabled"] or each["name"] == _ASKING]
+    return [each.name for each in toolsets if each.enabled or each.name == _ASKING]
 
 
 def _format_session(session: SessionDocument) -> str:

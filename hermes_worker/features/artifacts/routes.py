@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import math
 import time
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS
@@ -18,58 +17,15 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.core.ranges import UnsatisfiableRange, parse_range
 from hermes_worker.features.artifacts.rules import sanitize_name
+from hermes_worker.features.artifacts.schema import ArtifactList, ArtifactObject, LeftOutObject
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactsState, ArtifactView
+from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactView
 
 router = APIRouter(tags=["artifacts"], responses=schema.declare_errors(503))
 _URL_S = 900.0
 """Seconds for which the address of a file can be used, by whoever has it."""
 _EXPIRES_MAX = 10**11
 _PROOF = r"^[0-9a-f]{8}\.[0-9a-f]{64}$"
-
-
-class ArtifactObject(BaseModel):
-    """A file that a run made or changed in its workspace."""
-
-    object: Literal["hermes.artifact"] = "hermes.artifact"
-    id: str
-    path: str
-    """Below the workspace. It was chosen by an agent: judge it before you write there."""
-    size: int
-    """Bytes."""
-    sha256: str
-    media_type: str
-    """By the extension; ``application/octet-stream`` for unknown ones and for all that a browser would run."""
-    modified_at: float
-    """By the clock of the file system; 0 where that is not known."""
-    created_at: float
-    url: str
-    """Relative to the server. A client that has it can read the file until ``url_expires_at``."""
-    url_expires_at: int
-
-
-class LeftOutObject(BaseModel):
-    """A file that fits a pattern and was not kept."""
-
-    path: str
-    reason: str
-
-
-class ArtifactList(BaseModel):
-    """The artifacts of a run."""
-
-    object: Literal["list"] = "list"
-    run_id: str
-    state: ArtifactsState
-    """``none``: the run declared nothing; ``open``: it has not ended; ``pending``: its files are being gathered."""
-    reason: str | None = None
-    """Why it failed."""
-    data: list[ArtifactObject]
-    """By path. Fewer than ``gathered`` when retention has deleted some."""
-    gathered: int
-    left_out_total: int
-    left_out: list[LeftOutObject]
-    """The first of them."""
 
 
 @router.get(

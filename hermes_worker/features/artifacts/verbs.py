@@ -6,17 +6,20 @@ import hashlib
 import json
 import os
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import click
 
+from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.errors import ConfigurationError, format_reason
-from hermes_worker.safety.redaction import redact
-from hermes_worker.store.artifacts.listing import ArtifactView, RunArtifacts
+
+if TYPE_CHECKING:
+    from hermes_worker.features.artifacts.schema import ArtifactList, ArtifactObject
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,65 +44,63 @@ _STATES = {
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def artifacts(home: Path | None, run_id: str, directory: Path | None, as_json: bool) -> int:
     """The files that a run made or changed and that were kept; with --fetch, get them."""
-    backend = open_backend(home)
-    found = backend.artifacts(backend.complete_run_id(run_id))
+    client = open_api_client(home)
+    found = client.artifacts(complete_id(client, run_id, "run"))
     if as_json:
         click.echo(json.dumps(_render_document(found)))
     else:
         _show(found)
     if directory is not None:
-        for view in found.files:
-            _write(directory, view, backend.artifact(view))
-        click.echo(f"wrote {len(found.files)} files below {directory}", err=True)
+        for file in found.data:
+            _write(directory, file, client.artifact(file))
+        click.echo(f"wrote {len(found.data)} files below {directory}", err=True)
     return EXIT_FAILED if found.state == "failed" else 0
 
 
-def _render_document(found: RunArtifacts) -> dict[str, object]:
-    told = ("artifact_id", "path", "size", "sha256", "media_type", "modified_at", "created_at")
+def _render_document(found: ArtifactList) -> dict[str, object]:
+    untold = {"object", "id", "url", "url_expires_at"}
     return {
         "state": found.state,
-        "reason": redact(found.reason) if found.reason else None,
+        "reason": found.reason,
         "gathered": found.gathered,
-        "files": [{name: getattr(view, name) for name in told} for view in found.files],
-        "left_out_total": found.left_out,
-        "left_out": [{"path": one.path, "reason": one.reason} for one in found.left_out_named],
+        "files": [{"artifact_id": file.id, **file.model_dump(exclude=untold)} for file in found.data],
+        "left_out_total": found.left_out_total,
+        "left_out": [one.model_dump() for one in found.left_out],
     }
 
 
-def _show(found: RunArtifacts) -> None:
-    if found.files:
+def _show(found: ArtifactList) -> None:
+    if found.data:
         rows = [
             (
-                flatten_text(view.path, 80),
-                str(view.size),
-                view.media_type,
-                view.sha256[:16],
-                format_moment(view.created_at),
+                flatten_text(file.path, 80),
+                str(file.size),
+                file.media_type,
+                file.sha256[:16],
+                format_moment(file.created_at),
             )
-            for view in found.files
+            for file in found.data
         ]
         click.echo(render_table(rows, ("PATH", "BYTES", "TYPE", "SHA-256", "KEPT"), whole=(0,)))
     elif found.state == "failed":
-        click.echo(
-            f"the files of the run could not be gathered: {strip_controls(redact(found.reason or ''))}", err=True
-        )
+        click.echo(f"the files of the run could not be gathered: {strip_controls(found.reason or '')}", err=True)
     elif found.gathered:
         click.echo(f"the {found.gathered} files of the run were deleted by a rule of retention", err=True)
     else:
         click.echo(_STATES[found.state], err=True)
-    for one in found.left_out_named:
+    for one in found.left_out:
         click.echo(f"left out: {flatten_text(one.path, 80)}: {strip_controls(one.reason)}", err=True)
-    if found.left_out > len(found.left_out_named):
-        click.echo(f"left out: {found.left_out - len(found.left_out_named)} more", err=True)
+    if found.left_out_total > len(found.left_out):
+        click.echo(f"left out: {found.left_out_total - len(found.left_out)} more", err=True)
 
 
-def _write(directory: Path, view: ArtifactView, content: bytes) -> None:
+def _write(directory: Path, artifact: ArtifactObject, content: bytes) -> None:
     """Write a file below ``directory``, through no link: an agent chose the path. Raises ``ConfigurationError``."""
-    parts = PurePosixPath(view.path).parts
-    if not parts or view.path.startswith("/") or any(part in (".", "..") or "\0" in part for part in parts):
-        raise ConfigurationError(f"the artifact {view.artifact_id} has a path that is not below a directory")
-    if hashlib.sha256(content).hexdigest() != view.sha256:
-        raise ConfigurationError(f"the artifact {view.artifact_id} is not what was kept: its hash differs")
+    parts = PurePosixPath(artifact.path).parts
+    if not parts or artifact.path.startswith("/") or any(part in (".", "..") or "\0" in part for part in parts):
+        raise ConfigurationError(f"the artifact {artifact.id} has a path that is not below a directory")
+    if hashlib.sha256(content).hexdigest() != artifact.sha256:
+        raise ConfigurationError(f"the artifact {artifact.id} is not what was kept: its hash differs")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -111,7 +112,7 @@ def _write(directory: Path, view: ArtifactView, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        where = f"{strip_controls(view.path)!r} below {str(directory)!r}"
+        where = f"{strip_controls(artifact.path)!r} below {str(directory)!r}"
         raise ConfigurationError(
             f"{where} cannot be written ({format_reason(error)}); choose an empty directory"
         ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,12 @@ from hermes_worker.features.checkpoints.files.shadow import (
     normalize_path,
 )
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
+from hermes_worker.features.checkpoints.schema import (
+    CheckpointDiffObject,
+    CheckpointObject,
+    FileChangeObject,
+    RestoreObject,
+)
 from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
@@ -49,57 +54,6 @@ class WorkspaceBusy(HermesError):
     """A run is at work in the workspace whose files were to be restored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointView:
-    """A checkpoint as people see it."""
-
-    checkpoint_id: str
-    created_at: float
-    run_id: str
-    """The run that was about to change files, or whose files were about to be put back."""
-    iteration: int
-    """0 for one that a restore made."""
-    tool: str
-    files: int
-    left_out: int
-    """Files that are too large, or that could not be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileChange:
-    """A file that differs."""
-
-    path: str
-    change: str
-    """``added``, ``removed`` or ``changed``, since the checkpoint."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDiff:
-    """What differs between a checkpoint and the files as they are."""
-
-    checkpoint_id: str
-    files: Sequence[FileChange]
-    """The first of them, by path."""
-    files_total: int
-    text: str
-    """A unified diff, without secrets, of as much as is shown."""
-    is_cut: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreOutcome:
-    """What a restore did."""
-
-    checkpoint_id: str
-    before: str
-    """The checkpoint of what was there: restore that one to undo it."""
-    written: Sequence[str]
-    removed: Sequence[str]
-    failed: Sequence[str]
-    """``path: why``."""
-
-
 class RunCheckpoints:
     """The checkpoints of runs of one installation."""
 
@@ -122,14 +76,14 @@ class RunCheckpoints:
         self._limits = limits
         self._umask = umask
 
-    def list_all(self, run_id: str) -> Sequence[CheckpointView]:
+    def list_all(self, run_id: str) -> list[CheckpointObject]:
         """List all checkpoints of the run's workspace, the newest first. Raises ``RunNotFound``,
         ``CheckpointsAway``."""
         return [
             _view(each) for each in reversed(self._open_shadow(self._places.load_workspace(run_id)).list_checkpoints())
         ]
 
-    def diff(self, run_id: str, written: str | None = None) -> CheckpointDiff:
+    def diff(self, run_id: str, written: str | None = None) -> CheckpointDiffObject:
         """Compare the files with a checkpoint; without one, with the first of the run. Raises ``RunNotFound``,
         ``NoCheckpoint``, ``CheckpointsAway``."""
         store = self._open_store(self._places.load_workspace(run_id))
@@ -139,15 +93,18 @@ class RunCheckpoints:
             text, is_cut = _build_unified_diff(store, changes)
         except NotKept as error:
             raise CheckpointsAway(str(error)) from None
-        return CheckpointDiff(
+        return CheckpointDiffObject(
             checkpoint_id=wanted.id,
-            files=[FileChange(path=_decode_path(each.path), change=_kind(each)) for each in changes[:_PATHS_SHOWN_MAX]],
+            files=[
+                FileChangeObject(path=_decode_path(each.path), change=_kind(each))
+                for each in changes[:_PATHS_SHOWN_MAX]
+            ],
             files_total=len(changes),
             text=redact(text),
             is_cut=is_cut,
         )
 
-    def restore(self, run_id: str, written: str, paths: Sequence[str] = ()) -> RestoreOutcome:
+    def restore(self, run_id: str, written: str, paths: Sequence[str] = ()) -> RestoreObject:
         """Restore a checkpoint; with ``paths`` only these files and folders. Raises ``RunNotFound``, ``NoCheckpoint``,
         ``CheckpointsAway``, and ``WorkspaceBusy`` while any run is at work there."""
         place = self._places.load_workspace(run_id)
@@ -167,7 +124,7 @@ class RunCheckpoints:
         self._places.record_restore(
             run_id, wanted.id, before=done.before.id, files=len(done.written) + len(done.removed)
         )
-        return RestoreOutcome(
+        return RestoreObject(
             checkpoint_id=wanted.id,
             before=done.before.id,
             written=[_decode_path(path) for path in done.written[:_PATHS_SHOWN_MAX]],
@@ -221,9 +178,9 @@ def _choose_checkpoint(store: ShadowStore, run_id: str, written: str | None) -> 
     return found[0]
 
 
-def _view(found: Checkpoint) -> CheckpointView:
-    return CheckpointView(
-        checkpoint_id=found.id,
+def _view(found: Checkpoint) -> CheckpointObject:
+    return CheckpointObject(
+        id=found.id,
         created_at=found.at,
         run_id=found.moment.run_id,
         iteration=found.moment.iteration,

@@ -5,17 +5,22 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.run import RunStatus
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
 
 _STOP_PATIENCE_S = 30.0
 _ID_CHARS = 12
@@ -28,11 +33,11 @@ _ID_CHARS = 12
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def checkpoints(home: Path | None, run_id: str, as_json: bool) -> None:
     """What was kept of the files of a run's workspace, the newest first."""
-    backend = open_backend(home)
-    found = backend.checkpoints(backend.complete_run_id(run_id))
+    client = open_api_client(home)
+    found = client.checkpoints(complete_id(client, run_id, "run")).data
     if as_json:
         for each in found:
-            click.echo(json.dumps(asdict(each)))
+            click.echo(json.dumps({"checkpoint_id": each.id, **each.model_dump(exclude={"object", "id"})}))
         return
     if not found:
         click.echo(
@@ -41,7 +46,7 @@ def checkpoints(home: Path | None, run_id: str, as_json: bool) -> None:
         return
     rows = [
         (
-            each.checkpoint_id[:_ID_CHARS],
+            each.id[:_ID_CHARS],
             format_moment(each.created_at),
             each.run_id,
             str(each.iteration) if each.iteration else "-",
@@ -61,10 +66,10 @@ def checkpoints(home: Path | None, run_id: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def diff(home: Path | None, run_id: str, checkpoint: str | None, as_json: bool) -> None:
     """How the files of a run's workspace differ from what they were."""
-    backend = open_backend(home)
-    found = backend.diff(backend.complete_run_id(run_id), checkpoint)
+    client = open_api_client(home)
+    found = client.diff(complete_id(client, run_id, "run"), checkpoint)
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        click.echo(json.dumps(found.model_dump(exclude={"object"})))
         return
     if not found.files_total:
         click.echo(f"nothing differs from {found.checkpoint_id[:_ID_CHARS]}", err=True)
@@ -84,13 +89,13 @@ def diff(home: Path | None, run_id: str, checkpoint: str | None, as_json: bool) 
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def restore(home: Path | None, run_id: str, checkpoint: str, paths: tuple[str, ...], stops: bool, as_json: bool) -> int:
     """Make the files of a run's workspace what they were. What is there is kept as a checkpoint first."""
-    backend = open_backend(home)
-    run_id = backend.complete_run_id(run_id)
+    client = open_api_client(home)
+    run_id = complete_id(client, run_id, "run")
     if stops:
-        _stop(backend, run_id)
-    done = backend.restore(run_id, checkpoint, paths)
+        _stop(client, run_id)
+    done = client.restore(run_id, checkpoint, files=paths)
     if as_json:
-        click.echo(json.dumps(asdict(done)))
+        click.echo(json.dumps(done.model_dump(exclude={"object"})))
     else:
         click.echo(f"{len(done.written)} files written, {len(done.removed)} removed")
         click.echo(f"what was there is in checkpoint {done.before[:_ID_CHARS]}", err=True)
@@ -99,14 +104,18 @@ def restore(home: Path | None, run_id: str, checkpoint: str, paths: tuple[str, .
     return EXIT_FAILED if done.failed else 0
 
 
-def _stop(backend: RunBackend, run_id: str) -> None:
-    if backend.status(run_id).is_terminal:
+def _stop(client: HermesClient, run_id: str) -> None:
+    if _has_ended(client, run_id):
         return
-    backend.stop(run_id)
+    client.stop(run_id)
     deadline = time.monotonic() + _STOP_PATIENCE_S
-    while not backend.status(run_id).is_terminal:
+    while not _has_ended(client, run_id):
         if time.monotonic() >= deadline:
             raise ConfigurationError(
                 f"run {run_id!r} was told to stop and has not ended within {_STOP_PATIENCE_S:g} s; try again later"
             )
         time.sleep(0.1)
+
+
+def _has_ended(client: HermesClient, run_id: str) -> bool:
+    return RunStatus(client.run(run_id)["status"]).is_terminal

@@ -4,7 +4,7 @@ database of a home or over a server."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +15,7 @@ from hermes_worker.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from hermes_worker.cli.api_connection import ApiConnection
     from hermes_worker.client import HermesClient
+    from hermes_worker.schemas.settings import SettingObject
     from hermes_worker.settings import SettingWithSource
 
 _LIVE = "Runs that are accepted from now on have it; what docs/settings.md does not call live is read at a start."
@@ -26,23 +27,23 @@ def list_settings(asked: ApiConnection, **about: str | None) -> tuple[list[Setti
     """List every setting with which the API accepts a run, or accepted one, and for a home notes to print beside.
     Raises ``HermesError``s of the client."""
     told = asked.client.told_settings(**about)
-    found = [_parse_setting(each) for each in told["data"]]
+    found = [_parse_setting(each) for each in told.data]
     if asked.settings is None:
         return found, []
-    layers = [f"version {version} of the {layer}" for layer, version in told["layers"].items()]
+    layers = [f"version {version} of the {layer}" for layer, version in told.layers.items()]
     return found, [
-        f"home {asked.settings.home}, configuration {told['configuration']}",
+        f"home {asked.settings.home}, configuration {told.configuration}",
         *layers,
-        *told["problems"].values(),
+        *told.problems.values(),
     ]
 
 
-def _parse_setting(told: Mapping[str, Any]) -> SettingWithSource:
+def _parse_setting(told: SettingObject) -> SettingWithSource:
     from hermes_worker.settings import SettingWithSource
 
-    names = ("key", "variable", "value", "is_secret", "is_set", "layer", "origin")
+    names = {"key", "variable", "value", "is_secret", "is_set", "layer", "origin"}
     found: SettingWithSource = parse_document(
-        SettingWithSource, {**{name: told.get(name) for name in names}, "doc": told.get("description")}
+        SettingWithSource, {**told.model_dump(include=names), "doc": told.description}
     )
     return found
 

@@ -41,7 +41,7 @@ def check_(context: click.Context, home: Path | None, is_fleet: bool) -> int:
         return code
     from hermes_worker.cli.api_connection import open_api_client
 
-    wrong = open_api_client(home).told_settings()["problems"].values()
+    wrong = open_api_client(home).told_settings().problems.values()
     click.echo("\n".join(wrong) or "The configurations in the database can be used.")
     return EXIT_FAILED if wrong else code
 

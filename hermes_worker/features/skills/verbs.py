@@ -40,10 +40,10 @@ def list_skills(home: Path | None, as_json: bool) -> None:
     found = open_api_client(home).skills()
     if as_json:
         for each in found:
-            click.echo(json.dumps({name: each.get(name) for name in ("name", "category", "description")}))
+            click.echo(json.dumps({"name": each.name, "category": each.category, "description": each.description}))
     elif found:
         rows = [
-            (each["name"], each.get("category") or "-", flatten_text(each["description"], _DESCRIPTION_CHARS) or "-")
+            (each.name, each.category or "-", flatten_text(each.description, _DESCRIPTION_CHARS) or "-")
             for each in found
         ]
         click.echo(render_table(rows, ("NAME", "CATEGORY", "DESCRIPTION"), ids=(0,), whole=(0, 1)))

@@ -6,20 +6,17 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.run import ArtifactsState
 from hermes_worker.store.artifacts.gatherings import LeftOutFile
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
 from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.tables import artifact_gatherings, artifacts, blobs, runs
-
-ArtifactsState = Literal["none", "open", "pending", "done", "failed"]
-"""``none``: the run declared nothing; ``open``: it has not ended; ``pending``: it has, and its files are being
-gathered; ``failed``: see the reason."""
 
 
 class ArtifactNotFound(HermesError):
