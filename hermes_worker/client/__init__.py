@@ -13,7 +13,8 @@ The API requires its key. For a server of this machine the client finds it in th
 others pass ``api_key``.
 
 How it is built: ``operations`` makes requests as values, ``exchange`` and ``streaming`` decide what is sent and judge
-the answers, and none of them does any I/O; ``blocking`` and ``awaiting`` do.
+the answers, and none of them does any I/O; ``conversation`` does, over the transport of ``blocking`` or ``awaiting``.
+``methods`` has the methods of both clients.
 """
 
 from __future__ import annotations

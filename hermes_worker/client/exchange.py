@@ -1,5 +1,5 @@
-"""Decide what is sent, judge the answer, and decide whether to send again. Pure: the shells ``blocking`` and
-``awaiting`` do what an ``Exchange`` yields and pass it the answers.
+"""Decide what is sent, judge the answer, and decide whether to send again. Pure: ``conversation`` does what an
+``Exchange`` yields and passes it the answers.
 
 A request is sent again only when that can do no harm: where its method is idempotent, where it only reads, or where it
 has an ``Idempotency-Key``, which every POST gets once and keeps over all attempts.

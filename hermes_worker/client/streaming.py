@@ -98,11 +98,8 @@ class Resumption(Generic[E]):
         self._parser = EventParser()  # the server sends an event that broke off again
         return self._request(self.last_id)
 
-    def judge_head(self, answer: ApiAnswer) -> str | None:
-        """Judge the head of an answer: ``None`` when events follow, else the reason why this connection brings none.
-        ``answer`` has a body only where it is an error. Raises ``RefusedError``."""
-        if answer.status == 200:
-            return None
+    def judge_refusal(self, answer: ApiAnswer) -> str:
+        """Return why this connection brings no events, where the next one may. Raises ``RefusedError``."""
         error = build_refusal(answer)
         if answer.status >= 500 or answer.status == 429:
             return str(error)

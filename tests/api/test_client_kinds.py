@@ -246,7 +246,7 @@ def test_every_operation_of_the_document_has_a_method_or_a_reason(api: Served) -
 def test_both_clients_have_a_method_for_each_operation() -> None:
     streams = {"build_join": "join", "build_wait": "wait"}
     names = {streams.get(name, name) for name, _ in _made().values()} | {"submit", "start", "close", "follow", "send"}
-    public = [{n for n in vars(kind) if not n.startswith("_")} for kind in (HermesClient, AsyncHermesClient)]
+    public = [{n for n in dir(kind) if not n.startswith("_")} for kind in (HermesClient, AsyncHermesClient)]
     assert public[0] == public[1]
     assert names <= public[0]
     for name in public[0]:
@@ -500,6 +500,6 @@ def test_half_an_event_is_told_again_and_a_stream_without_events_is_given_up() -
     clock.now = 5.1
     with pytest.raises(UnavailableError, match="cut"):
         stream.note_end("cut")
-    assert stream.judge_head(answered(503)) is not None
+    assert stream.judge_refusal(answered(503))
     with pytest.raises(RefusedError):
-        stream.judge_head(answered(404, {"error": {"message": "no", "code": "run_not_found"}}))
+        stream.judge_refusal(answered(404, {"error": {"message": "no", "code": "run_not_found"}}))

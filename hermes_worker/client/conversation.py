@@ -1,0 +1,191 @@
+"""What both kinds of clients do, written once: coroutines over a transport.
+
+The transport of the asynchronous client suspends, that of the blocking client blocks. A coroutine over the latter never
+suspends, so its first step is its last, and nobody needs an event loop for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import httpx2
+
+from hermes_worker.client import operations
+from hermes_worker.client.address import Address
+from hermes_worker.client.callbacks import CallbackDispatcher, Callbacks
+from hermes_worker.client.documents import JoinedDocument, ResultDocument
+from hermes_worker.client.events import Event
+from hermes_worker.client.exchange import (
+    ANSWER_BYTES_MAX,
+    ApiAnswer,
+    ApiRequest,
+    Exchange,
+    Heard,
+    LostAnswer,
+    Patience,
+    PauseStep,
+    RefusedError,
+    SendStep,
+    build_refusal,
+    run_exchange,
+)
+from hermes_worker.client.streaming import Resumption, ToldEvent, read_typed, read_untyped
+from hermes_worker.client.waiting import read_status, run_join
+from hermes_worker.client.wire import build_arguments, build_broken_off, judge_error
+from hermes_worker.core.errors import format_reason
+
+T = TypeVar("T")
+E = TypeVar("E")
+
+
+class AnswerReader(Protocol):
+    """An answer whose body comes in chunks."""
+
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def headers(self) -> httpx2.Headers: ...
+
+    async def aread(self) -> bytes: ...
+
+    def aiter_bytes(self) -> AsyncIterator[bytes]: ...
+
+
+class ClientTransport(Protocol):
+    """The HTTP client and the clock of one kind of client."""
+
+    def stream(self, **arguments: Any) -> contextlib.AbstractAsyncContextManager[AnswerReader]:
+        """Send a request with the arguments of httpx2, and open its answer. Raises ``httpx2.HTTPError``."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class ClientConversation:
+    """Talks with one API server over a transport."""
+
+    def __init__(self, address: Address, patience_s: float, transport: ClientTransport) -> None:
+        self._address = address
+        self._patience = Patience(for_s=patience_s)
+        self._transport = transport
+
+    async def close(self) -> None:
+        """Close the connections to the server."""
+        await self._transport.close()
+
+    async def send(self, request: ApiRequest[T]) -> T:
+        return await self._drive(run_exchange(request, self._patience, time.monotonic, self._address.place))
+
+    async def join(
+        self, run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float | None = None
+    ) -> JoinedDocument:
+        """Wait until all of up to a thousand runs have ended, or ``any`` of them, or the time is over: ``done``, and
+        ``runs`` with ``status`` of those that have ended. Raises ``RefusedError``, ``UnavailableError``."""
+        place = self._address.place
+        return await self._drive(run_join(run_ids, mode, timeout_s, self._patience, time.monotonic, place))
+
+    async def wait(self, run_id: str, *, timeout_s: float | None = None) -> str | None:
+        """Wait for the end of a run; its status, or ``None`` when the time was over before. Raises as ``join``."""
+        return read_status(await self.join([run_id], timeout_s=timeout_s))
+
+    def events(self, run_id: str, *, after: str = "0") -> AsyncGenerator[Event, None]:
+        """Iterate over everything that happens to a run, from its beginning (or after the event with that id) to its
+        end. A connection that breaks is made again and continues where it was. Raises ``RefusedError``,
+        ``UnavailableError``."""
+        return self._follow_stream(functools.partial(operations.events, run_id), read_typed, after)
+
+    def told_events(self, run_id: str, *, after: str = "0") -> AsyncGenerator[ToldEvent, None]:
+        """Iterate over the events of a run with their ids, as the server wrote them. Otherwise as ``events``."""
+        return self._follow_stream(functools.partial(operations.events, run_id), read_untyped, after)
+
+    def tree_events(self, run_id: str, *, after: str = "0") -> AsyncGenerator[ToldEvent, None]:
+        """Iterate over the events of all runs of the tree that a run is in, until the last of them has ended."""
+        return self._follow_stream(functools.partial(operations.tree_events, run_id), read_untyped, after)
+
+    def changes(self, *, after: str = "", all_tenants: bool = False) -> AsyncGenerator[ToldEvent, None]:
+        """Iterate over changes of lists as they happen, beginning with the lists that differ from what the id ``after``
+        says. It never ends by itself. Raises ``RefusedError``, ``UnavailableError``."""
+        return self._follow_stream(functools.partial(operations.changes, all_tenants=all_tenants), read_untyped, after)
+
+    async def follow(self, run_id: str, callbacks: Callbacks) -> ResultDocument:
+        """Follow a run to its end and call back; returns its ``result``. Raises as ``events``."""
+        following = CallbackDispatcher(run_id, callbacks)
+        async for event in self.events(run_id):
+            if (answer := following.handle_event(event)) is not None:
+                with contextlib.suppress(RefusedError):  # another answer was faster
+                    await self.send(answer)
+        return await self.send(operations.result(run_id))
+
+    async def export(self, whom: Mapping[str, Any], *, tenant: str | None = None) -> AsyncGenerator[str, None]:
+        """Iterate over everything of a subject as JSON Lines: see ``operations.export``. An export that breaks off
+        raises, because the lines that came are not all: ask again. Raises ``RefusedError``, ``UnavailableError``."""
+        request = operations.export(whom, tenant=tenant)
+        rest = b""
+        try:
+            async with self._transport.stream(**build_arguments(request)) as response:
+                if response.status_code != 200:
+                    raise build_refusal(await _read_whole(response))
+                async for chunk in response.aiter_bytes():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        yield line.decode("utf-8")
+        except httpx2.HTTPError as error:
+            raise build_broken_off(self._address.place, error) from None
+
+    async def _follow_stream(
+        self, request: Callable[[str], ApiRequest[None]], read: Callable[[ToldEvent], E], after: str
+    ) -> AsyncGenerator[E, None]:
+        stream = Resumption(request, read, after=after, patience_s=self._patience.for_s, clock=time.monotonic)
+        while not stream.is_over:
+            reason: str | None = None
+            try:
+                async with self._transport.stream(**build_arguments(stream.request)) as response:
+                    if response.status_code != 200:
+                        reason = stream.judge_refusal(await _read_whole(response))
+                    else:
+                        async for chunk in response.aiter_bytes():
+                            for event in stream.take(chunk):
+                                yield event
+                            if stream.is_over:
+                                return
+            except httpx2.HTTPError as error:
+                reason = format_reason(error)
+            await self._transport.sleep(stream.note_end(reason or "the stream ended"))
+
+    async def _drive(self, asking: Exchange[T]) -> T:
+        heard: Heard = None
+        while True:
+            try:
+                step = asking.send(heard)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            match step:
+                case SendStep():
+                    heard = await self._send_once(step.request)
+                case PauseStep():
+                    await self._transport.sleep(step.seconds)
+                    heard = None
+
+    async def _send_once(self, request: ApiRequest[Any]) -> ApiAnswer | LostAnswer:
+        try:
+            async with self._transport.stream(**build_arguments(request)) as response:
+                body = bytearray()
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > ANSWER_BYTES_MAX:
+                        return LostAnswer(reason=f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+                return ApiAnswer(status=response.status_code, headers=dict(response.headers), body=bytes(body))
+        except httpx2.HTTPError as error:
+            return judge_error(error)
+
+
+async def _read_whole(response: AnswerReader) -> ApiAnswer:
+    return ApiAnswer(status=response.status_code, headers=dict(response.headers), body=await response.aread())

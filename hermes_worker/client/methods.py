@@ -1,0 +1,307 @@
+"""The methods of both kinds of clients, one for each operation, with their types for either kind."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+
+from hermes_worker.client import operations
+from hermes_worker.client.address import build_acting_headers, build_address
+from hermes_worker.client.conversation import ClientConversation, ClientTransport
+from hermes_worker.client.exchange import ApiRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class CallMethod(Protocol[P, T_co]):
+    """A method that returns what the server answers: at once, or as a coroutine."""
+
+    @overload
+    def __get__(self, client: BlockingMethods, kind: Any = None) -> Callable[P, T_co]: ...
+
+    @overload
+    def __get__(self, client: AwaitingMethods, kind: Any = None) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
+
+    @overload
+    def __get__(self, client: None, kind: type[BlockingMethods]) -> Callable[Concatenate[BlockingMethods, P], T_co]: ...
+
+    @overload
+    def __get__(
+        self, client: None, kind: type[AwaitingMethods]
+    ) -> Callable[Concatenate[AwaitingMethods, P], Coroutine[Any, Any, T_co]]: ...
+
+
+class IterationMethod(Protocol[P, T_co]):
+    """A method that iterates over what the server sends."""
+
+    @overload
+    def __get__(self, client: BlockingMethods, kind: Any = None) -> Callable[P, Iterator[T_co]]: ...
+
+    @overload
+    def __get__(self, client: AwaitingMethods, kind: Any = None) -> Callable[P, AsyncIterator[T_co]]: ...
+
+    @overload
+    def __get__(
+        self, client: None, kind: type[BlockingMethods]
+    ) -> Callable[Concatenate[BlockingMethods, P], Iterator[T_co]]: ...
+
+    @overload
+    def __get__(
+        self, client: None, kind: type[AwaitingMethods]
+    ) -> Callable[Concatenate[AwaitingMethods, P], AsyncIterator[T_co]]: ...
+
+
+def _call(make: Callable[Concatenate[ClientConversation, P], Coroutine[Any, Any, T]]) -> CallMethod[P, T]:
+    """Make the method that runs a coroutine of the conversation."""
+
+    @functools.wraps(make)
+    def method(client: ClientMethods, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return client._finish(make(client._conversation, *args, **kwargs))
+
+    return cast("CallMethod[P, T]", method)
+
+
+def _iterate(make: Callable[Concatenate[ClientConversation, P], AsyncGenerator[T, None]]) -> IterationMethod[P, T]:
+    """Make the method that iterates over an asynchronous iterator of the conversation."""
+
+    @functools.wraps(make)
+    def method(client: ClientMethods, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return client._finish_iteration(make(client._conversation, *args, **kwargs))
+
+    return cast("IterationMethod[P, T]", method)
+
+
+def _send(make: Callable[P, ApiRequest[T]]) -> CallMethod[P, T]:
+    """Make the method that sends the request which ``make`` builds."""
+
+    @functools.wraps(make)
+    async def send(conversation: ClientConversation, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await conversation.send(make(*args, **kwargs))
+
+    return _call(send)
+
+
+def _page(make: Callable[P, ApiRequest[operations.Portion[T]]]) -> IterationMethod[P, T]:
+    """Make the method that iterates over a list, page after page."""
+
+    @functools.wraps(make)
+    async def read_pages(
+        conversation: ClientConversation, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncGenerator[T, None]:
+        request: ApiRequest[operations.Portion[T]] | None = make(*args, **kwargs)
+        while request is not None:
+            page = await conversation.send(request)
+            for item in page.items:
+                yield item
+            request = page.following
+
+    return _iterate(read_pages)
+
+
+class ClientMethods(ABC):
+    """The methods of a client of one API server."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        home: Path | None = None,
+        patience_s: float = 60.0,
+        tls: ssl.SSLContext | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
+    ) -> None:
+        """Connect to the server at ``base_url``.
+
+        Without ``api_key`` the key of the installation in ``home`` is used (``None``: HERMES_HOME, else
+        ``~/.hermes-worker``); it is sent to a server of this machine, or, when you name the ``home``, to any.
+        ``patience_s`` is for how long a request is sent again, where that is safe, and a broken stream is resumed,
+        before that is an error. ``tls`` is for an authority of your own, and for a certificate of this client. With the
+        installation's own key, ``tenant`` is the tenant that it acts for, and ``user`` the person at the command line.
+
+        Raises ``ConfigurationError`` when the address or the key cannot be used.
+        """
+        address = build_address(base_url, api_key, home, tls, acting=build_acting_headers(tenant, user))
+        self._conversation = ClientConversation(address, patience_s, self._open_transport(address.build_options()))
+
+    @abstractmethod
+    def _open_transport(self, options: dict[str, Any]) -> ClientTransport:
+        """Open a transport with options of a client of httpx2."""
+
+    @abstractmethod
+    def _finish(self, coroutine: Coroutine[Any, Any, T]) -> Any:
+        """Return what a method of this kind of client returns for a coroutine."""
+
+    @abstractmethod
+    def _finish_iteration(self, items: AsyncGenerator[T, None]) -> Any:
+        """Return what a method of this kind of client returns for an asynchronous iterator."""
+
+    close = _call(ClientConversation.close)
+    start = _send(operations.start)
+    submit = _send(operations.submit)
+    submit_all = _send(operations.submit_all)
+    runs = _page(operations.runs)
+    run = _send(operations.run)
+    sheets = _page(operations.sheets)
+    sheet = _send(operations.sheet)
+    run_news = _send(operations.run_news)
+    whole_id = _send(operations.whole_id)
+    hook_calls = _send(operations.hook_calls)
+    trajectory = _send(operations.trajectory)
+    result = _send(operations.result)
+    explain = _send(operations.explain)
+    calls = _page(operations.calls)
+    call = _send(operations.call)
+    prompt = _send(operations.prompt)
+    tree = _send(operations.tree)
+    spend = _send(operations.spend)
+    settings = _send(operations.settings)
+    told_settings = _send(operations.told_settings)
+    session_settings = _send(operations.session_settings)
+    set_session_settings = _send(operations.set_session_settings)
+    configuration = _send(operations.configuration)
+    write_configuration = _send(operations.write_configuration)
+    configuration_versions = _send(operations.configuration_versions)
+    tenant_configuration = _send(operations.tenant_configuration)
+    write_tenant_configuration = _send(operations.write_tenant_configuration)
+    tenant_configuration_versions = _send(operations.tenant_configuration_versions)
+    artifacts = _send(operations.artifacts)
+    artifact = _send(operations.artifact)
+    checkpoints = _send(operations.checkpoints)
+    diff = _send(operations.diff)
+    restore = _send(operations.restore)
+    stop = _send(operations.stop)
+    stop_all = _send(operations.stop_all)
+    retry = _send(operations.retry)
+    pause = _send(operations.pause)
+    resume = _send(operations.resume)
+    steer = _send(operations.steer)
+    approvals = _send(operations.approvals)
+    decisions = _page(operations.decisions)
+    approve = _send(operations.approve)
+    answer = _send(operations.answer)
+    jobs = _send(operations.jobs)
+    job = _send(operations.job)
+    create_job = _send(operations.create_job)
+    change_job = _send(operations.change_job)
+    remove_job = _send(operations.remove_job)
+    pause_job = _send(operations.pause_job)
+    resume_job = _send(operations.resume_job)
+    run_job = _send(operations.run_job)
+    job_history = _send(operations.job_history)
+    coming_slots = _send(operations.coming_slots)
+    job_sheets = _send(operations.job_sheets)
+    job_sheet = _send(operations.job_sheet)
+    deliveries = _page(operations.deliveries)
+    delivery = _send(operations.delivery)
+    retry_delivery = _send(operations.retry_delivery)
+    dead_targets = _send(operations.dead_targets)
+    sessions = _page(operations.sessions)
+    session = _send(operations.session)
+    create_session = _send(operations.create_session)
+    change_session = _send(operations.change_session)
+    remove_session = _send(operations.remove_session)
+    messages = _page(operations.messages)
+    fork_session = _send(operations.fork_session)
+    compress_session = _send(operations.compress_session)
+    import_session = _send(operations.import_session)
+    search_sessions = _send(operations.search_sessions)
+    session_lineage = _send(operations.session_lineage)
+    audit = _page(operations.audit)
+    memory = _send(operations.memory)
+    change_memory = _send(operations.change_memory)
+    undo_memory = _send(operations.undo_memory)
+    settle_memory = _send(operations.settle_memory)
+    redact_memory = _send(operations.redact_memory)
+    memory_history = _send(operations.memory_history)
+    limits = _send(operations.limits)
+    key_limits = _send(operations.key_limits)
+    set_key_limits = _send(operations.set_key_limits)
+    tenant_limits = _send(operations.tenant_limits)
+    set_tenant_limits = _send(operations.set_tenant_limits)
+    provider_keys = _send(operations.provider_keys)
+    add_provider_key = _send(operations.add_provider_key)
+    remove_provider_key = _send(operations.remove_provider_key)
+    change_tenant_limits = _send(operations.change_tenant_limits)
+    tenants = _send(operations.tenants)
+    create_tenant = _send(operations.create_tenant)
+    disable_tenant = _send(operations.disable_tenant)
+    enable_tenant = _send(operations.enable_tenant)
+    set_places = _send(operations.set_places)
+    keys = _send(operations.keys)
+    create_key = _send(operations.create_key)
+    rotate_key = _send(operations.rotate_key)
+    revoke_key = _send(operations.revoke_key)
+    page_login = _send(operations.page_login)
+    open_page_login = _send(operations.open_page_login)
+    close_page_login = _send(operations.close_page_login)
+    saved_filters = _send(operations.saved_filters)
+    save_filter = _send(operations.save_filter)
+    remove_saved_filter = _send(operations.remove_saved_filter)
+    gateway_accounts = _send(operations.gateway_accounts)
+    pair_person = _send(operations.pair_person)
+    remove_chat_person = _send(operations.remove_chat_person)
+    remove_gateway_codes = _send(operations.remove_gateway_codes)
+    mcp_servers = _send(operations.mcp_servers)
+    mcp_server = _send(operations.mcp_server)
+    add_mcp_server = _send(operations.add_mcp_server)
+    approve_mcp_server = _send(operations.approve_mcp_server)
+    test_mcp_server = _send(operations.test_mcp_server)
+    remove_mcp_server = _send(operations.remove_mcp_server)
+    webhook_routes = _send(operations.webhook_routes)
+    add_webhook_route = _send(operations.add_webhook_route)
+    remove_webhook_route = _send(operations.remove_webhook_route)
+    sign_webhook_event = _send(operations.sign_webhook_event)
+    retention_rules = _send(operations.retention_rules)
+    change_retention = _send(operations.change_retention)
+    holds = _send(operations.holds)
+    place_hold = _send(operations.place_hold)
+    release_hold = _send(operations.release_hold)
+    prune = _send(operations.prune)
+    foretell_erasure = _send(operations.foretell_erasure)
+    begin_erasure = _send(operations.begin_erasure)
+    replay_erasure = _send(operations.replay_erasure)
+    erasures = _send(operations.erasures)
+    work_on_erasure = _send(operations.work_on_erasure)
+    erasure_receipts = _send(operations.erasure_receipts)
+    erasure_receipt = _send(operations.erasure_receipt)
+    backlog = _send(operations.backlog)
+    workers = _send(operations.workers)
+    text_keys = _send(operations.text_keys)
+    drain_worker = _send(operations.drain_worker)
+    provider_states = _send(operations.provider_states)
+    alerts = _send(operations.alerts)
+    open_provider_key = _send(operations.open_provider_key)
+    try_alerts = _send(operations.try_alerts)
+    alert_targets = _send(operations.alert_targets)
+    set_alert_targets = _send(operations.set_alert_targets)
+    capabilities = _send(operations.capabilities)
+    toolsets = _send(operations.toolsets)
+    skills = _send(operations.skills)
+    skill = _send(operations.skill)
+    keep_skill = _send(operations.keep_skill)
+    remove_skill = _send(operations.remove_skill)
+    health = _send(operations.health)
+    join = _call(ClientConversation.join)
+    wait = _call(ClientConversation.wait)
+    events = _iterate(ClientConversation.events)
+    told_events = _iterate(ClientConversation.told_events)
+    tree_events = _iterate(ClientConversation.tree_events)
+    changes = _iterate(ClientConversation.changes)
+    follow = _call(ClientConversation.follow)
+    export = _iterate(ClientConversation.export)
+
+
+class BlockingMethods(ClientMethods):
+    """Methods that return when the server has answered."""
+
+
+class AwaitingMethods(ClientMethods):
+    """Methods that return coroutines and asynchronous iterators."""
