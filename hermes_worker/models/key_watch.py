@@ -16,11 +16,11 @@ from typing import Protocol
 from hermes_worker.core.errors import Classification, UnavailableError
 from hermes_worker.core.key_states import PARKED_S, Finding, decide_finding
 from hermes_worker.models.governor import CredentialRef
+from hermes_worker.models.row_watch import RowWatch
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.key_states import KeyRow, KeyStates, Probe
 
-LOOK_EVERY_S = 1.0
 _NOTHING = Finding()
 
 
@@ -66,21 +66,14 @@ class NoKeyStates:
         return
 
 
-class KeyWatch:
+class KeyWatch(RowWatch):
     """The keys of a fleet, seen from one process. Thread-safe."""
 
     def __init__(self, states: KeyStates) -> None:
+        super().__init__("key watch", thread="hermes_key_watch")
         self._states = states
         self._known: Mapping[str, KeyRow] = {}
         self._lock = threading.Lock()
-        self._end = threading.Event()
-
-    def start(self) -> None:
-        """Begin to read the rows, in a thread of its own."""
-        threading.Thread(target=self._poll_forever, name="hermes_key_watch", daemon=True).start()
-
-    def stop(self) -> None:
-        self._end.set()
 
     def poll_once(self) -> None:
         """Read the current states. Raises ``UnavailableError``."""
@@ -171,15 +164,6 @@ class KeyWatch:
         else:
             count("provider.opened")
             log.info("provider.opened", **facts)
-
-    def _poll_forever(self) -> None:
-        while not self._end.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):
-            try:
-                self.poll_once()
-            except UnavailableError:
-                continue  # the heartbeat says that the database is away
-            except Exception:
-                log.exception("thread.failed", doing="key watch")
 
 
 def parked_wait_s() -> float:

@@ -8,17 +8,14 @@ those of the installation because its own could not be read.
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from hermes_worker.core.errors import UnavailableError
 from hermes_worker.features.provider_keys.rows import DecryptedKey, KeysVersion
 from hermes_worker.models.credentials import ChosenKey, KeyPool
+from hermes_worker.models.row_watch import RowWatch
 from hermes_worker.observe import count, log
 
-LOOK_EVERY_S = 1.0
 M = TypeVar("M")
 KeysOf = Mapping[str, Sequence[str]]
 """Keys of one tenant by their provider."""
@@ -32,20 +29,20 @@ class TenantKeySource(Protocol):
     def list_keys(self) -> Sequence[DecryptedKey]: ...
 
 
-class TenantKeyWatch(Generic[M]):
+class TenantKeyWatch(RowWatch, Generic[M]):
     """Keeps what ``build`` makes of each tenant's keys. Thread-safe.
 
     ``settled`` is what the settings say of tenants; for a tenant that has rows, the rows count alone.
     """
 
     def __init__(self, source: TenantKeySource, build: Callable[[str, KeysOf], M], settled: Mapping[str, M]) -> None:
+        super().__init__("tenant key watch", thread="hermes_tenant_keys")
         self._source = source
         self._build = build
         self._settled = settled
         self._version: KeysVersion | None = None
         self._keys: Mapping[str, KeysOf] = {}
         self._models: Mapping[str, M] = dict(settled)
-        self._end = threading.Event()
 
     @property
     def is_empty(self) -> bool:
@@ -59,13 +56,6 @@ class TenantKeyWatch(Generic[M]):
     def list_built(self) -> Sequence[M]:
         """What was built for every tenant that has keys."""
         return tuple(self._models.values())
-
-    def start(self) -> None:
-        """Begin to read the rows, in a thread of its own."""
-        threading.Thread(target=self._poll_forever, name="hermes_tenant_keys", daemon=True).start()
-
-    def stop(self) -> None:
-        self._end.set()
 
     def poll_once(self) -> None:
         """Read which keys were added and removed. Raises ``UnavailableError``."""
@@ -86,15 +76,6 @@ class TenantKeyWatch(Generic[M]):
             count("provider.keys_changed")
             log.info("provider.keys_changed", tenants=len(made))
         self._keys, self._models, self._version = found, {**self._settled, **made}, version
-
-    def _poll_forever(self) -> None:
-        while not self._end.wait(LOOK_EVERY_S * random.uniform(0.8, 1.2)):
-            try:
-                self.poll_once()
-            except UnavailableError:
-                continue  # the heartbeat says that the database is away
-            except Exception:
-                log.exception("thread.failed", doing="tenant key watch")
 
 
 class PoolWhereNeeded:
