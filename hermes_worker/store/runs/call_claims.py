@@ -6,7 +6,7 @@ The two differ in which of them is due, in how long the claim lasts, and in what
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -126,15 +126,16 @@ class _Position(NamedTuple):
     position: int
 
 
+IS_HELD: Final = sa.and_(
+    tool_calls.c.run_pk == sa.bindparam("run"),
+    tool_calls.c.iteration == sa.bindparam("iter"),
+    tool_calls.c.position == sa.bindparam("pos"),
+    tool_calls.c.lease_token == sa.bindparam("token"),
+)
+"""The call of a ``HeldCallKey``, as long as its claim was not taken away."""
+
 _LOCK_HELD = Prepared(
-    sa.select(tool_calls.c.position)
-    .where(
-        tool_calls.c.run_pk == sa.bindparam("run"),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
-    )
-    .with_for_update(),
+    sa.select(tool_calls.c.position).where(IS_HELD).with_for_update(),
     takes=HeldCallKey,
     gives=_Position,
 )
@@ -147,16 +148,7 @@ def lock_claimed_run(connection: Connection, claim: HeldCall) -> LoadedRun:
     return lock_run_after_call(connection, claim.run_pk)
 
 
-_begin_call = (
-    sa.update(tool_calls)
-    .where(
-        tool_calls.c.run_pk == sa.bindparam("run"),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
-    )
-    .values(unbegun_token=None)
-)
+_begin_call = sa.update(tool_calls).where(IS_HELD).values(unbegun_token=None)
 BEGIN_CALL = Prepared(_begin_call, takes=HeldCallKey)
 """A worker executes it immediately before it begins a tool that must not run twice."""
 TAKE_UNBEGUN = Prepared(_begin_call.where(tool_calls.c.unbegun_token == sa.bindparam("token")), takes=HeldCallKey)

@@ -46,6 +46,7 @@ from hermes_worker.store.rows import (
 from hermes_worker.store.runs.budgets import create_tree_budget, lock_turns, promise_turn
 from hermes_worker.store.runs.call_claims import (
     BEGIN_CALL,
+    IS_HELD,
     ClaimValues,
     build_claim_statement,
     build_claim_values,
@@ -222,36 +223,13 @@ _READ_DOCUMENTS = Prepared(
     gives=_StoredDocument,
 )
 
-_hand_over = (
-    sa.update(tool_calls)
-    .where(
-        tool_calls.c.run_pk == sa.bindparam("run"),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
-    )
-    .values(children_max=sa.bindparam("children_max"))
-)
+_hand_over = sa.update(tool_calls).where(IS_HELD).values(children_max=sa.bindparam("children_max"))
 _REWRITE = Prepared(
-    sa.update(tool_calls)
-    .where(
-        tool_calls.c.run_pk == sa.bindparam("run"),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
-    )
-    .values(rewritten_arguments=sa.bindparam("arguments")),
+    sa.update(tool_calls).where(IS_HELD).values(rewritten_arguments=sa.bindparam("arguments")),
     takes=_Rewritten,
 )
 _NOTE_INNER = Prepared(
-    sa.update(tool_calls)
-    .where(
-        tool_calls.c.run_pk == sa.bindparam("run"),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
-    )
-    .values(inner_calls=sa.bindparam("inner")),
+    sa.update(tool_calls).where(IS_HELD).values(inner_calls=sa.bindparam("inner")),
     takes=_NotedInner,
 )
 _HAND_OVER = Prepared(_hand_over, takes=_HandOver)
