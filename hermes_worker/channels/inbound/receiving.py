@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Protocol
+from urllib.parse import parse_qs, urlsplit
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.core.errors import HermesError
@@ -80,6 +81,17 @@ class WebhookRequest:
     def find_header(self, name: str) -> str:
         """Read the value of a header that proves nothing; the first of several, and empty for none."""
         return next((value.strip() for known, value in self.headers if known == name), "")
+
+
+def read_parameter(request: WebhookRequest, name: str) -> str:
+    """Read the single value of a parameter of the query. Raises ``Forged``."""
+    try:
+        values = parse_qs(urlsplit(request.url).query, keep_blank_values=True, max_num_fields=20).get(name, [])
+    except ValueError:
+        raise Forged("the query cannot be read") from None
+    if len(values) != 1:
+        raise Forged(f"the parameter {name!r} is there {len(values)} times")
+    return values[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

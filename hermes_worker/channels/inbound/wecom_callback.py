@@ -13,14 +13,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from urllib.parse import parse_qs, urlsplit
 from xml.parsers import expat
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
 from hermes_worker.channels.inbound.proofs import check_fresh, check_same, encode_secret, make_event_key
-from hermes_worker.channels.inbound.receiving import Forged, UnreadableInbound, WebhookAnswer, WebhookRequest
+from hermes_worker.channels.inbound.receiving import (
+    Forged,
+    UnreadableInbound,
+    WebhookAnswer,
+    WebhookRequest,
+    read_parameter,
+)
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender, MediaRef
 from hermes_worker.core.media_kinds import MediaKind
 
@@ -85,9 +90,9 @@ def read(message: Mapping[str, str], credentials: Credentials) -> tuple[Inbound,
 def _verify_and_decrypt(request: WebhookRequest, credentials: Credentials, at: datetime) -> bytes:
     """Verify a request and decrypt its message. Raises ``Forged``, ``UnreadableInbound``."""
     token = encode_secret(credentials.token, "WECOM_CALLBACK_TOKEN").decode()
-    given, stamp, nonce = (_read_parameter(request, name) for name in ("msg_signature", "timestamp", "nonce"))
+    given, stamp, nonce = (read_parameter(request, name) for name in ("msg_signature", "timestamp", "nonce"))
     check_fresh(stamp, at)
-    sealed = _read_parameter(request, "echostr") if request.method == "GET" else _find_sealed(request.body)
+    sealed = read_parameter(request, "echostr") if request.method == "GET" else _find_sealed(request.body)
     signed = "".join(sorted((token, stamp, nonce, sealed)))
     check_same(given, hashlib.sha1(signed.encode("utf-8", "replace")).hexdigest())
     return _decrypt(sealed, credentials)
@@ -117,17 +122,6 @@ def _decrypt(sealed: str, credentials: Credentials) -> bytes:
     end = begin + int.from_bytes(plain[_RANDOM_BYTES:begin], "big")
     check_same(plain[end:].decode("utf-8", "replace"), credentials.corp_id)
     return plain[begin:end]
-
-
-def _read_parameter(request: WebhookRequest, name: str) -> str:
-    """Read the single value of a parameter of the query. Raises ``Forged``."""
-    try:
-        values = parse_qs(urlsplit(request.url).query, keep_blank_values=True, max_num_fields=20).get(name, [])
-    except ValueError:
-        raise Forged("the query cannot be read") from None
-    if len(values) != 1:
-        raise Forged(f"the parameter {name!r} is there {len(values)} times")
-    return values[0]
 
 
 class _Entities(Exception):

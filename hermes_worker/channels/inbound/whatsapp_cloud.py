@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from hermes_worker.channels.inbound.hub_signature import check_hub_signature
 from hermes_worker.channels.inbound.proofs import check_same, encode_secret, make_event_key, parse_json
-from hermes_worker.channels.inbound.receiving import Forged, WebhookAnswer, WebhookRequest
+from hermes_worker.channels.inbound.receiving import WebhookAnswer, WebhookRequest, read_parameter
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,
@@ -47,7 +46,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
     address is ours."""
     if request.method == "GET":
         encode_secret(credentials.verify_token, "WHATSAPP_CLOUD_VERIFY_TOKEN")
-        check_same(_read_parameter(request, "hub.verify_token"), credentials.verify_token)
+        check_same(read_parameter(request, "hub.verify_token"), credentials.verify_token)
         return ()
     check_hub_signature(request, credentials.app_secret, "WHATSAPP_CLOUD_APP_SECRET")
     return tuple(read(parse_json(request.body), credentials))
@@ -57,7 +56,7 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
     """Answer a GET with its challenge."""
     if request.method != "GET":
         return None
-    challenge = _read_parameter(request, "hub.challenge")[:_CHALLENGE_CHARS_MAX]
+    challenge = read_parameter(request, "hub.challenge")[:_CHALLENGE_CHARS_MAX]
     return WebhookAnswer(body=challenge.encode("utf-8", "replace"), media_type="text/plain")
 
 
@@ -111,14 +110,3 @@ def _media(kind: str, content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     shown = MediaKind.VOICE if content.get("voice") is True else _FILES[kind]
     name, media_type = read_text(content.get("filename")), read_text(content.get("mime_type"))
     return (MediaRef(kind=shown, id=found, name=name, media_type=media_type),)
-
-
-def _read_parameter(request: WebhookRequest, name: str) -> str:
-    """Read the single value of a parameter of the query. Raises ``Forged``."""
-    try:
-        values = parse_qs(urlsplit(request.url).query, keep_blank_values=True, max_num_fields=20).get(name, [])
-    except ValueError:
-        raise Forged("the query cannot be read") from None
-    if len(values) != 1:
-        raise Forged(f"the parameter {name!r} is there {len(values)} times")
-    return values[0]
