@@ -14,8 +14,8 @@ from hermes_worker.cli.options import TEXT, OneOf, common, load_settings, reacha
 from hermes_worker.cli.role_process import run_role
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.chat_accounts import format_account
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.gateway import ChatRole
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.gateway import GatewayAccountObject
@@ -100,8 +100,7 @@ def accounts(home: Path | None) -> None:
 )
 def commands(home: Path | None, account: str, chat: str) -> None:
     """Show who may use which command in chats of ACCOUNT, or everywhere else."""
-    from hermes_worker.core.chat_commands import CommandAccess
-    from hermes_worker.core.gateway import ChatCommand
+    from hermes_worker.core.chat_commands import ChatCommand, CommandAccess
 
     if chat and not account:
         raise click.UsageError("--chat needs ACCOUNT")

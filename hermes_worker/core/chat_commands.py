@@ -10,13 +10,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, EVERY_CHAT
-from hermes_worker.core.gateway import ChatCommand, ChatRole
 from hermes_worker.core.inbound import is_meant
 from hermes_worker.core.messages import Role
+from hermes_worker.core.sources import CHAT_SOURCE, GUEST_SOURCE
+
+
+class ChatRole(StrEnum):
+    """The roles of people in chats, from the most to the least powerful."""
+
+    OWNER = "owner"
+    """Everything, including permissions that last."""
+    MEMBER = "member"
+    GUEST = "guest"
+    """Only talk: no tool with effects, no answer to an approval, no memory."""
+
+    @property
+    def source(self) -> str:
+        """The source of the runs that they begin."""
+        return GUEST_SOURCE if self is ChatRole.GUEST else CHAT_SOURCE
+
+
+class ChatCommand(StrEnum):
+    """The commands ``/name``. Other names are answered as unknown."""
+
+    START = "start"
+    HELP = "help"
+    STOP = "stop"
+    NEW = "new"
+    RESET = "reset"
+    STATUS = "status"
+    QUEUE = "queue"
+    STEER = "steer"
+    TITLE = "title"
+    USAGE = "usage"
+    COMPRESS = "compress"
+    UNDO = "undo"
+    MODEL = "model"
+    JOBS = "jobs"
+    SETHOME = "sethome"
+    APPROVE = "approve"
+    DENY = "deny"
+
 
 _NOBODY: Final = "nobody"
 _EVERYWHERE: Final = ""

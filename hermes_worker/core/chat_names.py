@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundChat
 
 NAME_CHARS_MAX: Final = 100

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from hermes_worker.core.gateway import CHAT_SOURCES
+from hermes_worker.core.sources import CHAT_SOURCES
 
 _CHAT: Final = "chat"
 _SENDER: Final = "account"

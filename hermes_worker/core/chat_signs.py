@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from hermes_worker.core.gateway import CHAT_SOURCES
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.sources import CHAT_SOURCES
 
 TYPING_EVERY_S: Final = 4.0
 """Seconds between two typing signs. Platforms show one for 5 seconds (Telegram) to 10 (Discord)."""

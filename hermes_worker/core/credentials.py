@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from hermes_worker.core.errors import FailureKind
-from hermes_worker.core.recovery.classify import Classification
+from hermes_worker.core.errors import Classification, FailureKind
 
 REFUSED_REST_S = 300.0
 SPENT_REST_S = 3_600.0

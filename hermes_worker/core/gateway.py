@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Final
 
 from hermes_worker.core.chat_buttons import WAIT_DIGITS_MAX
+from hermes_worker.core.chat_commands import ChatCommand, ChatRole
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.consent import render_for_chat
 from hermes_worker.core.inbound import (
@@ -37,12 +38,8 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import IS_TASKS
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.sources import GUEST_SOURCE
 
-CHAT_SOURCE: Final = "gateway"
-"""The source of runs that chats begin: names of sessions are the keys of chats."""
-GUEST_SOURCE: Final = "chat-guest"
-"""The source of runs that guests begin."""
-CHAT_SOURCES: Final = frozenset({CHAT_SOURCE, GUEST_SOURCE})
 GUEST_TOOLSETS: Final = ("web", "vision", "clarify")
 """The toolsets of guests: reading what is public, and being asked."""
 
@@ -63,21 +60,6 @@ STANDBY_S: Final = (2.0, 30.0)
 BURST_CHARS_MAX: Final = 50_000
 """The most characters of messages that are joined into one turn."""
 EVERYBODY: Final = "*"
-
-
-class ChatRole(StrEnum):
-    """The roles of people in chats, from the most to the least powerful."""
-
-    OWNER = "owner"
-    """Everything, including permissions that last."""
-    MEMBER = "member"
-    GUEST = "guest"
-    """Only talk: no tool with effects, no answer to an approval, no memory."""
-
-    @property
-    def source(self) -> str:
-        """The source of the runs that they begin."""
-        return GUEST_SOURCE if self is ChatRole.GUEST else CHAT_SOURCE
 
 
 class GroupPolicy(StrEnum):
@@ -152,28 +134,6 @@ class EventIgnored:
 @dataclass(frozen=True, slots=True)
 class OfferCode:
     """A stranger may be given a pairing code."""
-
-
-class ChatCommand(StrEnum):
-    """The commands ``/name``. Other names are answered as unknown."""
-
-    START = "start"
-    HELP = "help"
-    STOP = "stop"
-    NEW = "new"
-    RESET = "reset"
-    STATUS = "status"
-    QUEUE = "queue"
-    STEER = "steer"
-    TITLE = "title"
-    USAGE = "usage"
-    COMPRESS = "compress"
-    UNDO = "undo"
-    MODEL = "model"
-    JOBS = "jobs"
-    SETHOME = "sethome"
-    APPROVE = "approve"
-    DENY = "deny"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

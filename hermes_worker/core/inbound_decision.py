@@ -40,12 +40,10 @@ from hermes_worker.core.answer_binding import (
     bind_press,
     format_code_request,
 )
-from hermes_worker.core.chat_commands import CommandAccess, CommandUser
+from hermes_worker.core.chat_commands import ChatCommand, ChatRole, CommandAccess, CommandUser
 from hermes_worker.core.chat_names import choose_learnable_name
 from hermes_worker.core.gateway import (
     ButtonPressed,
-    ChatCommand,
-    ChatRole,
     CommandSaid,
     EventIgnored,
     MessageSaid,

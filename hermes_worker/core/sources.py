@@ -13,10 +13,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from hermes_worker.core.principals import DEFAULT_TENANT
 
-SOURCE_CHARS_MAX = 100
+CHAT_SOURCE: Final = "gateway"
+"""The source of runs that chats begin: names of sessions are the keys of chats."""
+GUEST_SOURCE: Final = "chat-guest"
+"""The source of runs that guests begin."""
+CHAT_SOURCES: Final = frozenset({CHAT_SOURCE, GUEST_SOURCE})
 
 _SESSION_ID = re.compile(r"run_[0-9a-f]{32}")
 _PROOF_PREFIX = "signature:"

@@ -17,7 +17,8 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.channels.targets import parse_chat
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, format_account
-from hermes_worker.core.gateway import ChatRole, Silence
+from hermes_worker.core.chat_commands import ChatRole
+from hermes_worker.core.gateway import Silence
 from hermes_worker.core.inbound_decision import (
     AnswerQuestion,
     BeginConversation,

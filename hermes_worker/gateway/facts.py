@@ -11,11 +11,9 @@ from datetime import UTC, datetime
 from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.core.answer_binding import ChatQuestion
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatOwner, add_account_suffix, format_account
-from hermes_worker.core.chat_commands import CommandAccess
+from hermes_worker.core.chat_commands import ChatCommand, ChatRole, CommandAccess
 from hermes_worker.core.gateway import (
     ButtonPressed,
-    ChatCommand,
-    ChatRole,
     CommandSaid,
     EventIgnored,
     GroupPolicy,

@@ -4,10 +4,11 @@ chat is answered."""
 from __future__ import annotations
 
 from hermes_worker.channels.catalog import describe_display, list_platforms
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.chat_context import build_context_block
 from hermes_worker.core.chat_replies import ReplyMode, build_reply_metadata
 from hermes_worker.core.chat_signs import ChatSigns, choose_progress_mode
-from hermes_worker.core.gateway import GUEST_TOOLSETS, ChatRole
+from hermes_worker.core.gateway import GUEST_TOOLSETS
 from hermes_worker.core.inbound import InboundMessage
 from hermes_worker.core.inbound_decision import StartChatRun
 from hermes_worker.core.personal_ids import hides_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hermes_worker.core.gateway import ChatRole
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.resource import Resource
 
 

@@ -29,11 +29,10 @@ from hermes_worker.core.budget import NANO
 from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.deferred_tools import BRIDGE
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.gateway import CHAT_SOURCE
 from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.priority import Priority
-from hermes_worker.core.sources import parse_source_kind
+from hermes_worker.core.sources import CHAT_SOURCE, parse_source_kind
 from hermes_worker.core.spec import REQUESTED, RunSpec
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import workspaces_dir

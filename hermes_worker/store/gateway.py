@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.answer_binding import ChatQuestion
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.errors import HermesError, LeaseLost
 from hermes_worker.core.gateway import (
@@ -33,7 +34,6 @@ from hermes_worker.core.gateway import (
     CODES_MAX,
     FAILURES_MAX,
     LOCKED_S,
-    ChatRole,
     HashedCode,
     create_code,
     join_texts,

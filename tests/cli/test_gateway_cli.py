@@ -18,7 +18,7 @@ from support.telegram_server import TelegramServer
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import main
 from hermes_worker.cli.stack import _has_accounts
-from hermes_worker.core.gateway import ChatRole
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.gateway.listening import list_listened_accounts
 from hermes_worker.metrics import serving
 from hermes_worker.observe import count, reset_counters

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hermes_worker.core.chat_commands import CommandAccess, CommandUser
-from hermes_worker.core.gateway import ChatCommand, ChatRole, Speakers
+from hermes_worker.core.chat_commands import ChatCommand, ChatRole, CommandAccess, CommandUser
+from hermes_worker.core.gateway import Speakers
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundSender, is_meant
 
 DIRECT = InboundChat(id="1", kind=ChatKind.DIRECT)

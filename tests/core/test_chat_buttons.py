@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hermes_worker.core.chat_buttons import ChatButton, build_buttons, fit_buttons
-from hermes_worker.core.gateway import (
-    ButtonPressed,
-    ChatRole,
-    EventIgnored,
-    Reading,
-    Silence,
-    Speakers,
-    decide_event,
-)
+from hermes_worker.core.chat_commands import ChatRole
+from hermes_worker.core.gateway import ButtonPressed, EventIgnored, Reading, Silence, Speakers, decide_event
 from hermes_worker.core.inbound import ChatKind, InboundButton, InboundChat, InboundSender
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import WaitKind

@@ -6,8 +6,8 @@ import pytest
 
 from hermes_worker.channels.learnt_chats import LearntChats
 from hermes_worker.channels.targets import TargetError
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.chat_names import KnownChat, choose_learnable_name, normalize_name
-from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundChat
 
 

@@ -6,8 +6,15 @@ import re
 
 import pytest
 
-from hermes_worker.core.chat_commands import COMMAND_RULE, CommandAccess, CommandUser, TurnRow, find_last_turn
-from hermes_worker.core.gateway import ChatCommand, ChatRole
+from hermes_worker.core.chat_commands import (
+    COMMAND_RULE,
+    ChatCommand,
+    ChatRole,
+    CommandAccess,
+    CommandUser,
+    TurnRow,
+    find_last_turn,
+)
 from hermes_worker.core.messages import Role
 
 USER, ASSISTANT, TOOL = Role.USER, Role.ASSISTANT, Role.TOOL

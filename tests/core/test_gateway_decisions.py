@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from hermes_worker.core.chat_commands import ChatCommand, ChatRole
 from hermes_worker.core.gateway import (
-    CHAT_SOURCE,
     CODE_CHARS,
     CODE_SIGNS,
-    GUEST_SOURCE,
     LOOK_AGAIN_S_MAX,
-    ChatCommand,
-    ChatRole,
     CommandSaid,
     EventIgnored,
     GroupPolicy,
@@ -27,6 +24,7 @@ from hermes_worker.core.gateway import (
 )
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundCommand, InboundEdit, InboundMessage, InboundSender
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.sources import CHAT_SOURCE, GUEST_SOURCE
 
 NOBODY = Speakers()
 ADA = InboundSender(id="42", alt_id="ada", name="Ada")

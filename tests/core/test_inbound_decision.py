@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hermes_worker.core.answer_binding import ChatQuestion, format_question_code
-from hermes_worker.core.chat_commands import CommandAccess, CommandUser
-from hermes_worker.core.gateway import ChatRole, GroupPolicy, Speakers
+from hermes_worker.core.chat_commands import ChatRole, CommandAccess, CommandUser
+from hermes_worker.core.gateway import GroupPolicy, Speakers
 from hermes_worker.core.inbound import (
     ChatKind,
     Inbound,

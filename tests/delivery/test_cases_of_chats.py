@@ -12,7 +12,8 @@ from test_media import facts, nothing
 
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.media import FileFacts, extract_media
-from hermes_worker.core.gateway import ChatCommand, CommandSaid, Speakers, decide_event
+from hermes_worker.core.chat_commands import ChatCommand
+from hermes_worker.core.gateway import CommandSaid, Speakers, decide_event
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
 
 ELEMENTS = {

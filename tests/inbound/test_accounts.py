@@ -15,9 +15,9 @@ from test_listening import bodies, outcomes, rows_of, until
 from hermes_worker import settings as settings_module
 from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.targets import TargetError, parse_chat, parse_targets, require_open_to
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.chat_replies import find_reply_target
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
 from hermes_worker.gateway.inbound import InboundHandler
 from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts

@@ -20,8 +20,8 @@ from support.telegram_server import TOKEN, TelegramServer
 
 from hermes_worker import settings as settings_module
 from hermes_worker.core.answer_binding import format_question_code
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.effects import SendDelivery
-from hermes_worker.core.gateway import ChatRole
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundButton, InboundChat, InboundMessage, InboundSender
 from hermes_worker.core.inbound_decision import InboundDecision, InboundFacts, decide
 from hermes_worker.core.limits import Limit, LimitName, LimitReached

@@ -12,7 +12,7 @@ from support.store import Store, asks, new_run
 from test_store_retention import pruned
 
 import hermes_worker
-from hermes_worker.core.gateway import ChatRole
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope, Principal

@@ -11,7 +11,7 @@ from support.plans import statements
 from support.questions import DANGER
 from support.store import Store, asks
 
-from hermes_worker.core.gateway import ChatRole
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.replay import Replay
 from hermes_worker.safety.approvals import ApprovalChoice

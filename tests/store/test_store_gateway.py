@@ -9,8 +9,9 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, new_run
 
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.gateway import CODE_EVERY_S, CODE_LIVES_S, LOCKED_S, ChatRole
+from hermes_worker.core.gateway import CODE_EVERY_S, CODE_LIVES_S, LOCKED_S
 from hermes_worker.store.gateway import AccountLease, EventKnown, GatewayRows, InboundEvent, PairingRefused
 from hermes_worker.store.tables import channels, chat_people, inbound, runs
 

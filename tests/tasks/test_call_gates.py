@@ -11,11 +11,11 @@ import pytest
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
-from hermes_worker.core.gateway import GUEST_SOURCE
 from hermes_worker.core.guardrails import NO_PRECEDENT, GuardrailRules, Precedent
 from hermes_worker.core.notices import NOT_FOR_GUESTS, OTHER_EFFECT
 from hermes_worker.core.questions import RefusedBy
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.sources import GUEST_SOURCE
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.tasks.calls import permission
 from hermes_worker.tasks.calls.approval_rules import ApprovalRules

@@ -127,9 +127,7 @@ def test_files_on_another_host_are_kept_by_every_worker_and_put_back(turns: Turn
     checkpoints = RunCheckpoints(turns.store.database, tmp_path / "home", CheckpointLimits(), opened=hosted)
     found = checkpoints.list_all(run_id)
     assert [(each.iteration, each.files) for each in found] == [(3, 1), (2, 1), (1, 0)]
-    assert [(each.path, each.change) for each in checkpoints.diff(run_id, found[0].id).files] == [
-        ("a", "removed")
-    ]
+    assert [(each.path, each.change) for each in checkpoints.diff(run_id, found[0].id).files] == [("a", "removed")]
     turns.store.answer(run_id)
     assert list(checkpoints.restore(run_id, found[1].id).written) == ["a"]
     assert (root / "a").read_text() == "first"

@@ -14,11 +14,11 @@ from support.fault_server import FaultServer, Received, Reply, finish_chunk, tex
 from support.store import Store, opened
 from support.turns import Turns, do_calls
 
-from hermes_worker.core.gateway import GUEST_SOURCE
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.notices import NOT_FOR_GUESTS
 from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.sources import GUEST_SOURCE
 from hermes_worker.models.governor import CallPermit, CredentialRef, NoGovernor
 from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode
 from hermes_worker.store.runs.waits import NotOffered, Waits

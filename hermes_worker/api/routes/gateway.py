@@ -13,7 +13,7 @@ from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.formats import NO_NUL
-from hermes_worker.core.gateway import ChatRole
+from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.safety.redaction import redact
 from hermes_worker.schemas.gateway import (
     ChatAskerObject,

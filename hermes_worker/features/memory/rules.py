@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.gateway import CHAT_SOURCE
+from hermes_worker.core.sources import CHAT_SOURCE
 from hermes_worker.features.memory.tool_rules import MEMORY_TOOL as MEMORY_TOOL
 from hermes_worker.features.memory.tool_rules import MemoryAction as MemoryAction
 from hermes_worker.features.memory.tool_rules import MemoryTarget as MemoryTarget

@@ -8,7 +8,7 @@ import re
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.gateway import CHAT_SOURCE
+from hermes_worker.core.sources import CHAT_SOURCE
 from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.tables import chats, sessions
 

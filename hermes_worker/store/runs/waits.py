@@ -21,7 +21,7 @@ from hermes_worker.core.chat_buttons import build_buttons
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.consent import format_elsewhere, is_too_long_for_chat, read_pattern_keys, select_chat_choices
 from hermes_worker.core.errors import Failure, HermesError
-from hermes_worker.core.gateway import CHAT_SOURCES, render_question
+from hermes_worker.core.gateway import render_question
 from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.messages import Message, Role, build_tool_body, canonical_json
 from hermes_worker.core.principals import TIMEOUT
@@ -39,7 +39,7 @@ from hermes_worker.core.questions import (
 from hermes_worker.core.remote_tasks import IS_TASKS, RemoteTask
 from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.sources import SessionLabel
+from hermes_worker.core.sources import CHAT_SOURCES, SessionLabel
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply_event
 from hermes_worker.safety.approvals import ApprovalChoice
