@@ -24,11 +24,11 @@ from support.commandline import find_command
 from support.containers import seconds
 
 from hermes_worker import installed
-from hermes_worker import settings as settings_module
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.channels import adapters, catalog
 from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.settings import describe_settings, load_settings
+from hermes_worker.settings.composed import SECRET_VARIABLES, VARIABLES
 from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, find_owners
 
 ROOT = Path(__file__).parents[1]
@@ -202,7 +202,7 @@ def test_every_setting_can_stand_in_dotenv() -> None:
 
 
 def settings_variables() -> frozenset[str]:
-    return frozenset(settings_module._VARIABLES)
+    return frozenset(VARIABLES)
 
 
 def channel_variables() -> frozenset[str]:
@@ -259,7 +259,7 @@ def test_a_service_gets_what_it_listens_to_accounts_with(name: str) -> None:
 
 
 def is_secret_variable(variable: str) -> bool:
-    return variable in settings_module._SECRET_VARIABLES or (
+    return variable in SECRET_VARIABLES or (
         variable not in settings_variables() and find_owners(variable, "") is not None
     )
 

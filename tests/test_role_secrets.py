@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker import settings as settings_module
 from hermes_worker.channels.adapters import find_secret_variables
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.models.catalog import provider_rows
-from hermes_worker.settings import Secret, SettingLayer, Settings, build_handover, list_with_sources, load_settings
+from hermes_worker.settings import (
+    Secret,
+    SettingLayer,
+    Settings,
+    build_handover,
+    list_with_sources,
+    load_settings,
+    loading,
+)
+from hermes_worker.settings.composed import DECLARATIONS
 from hermes_worker.settings.role_secrets import (
     DELIVERY_SECRETS,
     PROVIDER_SECRETS,
@@ -56,12 +64,12 @@ MODELS = {
 
 
 def test_every_secret_setting_has_a_row_and_every_row_is_a_setting() -> None:
-    declared = {known.key: known.variables for known in settings_module._DECLARATIONS if known.kind.is_secret}
+    declared = {known.key: known.variables for known in DECLARATIONS if known.kind.is_secret}
     assert {row.key: row.variables for row in SECRET_SETTINGS} == declared
 
 
 def test_a_setting_that_is_parsed_to_a_secret_is_marked_as_one() -> None:
-    for known in settings_module._DECLARATIONS:
+    for known in DECLARATIONS:
         try:
             value = known.kind.parse("0123456789abcdef")
         except (ValueError, TypeError, ConfigurationError):
@@ -222,7 +230,7 @@ def test_no_role_reads_a_file_that_was_changed_since(tmp_path: Path, monkeypatch
 def _as_child(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str], handed: Handover) -> Settings:
     """What ``load`` gives in a process that was started with these."""
     with open_sealed(handed.to_bytes()) as descriptor:
-        monkeypatch.setattr(settings_module, "_handed", Handover())
+        monkeypatch.setattr(loading, "_handed", Handover())
         for name in os.environ:
             monkeypatch.delenv(name)
         for name, value in {**environ, SECRETS_FD: str(os.dup(descriptor))}.items():

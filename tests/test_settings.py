@@ -627,7 +627,7 @@ def test_only_settings_reads_the_environment() -> None:
 
     # ``local.forking`` gives a forked child the environment that was made for it; the child reads it by settings.
     # ``handover`` takes the secrets out of the environment of a program that has just been started, for settings.
-    assert sorted(readers) == ["local/forking.py", "settings/__init__.py", "settings/secret_transfer.py"]
+    assert sorted(readers) == ["local/forking.py", "settings/loading.py", "settings/secret_transfer.py"]
 
 
 def test_a_url_with_sentinels_says_whom_to_ask_for_what() -> None:

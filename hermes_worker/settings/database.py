@@ -1,0 +1,21 @@
+"""The settings of where state is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hermes_worker.settings.declaring import declare_setting
+from hermes_worker.settings.kinds import DATABASE_URL, SWITCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """Where state is kept."""
+
+    url: str | None = declare_setting("database.url", "HERMES_DATABASE_URL", DATABASE_URL, is_shown=False)
+    """Database that holds all state. Not set: an SQLite file in the home directory."""
+    prepared_statements: bool = declare_setting(
+        "database.prepared_statements", "HERMES_DATABASE_PREPARED_STATEMENTS", SWITCH, True
+    )
+    """Whether statements are prepared on PostgreSQL. `false` behind a pooler in transaction mode that does not keep
+    them: PgBouncer before 1.21, or one with `max_prepared_statements` 0. Without it no process starts there."""

@@ -1,0 +1,24 @@
+"""The settings of extensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hermes_worker.settings.declaring import declare_setting
+from hermes_worker.settings.kinds import VARIABLES, list_of_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionSettings:
+    """What others wrote and the operator wants."""
+
+    enabled: tuple[str, ...] = declare_setting(
+        "extensions.enabled", "HERMES_EXTENSIONS", list_of_names(r"[a-z0-9][a-z0-9_-]{0,63}", "names of extensions"), ()
+    )
+    """Extensions to use, of installed packages and of `plugins/` in the home: their code runs with all rights of the
+    processes. `hermes-worker extensions list` shows which there are."""
+    settings: tuple[tuple[str, str], ...] = declare_setting(
+        "extensions.settings", "HERMES_EXTENSION_SETTINGS", VARIABLES, ()
+    )
+    """What enabled extensions are to know, by the variables that they name; the variables themselves win. Not their
+    secrets: every process sees it."""

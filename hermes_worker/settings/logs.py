@@ -1,0 +1,28 @@
+"""The settings of what processes say about themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hermes_worker.settings.declaring import declare_setting
+from hermes_worker.settings.kinds import one_of
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    CONSOLE = "console"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What the process says about itself."""
+
+    level: str = declare_setting(
+        "logging.level", "HERMES_LOG_LEVEL", one_of("DEBUG", "INFO", "WARNING", "ERROR", fold=str.upper), "INFO"
+    )
+    """Least severe lines to write."""
+    format: str = declare_setting(
+        "logging.format", "HERMES_LOG_FORMAT", one_of(*(form.value for form in LogFormat)), LogFormat.CONSOLE.value
+    )
+    """`console` for people, `json` for log collectors."""

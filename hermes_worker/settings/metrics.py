@@ -1,0 +1,20 @@
+"""The settings of where Prometheus reads each process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hermes_worker.settings.declaring import declare_setting
+from hermes_worker.settings.kinds import HOST, optional_integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Where Prometheus reads each process."""
+
+    port: int | None = declare_setting("metrics.port", "HERMES_METRICS_PORT", optional_integer(0, 65_535))
+    """Port on which every role serves `/metrics`, by convention 9464; 0 takes a free one and logs it. Not set: nobody
+    listens. `up` gives its roles this port and the next ones: API, scheduler, model worker, tools worker."""
+    host: str = declare_setting("metrics.host", "HERMES_METRICS_HOST", HOST, "127.0.0.1")
+    """Address to listen on. There is no key: whoever reaches it reads how much is done and spent, but no ids, no
+    names of tenants and nothing that anybody wrote."""
