@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hermes_worker.cli.config import config
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.features.configurations.verbs import config
 from hermes_worker.settings import (
     SettingLayer,
     Settings,
