@@ -46,6 +46,12 @@ FIRST: Final = (
 )
 """The settings that most installations set, in the order in which they are met."""
 
+_AUDIENCES: Final[Mapping[str, str]] = {
+    "anyone": "Anyone",
+    "operator": "Operators",
+    "security": "Who answers for security",
+    "developer": "Developers",
+}
 _FORBIDDEN: Final[Mapping[Widening, str]] = {
     Widening.NONE: "anything",
     Widening.MORE: "a smaller number",
@@ -106,13 +112,16 @@ def settings_page() -> str:
     """Every setting, by group, and which of them a tenant, a session or a run may override."""
     rows = list(describe_settings())
     groups = dict.fromkeys(_group_of(row.key) for row in rows)
-    head = ("Setting", "Takes", "Default", "Meaning")
+    head = ("Setting", "Takes", "Default", "Meaning", "Who sets it, and when")
     return page(
         "Settings",
         "Every setting with its key in `config.yaml` and its environment variable; [Settings](../settings.md) says "
-        "which place wins.",
+        "which place wins, and the last column who sets it, when, and what happens there without it.",
         "## The first twenty",
-        table(("Setting", "Meaning"), [(_names(row), first_sentence(row.doc)) for row in first_of(rows)]),
+        table(
+            ("Setting", "Meaning", "Who sets it, and when"),
+            [(_names(row), first_sentence(row.doc), _format_reason(row)) for row in first_of(rows)],
+        ),
         *(
             f"## {group}\n\n" + table(head, [_setting_cells(row) for row in rows if _group_of(row.key) == group])
             for group in groups
@@ -151,7 +160,11 @@ def _names(row: SettingRow) -> str:
 
 def _setting_cells(row: SettingRow) -> tuple[str, ...]:
     takes = f"{row.allowed} (secret)" if row.is_secret else row.allowed
-    return _names(row), takes, code(row.default), row.doc
+    return _names(row), takes, code(row.default), row.doc, _format_reason(row)
+
+
+def _format_reason(row: SettingRow) -> str:
+    return f"{_AUDIENCES[row.audience]}, when {row.reason}"
 
 
 def _describe_allowed(each: Overridable) -> str:

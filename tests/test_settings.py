@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -23,6 +25,7 @@ from hermes_worker.settings import (
     load_settings,
     render_environ,
 )
+from hermes_worker.settings.declaring import Audience
 from hermes_worker.settings.role_secrets import is_secret
 from hermes_worker.settings.sentinels import SentinelAddresses, parse_sentinels
 from hermes_worker.settings.servers import parse_servers_url
@@ -615,6 +618,15 @@ def test_every_setting_has_a_docstring_and_its_own_names() -> None:
     assert all(row.doc.endswith(".") for row in rows)
     assert len({row.key for row in rows}) == len({row.variable for row in rows}) == len(rows)
     assert all(row.variable.startswith("HERMES_") for row in rows)
+
+
+def test_every_setting_says_who_sets_it_when_and_what_happens_without_it() -> None:
+    rows = list(describe_settings())
+
+    assert {row.audience for row in rows} == set(get_args(Audience))
+    wrong = [row.key for row in rows if not re.fullmatch(r"[^;]{10,}; .{10,} without (it|one)\.", row.reason)]
+    assert wrong == []
+    assert len({row.reason.partition(";")[0] for row in rows}) > 0.9 * len(rows), "each has a reason of its own"
 
 
 def test_only_settings_reads_the_environment() -> None:

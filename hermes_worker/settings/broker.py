@@ -12,7 +12,14 @@ from hermes_worker.settings.kinds import BROKER_URL, convert_socket_url
 class BrokerSettings:
     """What carries the hints that wake workers."""
 
-    url: str | None = declare_setting("broker.url", "HERMES_BROKER_URL", BROKER_URL, is_shown=False)
+    url: str | None = declare_setting(
+        "broker.url",
+        "HERMES_BROKER_URL",
+        BROKER_URL,
+        is_shown=False,
+        audience="operator",
+        reason="more than one machine runs processes; hints do not reach the others without it.",
+    )
     """Redis or Valkey server, 6.2 or later: `redis://`, `rediss://`, `unix://`, `redis+socket://`, or
     `redis+sentinel://user:password@sentinel:26379,sentinel2:26379/mymaster/0`. Not set: `hermes-worker up` starts one
     of its own, on a Unix socket."""

@@ -50,9 +50,22 @@ from hermes_worker.settings.worker import WorkerSettings
 class Settings:
     """Everything, in groups."""
 
-    home: Path = declare_setting("home", "HERMES_HOME", DIRECTORY, MISSING)  # noqa: RUF009 - a field
+    home: Path = declare_setting(  # noqa: RUF009 - a field
+        "home",
+        "HERMES_HOME",
+        DIRECTORY,
+        MISSING,
+        audience="anyone",
+        reason="state should lie elsewhere, such as on a data disk; it lies in the user's home without it.",
+    )
     """Directory of state, `config.yaml` and `.env`. Not set: `~/.hermes-worker`."""
-    preset: str | None = declare_setting("preset", "HERMES_PRESET", PRESET)
+    preset: str | None = declare_setting(
+        "preset",
+        "HERMES_PRESET",
+        PRESET,
+        audience="anyone",
+        reason="the machine is small, or several people share it; all is set up for one person without it.",
+    )
     """Defaults for the size of an installation: `small` is a server with one core and 1 GB, `team` one machine for
     several people, `fleet` several machines. Whatever is set by itself wins."""
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
@@ -82,7 +95,14 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
-    faults: str = declare_setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
+    faults: str = declare_setting(
+        "faults",
+        "HERMES_FAULTS",
+        FAULT_PLAN,
+        "",
+        audience="developer",
+        reason="a test breaks a process at a named point; no fault can be played without it.",
+    )
     """Fault points to arm, for tests: see `hermes_worker/system/faults.py`."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What was found and has no effect, as sentences to show once at the start."""

@@ -12,10 +12,22 @@ from hermes_worker.settings.kinds import DATABASE_URL, SWITCH
 class DatabaseSettings:
     """Where state is kept."""
 
-    url: str | None = declare_setting("database.url", "HERMES_DATABASE_URL", DATABASE_URL, is_shown=False)
+    url: str | None = declare_setting(
+        "database.url",
+        "HERMES_DATABASE_URL",
+        DATABASE_URL,
+        is_shown=False,
+        audience="operator",
+        reason="more than one machine runs processes; they have no rows in common without it.",
+    )
     """Database that holds all state. Not set: an SQLite file in the home directory."""
     prepared_statements: bool = declare_setting(
-        "database.prepared_statements", "HERMES_DATABASE_PREPARED_STATEMENTS", SWITCH, True
+        "database.prepared_statements",
+        "HERMES_DATABASE_PREPARED_STATEMENTS",
+        SWITCH,
+        True,
+        audience="operator",
+        reason="a pooler forgets prepared statements; processes refuse to start behind it without it.",
     )
     """Whether statements are prepared on PostgreSQL. `false` behind a pooler in transaction mode that does not keep
     them: PgBouncer before 1.21, or one with `max_prepared_statements` 0. Without it no process starts there."""

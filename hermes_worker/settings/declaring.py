@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import Field, field, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hermes_worker.settings.kinds import SettingKind
+
+Audience = Literal["anyone", "operator", "security", "developer"]
+"""Who sets a setting: anyone who installs the product, operators of an installation, whoever answers for its security,
+or developers of it and of extensions."""
 
 
 class DeclaredSetting(NamedTuple):
@@ -17,14 +21,24 @@ class DeclaredSetting(NamedTuple):
     variables: tuple[str, ...]
     """Environment variables, the one we document first."""
     kind: SettingKind[Any]
+    audience: Audience = "anyone"
+    reason: str = ""
+    """When it is set, and what happens there without it. Completes the sentence "Set it when ..."."""
 
 
 def declare_setting(
-    key: str, variables: str, kind: SettingKind[Any], default: Any = None, *, is_shown: bool = True
+    key: str,
+    variables: str,
+    kind: SettingKind[Any],
+    default: Any = None,
+    *,
+    audience: Audience,
+    reason: str,
+    is_shown: bool = True,
 ) -> Any:
     """Declare a field that is a setting; ``variables`` are separated by spaces. Typed ``Any`` as ``dataclasses.field``
     is."""
-    declaration = DeclaredSetting(key, tuple(variables.split()), kind)
+    declaration = DeclaredSetting(key, tuple(variables.split()), kind, audience, reason)
     return field(default=default, repr=is_shown, metadata={"setting": declaration})
 
 

@@ -19,21 +19,45 @@ class DelegationSettings:
         "HERMES_MAX_CONCURRENT_CHILDREN DELEGATION_MAX_CONCURRENT_CHILDREN",
         integer(1, 10_000),
         3,
+        audience="operator",
+        reason="the machine or the provider's limit is small or large; three children run without it.",
     )
     """Children of one run that work at the same time; more of them wait."""
-    depth_max: int = declare_setting("delegation.max_spawn_depth", "HERMES_MAX_SPAWN_DEPTH", integer(1, 100), 1)
+    depth_max: int = declare_setting(
+        "delegation.max_spawn_depth",
+        "HERMES_MAX_SPAWN_DEPTH",
+        integer(1, 100),
+        1,
+        audience="operator",
+        reason="children should delegate, too; only the first level can without it.",
+    )
     """Levels of children. 1: children do not delegate."""
     iterations_max: int = declare_setting(
-        "delegation.max_iterations", "HERMES_CHILD_MAX_ITERATIONS", integer(1, 100_000), 50
+        "delegation.max_iterations",
+        "HERMES_CHILD_MAX_ITERATIONS",
+        integer(1, 100_000),
+        50,
+        audience="operator",
+        reason="children have their own budget and long tasks; they end after fifty calls without it.",
     )
     """Model calls of a child, unless `delegation.budget` is `shared`."""
     budget: str = declare_setting(
-        "delegation.budget", "HERMES_BUDGET_MODE", one_of(*(mode.value for mode in BudgetMode)), BudgetMode.SHARED.value
+        "delegation.budget",
+        "HERMES_BUDGET_MODE",
+        one_of(*(mode.value for mode in BudgetMode)),
+        BudgetMode.SHARED.value,
+        audience="operator",
+        reason="children should not use up their parent's calls; all draw from one budget without it.",
     )
     """`shared`: a run and all it delegates draw from its own model calls. `independent`: every child has its own.
     `mixed`: both caps hold."""
     turns_max: int = declare_setting(
-        "delegation.max_chained_turns", "HERMES_MAX_CHAINED_TURNS", integer(0, 10_000), TURNS_MAX
+        "delegation.max_chained_turns",
+        "HERMES_MAX_CHAINED_TURNS",
+        integer(0, 10_000),
+        TURNS_MAX,
+        audience="operator",
+        reason="background answers begin more turns than twenty; the chain stops there without it.",
     )
     """Runs that background answers may begin before a person speaks again; 0 allows no work in the background."""
     timeout_s: float | None = declare_setting(
@@ -41,9 +65,15 @@ class DelegationSettings:
         "HERMES_CHILD_TIMEOUT_S",
         optional_number(1, 31 * 86_400, "seconds"),
         None,
+        audience="operator",
+        reason="a child that hangs should not hold its parent; it may take as long as a run without it.",
     )
     """Seconds a child may take before it expires and its parent gets what it has; at least 30, 0 for no limit."""
     model: str | None = declare_setting(
-        "delegation.model", "HERMES_DELEGATION_MODEL", text_matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
+        "delegation.model",
+        "HERMES_DELEGATION_MODEL",
+        text_matching(r"[\w.:/@+-]{1,200}", "a name without spaces"),
+        audience="operator",
+        reason="children should cost less; they use their parent's model without it.",
     )
     """Model of the children. Not set: the parent's."""

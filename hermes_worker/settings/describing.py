@@ -13,7 +13,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from hermes_worker.settings.composed import GROUPS, Settings
-from hermes_worker.settings.declaring import iterate_declared
+from hermes_worker.settings.declaring import Audience, iterate_declared
 from hermes_worker.settings.origins import SettingLayer, SettingOrigin
 
 
@@ -73,6 +73,9 @@ class SettingRow(NamedTuple):
     default: str
     """Empty when the setting is not set by default."""
     doc: str
+    audience: Audience
+    reason: str
+    """When it is set, and what happens there without it."""
 
 
 def describe_settings() -> Iterator[SettingRow]:
@@ -89,6 +92,8 @@ def describe_settings() -> Iterator[SettingRow]:
                 is_secret=kind.is_secret,
                 default=kind.render(item.default) if has_default else "",
                 doc=docs[group.__name__, item.name],
+                audience=declaration.audience,
+                reason=declaration.reason,
             )
 
 

@@ -13,12 +13,22 @@ class ExtensionSettings:
     """What others wrote and the operator wants."""
 
     enabled: tuple[str, ...] = declare_setting(
-        "extensions.enabled", "HERMES_EXTENSIONS", list_of_names(r"[a-z0-9][a-z0-9_-]{0,63}", "names of extensions"), ()
+        "extensions.enabled",
+        "HERMES_EXTENSIONS",
+        list_of_names(r"[a-z0-9][a-z0-9_-]{0,63}", "names of extensions"),
+        (),
+        audience="anyone",
+        reason="an extension should be used; none is loaded without it.",
     )
     """Extensions to use, of installed packages and of `plugins/` in the home: their code runs with all rights of the
     processes. `hermes-worker extensions list` shows which there are."""
     settings: tuple[tuple[str, str], ...] = declare_setting(
-        "extensions.settings", "HERMES_EXTENSION_SETTINGS", VARIABLES, ()
+        "extensions.settings",
+        "HERMES_EXTENSION_SETTINGS",
+        VARIABLES,
+        (),
+        audience="operator",
+        reason="an extension's values belong into config.yaml; only its variables give them without it.",
     )
     """What enabled extensions are to know, by the variables that they name; the variables themselves win. Not their
     secrets: every process sees it."""

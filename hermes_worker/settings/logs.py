@@ -19,10 +19,20 @@ class LogSettings:
     """What the process says about itself."""
 
     level: str = declare_setting(
-        "logging.level", "HERMES_LOG_LEVEL", one_of("DEBUG", "INFO", "WARNING", "ERROR", fold=str.upper), "INFO"
+        "logging.level",
+        "HERMES_LOG_LEVEL",
+        one_of("DEBUG", "INFO", "WARNING", "ERROR", fold=str.upper),
+        "INFO",
+        audience="anyone",
+        reason="a problem needs more detail, or logs are too long; INFO is written without it.",
     )
     """Least severe lines to write."""
     format: str = declare_setting(
-        "logging.format", "HERMES_LOG_FORMAT", one_of(*(form.value for form in LogFormat)), LogFormat.CONSOLE.value
+        "logging.format",
+        "HERMES_LOG_FORMAT",
+        one_of(*(form.value for form in LogFormat)),
+        LogFormat.CONSOLE.value,
+        audience="operator",
+        reason="a collector reads the logs; it gets lines for people without it.",
     )
     """`console` for people, `json` for log collectors."""

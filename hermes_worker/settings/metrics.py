@@ -12,9 +12,22 @@ from hermes_worker.settings.kinds import HOST, optional_integer
 class MetricsSettings:
     """Where Prometheus reads each process."""
 
-    port: int | None = declare_setting("metrics.port", "HERMES_METRICS_PORT", optional_integer(0, 65_535))
+    port: int | None = declare_setting(
+        "metrics.port",
+        "HERMES_METRICS_PORT",
+        optional_integer(0, 65_535),
+        audience="operator",
+        reason="Prometheus watches the processes; nothing is served without it.",
+    )
     """Port on which every role serves `/metrics`, by convention 9464; 0 takes a free one and logs it. Not set: nobody
     listens. `up` gives its roles this port and the next ones: API, scheduler, model worker, tools worker."""
-    host: str = declare_setting("metrics.host", "HERMES_METRICS_HOST", HOST, "127.0.0.1")
+    host: str = declare_setting(
+        "metrics.host",
+        "HERMES_METRICS_HOST",
+        HOST,
+        "127.0.0.1",
+        audience="operator",
+        reason="Prometheus is on another machine; it cannot connect without it.",
+    )
     """Address to listen on. There is no key: whoever reaches it reads how much is done and spent, but no ids, no
     names of tenants and nothing that anybody wrote."""
