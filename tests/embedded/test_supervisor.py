@@ -226,7 +226,11 @@ def test_a_child_that_dies_is_started_again_and_it_is_said(tmp_path: Path) -> No
 
 
 def test_a_child_that_keeps_dying_waits_longer_each_time(tmp_path: Path) -> None:
-    with driven(tmp_path, [{"name": "a", "script": "sleep 0.05; exit 7"}]) as driver:
+    go = tmp_path / "go"  # it has been ready before it dies, however busy the machine is
+    child = {"name": "a", "script": f"touch {tmp_path}/ready; until [ -e {go} ]; do sleep 0.02; done; exit 7"}
+    with driven(tmp_path, [{**child, "ready_file": str(tmp_path / "ready")}]) as driver:
+        driver.wait_for("all ready")
+        go.touch()
         waits = driver.wait_for(r'status="exit status 7".* restart_in_s=(.*)', times=3)
 
         assert [float(wait[1]) for wait in waits[:3]] == [0.5, 1.0, 2.0]
