@@ -10,7 +10,6 @@ imported when a process begins, never in the thread of an event loop and never i
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 import os
@@ -483,6 +482,8 @@ def _require_quiet() -> None:
     """Raise ``RuntimeError`` in the thread of an event loop: importing may take long, and the loop would stand
     still.
     """
+    import asyncio  # most commands import no extension and need no loop
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

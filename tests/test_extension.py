@@ -73,9 +73,12 @@ def test_only_the_declarations_of_the_kind_that_is_asked_for_are_loaded() -> Non
         "places = {reference.partition(':')[0] for reference in installed.BUILT_IN}\n"
         "loaded = lambda: places & set(sys.modules)\n"
         "assert find_provider('openai'); providers = loaded()\n"
-        "assert providers == {'hermes_worker.models.catalog', 'hermes_worker.models.vendor_extensions'}, providers\n"
+        "models = {f'hermes_worker.models.{name}' for name in ('provider_rows', 'vendor_extensions')}\n"
+        "assert providers == models, providers\n"
         "assert installed.get_installed().commands; commands = loaded() - providers\n"
-        "assert commands == {'hermes_worker.cli.builtin'}, commands\n"
+        "bring = {name.partition(':')[0] for name, kinds in installed.BUILT_IN.items() if 'commands' in kinds}\n"
+        "assert commands == bring, commands\n"
+        "assert 'hermes_worker.features.memory.rules' not in sys.modules\n"
         "assert 'click' not in sys.modules and installed.list_foreign() == ()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
