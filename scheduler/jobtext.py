@@ -20,7 +20,6 @@ CONTEXT_CHARS_MAX = 8_000
 """Longest earlier answer that is passed on."""
 SCRIPT_CHARS_MAX = 100_000
 """Longest output of a script; a tool result may be as long."""
-SILENT_RESPONSE = "[SILENT]"
 
 CRON_HINT = (
     "[You are running as a scheduled job; nobody is there to answer questions. "
@@ -166,10 +165,6 @@ def choose_default_name(prompt: str, skills: tuple[str, ...], script: str | None
 
 def make_session_id(job_id: str, at: datetime) -> str:
     return f"cron_{job_id}_{at:%Y%m%d_%H%M%S}"
-
-
-def make_session_title(name: str, at: datetime) -> str:
-    return f"{' '.join(name.split())[:60].strip()} · {at:%b %d %H:%M}"
 
 
 def make_output_path(job_id: str, at: datetime) -> PurePosixPath:

@@ -13,7 +13,6 @@ from datetime import timedelta
 from enum import StrEnum
 
 from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK
-from hermes_worker.core.errors import Failure
 
 DETAIL_CHARS_MAX = 500
 REASON_CHARS_MAX = 200
@@ -53,9 +52,6 @@ class DeliveryError:
     retry_after_s: float | None = None
     is_thread_missing: bool = False
     """The thread or topic is gone, the chat is not."""
-
-    def as_failure(self) -> Failure:
-        return Failure(kind=self.kind, message=self.message[:DETAIL_CHARS_MAX])
 
 
 def classify_text(text: str) -> SendErrorKind:

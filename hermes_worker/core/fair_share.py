@@ -182,9 +182,3 @@ def _lift_idle(accounts: Iterable[Account], clock: float, usual: float) -> dict[
 def _find_furthest(accounts: Mapping[str, Account]) -> float:
     """The clock when no tenant is busy any more: what was used while others were idle is forgiven."""
     return max((each.virtual for each in accounts.values()), default=0.0)
-
-
-def compute_fairness(shares: Sequence[float]) -> float:
-    """The equality of ``shares``: 1 when they are all equal, 1/n when one has everything (Jain, Chiu, Hawe 1984)."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0

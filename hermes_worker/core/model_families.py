@@ -168,8 +168,3 @@ def find_traits(model: str) -> ModelTraits:
 
 
 _FIELDS = tuple(each.name for each in fields(ModelTraits))
-
-
-def is_kimi(model: str) -> bool:
-    """Whether the name, with or without a ``vendor/`` in front, belongs to the Kimi family."""
-    return find_traits(model).family == "kimi"

@@ -72,7 +72,6 @@ class Halt(StrEnum):
     STOPPED = "stopped"
 
 
-_ALIVE = frozenset(RunStatus) - TERMINAL
 RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | TERMINAL,
     RunStatus.RUNNING: PARKED | {RunStatus.STOPPING} | TERMINAL,

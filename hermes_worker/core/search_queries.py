@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
@@ -343,17 +343,6 @@ def build_filters(query: Query) -> tuple[IndexFilter, ...]:
         )
         for group in query.groups
     )
-
-
-def matches_words(filters: Collection[IndexFilter], words: Collection[str]) -> bool:
-    """Do what an index does, for a single text: whether ``filters`` find it."""
-
-    def has(wanted: WantedWord) -> bool:
-        if wanted.is_prefix:
-            return any(word.startswith(wanted.word) for word in words)
-        return wanted.word in words
-
-    return any(all(map(has, each.all_of)) and not any(map(has, each.none_of)) for each in filters)
 
 
 def count_hits(query: Query, text: str) -> int:

@@ -12,18 +12,12 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from hermes_worker.core.errors import HermesError
-
 RESUME_FRESH_S: Final = 3_600
 """Seconds for which a session that was interrupted may be resumed automatically. The number is the original's."""
 _HOUR = 4
 _IDLE_MINUTES = 1_440
 _PROCESS_HOURS = 24
 _SILENT = frozenset({"api_server", "webhook"})
-
-
-class InvalidResetPolicy(HermesError):
-    """A reset policy names an unknown mode, or a number out of range; the message says which."""
 
 
 class ResetMode(StrEnum):
@@ -92,27 +86,6 @@ class ChatActivity:
     """Since when it waits to be resumed."""
 
 
-def parse_policy(given: Mapping[str, object]) -> ResetPolicy:
-    """A policy in the original's words (``mode``, ``at_hour``, ``idle_minutes``, ``notify``,
-    ``notify_exclude_platforms``, ``bg_process_max_age_hours``). An hour that no day has is the default one; what is
-    missing or null is the default. Raises ``InvalidResetPolicy``."""
-    mode = given.get("mode") or ResetMode.NONE.value
-    if mode not in tuple(ResetMode):
-        raise InvalidResetPolicy(f"'mode' must be one of {', '.join(ResetMode)}, not {mode!r}")
-    hour = given.get("at_hour")
-    silent = given.get("notify_exclude_platforms")
-    if silent is not None and not isinstance(silent, list | tuple | set | frozenset):
-        raise InvalidResetPolicy(f"'notify_exclude_platforms' must be a list, not {silent!r}")
-    return ResetPolicy(
-        mode=ResetMode(str(mode)),
-        at_hour=hour if isinstance(hour, int) and not isinstance(hour, bool) and 0 <= hour <= 23 else _HOUR,
-        idle_minutes=_parse_count(given, "idle_minutes", _IDLE_MINUTES),
-        is_told=given.get("notify") is not False,
-        silent_platforms=_SILENT if silent is None else frozenset(map(str, silent)),
-        process_hours_max=_parse_count(given, "bg_process_max_age_hours", _PROCESS_HOURS),
-    )
-
-
 def decide_reset(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
     """Decide why the next message begins a new session; ``None`` when the session goes on."""
     if chat.is_suspended:
@@ -162,12 +135,3 @@ def _find_last_boundary(policy: ResetPolicy, now: datetime) -> datetime:
     if boundary.astimezone(UTC) > now.astimezone(UTC):
         boundary -= timedelta(days=1)  # a day of the wall clock, also when the zone's offset changed that night
     return boundary.astimezone(UTC)
-
-
-def _parse_count(given: Mapping[str, object], name: str, default: int) -> int:
-    value = given.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= 10_000_000:
-        raise InvalidResetPolicy(f"{name!r} must be a whole number above 0, not {value!r}")
-    return value

@@ -30,8 +30,6 @@ __all__ = [
     "find_issuer",
     "find_provider",
     "find_thinker",
-    "forces_completion_cap",
-    "host_matches",
     "hostname",
     "is_local",
     "output_cap_parameter",
@@ -150,12 +148,6 @@ def hostname(base_url: str) -> str:
     return (host or "").removesuffix(".")
 
 
-def host_matches(base_url: str, domain: str) -> bool:
-    """Whether the host is ``domain`` or below it."""
-    host = hostname(base_url)
-    return host == domain or host.endswith(f".{domain}")
-
-
 def is_local(base_url: str) -> bool:
     """Whether the host is this machine or a private address, where models are slow and idle streams are not dropped."""
     host = hostname(base_url)
@@ -226,11 +218,6 @@ def output_cap_parameter(base_url: str, model: str) -> str:
     """The name of the output limit in a chat completion."""
     home = provider_of_host(base_url)
     return (home.output_cap if home is not None else None) or find_traits(model).output_cap or "max_tokens"
-
-
-def forces_completion_cap(model: str) -> bool:
-    """Whether the model's family rejects ``max_tokens`` wherever it is served."""
-    return find_traits(model).output_cap == "max_completion_tokens"
 
 
 LOCAL_SILENCE_S = 900.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
 from hermes_worker.models.base import Abort, Provider
-from hermes_worker.models.catalog import Wire, hostname, stated_window, wire_rows
+from hermes_worker.models.catalog import hostname, stated_window, wire_rows
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
 from hermes_worker.models.factory import NO_EXTRAS, ProviderExtras, find_provider_row, resolve_endpoint, shared_provider
 from hermes_worker.models.login import LoginProvider, TokenSource
@@ -209,26 +209,6 @@ def _credential_name(endpoint: Endpoint) -> str:
     """
     said = f"{endpoint.plain_url}\0{endpoint.api_key}"
     return hashlib.sha256(said.encode()).hexdigest()[:16]
-
-
-class OneProvider:
-    """A chain of one provider object that the caller built, for tests and simulations."""
-
-    def __init__(self, provider: Provider, *, name: str = "custom", wire: str = Wire.CHAT_COMPLETIONS) -> None:
-        self._provider = provider
-        self._name = name
-        self._wire = wire
-
-    def __len__(self) -> int:
-        return 1
-
-    def credentials(self, model: str, position: int) -> Sequence[str]:
-        return ()
-
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
-        return ModelRoute(
-            provider=self._provider, name=self._name, model=model, host="", wire=self._wire, credential=self._name
-        )
 
 
 class NoChain:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from hermes_worker.core.errors import HermesError
 
@@ -117,11 +117,6 @@ _MANY_SPELLINGS = tuple(_spell_all(_MANY_V4, _MANY_V6))
 
 _NUMERIC_HOST = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
 _CONTROL_OR_SPACE = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
-_SENSITIVE_PARAMETER = re.compile(
-    r"(?:^|[_\-.])(?:token|secret|password|passwd|pwd|signature|sig|apikey|api[_-]?key|access[_-]?key|auth|code|key"
-    r"|credential|session|jwt|x-amz-signature|x-goog-signature)$",
-    re.IGNORECASE,
-)
 
 
 class UnsafeUrl(HermesError):
@@ -207,15 +202,6 @@ def find_address_refusal(address: str, policy: UrlPolicy) -> str | None:
         return None
     is_public = _is_public(IPv4Address(bits & _LOW_32)) if _is_translation(parsed) else _is_public(parsed)
     return None if is_public else f"{address} is not a public address"
-
-
-def find_sensitive_parameter(url: str) -> str | None:
-    """The name of the first query parameter that looks like a credential, as in signed links: such a URL is not handed
-    to third parties."""
-    for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True, max_num_fields=200):
-        if _SENSITIVE_PARAMETER.search(name):
-            return name
-    return None
 
 
 def _split_url(url: str) -> SplitResult:

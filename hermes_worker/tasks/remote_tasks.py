@@ -10,11 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from hermes_worker.agent.tools.sources import ToolSource
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.observe import log, poll_forever
 from hermes_worker.store.runs.remote_tasks import AbandonedTask, RemoteTasks
 
@@ -22,16 +20,6 @@ _LOOK_EVERY_S = 1.0
 _AGAIN_S = 30.0
 _GIVE_UP_S = 86_400.0
 _BATCH = 20
-
-
-class EndsTasks(Protocol):
-    """A tool source whose tools may answer with tasks."""
-
-    def cancel_task(self, task: RemoteTask) -> None:
-        """Tell the server of a task that its result is not wanted any more. May block for some seconds; raises
-        anything.
-        """
-        ...
 
 
 class TaskCloser:

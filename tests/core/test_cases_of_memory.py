@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from support.outside_cases import original_cases, reported_cases
+from support.word_index import matches_words
 
 from hermes_worker.core.search_queries import (
     build_filters,
     count_hits,
     fold_text,
     make_words,
-    matches_words,
     parse_query,
 )
 from hermes_worker.features.memory.rules import MemoryEntry, MemoryRefused, MemoryRules, decide_change, parse_operations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hermes_worker.core.model_capabilities import STANDARD, ThinkingRequest, WireNeeds
-from hermes_worker.core.model_families import FAMILIES, find_traits, is_host, is_kimi
+from hermes_worker.core.model_families import FAMILIES, find_traits, is_host
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_host_belongs_to_its_domain_and_no_look_alike_does(host: str, expected
     ],
 )
 def test_kimi_goes_by_many_names(model: str, expected: bool) -> None:
-    assert is_kimi(model) is expected
+    assert (find_traits(model).family == "kimi") is expected
 
 
 def test_the_first_row_that_says_something_decides_a_field_and_no_other() -> None:

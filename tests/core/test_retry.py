@@ -112,11 +112,6 @@ def test_three_attempts_have_two_waits_between_them() -> None:
     assert answers == [Wait(seconds=2), Wait(seconds=4), SPENT]
 
 
-def test_waits_over_five_seconds_park_the_run() -> None:
-    assert not Wait(seconds=5.0).should_park
-    assert Wait(seconds=5.1).should_park
-
-
 @pytest.mark.parametrize("kind", [FailureKind.RATE_LIMIT, FailureKind.UPSTREAM_RATE_LIMIT, FailureKind.OVERLOADED])
 def test_a_wait_the_server_asked_for_is_kept_and_spread(kind: FailureKind) -> None:
     told = replace(of(kind), retry_after_s=100.0)

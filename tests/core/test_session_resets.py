@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from hermes_worker.core.session_resets import (
     ChatActivity,
-    InvalidResetPolicy,
     ResetMode,
     ResetPolicies,
     ResetPolicy,
     ResetReason,
     decide_reset,
     format_reset_notice,
-    parse_policy,
 )
 
 _BERLIN = ZoneInfo("Europe/Berlin")
@@ -128,18 +125,3 @@ def test_nobody_is_told_who_does_not_want_it() -> None:
     assert format_reset_notice(ResetPolicy(), ResetReason.IDLE, "webhook", had_activity=True) is None
     assert format_reset_notice(ResetPolicy(is_told=False), ResetReason.IDLE, "telegram", had_activity=True) is None
     assert format_reset_notice(ResetPolicy(), ResetReason.ASKED, "telegram", had_activity=True) is None
-
-
-def test_a_policy_is_read_in_the_originals_words() -> None:
-    given: dict[str, Any] = {"mode": "both", "at_hour": 6, "idle_minutes": None, "notify": False}
-
-    assert parse_policy(given) == ResetPolicy(mode=ResetMode.BOTH, at_hour=6, is_told=False)
-    assert parse_policy({}) == ResetPolicy()
-    assert parse_policy({"at_hour": 24}).at_hour == 4
-    assert parse_policy({"notify_exclude_platforms": ["sms"]}).silent_platforms == {"sms"}
-
-
-@pytest.mark.parametrize("given", [{"mode": "weekly"}, {"mode": ["idle"]}, {"idle_minutes": 0}, {"idle_minutes": "60"}])
-def test_a_policy_that_says_nothing_sensible_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidResetPolicy):
-        parse_policy(given)

@@ -9,8 +9,9 @@ from itertools import count
 from random import Random
 
 import pytest
+from support.fairness import compute_fairness
 
-from hermes_worker.core.fair_share import Account, UsedByRun, admit_runs, compute_fairness
+from hermes_worker.core.fair_share import Account, UsedByRun, admit_runs
 
 NANO = 1e9
 

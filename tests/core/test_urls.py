@@ -9,7 +9,6 @@ from hermes_worker.net.urls import (
     check_addresses,
     check_url,
     find_address_refusal,
-    find_sensitive_parameter,
     parse_http_url,
 )
 
@@ -270,18 +269,3 @@ def test_a_mapped_address_is_judged_like_the_one_inside(address):
     for policy in (UrlPolicy(), LENIENT):
         plain, mapped = find_address_refusal(str(address), policy), find_address_refusal(f"::ffff:{address}", policy)
         assert (plain is None) == (mapped is None)
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("https://x.example/a?token=1", "token"),
-        ("https://x.example/a?X-Amz-Signature=1", "X-Amz-Signature"),
-        ("https://x.example/a?b=1&api_key=", "api_key"),
-        ("https://x.example/a?access-token=1", "access-token"),
-        ("https://x.example/a?page=2&monkey=3&design=1", None),
-        ("https://x.example/token", None),
-    ],
-)
-def test_signed_links_are_recognised(url, name):
-    assert find_sensitive_parameter(url) == name

@@ -161,11 +161,6 @@ def test_a_message_that_is_a_day_old_is_given_up():
     assert step == GiveUpDelivery(reason="not delivered within 1 day, 0:00:00: down", is_abandoned=True)
 
 
-def test_a_failure_is_stored_without_its_tail():
-    failure = error(SendErrorKind.UNKNOWN, "x" * 900).as_failure()
-    assert (failure.kind, len(failure.message)) == ("unknown", 500)
-
-
 @pytest.mark.parametrize(
     ("failure", "is_dead"),
     [

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.fairness import compute_fairness
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.rig import Rig, rig_on, until
 
-from hermes_worker.core.fair_share import compute_fairness
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.limits import TenantLimits

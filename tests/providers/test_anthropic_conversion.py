@@ -22,7 +22,6 @@ from hermes_worker.models.wires.conversions.anthropic import (
     output_tokens_max,
     thinking_fields,
     to_messages,
-    to_tool_choice,
     to_tools,
     tool_use_id,
 )
@@ -304,20 +303,6 @@ def test_tools_are_converted_once_each() -> None:
 )
 def test_schemas_lose_what_is_refused(schema: object, expected: object) -> None:
     assert input_schema(schema) == expected
-
-
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        (None, {"type": "auto"}),
-        ("auto", {"type": "auto"}),
-        ("required", {"type": "any"}),
-        ("none", None),
-        ("read_file", {"type": "tool", "name": "read_file"}),
-    ],
-)
-def test_tool_choices(choice: str | None, expected: object) -> None:
-    assert to_tool_choice(choice) == expected
 
 
 @pytest.mark.parametrize(

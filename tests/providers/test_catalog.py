@@ -3,13 +3,12 @@ from pathlib import Path
 import pytest
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.model_families import find_traits, is_host
 from hermes_worker.models import provider_tables as listing
 from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
     find_provider,
-    forces_completion_cap,
-    host_matches,
     hostname,
     is_local,
     output_cap_parameter,
@@ -145,7 +144,7 @@ def test_the_host_is_parsed_and_not_searched_for(url: str, host: str) -> None:
     ],
 )
 def test_look_alikes_do_not_match(url: str, domain: str, matches: bool) -> None:
-    assert host_matches(url, domain) is matches
+    assert is_host(hostname(url), domain) is matches
 
 
 @pytest.mark.parametrize(
@@ -252,7 +251,7 @@ def test_the_host_names_the_provider_where_none_is_given(base_url: str, provider
     ],
 )
 def test_newer_families_force_the_newer_parameter(model: str) -> None:
-    assert forces_completion_cap(model)
+    assert find_traits(model).output_cap == "max_completion_tokens"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +259,7 @@ def test_newer_families_force_the_newer_parameter(model: str) -> None:
     ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo", "chatgpt", "claude-3-opus", "", "local-gpt-5-clone", "o1x", "olmo-3"],
 )
 def test_other_families_keep_the_older_parameter(model: str) -> None:
-    assert not forces_completion_cap(model)
+    assert find_traits(model).output_cap != "max_completion_tokens"
 
 
 @pytest.mark.parametrize(

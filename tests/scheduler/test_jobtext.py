@@ -20,7 +20,6 @@ from scheduler.jobtext import (
     is_agent_needed,
     make_output_path,
     make_session_id,
-    make_session_title,
     render_output,
 )
 
@@ -175,7 +174,6 @@ def test_a_job_without_a_name_gets_one(prompt, skills, script, name):
 
 def test_sessions_are_named_after_the_job_and_the_time():
     assert make_session_id("abc", AT) == "cron_abc_20260131_080005"
-    assert make_session_title("n" * 80, AT) == "n" * 60 + " · Jan 31 08:00"
 
 
 def test_the_output_path_is_below_the_job():

@@ -35,7 +35,8 @@ from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, U
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.extension import ToolSpec
-from hermes_worker.models.chain import OneProvider
+from hermes_worker.models.base import Provider
+from hermes_worker.models.chain import ModelRoute
 from hermes_worker.safety.approvals import VERDICT_RULES, ApprovalChoice, ApprovalMode
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import RunNotFound
@@ -69,6 +70,24 @@ APPROVALS = ApprovalRules(mode=ApprovalMode.SMART, timeout_s=90.0)
 
 class Killed(BaseException):
     """The process of this task is gone."""
+
+
+class OneProvider:
+    """A chain of one provider object."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    def __len__(self) -> int:
+        return 1
+
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        return ()
+
+    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+        return ModelRoute(
+            provider=self._provider, name="custom", model=model, host="", wire="chat_completions", credential="custom"
+        )
 
 
 class Violation(AssertionError):

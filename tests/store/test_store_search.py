@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.plans import statements
 from support.store import Store, asks, new_run, settlement
+from support.word_index import matches_words
 
 from hermes_worker.core.messages import ModelReply, Role
 from hermes_worker.core.replay import Replay
@@ -23,7 +24,6 @@ from hermes_worker.core.search_queries import (
     extract_text,
     fold_text,
     make_words,
-    matches_words,
     parse_query,
 )
 from hermes_worker.features.retention.erasure_rows import Erasures

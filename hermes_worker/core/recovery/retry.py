@@ -207,11 +207,6 @@ class Wait:
     seconds: float
     kind: Literal["wait"] = "wait"
 
-    @property
-    def should_park(self) -> bool:
-        """Whether the wait is too long to hold a worker for."""
-        return self.seconds > PARK_OVER_S
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:

@@ -52,7 +52,6 @@ _ENDED = (
     )
     .limit(sa.bindparam("most"))
 )
-_NOTES_DUE = sa.select(firings.c.pk).where(firings.c.owes_note).order_by(firings.c.pk).limit(sa.bindparam("most"))
 
 
 class _ResultRow(NamedTuple):

@@ -438,19 +438,6 @@ def input_schema(schema: object) -> Block:
     return remove_keywords(fit_schema(schema), frozenset({"nullable"}))
 
 
-def to_tool_choice(choice: str | None) -> Block | None:
-    """``auto``, ``required`` or a tool's name; ``None`` for ``none``, with which no tools are sent at all."""
-    match choice:
-        case None | "auto":
-            return {"type": "auto"}
-        case "required":
-            return {"type": "any"}
-        case "none":
-            return None
-        case name:
-            return {"type": "tool", "name": name}
-
-
 _NEW_FAMILY_OUTPUT_LIMIT = 128_000
 
 
