@@ -14,6 +14,7 @@ from typing import Any
 from hermes_worker.channels.catalog import find_platform
 from hermes_worker.channels.targets import ChatRef, TargetError, format_reference, normalize_deliver, parse_targets
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.job_policies import CatchUp, Overlap
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 from hermes_worker.safety.threats import scan_job_prompt
 from scheduler import policy
@@ -44,8 +45,8 @@ class JobSpec:
     the caller. ``origin`` in ``deliver`` means this chat, when it is one."""
     times: int | None = None
 
-    overlap: policy.Overlap = policy.Overlap.SKIP
-    catch_up: policy.CatchUp = policy.CatchUp.ONE
+    overlap: Overlap = Overlap.SKIP
+    catch_up: CatchUp = CatchUp.ONE
     misfire_grace_s: int | None = None
     failures_max: int | None = None
     iterations_per_day: int | None = None
@@ -98,8 +99,8 @@ class JobSpec:
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
         stored = json.loads(text)
-        stored["overlap"] = policy.Overlap(stored["overlap"])
-        stored["catch_up"] = policy.CatchUp(stored["catch_up"])
+        stored["overlap"] = Overlap(stored["overlap"])
+        stored["catch_up"] = CatchUp(stored["catch_up"])
         return cls(**stored)
 
     @property
@@ -333,8 +334,8 @@ def _script(name: str, value: Any) -> str:
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "overlap": lambda name, value: policy.Overlap(_one_of(*policy.Overlap)(name, value)),
-    "catch_up": lambda name, value: policy.CatchUp(_one_of(*policy.CatchUp)(name, value)),
+    "overlap": lambda name, value: Overlap(_one_of(*Overlap)(name, value)),
+    "catch_up": lambda name, value: CatchUp(_one_of(*CatchUp)(name, value)),
     "misfire_grace_s": _whole(0, 86_400),
     "failures_max": _whole(1, 1_000_000),
     "iterations_per_day": _whole(1, 10**9),

@@ -13,6 +13,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import assert_never
 
+from hermes_worker.core.job_policies import CatchUp, Overlap
 from scheduler.grammar import ScheduleError, load_zone, require_future
 from scheduler.schedule import (
     Schedule,
@@ -26,29 +27,6 @@ from scheduler.schedule import (
 SLOTS_SETTLED_MAX = 500
 """Most slots that one decision settles. After a long outage of a frequent job the rest follows in the next
 decisions."""
-
-
-class Overlap(StrEnum):
-    """What a slot does while an earlier run of the job is still going."""
-
-    SKIP = "skip"
-    QUEUE_ONE = "queue_one"
-    """Wait for it, unless another slot is waiting already."""
-    QUEUE_ALL = "queue_all"
-    """Wait for it, behind whatever is waiting (up to ``JobPolicy.waiting_max``)."""
-    CANCEL_OTHER = "cancel_other"
-    """Stop it and start."""
-    ALLOW = "allow"
-    """Start beside it."""
-
-
-class CatchUp(StrEnum):
-    """What happens with slots that came due while no scheduler ran for longer than the grace."""
-
-    ONE = "one"
-    """One run now, whatever the number of slots (Hermes Agent's rule)."""
-    NONE = "none"
-    """No run; the job waits for its next slot."""
 
 
 class JobStatus(StrEnum):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from hermes_worker.api.formats import NOT_BLANK, TextFormat, build_text_schema, text, text_or_nothing
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.channels.targets import TARGETS_MAX
+from hermes_worker.core.job_policies import CatchUp, Overlap
 from hermes_worker.core.principals import USER_HEADER
 from scheduler import jobs as work
 from scheduler.definition import LIST_MAX, NAME_CHARS_MAX, ORIGIN_CHARS_MAX, PROMPT_CHARS_MAX, SCRIPT
 from scheduler.grammar import JITTER_S_MAX
-from scheduler.policy import CatchUp, Overlap
 
 REPEAT_MAX = 1_000_000_000
 _DAYS_S = 31 * 86_400
@@ -206,112 +205,3 @@ NEW_JOB = _body(
     },
 )
 CHANGED_JOB = _body(minProperties=1)
-
-
-class Repeat(BaseModel):
-    times: int | None
-    completed: int
-
-
-class FiringObject(BaseModel):
-    """What became of one slot of a job."""
-
-    slot: float
-    """The cursor of the next page."""
-    slot_at: datetime
-    outcome: str
-    reason: str | None
-    settled_at: datetime
-    is_waiting: bool
-    """It waits for an earlier run of the job."""
-    run_id: str | None
-    run_status: str | None
-    execution: str | None
-    remark: str | None
-    ended_at: datetime | None
-
-
-class JobObject(BaseModel):
-    """A job, under the original's names. Times are ISO 8601 in UTC."""
-
-    id: str
-    name: str
-    prompt: str
-    schedule: dict[str, Any]
-    schedule_display: str | None
-    repeat: Repeat
-    enabled: bool
-    state: str
-    deliver: str
-    origin: dict[str, str | None] | None
-    skill: str | None
-    skills: list[str]
-    model: str | None
-    provider: str | None
-    base_url: str | None
-    model_snapshot: str | None
-    provider_snapshot: str | None
-    enabled_toolsets: list[str] | None
-    workdir: str | None
-    script: str | None
-    no_agent: bool
-    context_from: list[str] | None
-    attach_to_session: str | None
-    overlap: Overlap
-    catch_up: CatchUp
-    misfire_grace_s: int | None
-    failures_max: int | None
-    iterations_max: int | None
-    tokens_max: int | None
-    wall_s_max: float | None
-    idle_s_max: float | None
-    iterations_per_day: int | None
-    tokens_per_day: int | None
-    cost_usd_per_day: str | None
-    cost_usd_max: str | None
-    approvals: str | None
-    approval_s: float | None
-    network: str | None
-    created_at: datetime
-    next_run_at: datetime | None
-    last_run_at: datetime | None
-    last_status: str | None
-    last_error: str | None
-    paused_at: datetime | None
-    paused_reason: str | None
-
-
-class JobInFull(JobObject):
-    last_delivery_error: str | None
-    latest_execution: FiringObject | None
-
-
-class NewJobObject(JobObject):
-    notice: str | None = None
-    """What keeps the job from beginning: that no scheduler is running."""
-
-
-class NewJob(BaseModel):
-    job: NewJobObject
-
-
-class OneJob(BaseModel):
-    job: JobObject
-
-
-class OneJobInFull(BaseModel):
-    job: JobInFull
-
-
-class JobList(BaseModel):
-    jobs: list[JobInFull]
-
-
-class JobRemoved(BaseModel):
-    ok: Literal[True]
-
-
-class JobHistory(BaseModel):
-    """Newest first."""
-
-    firings: list[FiringObject]

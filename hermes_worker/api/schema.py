@@ -11,20 +11,26 @@ from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.delivery_states import DeliveryState
-from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.messages import NO_USAGE
-from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import USER_HEADER
 from hermes_worker.core.priority import LATEST_S
-from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.run import RunStatus
 from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.status_reason import StandingReason, StatusReason
 from hermes_worker.features.artifacts.rules import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.resource import WHOLE as WHOLE
+from hermes_worker.schemas.runs import (
+    BudgetObject,
+    CallObject,
+    DimensionObject,
+    ErrorDetail,
+    ShareObject,
+    StandingObject,
+    UsageObject,
+)
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
 from hermes_worker.store.runs.trees import Share, TreeBudget
 from hermes_worker.store.runs.views import CallView, RunView
-from hermes_worker.stream.events import UsageObject
 from hermes_worker.stream.sse import build_usage
 
 VERSION = __version__
@@ -320,13 +326,6 @@ class ListDeliveries(BaseModel):
 # --- responses -------------------------------------------------------------------------------------------------------
 
 
-class ErrorDetail(BaseModel):
-    message: str
-    type: str
-    param: str | None = None
-    code: str
-
-
 class ErrorDocument(BaseModel):
     error: ErrorDetail
 
@@ -357,192 +356,6 @@ def declare_errors(*statuses: int, shape: Any = ErrorDocument) -> Answers:
 EVERYWHERE = declare_errors(400, 403, 413, 415, 500)
 """The errors with which the guards in front of all routes answer; they also answer 401 where a key is needed. A method
 that a path does not take is answered with 405, which is no answer of an operation."""
-
-
-class StartedRun(BaseModel):
-    """A run was accepted."""
-
-    run_id: str
-    status: Literal["started", "scheduled", "steered"] = "started"
-    """``steered``: no run was made, the text was steered into this one. ``scheduled``: it begins later."""
-    not_before: float | None = None
-    """When it begins (epoch seconds), if it was put off."""
-
-
-class Stopping(BaseModel):
-    """A stop was asked for; ``status`` is ``stopping``, or how the run ended if it had. ``caused`` are the runs that
-    were at work because of it and are stopped with it; left out when there are none."""
-
-    run_id: str
-    status: str
-    caused: list[str] = []
-
-
-class CallObject(BaseModel):
-    """A tool call to look at: its outcome is unknown, or it took more than one attempt."""
-
-    iteration: int
-    position: int
-    tool: str
-    status: CallStatus
-    attempts: int
-    replay: str
-
-
-class CallSummary(BaseModel):
-    """The tool calls of a run."""
-
-    total: int
-    by_status: dict[CallStatus, int]
-    attention: list[CallObject]
-    """The newest hundred that need attention."""
-
-
-class DimensionObject(BaseModel):
-    """How much of one dimension may be used, is reserved for calls in flight, and is spent."""
-
-    limit: float | None = None
-    reserved: float
-    spent: float
-
-
-class ShareObject(BaseModel):
-    """The use of one child and all below it."""
-
-    run_id: str
-    index: int | None = None
-    """Which task of its call; ``null`` for a turn that the answer of a background child began."""
-    status: RunStatus
-    dimensions: dict[str, DimensionObject]
-
-
-class BudgetObject(BaseModel):
-    """The budget a run draws from: ``iterations``, ``tokens``, ``tool_calls``, ``cost`` (US dollars) and
-    ``wall_clock`` (seconds)."""
-
-    run_id: str
-    """The run that these limits belong to: the root of the tree, or the run itself."""
-    dimensions: dict[str, DimensionObject]
-    own: dict[str, DimensionObject]
-    """The part that the run used itself."""
-    has_unknown_cost: bool
-    """Whether a call was made whose price is not known: then more was spent than ``cost`` shows."""
-    children: list[ShareObject]
-    """The run's children, each with all below it: the first two hundred."""
-    children_total: int
-
-
-class StandingObject(BaseModel):
-    """Why a run is where it is. Times are epoch seconds."""
-
-    reason: StandingReason
-    text: str
-    """A sentence for people."""
-    since: float | None = None
-    until: float | None = None
-    """When it is looked at again by itself."""
-
-
-class ExplanationObject(BaseModel):
-    """Why a run is where it is, at this moment. Times are epoch seconds."""
-
-    object: Literal["hermes.explanation"] = "hermes.explanation"
-    run_id: str
-    because: ExplainedReason
-    text: str
-    """A sentence for people."""
-    since: float | None = None
-    until: float | None = None
-    """When it goes on by itself, where that is known."""
-    facts: dict[str, str | int | float | bool]
-    """Further facts: ``tenant``, ``queue`` and how many steps are ``ahead`` in it, ``worker``, ``held_since``,
-    ``lease_until``, ``active_run`` of its session, ``parent_run``, ``child_number`` of ``siblings``, ``children_ended``
-    of ``children_total``, ``wait_id`` and ``who`` may answer, ``resume_at``, ``retry_at``, ``not_before``,
-    ``deadline_at``, ``budget_dimension``, ``exit_reason``, ``failure``, ``hooks_owed``, ``deliveries_open``."""
-
-
-class BeganWithObject(BaseModel):
-    """The versions that a run began with. What is absent was not recorded yet when it was submitted."""
-
-    program: str | None = None
-    """The version of the program that accepted it."""
-    configuration: str | None = None
-    """A hash of the configuration: equal for two runs that were accepted under the same configuration, as far as that
-    shapes runs."""
-    prompt: str
-    """SHA-256 of the system prompt of its session."""
-    layers: dict[str, str] | None = None
-    """Which version of the configuration of the ``fleet`` and of the ``tenant`` counted, and which ``file``."""
-    overrides: dict[str, str] | None = None
-    """Settings that the run has and that its processes were not started with, by key."""
-    overridden_by: dict[str, str] | None = None
-    """The layer that set each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
-
-
-class RunObject(BaseModel):
-    """A run. Times are epoch seconds; absent fields have no
-    value."""
-
-    object: Literal["hermes.run"] = "hermes.run"
-    run_id: str
-    status: RunStatus
-    created_at: float
-    updated_at: float
-    session_id: str
-    title: str | None = None
-    """The title of the conversation."""
-    tags: list[str] | None = None
-    metadata: dict[str, str] | None = None
-    """Only where one run is read."""
-    priority: Literal["low", "high"] | None = None
-    """Absent for a normal one."""
-    not_before: float | None = None
-    """When it begins, or began at the earliest, if it was put off."""
-    retry_of: str | None = None
-    """The run whose submission it repeats."""
-    model: str
-    last_event: str | None = None
-    output: str | None = None
-    usage: UsageObject | None = None
-    error: str | None = None
-    exit_reason: str | None = None
-    completed: bool | None = None
-    """Whether the model came to an end by itself. This and the next three are there for runs that have ended."""
-    partial: bool | None = None
-    """There is less than a whole answer."""
-    failed: bool | None = None
-    interrupted: bool | None = None
-    estimated_cost_usd: float | None = None
-    cost_status: CostStatus | None = None
-    """How well the cost is known: ``known``, ``estimated``, ``included``, or ``unknown`` for a lower bound."""
-    doubtful_cost_usd: float | None = None
-    """The most that may have been billed beside it: for replies whose tokens their provider did not count, and for
-    attempts whose outcome is unknown. It counts against limits."""
-    iteration: int
-    iterations_max: int
-    started_at: float | None = None
-    finished_at: float | None = None
-    resume_at: float | None = None
-    tool_calls: CallSummary | None = None
-    pending_steer: str | None = None
-    """Text that was steered into the run and reached no tool result."""
-    standing: StandingObject | None = None
-    """Why a run that has not ended is where it is. Only where one run is read."""
-    budget: BudgetObject | None = None
-    """Only where one run is read."""
-    began_with: BeganWithObject | None = None
-    """Only where one run is read."""
-
-
-class RunList(BaseModel):
-    """A page of runs, newest first. It may have fewer runs than were asked for and still not be the last: looking for
-    what is rare takes several pages."""
-
-    object: Literal["list"] = "list"
-    data: list[RunObject]
-    has_more: bool
-    next_cursor: str | None = None
-    """For the next page, if there is one."""
 
 
 class Ready(BaseModel):

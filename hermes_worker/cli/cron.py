@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,10 +16,13 @@ from hermes_worker.cli.layout import format_field, format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, prompt_text, reachable
 from hermes_worker.cli.preflight import Needs
 from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.core.job_policies import CatchUp, Overlap
 from hermes_worker.safety.approvals import UnattendedMode
-from hermes_worker.store.jobs.job_rows import JobRow
 from scheduler import jobs as work
-from scheduler.policy import CatchUp, Overlap, format_repeat
+from scheduler.policy import format_repeat
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.jobs import FiringObject, JobSheet
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -219,8 +223,8 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, job: str, as_json: bool) -> None:
     """Everything about one job."""
-    row, delivery_error = open_jobs(home).get(job)
-    shown = {**build_document(row), "last_delivery_error": delivery_error}
+    sheet = open_jobs(home).get(job)
+    shown = {**build_document(sheet), "last_delivery_error": sheet.last_delivery_error}
     if as_json:
         click.echo(json.dumps(shown))
         return
@@ -278,7 +282,7 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
     found = open_jobs(home).history(job, limit=limit, before=before)
     if as_json:
         for view in found:
-            click.echo(json.dumps(asdict(view)))
+            click.echo(json.dumps(_build_firing_document(view)))
         return
     rows = [
         (
@@ -286,7 +290,7 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
             v.outcome,
             v.run_id or "-",
             v.run_status or v.execution or "-",
-            flatten_text(f"{v.reason}; {v.remark}" if v.remark else v.reason, 80),
+            flatten_text(f"{v.reason}; {v.remark}" if v.remark else v.reason or "", 80),
         )
         for v in found
     ]
@@ -300,17 +304,33 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True)
 def next_slots(home: Path | None, job: str, limit: int) -> None:
     """The slots to come."""
-    for slot in open_jobs(home).slots(job, limit):
+    for slot in open_jobs(home).get(job, slots=limit).slots:
         click.echo(format_moment(slot))
 
 
-def build_document(row: JobRow) -> dict[str, Any]:
+def _build_firing_document(view: FiringObject) -> dict[str, Any]:
+    """Render a slot as JSON. Its times are epoch seconds."""
+    times = {name: _parse_moment(view[name]) for name in ("settled_at", "ended_at")}
+    return {name: times.get(name, view[name]) for name in _PRINTED_OF_SLOT}
+
+
+def _parse_moment(moment: str | None) -> float | None:
+    return None if moment is None else datetime.fromisoformat(moment).timestamp()
+
+
+_PRINTED_OF_SLOT = (
+    *("slot", "outcome", "reason", "settled_at", "run_id", "run_status", "is_waiting", "execution", "remark"),
+    "ended_at",
+)
+
+
+def build_document(row: JobSheet) -> dict[str, Any]:
     """Render a job as JSON."""
     spec = work.JobSpec.from_json(row.definition)
-    known = {name: value for name, value in asdict(row).items() if name not in ("pk", "definition")}
+    known = row.model_dump(exclude={"object", "definition", "last_delivery_error", "slots"})
     repeat = format_repeat(spec.times, row.completed)
     return {**known, "schedule_display": _format_schedule(row), "repeat": repeat, **asdict(spec)}
 
 
-def _format_schedule(row: JobRow) -> str:
+def _format_schedule(row: JobSheet) -> str:
     return str(work.JobSpec.from_json(row.definition).schedule.get("display", ""))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.cli.options import chosen_tenant
 from hermes_worker.cli.preflight import Needs, require_all
-from hermes_worker.cli.server import parse_document
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.store.jobs.job_rows import JobRow
-from hermes_worker.store.jobs.jobs import AmbiguousJob, FiringView, JobNotFound
+from hermes_worker.store.jobs.jobs import AmbiguousJob, JobNotFound
 from hermes_worker.store.short_ids import AmbiguousId
 from scheduler import jobs as work
 from scheduler.jobtext import choose_default_name
 
 if TYPE_CHECKING:
     from hermes_worker.cli.api_connection import ApiConnection
+    from hermes_worker.schemas.jobs import FiringObject, FullJobSheet, JobSheet
 
 
 def open_jobs(home: Path | None) -> JobRows:
@@ -54,59 +52,51 @@ class JobRows:
         missing = tuple(name for name in needs.skills if name not in known)
         require_all(self._settings, needs, chosen_tenant(), missing_skills=missing)
 
-    def all(self) -> Sequence[JobRow]:
-        return [_parse_row(told) for told in self._client.job_sheets()]
+    def all(self) -> Sequence[JobSheet]:
+        return self._client.job_sheets()
 
-    def get(self, job: str) -> tuple[JobRow, str | None]:
-        told = self._client.job_sheet(self._find(job).job_id)
-        return _parse_row(told), told["last_delivery_error"]
+    def get(self, job: str, *, slots: int = 0) -> FullJobSheet:
+        return self._client.job_sheet(self._find(job).job_id, slots=slots)
 
-    def slots(self, job: str, limit: int) -> Sequence[float]:
-        return cast("Sequence[float]", self._client.job_sheet(self._find(job).job_id, slots=limit)["slots"])
-
-    def create(self, request: work.JobRequest) -> JobRow:
+    def create(self, request: work.JobRequest) -> JobSheet:
         fields = self._fields(request)
         named = choose_default_name(
             request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script")
         )
         name, schedule = fields.pop("name", None) or named, fields.pop("schedule", "")
         made = self._client.create_job(name, schedule, **fields)
-        self.notice = str(made.get("notice", ""))
-        return self._load_row(made["id"])
+        self.notice = made.notice or ""
+        return self._client.job_sheet(made.id)
 
-    def edit(self, job: str, request: work.JobRequest) -> JobRow:
-        return self._load_row(self._client.change_job(self._find(job).job_id, **self._fields(request))["id"])
+    def edit(self, job: str, request: work.JobRequest) -> JobSheet:
+        return self._client.job_sheet(self._client.change_job(self._find(job).job_id, **self._fields(request)).id)
 
-    def pause(self, job: str, reason: str | None) -> JobRow:
-        return self._load_row(self._client.pause_job(self._find(job).job_id, reason=reason)["id"])
+    def pause(self, job: str, reason: str | None) -> JobSheet:
+        return self._client.job_sheet(self._client.pause_job(self._find(job).job_id, reason=reason).id)
 
-    def resume(self, job: str) -> JobRow:
-        return self._load_row(self._client.resume_job(self._find(job).job_id)["id"])
+    def resume(self, job: str) -> JobSheet:
+        return self._client.job_sheet(self._client.resume_job(self._find(job).job_id).id)
 
-    def run_now(self, job: str) -> JobRow:
-        return self._load_row(self._client.run_job(self._find(job).job_id)["id"])
+    def run_now(self, job: str) -> JobSheet:
+        return self._client.job_sheet(self._client.run_job(self._find(job).job_id).id)
 
     def remove(self, job: str) -> str:
         found = self._find(job)
         self._client.remove_job(found.job_id)
         return job if job.strip().lower() == found.name.lower() else found.job_id
 
-    def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringView]:
-        firings = self._client.job_history(self._find(job).job_id, limit=limit, before=before)
-        return [_parse_firing(told) for told in firings]
+    def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringObject]:
+        return self._client.job_history(self._find(job).job_id, limit=limit, before=before)
 
     def _fields(self, request: work.JobRequest) -> dict[str, Any]:
         """Build the fields of a request. Raises ``ConfigurationError``."""
         return _build_fields(request, is_here=self._settings is not None)
 
-    def _load_row(self, job_id: str) -> JobRow:
-        return _parse_row(self._client.job_sheet(job_id))
-
-    def _find(self, written: str) -> JobRow:
+    def _find(self, written: str) -> JobSheet:
         return find_job(self.all(), written)
 
 
-def find_job(rows: Sequence[JobRow], written: str) -> JobRow:
+def find_job(rows: Sequence[JobSheet], written: str) -> JobSheet:
     """Find the row that an id, the beginning of one, or a name means, by the rules of the database. Raises
     ``JobNotFound``, ``AmbiguousJob``, ``AmbiguousId``."""
     named = [row for row in rows if row.job_id == written]
@@ -134,16 +124,3 @@ def _build_fields(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
         fields["repeat"] = request.repeat or None
     more = {_NAMES.get(name, name): value for name, value in request.more.items()}
     return {**fields, **{name: list(value) if isinstance(value, tuple) else value for name, value in more.items()}}
-
-
-def _parse_row(told: Mapping[str, Any]) -> JobRow:
-    """Build the row from a server's document."""
-    known = {name: told[name] for name in JobRow.__slots__ if name in told}
-    return cast("JobRow", parse_document(JobRow, {**known, "pk": 0}))
-
-
-def _parse_firing(told: Mapping[str, Any]) -> FiringView:
-    document = {name: told[name] for name in FiringView.__slots__}
-    for name in ("settled_at", "ended_at"):
-        document[name] = datetime.fromisoformat(document[name]).timestamp() if document[name] else None
-    return cast("FiringView", parse_document(FiringView, document))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,18 @@ from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.client import operations
 from hermes_worker.client.exchange import ApiRequest
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.explanations import ExplainedReason, Explanation
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.services.presenters import CallLine, CallTexts, OpenLine
-from hermes_worker.services.results import TurnResult
+from hermes_worker.schemas.approvals import WaitObject
+from hermes_worker.schemas.runs import (
+    CallDetailObject,
+    ExplanationObject,
+    LedgerEntryObject,
+    Stopping,
+    TrajectoryObject,
+    TreeObject,
+    TurnResult,
+)
 from hermes_worker.services.sheets import RunNews, RunSheet
 from hermes_worker.store.hooks.calls import HookCallView
 from hermes_worker.store.runs.views import RunView
@@ -37,47 +44,6 @@ _PARAMS = {
     "cost_usd_max": "max_cost_usd",
 }
 """Filters that have another name in the API."""
-
-
-def _parse_tree_fields(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the fields of ``TreeLine``."""
-    return {
-        **{name: node[name] for name in _OF_NODE},
-        **{name: node["run"].get(name) for name in _OF_RUN},
-        "cost_usd": node["run"].get("estimated_cost_usd"),
-    }
-
-
-_OF_NODE = ("parent_run_id", "depth", "child_index", "parent_call", "background")
-_OF_RUN = ("run_id", "status", "model", "created_at", "finished_at", "output", "error")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopOutcome:
-    """The result of a stop."""
-
-    status: str
-    caused: Sequence[str]
-    """Runs that were stopped with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeLine:
-    """A run of a tree. Times are epoch seconds."""
-
-    run_id: str
-    parent_run_id: str | None
-    depth: int
-    child_index: int | None
-    parent_call: str | None
-    background: bool
-    status: RunStatus
-    model: str
-    created_at: float
-    finished_at: float | None
-    cost_usd: float | None
-    output: str | None
-    error: str | None
 
 
 def open_backend(home: Path | None, *, names_tenant: bool = False, begins_work: bool = False) -> RunBackend:
@@ -142,28 +108,20 @@ class RunBackend:
         return news
 
     def status(self, run_id: str) -> RunStatus:
-        return RunStatus(self._client.run(run_id)["status"])
+        return self._client.run(run_id).status
 
     def result(self, run_id: str) -> TurnResult:
-        result: TurnResult = parse_document(TurnResult, self._client.result(run_id))
-        return result
+        return self._client.result(run_id)
 
-    def training_sample(self, run_id: str) -> dict[str, Any]:
+    def training_sample(self, run_id: str) -> TrajectoryObject:
         return self._client.trajectory(run_id)
 
     def hook_calls(self, run_id: str, *, limit: int) -> Sequence[HookCallView]:
         found: Sequence[HookCallView] = parse_document(list[HookCallView], self._client.hook_calls(run_id, limit=limit))
         return found
 
-    def explain(self, run_id: str) -> Explanation:
-        found = self._client.explain(run_id)
-        return Explanation(
-            because=ExplainedReason(found["because"]),
-            text=found["text"],
-            since=found.get("since"),
-            until=found.get("until"),
-            facts=found["facts"],
-        )
+    def explain(self, run_id: str) -> ExplanationObject:
+        return self._client.explain(run_id)
 
     def follow(self, run_id: str) -> Iterator[WireEvent | Notice]:
         """Iterate over everything that happens to a run until it has ended, and over notices in between. At a home it
@@ -195,15 +153,14 @@ class RunBackend:
             fields.pop("run_id", None)
             yield WireEvent(id=told.id, name=name, at=float(at), fields=fields)
 
-    def stop(self, run_id: str) -> StopOutcome:
-        stopped = self._client.stop(run_id)
-        return StopOutcome(status=stopped["status"], caused=stopped.get("caused", []))
+    def stop(self, run_id: str) -> Stopping:
+        return self._client.stop(run_id)
 
     def pause(self, run_id: str) -> RunStatus:
-        return RunStatus(self._client.pause(run_id)["status"])
+        return RunStatus(self._client.pause(run_id).status)
 
     def resume(self, run_id: str) -> RunStatus:
-        return RunStatus(self._client.resume(run_id)["status"])
+        return RunStatus(self._client.resume(run_id).status)
 
     def steer(self, run_id: str, text: str) -> None:
         self._client.steer(run_id, text)
@@ -217,32 +174,25 @@ class RunBackend:
     def retry(self, run_id: str) -> str:
         return self._client.retry(run_id)
 
-    def tree(self, run_id: str) -> tuple[Sequence[TreeLine], int]:
-        """Load the oldest runs of the tree that a run is in, and the number of all."""
-        told = self._client.tree(run_id)
-        found: list[TreeLine] = parse_document(list[TreeLine], [_parse_tree_fields(node) for node in told["data"]])
-        return found, int(told["total"])
+    def tree(self, run_id: str) -> TreeObject:
+        return self._client.tree(run_id)
 
-    def calls(self, run_id: str, *, limit: int) -> Sequence[CallLine]:
-        found: list[CallLine] = parse_document(list[CallLine], list(islice(self._client.calls(run_id), limit)))
-        return found
+    def calls(self, run_id: str, *, limit: int) -> Sequence[LedgerEntryObject]:
+        return list(islice(self._client.calls(run_id), limit))
 
-    def call(self, run_id: str, iteration: int, position: int) -> tuple[CallLine, CallTexts]:
-        told = self._client.call(run_id, f"{iteration}.{position}")
-        return parse_document(CallLine, told), parse_document(CallTexts, told)
+    def call(self, run_id: str, iteration: int, position: int) -> CallDetailObject:
+        return self._client.call(run_id, f"{iteration}.{position}")
 
-    def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[OpenLine]:
+    def questions(self, *, kind: WaitKind | None, all_tenants: bool, limit: int) -> Sequence[WaitObject]:
         """List what waits for a person, the oldest first."""
         wanted = None if kind is None else kind.value
-        told = self._client.approvals(kind=wanted, limit=limit, all_tenants=all_tenants)
-        found: list[OpenLine] = parse_document(list[OpenLine], told)
-        return found
+        return self._client.approvals(kind=wanted, limit=limit, all_tenants=all_tenants)
 
     def join(self, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> Mapping[str, RunStatus]:
         """Wait until all have ended, or ``is_any`` of them, or the time is over, and return how those ended that
         have."""
-        found = self._client.join(run_ids, mode="any" if is_any else "all", timeout_s=timeout_s)["runs"]
-        return {end["run_id"]: RunStatus(str(end.get("status"))) for end in found if end["ended"]}
+        found = self._client.join(run_ids, mode="any" if is_any else "all", timeout_s=timeout_s).runs
+        return {end.run_id: end.status for end in found if end.status is not None}
 
 
 def build_run_document(view: RunView, calls_by_status: Mapping[str, int]) -> dict[str, Any]:

@@ -120,14 +120,14 @@ def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) 
     run_ids = tuple(map(backend.complete_run_id, run_ids))
     if directory is None:
         for run_id in run_ids:
-            click.echo(json.dumps(backend.result(run_id)))
+            click.echo(json.dumps(backend.result(run_id).model_dump(exclude_unset=True)))
         return
     samples = [backend.training_sample(run_id) for run_id in run_ids]
     directory.mkdir(parents=True, exist_ok=True)
     for sample in samples:
-        name = "trajectory_samples.jsonl" if sample["completed"] else "failed_trajectories.jsonl"
+        name = "trajectory_samples.jsonl" if sample.completed else "failed_trajectories.jsonl"
         with (directory / name).open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{json.dumps(sample, ensure_ascii=False)}\n")
+            file.write(f"{json.dumps(sample.model_dump(), ensure_ascii=False)}\n")
     click.echo(f"{len(samples)} written to {directory}")
 
 

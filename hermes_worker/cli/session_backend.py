@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.core.errors import ConfigurationError, HermesError
@@ -15,9 +15,7 @@ from hermes_worker.core.session_imports import InvalidImport
 
 if TYPE_CHECKING:
     from hermes_worker.cli.api_connection import ApiConnection
-    from hermes_worker.schemas.search import FoundMessages
-
-Document = Mapping[str, Any]
+    from hermes_worker.schemas.sessions import SessionObject
 
 
 def open_sessions(home: Path | None) -> SessionRows:
@@ -26,47 +24,32 @@ def open_sessions(home: Path | None) -> SessionRows:
 
 
 class SessionRows:
-    """The sessions of one tenant, as documents of the API (``client.documents``)."""
+    """The sessions of one tenant. ``client`` does to them what needs no more than a request."""
 
     def __init__(self, asked: ApiConnection) -> None:
-        self._client = asked.client
+        self.client = asked.client
         self._source = asked.source
 
-    def find(self, reference: str) -> Document:
+    def find(self, reference: str) -> SessionObject:
         """Find the session with this id, this name or, the newest of several, this title."""
         from hermes_worker.client import RefusedError
 
         if reference and not any(char.isspace() or char in "/\\" for char in reference):
             try:
-                return cast("Document", self._client.session(reference))
+                return self.client.session(reference)
             except RefusedError as error:
                 if error.status != 404:
                     raise
-        called = self._client.sessions(title=reference[:80], limit=1)
-        return _require_first(cast("list[Document]", list(islice(called, 1))), reference)
+        for found in self.client.sessions(title=reference[:80], limit=1):
+            return found
+        raise ConfigurationError(f"there is no session with the id, the name or the title {reference!r}")
 
-    def page(self, limit: int, filters: Mapping[str, Any]) -> list[Document]:
-        found = self._client.sessions(limit=min(limit, 200), **filters)
-        return cast("list[Document]", list(islice(found, limit)))
+    def page(self, limit: int, filters: Mapping[str, Any]) -> list[SessionObject]:
+        return list(islice(self.client.sessions(limit=min(limit, 200), **filters), limit))
 
-    def messages(self, session_id: str) -> Iterator[Document]:
-        return cast("Iterator[Document]", iter(self._client.messages(session_id)))
-
-    def search(self, text: str, filters: Mapping[str, Any]) -> FoundMessages:
-        return self._client.search_sessions(text, **filters)
-
-    def lineage(self, session_id: str) -> list[Document]:
-        return cast("list[Document]", self._client.session_lineage(session_id))
-
-    def change(self, session_id: str, changes: Mapping[str, Any]) -> Document:
-        return cast("Document", self._client.change_session(session_id, **changes))
-
-    def fork(self, session_id: str, wanted: Mapping[str, Any]) -> Document:
+    def fork(self, session_id: str, wanted: Mapping[str, Any]) -> SessionObject:
         name = f"{self._source}_{int(time.time())}_{secrets.token_hex(4)}"
-        return cast("Document", self._client.fork_session(session_id, id=name, **wanted))
-
-    def delete(self, session_id: str) -> None:
-        self._client.remove_session(session_id)
+        return self.client.fork_session(session_id, id=name, **wanted)
 
     def import_all(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
         """Import conversations. Yields the name of each session that was made, or the error that refused it."""
@@ -74,7 +57,7 @@ class SessionRows:
 
         for document in documents:
             try:
-                yield str(self._client.import_session(_require_object(document))["id"])
+                yield self.client.import_session(_require_object(document)).id
             except (RefusedError, InvalidImport) as error:
                 yield error
 
@@ -86,9 +69,3 @@ def _require_object(document: object) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
         raise InvalidImport("a session must be an object")
     return document
-
-
-def _require_first(called: list[Document], reference: str) -> Document:
-    if not called:
-        raise ConfigurationError(f"there is no session with the id, the name or the title {reference!r}")
-    return called[0]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from hermes_worker.core.session_imports import (
     FILE_BYTES_MAX,
@@ -18,6 +18,9 @@ from hermes_worker.core.session_imports import (
     SESSIONS_MAX,
     InvalidImport,
 )
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.sessions import MessageObject, SessionObject
 
 _SQLITE = b"SQLite format 3\x00"
 _DATABASE_S_MAX = 60.0
@@ -100,9 +103,9 @@ def _read_messages(connection: sqlite3.Connection, session_id: object, columns: 
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def write_session(out: TextIO, session: Mapping[str, Any], messages: Iterable[Mapping[str, Any]]) -> None:
+def write_session(out: TextIO, session: SessionObject, messages: Iterable[MessageObject]) -> None:
     """Write one line, message by message, so that a long conversation is never whole in memory."""
-    out.write(f'{json.dumps(dict(session), ensure_ascii=False)[:-1]}, "messages": [')
+    out.write(f'{json.dumps(session.model_dump(by_alias=True), ensure_ascii=False)[:-1]}, "messages": [')
     for number, message in enumerate(messages):
-        out.write((", " if number else "") + json.dumps(dict(message), ensure_ascii=False))
+        out.write((", " if number else "") + json.dumps(message.model_dump(), ensure_ascii=False))
     out.write("]}\n")

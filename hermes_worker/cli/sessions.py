@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -26,6 +26,7 @@ from hermes_worker.core.titles import clean_title
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.search import FoundObject
+    from hermes_worker.schemas.sessions import MessageObject, SessionObject
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,14 +59,14 @@ def show(home: Path | None, session: str, has_messages: bool, as_json: bool) -> 
     backend = open_sessions(home)
     found = backend.find(session)
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(found.model_dump(by_alias=True)))
     else:
         width = max(map(len, _SHOWN))
         for name in _SHOWN:
             value = format_moment(found[name]) if name == "last_active" else format_field(name, found[name])
             click.echo(f"{name.ljust(width)}  {strip_controls(value)}")
-    for message in backend.messages(found["id"]) if has_messages else ():
-        click.echo(json.dumps(message) if as_json else _render_message(message))
+    for message in backend.client.messages(found.id) if has_messages else ():
+        click.echo(json.dumps(message.model_dump()) if as_json else _render_message(message))
 
 
 @sessions.command("search", epilog='Example: hermes-worker sessions search "deploy OR release"')
@@ -85,8 +86,8 @@ def search(home: Path | None, query: str, session: str | None, as_json: bool, **
     backend = open_sessions(home)
     said = {"include_children" if name == "children" else name: value for name, value in filters.items() if value}
     if session is not None:
-        said["session_id"] = backend.find(session)["id"]
-    found = backend.search(query, said)
+        said["session_id"] = backend.find(session).id
+    found = backend.client.search_sessions(query, **said)
     if as_json:
         for each in found.data:
             click.echo(json.dumps(each.model_dump()))
@@ -105,7 +106,7 @@ def search(home: Path | None, query: str, session: str | None, as_json: bool, **
 def lineage(home: Path | None, session: str, as_json: bool) -> None:
     """A conversation, what it was forked from, and the forks of all of them, oldest first."""
     backend = open_sessions(home)
-    _show_all(backend.lineage(backend.find(session)["id"]), as_json=as_json)
+    _show_all(backend.client.session_lineage(backend.find(session).id), as_json=as_json)
 
 
 @sessions.command("rename", epilog='Example: hermes-worker sessions rename run_0123... "The parser"')
@@ -116,8 +117,8 @@ def lineage(home: Path | None, session: str, as_json: bool) -> None:
 def rename(home: Path | None, session: str, title: str) -> None:
     """Call a conversation TITLE; an empty one takes the title away."""
     backend = open_sessions(home)
-    changed = backend.change(backend.find(session)["id"], {"title": clean_title(title)})
-    click.echo(f"{changed['id']}  {strip_controls(changed['title'] or '-')}")
+    changed = backend.client.change_session(backend.find(session).id, title=clean_title(title))
+    click.echo(f"{changed.id}  {strip_controls(changed.title or '-')}")
 
 
 @sessions.command("end")
@@ -129,8 +130,8 @@ def end(home: Path | None, session: str, reason: str) -> None:
     """Note that a conversation is over. The next turn in it takes the note back."""
     backend = open_sessions(home)
     reason = clean_title(reason)[:40] or "ended"
-    changed = backend.change(backend.find(session)["id"], {"end_reason": reason})
-    click.echo(f"{changed['id']}  {strip_controls(changed['end_reason'] or '-')}")
+    changed = backend.client.change_session(backend.find(session).id, end_reason=reason)
+    click.echo(f"{changed.id}  {strip_controls(changed.end_reason or '-')}")
 
 
 @sessions.command("archive")
@@ -141,8 +142,8 @@ def end(home: Path | None, session: str, reason: str) -> None:
 def archive(home: Path | None, session: str, undo: bool) -> None:
     """Put a conversation away: it is kept and found, and not listed."""
     backend = open_sessions(home)
-    changed = backend.change(backend.find(session)["id"], {"archived": not undo})
-    click.echo(f"{changed['id']}  {'back' if undo else 'archived'}")
+    changed = backend.client.change_session(backend.find(session).id, archived=not undo)
+    click.echo(f"{changed.id}  {'back' if undo else 'archived'}")
 
 
 @sessions.command("fork", epilog="Example: hermes-worker sessions fork run_0123... --at 12")
@@ -156,7 +157,7 @@ def fork(home: Path | None, session: str, title: str | None, message_id: int | N
     backend = open_sessions(home)
     wanted = {"title": clean_title(title or "") or None, "message_id": message_id}
     given = {name: value for name, value in wanted.items() if value is not None}
-    click.echo(backend.fork(backend.find(session)["id"], given)["id"])
+    click.echo(backend.fork(backend.find(session).id, given).id)
 
 
 @sessions.command("export", epilog="Example: hermes-worker sessions export --out sessions.jsonl")
@@ -173,13 +174,13 @@ def export(
     backend = open_sessions(home)
     if session:
         known = [backend.find(each) for each in session]
-        found = [one for each in known for one in (backend.lineage(each["id"]) if has_lineage else [each])]
+        found = [one for each in known for one in (backend.client.session_lineage(each.id) if has_lineage else [each])]
     else:
         found = backend.page(_EXPORTED_MAX, {"source": source} if source else {})[::-1]
-    by_id = {one["id"]: one for one in found}
+    by_id = {one.id: one for one in found}
     with nullcontext(sys.stdout) if out is None else _create_file(out) as file:
         for one in by_id.values():
-            write_session(file, one, backend.messages(one["id"]))
+            write_session(file, one, backend.client.messages(one.id))
     click.echo(f"{len(by_id)} sessions", err=True)
 
 
@@ -217,8 +218,8 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
     backend = open_sessions(home)
     before = time.time() - days * 86_400
     listed = backend.page(_EXPORTED_MAX, {name: value for name, value in filters.items() if value})
-    ended = [one for one in listed if not one["is_at_work"] and (one["ended_at"] or before) < before]
-    chosen = [one for one in ended if reason is None or one["end_reason"] == reason]
+    ended = [one for one in listed if not one.is_at_work and (one.ended_at or before) < before]
+    chosen = [one for one in ended if reason is None or one.end_reason == reason]
     if not yes:
         _show_all(chosen, as_json=False)
         click.echo(f"{len(chosen)} sessions would be deleted; --yes deletes them", err=True)
@@ -226,12 +227,12 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
     kept = 0
     for one in chosen:
         try:
-            backend.delete(one["id"])
+            backend.client.remove_session(one.id)
         except UnavailableError:
             raise
         except HermesError as error:
             kept += 1
-            click.echo(f"{one['id']} stays: {strip_controls(str(error))}", err=True)
+            click.echo(f"{one.id} stays: {strip_controls(str(error))}", err=True)
     click.echo(f"deleted {len(chosen) - kept} of {len(chosen)} sessions")
 
 
@@ -245,10 +246,10 @@ def delete(home: Path | None, session: str, yes: bool) -> None:
     backend = open_sessions(home)
     found = backend.find(session)
     if not yes:
-        named = strip_controls(found["title"] or "without a title")
-        click.confirm(f"Delete {found['id']} ({named}, {found['message_count']} messages)?", abort=True, err=True)
-    backend.delete(found["id"])
-    click.echo(f"deleted {found['id']}")
+        named = strip_controls(found.title or "without a title")
+        click.confirm(f"Delete {found.id} ({named}, {found.message_count} messages)?", abort=True, err=True)
+    backend.client.remove_session(found.id)
+    click.echo(f"deleted {found.id}")
 
 
 @sessions.command("resume", epilog='Example: hermes-worker sessions resume "The parser" "Go on with the tests"')
@@ -263,7 +264,7 @@ def resume(ctx: click.Context, home: Path | None, session: str, prompt: str, det
     """Take the next turn in a conversation. PROMPT is what you say; - reads it from standard input."""
     from hermes_worker.cli.submit import submit
 
-    known_as = open_sessions(home).find(session)["id"]
+    known_as = open_sessions(home).find(session).id
     ended: int = ctx.invoke(submit, home=home, prompt=prompt, session=known_as, watch=not detach, as_json=as_json)
     return ended
 
@@ -295,18 +296,18 @@ def _create_file(path: Path) -> TextIO:
         raise click.UsageError(f"{str(path)!r} is there already; name a new file") from None
 
 
-def _show_all(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+def _show_all(found: Sequence[SessionObject], *, as_json: bool) -> None:
     if as_json:
         for each in found:
-            click.echo(json.dumps(each))
+            click.echo(json.dumps(each.model_dump(by_alias=True)))
     elif found:
         rows = [
             (
-                each["id"],
-                each["source"] or "-",
-                str(each["message_count"]),
-                format_moment(each["last_active"]),
-                strip_controls(each["title"] or each["preview"] or "-"),
+                each.id,
+                each.source or "-",
+                str(each.message_count),
+                format_moment(each.last_active),
+                strip_controls(each.title or each.preview or "-"),
             )
             for each in found
         ]
@@ -318,13 +319,13 @@ def _format_hit(each: FoundObject) -> tuple[str, ...]:
     return (each.session_id, str(each.message_id), each.role, at, strip_controls(each.snippet))
 
 
-def _render_message(message: Mapping[str, Any]) -> str:
-    content = message["content"]
+def _render_message(message: MessageObject) -> str:
+    content = message.content
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
-    called = [f"-> {call['function']['name']}({call['function']['arguments']})" for call in message["tool_calls"] or ()]
+    called = [f"-> {call['function']['name']}({call['function']['arguments']})" for call in message.tool_calls or ()]
     said = "\n".join(part for part in (text, *called) if part)
-    who = message["role"] if message["tool_name"] is None else f"{message['role']} {message['tool_name']}"
-    return strip_controls(f"\n[{message['id']}] {who}, {format_moment(message['timestamp'])}\n{said}")
+    who = message.role if message.tool_name is None else f"{message.role} {message.tool_name}"
+    return strip_controls(f"\n[{message.id}] {who}, {format_moment(message.timestamp)}\n{said}")
 
 
 @sessions.command(epilog='Example: hermes-worker sessions compress run_0123... --focus "the parser"')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import click
 from hermes_worker.cli.layout import find_ancestors, format_field, iterate_tree, render_table
 from hermes_worker.cli.listing import STATUSES
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.run_backend import TreeLine, open_backend
+from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import colour_status, flatten_text, format_duration, strip_controls
-from hermes_worker.services.presenters import CallLine, CallTexts
+from hermes_worker.schemas.runs import CallDetailObject, LedgerEntryObject, TreeRunObject
 
 _PLACE = re.compile(r"(\d{1,6})\.(\d{1,4})")
 _ANSWER_CHARS = 60
@@ -39,41 +38,57 @@ def tree(
     """The tree that a run is in: what was delegated, and the turns that background answers began. A run that stands
     further right was begun by the one above it. With filters, runs that fit are shown below those that led to them."""
     backend = open_backend(home)
-    lines, total = backend.tree(backend.complete_run_id(run_id))
+    found = backend.tree(backend.complete_run_id(run_id))
     fitting = [
-        line
-        for line in lines
-        if (not statuses or line.status.value in statuses)
-        and (depth is None or line.depth <= depth)
-        and (model is None or line.model == model)
+        node
+        for node in found.data
+        if (not statuses or node.run.status in statuses)
+        and (depth is None or node.depth <= depth)
+        and (model is None or node.run.model == model)
     ]
     if as_json:
-        for line in fitting:
-            click.echo(json.dumps({**asdict(line), "status": line.status.value}))
+        for node in fitting:
+            click.echo(json.dumps(_build_tree_document(node)))
     elif not fitting:
         click.echo("no run of the tree fits", err=True)
     else:
         header = ("RUN", "STATUS", "CALL", "TOOK", "USD", "ANSWER OR ERROR")
-        by_id = {line.run_id: line for line in lines}
-        parents = {line.run_id: line.parent_run_id for line in lines}
-        kept = find_ancestors(parents, [line.run_id for line in fitting])
+        by_id = {node.run.run_id: node for node in found.data}
+        parents = {node.run.run_id: node.parent_run_id for node in found.data}
+        kept = find_ancestors(parents, [node.run.run_id for node in fitting])
         placed = [place for place in iterate_tree(parents) if place[0] in kept]
         rows = [_format_tree_row(by_id[run_id], level) for run_id, level in placed]
         click.echo(render_table(rows, header, ids=(0,), whole=(0, 1)))
-    if total > len(lines):
-        click.echo(f"note: these are the first {len(lines):,} of {total:,} runs", err=True)
+    if found.total > len(found.data):
+        click.echo(f"note: these are the first {len(found.data):,} of {found.total:,} runs", err=True)
 
 
-def _format_tree_row(line: TreeLine, level: int) -> tuple[str, ...]:
-    took = (line.finished_at or time.time()) - line.created_at
-    said = line.output if line.output is not None else line.error or ""
-    call = line.parent_call or "-"
+def _build_tree_document(node: TreeRunObject) -> dict[str, Any]:
+    place, run = node.model_dump(exclude={"run"}), node.run
+    return {
+        "run_id": run.run_id,
+        **place,
+        "status": run.status,
+        "model": run.model,
+        "created_at": run.created_at,
+        "finished_at": run.finished_at,
+        "cost_usd": run.estimated_cost_usd,
+        "output": run.output,
+        "error": run.error,
+    }
+
+
+def _format_tree_row(node: TreeRunObject, level: int) -> tuple[str, ...]:
+    run = node.run
+    took = (run.finished_at or time.time()) - run.created_at
+    said = run.output if run.output is not None else run.error or ""
+    call = node.parent_call or "-"
     return (
-        f"{'  ' * level}{strip_controls(line.run_id)}",
-        colour_status(line.status),
-        f"{call} (background)" if line.background else call,
+        f"{'  ' * level}{strip_controls(run.run_id)}",
+        colour_status(run.status),
+        f"{call} (background)" if node.background else call,
         format_duration(max(0.0, took)),
-        "-" if line.cost_usd is None else f"{line.cost_usd:.4f}",
+        "-" if run.estimated_cost_usd is None else f"{run.estimated_cost_usd:.4f}",
         flatten_text(said, _ANSWER_CHARS),
     )
 
@@ -96,11 +111,8 @@ def calls(home: Path | None, run_id: str, place: str | None, limit: int, as_json
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
     if place is not None:
-        line, texts = backend.call(run_id, *_parse_place(place))
-        if as_json:
-            click.echo(json.dumps({**_build_call_document(line), **asdict(texts)}))
-        else:
-            click.echo(_render_call(line, texts))
+        found = backend.call(run_id, *_parse_place(place))
+        click.echo(json.dumps(_build_call_document(found)) if as_json else _render_call(found))
         return
     ledger = backend.calls(run_id, limit=limit)
     if as_json:
@@ -121,11 +133,11 @@ def _parse_place(place: str) -> tuple[int, int]:
     return int(named[1]), int(named[2])
 
 
-def _build_call_document(line: CallLine) -> dict[str, Any]:
-    return {**asdict(line), "status": line.status.value}
+def _build_call_document(line: LedgerEntryObject) -> dict[str, Any]:
+    return line.model_dump(exclude={"object", "iteration", "position"})
 
 
-def _format_call(line: CallLine) -> tuple[str, ...]:
+def _format_call(line: LedgerEntryObject) -> tuple[str, ...]:
     return (
         line.call,
         flatten_text(line.tool, 40),
@@ -137,23 +149,24 @@ def _format_call(line: CallLine) -> tuple[str, ...]:
     )
 
 
-def _format_duration(line: CallLine) -> str:
+def _format_duration(line: LedgerEntryObject) -> str:
     if line.claimed_at is None:
         return "-"
     return format_duration(max(0.0, (line.settled_at or time.time()) - line.claimed_at))
 
 
-def _render_call(line: CallLine, texts: CallTexts) -> str:
-    facts = {name: value for name, value in _build_call_document(line).items() if name != "call"}
+def _render_call(line: CallDetailObject) -> str:
+    texts = {"call", "tool_call_id", "arguments", "changed_arguments", "result"}
+    facts = {name: value for name, value in _build_call_document(line).items() if name not in texts}
     lines = [
-        f"{line.call} {strip_controls(texts.tool_call_id)}",
+        f"{line.call} {strip_controls(line.tool_call_id)}",
         *(f"  {name:<11} {flatten_text(format_field(name, value), 80)}" for name, value in facts.items()),
         "",
         "arguments:",
-        strip_controls(texts.arguments),
+        strip_controls(line.arguments),
     ]
-    if texts.changed_arguments is not None:
-        lines += ["", "it ran with:", strip_controls(texts.changed_arguments)]
-    if texts.result is not None:
-        lines += ["", "result:", strip_controls(texts.result)]
+    if line.changed_arguments is not None:
+        lines += ["", "it ran with:", strip_controls(line.changed_arguments)]
+    if line.result is not None:
+        lines += ["", "result:", strip_controls(line.result)]
     return "\n".join(lines)

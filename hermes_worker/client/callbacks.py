@@ -6,10 +6,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes_worker.client import operations
-from hermes_worker.client.documents import AnsweredDocument
 from hermes_worker.client.events import (
     ApprovalRequested,
     Event,
@@ -25,6 +24,9 @@ from hermes_worker.client.events import (
     ToolStarted,
 )
 from hermes_worker.client.exchange import ApiRequest
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.approvals import AnsweredQuestion
 
 _NOBODY_ANSWERED = "The model is asked again: its reply was cut short or empty."
 
@@ -72,7 +74,7 @@ class CallbackDispatcher:
         self._tools: list[str] = []
         self._previews: dict[str, str] = {}
 
-    def handle_event(self, event: Event) -> ApiRequest[AnsweredDocument] | None:
+    def handle_event(self, event: Event) -> ApiRequest[AnsweredQuestion] | None:
         """Call back. Returns the request that sends the answer, if a callback gave one. The server may refuse it,
         because another answer was faster."""
         _call(self._to.event_callback, event.kind, event)
@@ -138,11 +140,11 @@ class CallbackDispatcher:
             _call(self._to.tool_progress_callback, "tool.completed", event.tool, None, None, **facts)
         _call(self._to.thinking_callback, "thinking")
 
-    def _clarify(self, event: InputRequested) -> ApiRequest[AnsweredDocument] | None:
+    def _clarify(self, event: InputRequested) -> ApiRequest[AnsweredQuestion] | None:
         answer = _call(self._to.clarify_callback, event.question, event.choices)
         return None if answer is None else operations.answer(self._run_id, str(answer), wait_id=event.wait_id)
 
-    def _ask_permission(self, event: ApprovalRequested) -> ApiRequest[AnsweredDocument] | None:
+    def _ask_permission(self, event: ApprovalRequested) -> ApiRequest[AnsweredQuestion] | None:
         choice = _call(self._to.approval_callback, event.command, event.description)
         return None if choice is None else operations.approve(self._run_id, str(choice), wait_id=event.wait_id)
 

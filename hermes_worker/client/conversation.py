@@ -10,14 +10,13 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import httpx2
 
 from hermes_worker.client import operations
 from hermes_worker.client.address import Address
 from hermes_worker.client.callbacks import CallbackDispatcher, Callbacks
-from hermes_worker.client.documents import JoinedDocument, ResultDocument
 from hermes_worker.client.events import Event
 from hermes_worker.client.exchange import (
     ANSWER_BYTES_MAX,
@@ -37,6 +36,9 @@ from hermes_worker.client.streaming import Resumption, ToldEvent, read_typed, re
 from hermes_worker.client.waiting import read_status, run_join
 from hermes_worker.client.wire import build_arguments, build_broken_off, judge_error
 from hermes_worker.core.errors import format_reason
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.runs import JoinedRuns, TurnResult
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -85,7 +87,7 @@ class ClientConversation:
 
     async def join(
         self, run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float | None = None
-    ) -> JoinedDocument:
+    ) -> JoinedRuns:
         """Wait until all of up to a thousand runs have ended, or ``any`` of them, or the time is over: ``done``, and
         ``runs`` with ``status`` of those that have ended. Raises ``RefusedError``, ``UnavailableError``."""
         place = self._address.place
@@ -114,7 +116,7 @@ class ClientConversation:
         says. It never ends by itself. Raises ``RefusedError``, ``UnavailableError``."""
         return self._follow_stream(functools.partial(operations.changes, all_tenants=all_tenants), read_untyped, after)
 
-    async def follow(self, run_id: str, callbacks: Callbacks) -> ResultDocument:
+    async def follow(self, run_id: str, callbacks: Callbacks) -> TurnResult:
         """Follow a run to its end and call back; returns its ``result``. Raises as ``events``."""
         following = CallbackDispatcher(run_id, callbacks)
         async for event in self.events(run_id):

@@ -13,25 +13,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from hermes_worker.client.documents import (
-    AnsweredDocument,
-    BatchDocument,
-    BatchItemDocument,
-    ControlledDocument,
-    ExplanationDocument,
-    FiringDocument,
-    FullJobDocument,
-    JobDocument,
-    JoinedDocument,
-    MessageDocument,
-    ResultDocument,
-    RunDocument,
-    SessionDocument,
-    StartedDocument,
-    StoppedDocument,
-    StoppingDocument,
-    WaitDocument,
-)
 from hermes_worker.client.exchange import KEY_HEADER, AnswerMismatch, ApiAnswer, ApiRequest
 from hermes_worker.core.errors import UnavailableError
 
@@ -60,11 +41,37 @@ if TYPE_CHECKING:
     )
     from hermes_worker.features.tenants.schema import LimitsObject, TenantLimitsObject
     from hermes_worker.features.webhooks.schema import EventSignature, RouteObject
+    from hermes_worker.schemas.approvals import AnsweredQuestion, DecisionObject, WaitObject
     from hermes_worker.schemas.capabilities import CapabilitiesObject, Health, SkillObject, ToolsetObject
     from hermes_worker.schemas.fleet import BacklogObject, KeyStateObject, WorkerObject
     from hermes_worker.schemas.gateway import GatewayAccountObject
+    from hermes_worker.schemas.jobs import (
+        FiringObject,
+        FullJobSheet,
+        JobInFull,
+        JobObject,
+        JobSheet,
+        NewJobObject,
+        SlotObject,
+    )
     from hermes_worker.schemas.page import PageLoginObject, SavedFilterObject
+    from hermes_worker.schemas.runs import (
+        BatchResult,
+        CallDetailObject,
+        Controlled,
+        ExplanationObject,
+        JoinedRuns,
+        LedgerEntryObject,
+        PromptObject,
+        RunObject,
+        StartedRun,
+        Stopping,
+        TrajectoryObject,
+        TreeObject,
+        TurnResult,
+    )
     from hermes_worker.schemas.search import FoundMessages
+    from hermes_worker.schemas.sessions import MessageObject, SessionObject
     from hermes_worker.schemas.settings import SettingList, SettingObject
 
 T = TypeVar("T")
@@ -191,11 +198,13 @@ def _run(run_id: str) -> Mapping[str, str]:
 # ---------------------------------------------------------------------------------------------------------------- runs
 
 
-def start(text: str, *, idempotency_key: str | None = None, **options: Any) -> ApiRequest[StartedDocument]:
+def start(text: str, *, idempotency_key: str | None = None, **options: Any) -> ApiRequest[StartedRun]:
     """Start a run; ``options`` are the other fields of ``POST /v1/runs``. The same key gives the same run; without one
     the client makes one, so that a lost answer starts no second run."""
+    from hermes_worker.schemas.runs import StartedRun
+
     body = {"input": text, **options}
-    return _post("/v1/runs", _make_reader(StartedDocument), body=body, key=idempotency_key)
+    return _post("/v1/runs", _make_reader(StartedRun), body=body, key=idempotency_key)
 
 
 def submit(text: str, *, idempotency_key: str | None = None, **options: Any) -> ApiRequest[str]:
@@ -204,29 +213,33 @@ def submit(text: str, *, idempotency_key: str | None = None, **options: Any) -> 
     return _post("/v1/runs", _make_reader(str, "run_id"), body=body, key=idempotency_key)
 
 
-def submit_all(
-    submissions: Sequence[Mapping[str, Any]], *, dry_run: bool = False
-) -> ApiRequest[list[BatchItemDocument]]:
+def submit_all(submissions: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> ApiRequest[list[BatchResult]]:
     """Start up to a thousand runs in one request: the fields of ``POST /v1/runs``, and ``idempotency_key``. Returns the
     result of each, in their order; with ``dry_run`` only what is wrong with the form of each."""
+    from hermes_worker.schemas.runs import BatchResults
+
     body: dict[str, Any] = {"runs": [dict(each) for each in submissions], **({"dry_run": True} if dry_run else {})}
 
-    def read(answer: ApiAnswer) -> list[BatchItemDocument]:
-        return _make_reader(BatchDocument)(answer)["data"]
+    def read(answer: ApiAnswer) -> list[BatchResult]:
+        return _make_reader(BatchResults)(answer).data
 
     return _post("/v1/batch/runs", read, body=body)
 
 
-def runs(**filters: Any) -> ApiRequest[Portion[RunDocument]]:
+def runs(**filters: Any) -> ApiRequest[Portion[RunObject]]:
     """Runs, newest first, page after page; ``filters`` are those of ``GET /v1/runs``, lists where several are meant.
     ``limit`` is the size of a page."""
+    from hermes_worker.schemas.runs import RunObject
+
     request = _get("/v1/runs", _read_nothing, **{"limit": PAGE, **filters})
-    return _build_list_request(request, RunDocument, "data", _find_cursor)
+    return _build_list_request(request, RunObject, "data", _find_cursor)
 
 
-def run(run_id: str) -> ApiRequest[RunDocument]:
+def run(run_id: str) -> ApiRequest[RunObject]:
     """A run, with its budget and its tool calls."""
-    return _get("/v1/runs/{run_id}", _make_reader(RunDocument), _run(run_id))
+    from hermes_worker.schemas.runs import RunObject
+
+    return _get("/v1/runs/{run_id}", _make_reader(RunObject), _run(run_id))
 
 
 def sheets(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
@@ -256,40 +269,54 @@ def hook_calls(run_id: str, *, limit: int | None = None) -> ApiRequest[list[dict
     return _get("/v1/sheets/{run_id}/hooks", _make_reader(list[dict[str, Any]], "data"), _run(run_id), limit=limit)
 
 
-def trajectory(run_id: str) -> ApiRequest[dict[str, Any]]:
+def trajectory(run_id: str) -> ApiRequest[TrajectoryObject]:
     """A run as a training sample (ShareGPT)."""
-    return _get("/v1/sheets/{run_id}/trajectory", _make_reader(dict[str, Any]), _run(run_id))
+    from hermes_worker.schemas.runs import TrajectoryObject
+
+    return _get("/v1/sheets/{run_id}/trajectory", _make_reader(TrajectoryObject), _run(run_id))
 
 
-def result(run_id: str) -> ApiRequest[ResultDocument]:
+def result(run_id: str) -> ApiRequest[TurnResult]:
     """The result of the run, under Hermes Agent's names."""
-    return _get("/v1/runs/{run_id}/result", _make_reader(ResultDocument), _run(run_id))
+    from hermes_worker.schemas.runs import TurnResult
+
+    return _get("/v1/runs/{run_id}/result", _make_reader(TurnResult), _run(run_id))
 
 
-def explain(run_id: str) -> ApiRequest[ExplanationDocument]:
+def explain(run_id: str) -> ApiRequest[ExplanationObject]:
     """Why the run is where it is: ``because``, ``text`` and ``facts``."""
-    return _get("/v1/runs/{run_id}/explain", _make_reader(ExplanationDocument), _run(run_id))
+    from hermes_worker.schemas.runs import ExplanationObject
+
+    return _get("/v1/runs/{run_id}/explain", _make_reader(ExplanationObject), _run(run_id))
 
 
-def calls(run_id: str) -> ApiRequest[Portion[dict[str, Any]]]:
+def calls(run_id: str) -> ApiRequest[Portion[LedgerEntryObject]]:
     """The tool calls of a run, in order: their effect class, attempts, takeovers, and who holds them."""
+    from hermes_worker.schemas.runs import LedgerEntryObject
+
     request = _get("/v1/runs/{run_id}/calls", _read_nothing, _run(run_id), limit=PAGE)
-    return _build_list_request(request, dict[str, Any], "data", _make_pager("after", "call"))
+    return _build_list_request(request, LedgerEntryObject, "data", _make_pager("after", "call"))
 
 
-def call(run_id: str, place: str) -> ApiRequest[dict[str, Any]]:
+def call(run_id: str, place: str) -> ApiRequest[CallDetailObject]:
     """One tool call with its arguments and its result; ``place`` is its ``call``, such as ``3.0``."""
-    return _get("/v1/runs/{run_id}/calls/{call}", _make_reader(dict[str, Any]), {"run_id": run_id, "call": place})
+    from hermes_worker.schemas.runs import CallDetailObject
+
+    return _get("/v1/runs/{run_id}/calls/{call}", _make_reader(CallDetailObject), {"run_id": run_id, "call": place})
 
 
-def prompt(run_id: str, reply: int | None = None) -> ApiRequest[dict[str, Any]]:
+def prompt(run_id: str, reply: int | None = None) -> ApiRequest[PromptObject]:
     """The prompt for one ``reply`` of a run, counted from 1; ``None`` is the newest."""
-    return _get("/v1/runs/{run_id}/prompt", _make_reader(dict[str, Any]), _run(run_id), reply=reply)
+    from hermes_worker.schemas.runs import PromptObject
+
+    return _get("/v1/runs/{run_id}/prompt", _make_reader(PromptObject), _run(run_id), reply=reply)
 
 
-def tree(run_id: str) -> ApiRequest[dict[str, Any]]:
+def tree(run_id: str) -> ApiRequest[TreeObject]:
     """The runs of the tree that a run is in, each with the run it stands below."""
-    return _get("/v1/runs/{run_id}/tree", _make_reader(dict[str, Any]), _run(run_id))
+    from hermes_worker.schemas.runs import TreeObject
+
+    return _get("/v1/runs/{run_id}/tree", _make_reader(TreeObject), _run(run_id))
 
 
 def spend(**filters: Any) -> ApiRequest[list[SpendObject]]:
@@ -424,18 +451,22 @@ def restore(run_id: str, checkpoint_id: str, *, files: Sequence[str] = ()) -> Ap
     return _post("/v1/runs/{run_id}/restore", _make_reader(RestoreObject), _run(run_id), body=body)
 
 
-def stop(run_id: str) -> ApiRequest[StoppingDocument]:
+def stop(run_id: str) -> ApiRequest[Stopping]:
     """Ask a run, and all that it caused, to stop. Idempotent."""
-    return _post("/v1/runs/{run_id}/stop", _make_reader(StoppingDocument), _run(run_id))
+    from hermes_worker.schemas.runs import Stopping
+
+    return _post("/v1/runs/{run_id}/stop", _make_reader(Stopping), _run(run_id))
 
 
 def stop_all(*, dry_run: bool = False, **filters: Any) -> ApiRequest[list[str]]:
     """Stop the open runs that match, at most ``limit`` of them. Returns which they are, or with ``dry_run`` would be.
     One request looks at the newest 200,000 open runs at most, and at fewer where texts are read. Idempotent."""
+    from hermes_worker.schemas.runs import StoppedRuns
+
     body = {"dry_run": dry_run, **filters}
 
     def read(answer: ApiAnswer) -> list[str]:
-        return _make_reader(StoppedDocument)(answer)["run_ids"]
+        return _make_reader(StoppedRuns)(answer).run_ids
 
     return replace(_post("/v1/batch/stop", read, body=body), only_reads=dry_run)
 
@@ -445,39 +476,46 @@ def retry(run_id: str, *, idempotency_key: str | None = None) -> ApiRequest[str]
     return _post("/v1/runs/{run_id}/retry", _make_reader(str, "run_id"), _run(run_id), key=idempotency_key)
 
 
-def pause(run_id: str) -> ApiRequest[ControlledDocument]:
+def pause(run_id: str) -> ApiRequest[Controlled]:
     """Begin nothing new in a run and in all that it caused. Idempotent."""
-    return _post("/v1/runs/{run_id}/pause", _make_reader(ControlledDocument), _run(run_id))
+    from hermes_worker.schemas.runs import Controlled
+
+    return _post("/v1/runs/{run_id}/pause", _make_reader(Controlled), _run(run_id))
 
 
-def resume(run_id: str) -> ApiRequest[ControlledDocument]:
+def resume(run_id: str) -> ApiRequest[Controlled]:
     """Resume a paused run. Idempotent."""
-    return _post("/v1/runs/{run_id}/resume", _make_reader(ControlledDocument), _run(run_id))
+    from hermes_worker.schemas.runs import Controlled
+
+    return _post("/v1/runs/{run_id}/resume", _make_reader(Controlled), _run(run_id))
 
 
-def steer(run_id: str, text: str) -> ApiRequest[ControlledDocument]:
+def steer(run_id: str, text: str) -> ApiRequest[Controlled]:
     """Steer a run at work: it reads the text with its next tool result."""
-    return _post("/v1/runs/{run_id}/steer", _make_reader(ControlledDocument), _run(run_id), body={"text": text})
+    from hermes_worker.schemas.runs import Controlled
+
+    return _post("/v1/runs/{run_id}/steer", _make_reader(Controlled), _run(run_id), body={"text": text})
 
 
-def build_wait(run_id: str, *, timeout_s: float = WAIT_S) -> ApiRequest[JoinedDocument]:
+def build_wait(run_id: str, *, timeout_s: float = WAIT_S) -> ApiRequest[JoinedRuns]:
     """Wait for the end of the run, for at most a minute."""
+    from hermes_worker.schemas.runs import JoinedRuns
 
-    def read(answer: ApiAnswer) -> JoinedDocument:
+    def read(answer: ApiAnswer) -> JoinedRuns:
         end = answer.parse_document()
-        return _require_document(
-            JoinedDocument, {"done": bool(isinstance(end, dict) and end.get("ended")), "runs": [end]}
-        )
+        return _require_document(JoinedRuns, {"done": bool(isinstance(end, dict) and end.get("ended")), "runs": [end]})
 
     return _get("/v1/runs/{run_id}/wait", read, _run(run_id), timeout_s=timeout_s)
 
 
 def build_join(
     run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float = WAIT_S
-) -> ApiRequest[JoinedDocument]:
+) -> ApiRequest[JoinedRuns]:
     """Wait until all of up to a thousand runs have ended, or ``any`` of them, for at most a minute."""
+    from hermes_worker.schemas.runs import JoinedRuns
+
     body = {"run_ids": list(run_ids), "mode": mode, "timeout_s": timeout_s}
-    return replace(_post("/v1/batch/wait", _make_reader(JoinedDocument), body=body), only_reads=True)
+    return replace(_post("/v1/batch/wait", _make_reader(JoinedRuns), body=body), only_reads=True)
 
 
 def events(run_id: str, after: str) -> ApiRequest[None]:
@@ -502,32 +540,38 @@ def changes(after: str, *, all_tenants: bool = False) -> ApiRequest[None]:
 # --------------------------------------------------------------------------------------------------- questions of runs
 
 
-def approvals(
-    *, kind: str | None = None, limit: int = 500, all_tenants: bool = False
-) -> ApiRequest[list[WaitDocument]]:
+def approvals(*, kind: str | None = None, limit: int = 500, all_tenants: bool = False) -> ApiRequest[list[WaitObject]]:
     """The inbox: open approvals (``kind`` ``approval``) and questions (``input``), oldest first; ``all_tenants`` is for
     operators."""
-    reads = _make_reader(list[WaitDocument], "data")
+    from hermes_worker.schemas.approvals import WaitObject
+
+    reads = _make_reader(list[WaitObject], "data")
     return _get("/v1/approvals", reads, kind=kind, limit=limit, all_tenants=all_tenants or None)
 
 
-def decisions(**filters: Any) -> ApiRequest[Portion[dict[str, Any]]]:
+def decisions(**filters: Any) -> ApiRequest[Portion[DecisionObject]]:
     """Closed approvals and questions, the newest first, with who answered."""
+    from hermes_worker.schemas.approvals import DecisionObject
+
     request = _get("/v1/approvals/history", _read_nothing, **{"limit": PAGE, **filters})
-    return _build_list_request(request, dict[str, Any], "data", _make_pager("before", "id"))
+    return _build_list_request(request, DecisionObject, "data", _make_pager("before", "id"))
 
 
-def approve(run_id: str, choice: str, *, wait_id: int, reason: str | None = None) -> ApiRequest[AnsweredDocument]:
+def approve(run_id: str, choice: str, *, wait_id: int, reason: str | None = None) -> ApiRequest[AnsweredQuestion]:
     """Allow (``once``, ``session``, ``always``) or ``deny`` what the run asked for: the question ``wait_id`` that was
     seen. ``reason`` is for the model."""
+    from hermes_worker.schemas.approvals import AnsweredQuestion
+
     body = {"choice": choice, "wait_id": wait_id, "reason": reason}
-    return _post("/v1/runs/{run_id}/approval", _make_reader(AnsweredDocument), _run(run_id), body=body)
+    return _post("/v1/runs/{run_id}/approval", _make_reader(AnsweredQuestion), _run(run_id), body=body)
 
 
-def answer(run_id: str, text: str, *, wait_id: int) -> ApiRequest[AnsweredDocument]:
+def answer(run_id: str, text: str, *, wait_id: int) -> ApiRequest[AnsweredQuestion]:
     """Answer the question ``wait_id`` of the run."""
+    from hermes_worker.schemas.approvals import AnsweredQuestion
+
     body = {"text": text, "wait_id": wait_id}
-    return _post("/v1/runs/{run_id}/input", _make_reader(AnsweredDocument), _run(run_id), body=body)
+    return _post("/v1/runs/{run_id}/input", _make_reader(AnsweredQuestion), _run(run_id), body=body)
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
@@ -537,27 +581,35 @@ def _job(job_id: str) -> Mapping[str, str]:
     return {"job_id": job_id}
 
 
-def jobs(*, include_disabled: bool = False) -> ApiRequest[list[FullJobDocument]]:
+def jobs(*, include_disabled: bool = False) -> ApiRequest[list[JobInFull]]:
     """Every job that is scheduled, or every job."""
-    return _get("/api/jobs", _make_reader(list[FullJobDocument], "jobs"), include_disabled=include_disabled)
+    from hermes_worker.schemas.jobs import JobInFull
+
+    return _get("/api/jobs", _make_reader(list[JobInFull], "jobs"), include_disabled=include_disabled)
 
 
-def job(job_id: str) -> ApiRequest[FullJobDocument]:
+def job(job_id: str) -> ApiRequest[JobInFull]:
     """A job."""
-    return _get("/api/jobs/{job_id}", _make_reader(FullJobDocument, "job"), _job(job_id))
+    from hermes_worker.schemas.jobs import JobInFull
+
+    return _get("/api/jobs/{job_id}", _make_reader(JobInFull, "job"), _job(job_id))
 
 
 def create_job(
     name: str, schedule: str, *, idempotency_key: str | None = None, **fields: Any
-) -> ApiRequest[JobDocument]:
+) -> ApiRequest[NewJobObject]:
     """Keep a job; ``fields`` are the other fields of ``POST /api/jobs``."""
+    from hermes_worker.schemas.jobs import NewJobObject
+
     body = {"name": name, "schedule": schedule, **fields}
-    return _post("/api/jobs", _make_reader(JobDocument, "job"), body=body, key=idempotency_key)
+    return _post("/api/jobs", _make_reader(NewJobObject, "job"), body=body, key=idempotency_key)
 
 
-def change_job(job_id: str, **fields: Any) -> ApiRequest[JobDocument]:
+def change_job(job_id: str, **fields: Any) -> ApiRequest[JobObject]:
     """Change the named ``fields``. Not sent again when its answer is lost."""
-    read = _make_reader(JobDocument, "job")
+    from hermes_worker.schemas.jobs import JobObject
+
+    read = _make_reader(JobObject, "job")
     return ApiRequest(method="PATCH", template="/api/jobs/{job_id}", read=read, names=_job(job_id), body=fields)
 
 
@@ -566,41 +618,55 @@ def remove_job(job_id: str) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=_read_nothing, names=_job(job_id))
 
 
-def pause_job(job_id: str, *, reason: str | None = None) -> ApiRequest[JobDocument]:
+def pause_job(job_id: str, *, reason: str | None = None) -> ApiRequest[JobObject]:
     """Pause a job: nothing comes due until it is resumed. ``reason`` is for people who look at it."""
-    request = _post("/api/jobs/{job_id}/pause", _make_reader(JobDocument, "job"), _job(job_id))
+    from hermes_worker.schemas.jobs import JobObject
+
+    request = _post("/api/jobs/{job_id}/pause", _make_reader(JobObject, "job"), _job(job_id))
     return replace(request, params={"reason": reason})
 
 
-def resume_job(job_id: str) -> ApiRequest[JobDocument]:
+def resume_job(job_id: str) -> ApiRequest[JobObject]:
     """Resume a job with its next slot."""
-    return _post("/api/jobs/{job_id}/resume", _make_reader(JobDocument, "job"), _job(job_id))
+    from hermes_worker.schemas.jobs import JobObject
+
+    return _post("/api/jobs/{job_id}/resume", _make_reader(JobObject, "job"), _job(job_id))
 
 
-def run_job(job_id: str) -> ApiRequest[JobDocument]:
+def run_job(job_id: str) -> ApiRequest[JobObject]:
     """Make a job due now."""
-    return _post("/api/jobs/{job_id}/run", _make_reader(JobDocument, "job"), _job(job_id))
+    from hermes_worker.schemas.jobs import JobObject
+
+    return _post("/api/jobs/{job_id}/run", _make_reader(JobObject, "job"), _job(job_id))
 
 
-def job_history(job_id: str, *, limit: int = 50, before: float | None = None) -> ApiRequest[list[FiringDocument]]:
+def job_history(job_id: str, *, limit: int = 50, before: float | None = None) -> ApiRequest[list[FiringObject]]:
     """The settled slots of a job, newest first; ``before`` is the slot that ended the page before."""
-    read = _make_reader(list[FiringDocument], "firings")
+    from hermes_worker.schemas.jobs import FiringObject
+
+    read = _make_reader(list[FiringObject], "firings")
     return _get("/api/jobs/{job_id}/history", read, _job(job_id), limit=limit, before=before)
 
 
-def coming_slots(*, days: float = 7.0, limit: int = 200) -> ApiRequest[list[dict[str, Any]]]:
+def coming_slots(*, days: float = 7.0, limit: int = 200) -> ApiRequest[list[SlotObject]]:
     """The slots of all scheduled jobs in the next ``days``, the next one first."""
-    return _get("/v1/slots", _make_reader(list[dict[str, Any]], "data"), days=days, limit=limit)
+    from hermes_worker.schemas.jobs import SlotObject
+
+    return _get("/v1/slots", _make_reader(list[SlotObject], "data"), days=days, limit=limit)
 
 
-def job_sheets() -> ApiRequest[list[dict[str, Any]]]:
+def job_sheets() -> ApiRequest[list[JobSheet]]:
     """All jobs with all that their rows say, as the command line shows them."""
-    return _get("/v1/job-sheets", _make_reader(list[dict[str, Any]], "data"))
+    from hermes_worker.schemas.jobs import JobSheet
+
+    return _get("/v1/job-sheets", _make_reader(list[JobSheet], "data"))
 
 
-def job_sheet(job_id: str, *, slots: int = 0) -> ApiRequest[dict[str, Any]]:
+def job_sheet(job_id: str, *, slots: int = 0) -> ApiRequest[FullJobSheet]:
     """A job as ``job_sheets`` lists it, with as many of its next slots as ``slots`` says, at most 100."""
-    return _get("/v1/job-sheets/{job_id}", _make_reader(dict[str, Any]), _job(job_id), slots=slots)
+    from hermes_worker.schemas.jobs import FullJobSheet
+
+    return _get("/v1/job-sheets/{job_id}", _make_reader(FullJobSheet), _job(job_id), slots=slots)
 
 
 # ---------------------------------------------------------------------------------------------------------- deliveries
@@ -646,16 +712,20 @@ def _session(session_id: str) -> Mapping[str, str]:
     return {"session_id": session_id}
 
 
-def sessions(**filters: Any) -> ApiRequest[Portion[SessionDocument]]:
+def sessions(**filters: Any) -> ApiRequest[Portion[SessionObject]]:
     """Sessions, newest first, page after page; ``filters``: ``source``, ``include_children``,
     ``before``, ``title``, ``archived``."""
+    from hermes_worker.schemas.sessions import SessionObject
+
     request = _get("/api/sessions", _read_nothing, **{"limit": 50, **filters})
-    return _build_list_request(request, SessionDocument, "data", _make_pager("before", "id"))
+    return _build_list_request(request, SessionObject, "data", _make_pager("before", "id"))
 
 
-def session(session_id: str) -> ApiRequest[SessionDocument]:
+def session(session_id: str) -> ApiRequest[SessionObject]:
     """A session, with the totals of its runs."""
-    return _get("/api/sessions/{session_id}", _make_reader(SessionDocument, "session"), _session(session_id))
+    from hermes_worker.schemas.sessions import SessionObject
+
+    return _get("/api/sessions/{session_id}", _make_reader(SessionObject, "session"), _session(session_id))
 
 
 def search_sessions(query: str, **filters: Any) -> ApiRequest[FoundMessages]:
@@ -666,24 +736,30 @@ def search_sessions(query: str, **filters: Any) -> ApiRequest[FoundMessages]:
     return _get("/api/sessions/search", _make_reader(FoundMessages), q=query, **filters)
 
 
-def session_lineage(session_id: str) -> ApiRequest[list[SessionDocument]]:
+def session_lineage(session_id: str) -> ApiRequest[list[SessionObject]]:
     """A session, what it was forked from, and every fork of those, oldest first."""
+    from hermes_worker.schemas.sessions import SessionObject
+
     template = "/api/sessions/{session_id}/lineage"
-    return _get(template, _make_reader(list[SessionDocument], "data"), _session(session_id))
+    return _get(template, _make_reader(list[SessionObject], "data"), _session(session_id))
 
 
-def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionDocument]:
+def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionObject]:
     """Open a session without a run: ``id``, ``model``, ``system_prompt``, ``title``."""
-    return _post("/api/sessions", _make_reader(SessionDocument, "session"), body=fields, key=idempotency_key)
+    from hermes_worker.schemas.sessions import SessionObject
+
+    return _post("/api/sessions", _make_reader(SessionObject, "session"), body=fields, key=idempotency_key)
 
 
-def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionDocument]:
+def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionObject]:
     """Change its ``title``, mark it as over by ``end_reason``, or archive it (``archived``). Not sent again when its
     answer is lost."""
+    from hermes_worker.schemas.sessions import SessionObject
+
     return ApiRequest(
         method="PATCH",
         template="/api/sessions/{session_id}",
-        read=_make_reader(SessionDocument, "session"),
+        read=_make_reader(SessionObject, "session"),
         names=_session(session_id),
         body=fields,
     )
@@ -696,22 +772,28 @@ def remove_session(session_id: str) -> ApiRequest[None]:
     )
 
 
-def messages(session_id: str, *, after: int = 0) -> ApiRequest[Portion[MessageDocument]]:
+def messages(session_id: str, *, after: int = 0) -> ApiRequest[Portion[MessageObject]]:
     """The transcript, oldest first, page after page."""
+    from hermes_worker.schemas.sessions import MessageObject
+
     request = _get("/api/sessions/{session_id}/messages", _read_nothing, _session(session_id), after=after)
-    return _build_list_request(request, MessageDocument, "data", _make_pager("after", "id"))
+    return _build_list_request(request, MessageObject, "data", _make_pager("after", "id"))
 
 
-def fork_session(session_id: str, *, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionDocument]:
+def fork_session(session_id: str, *, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionObject]:
     """Open a session that begins with a copy of this one's transcript: ``id``, ``title``, ``message_id``."""
-    read = _make_reader(SessionDocument, "session")
+    from hermes_worker.schemas.sessions import SessionObject
+
+    read = _make_reader(SessionObject, "session")
     return _post("/api/sessions/{session_id}/fork", read, _session(session_id), body=fields, key=idempotency_key)
 
 
-def import_session(session: Mapping[str, Any], *, idempotency_key: str | None = None) -> ApiRequest[SessionDocument]:
+def import_session(session: Mapping[str, Any], *, idempotency_key: str | None = None) -> ApiRequest[SessionObject]:
     """Make a session of a conversation from elsewhere, a line of an export; refused (409) where there is one of its
     name."""
-    read = _make_reader(SessionDocument, "session")
+    from hermes_worker.schemas.sessions import SessionObject
+
+    read = _make_reader(SessionObject, "session")
     return _post("/api/sessions/import", read, body={"session": session}, key=idempotency_key)
 
 

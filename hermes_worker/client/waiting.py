@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hermes_worker.client import operations
-from hermes_worker.client.documents import JoinedDocument
 from hermes_worker.client.exchange import Exchange, Patience, run_exchange
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.runs import JoinedRuns
 
 
 def run_join(
@@ -17,7 +19,7 @@ def run_join(
     patience: Patience,
     clock: Callable[[], float],
     place: str,
-) -> Exchange[JoinedDocument]:
+) -> Exchange[JoinedRuns]:
     """Ask until the runs have ended or the time is over. Raises as ``exchange``."""
     give_up_at = None if timeout_s is None else clock() + timeout_s
     while True:
@@ -31,7 +33,7 @@ def run_join(
             return found
 
 
-def read_status(found: JoinedDocument) -> str | None:
+def read_status(found: JoinedRuns) -> str | None:
     """Read how the single awaited run ended; ``None`` when it has not."""
     [end] = found["runs"]
     return end.get("status") if end["ended"] else None

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any, NotRequired
-
-from typing_extensions import TypedDict  # pydantic reads that of ``typing`` from Python 3.12 on only
+from typing import Any
 
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.trajectory import build_trajectory
 from hermes_worker.safety.redaction import redact
+from hermes_worker.schemas.runs import TurnResult
 from hermes_worker.store.runs.views import Views
 
 _COST_SOURCES = {
@@ -25,42 +24,6 @@ _COST_SOURCES = {
 }
 
 
-class TurnResult(TypedDict):
-    """The result of a run so far, under the names of Hermes Agent's result. Costs are US dollars."""
-
-    final_response: str | None
-    last_reasoning: str | None
-    messages: list[dict[str, Any]]
-    api_calls: int
-    completed: bool
-    turn_exit_reason: str | None
-    failed: bool
-    partial: bool
-    interrupted: bool
-    error: str | None
-    failure_reason: str | None
-    model: str
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    reasoning_tokens: int
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    estimated_tokens: int
-    refused_attempts: int
-    unknown_attempts: int
-    unknown_input_tokens: int
-    unknown_output_tokens: int
-    estimated_cost_usd: float | None
-    cost_status: str | None
-    doubtful_cost_usd: float
-    cost_source: str | None
-    session_id: str
-    pending_steer: NotRequired[str]
-
-
 def build_turn_result(views: Views, run_id: str, source: str = "api") -> TurnResult:
     """Build the result of a run under Hermes Agent's names; ``source`` is the caller's, whose names of sessions are
     used. Raises ``RunNotFound``."""
@@ -68,40 +31,40 @@ def build_turn_result(views: Views, run_id: str, source: str = "api") -> TurnRes
     rows = views.load_transcript(run_id)
     usage = view.usage
     prompt_tokens = usage.input + usage.cache_read + usage.cache_write
-    result: TurnResult = {
-        "final_response": view.output,
-        "last_reasoning": _find_last_reasoning(rows),
-        "messages": [json.loads(row.body) for row in rows],
-        "api_calls": view.iteration,
-        "completed": view.is_completed,
-        "turn_exit_reason": view.exit_text,
-        "failed": view.is_failed,
-        "partial": view.is_partial,
-        "interrupted": view.is_interrupted,
-        "error": redact(view.error) if view.error else None,
-        "failure_reason": view.failure_kind,
-        "model": view.model,
-        "input_tokens": usage.input,
-        "output_tokens": usage.output,
-        "cache_read_tokens": usage.cache_read,
-        "cache_write_tokens": usage.cache_write,
-        "reasoning_tokens": usage.reasoning,
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": usage.output,
-        "total_tokens": usage.total,
-        "estimated_tokens": usage.estimated,
-        "refused_attempts": usage.refused_attempts,
-        "unknown_attempts": usage.unknown_attempts,
-        "unknown_input_tokens": usage.unknown_input,
-        "unknown_output_tokens": usage.unknown_output,
-        "estimated_cost_usd": None if view.cost_usd is None else float(view.cost_usd),
-        "cost_status": view.cost_status.value if view.cost_status else None,
-        "doubtful_cost_usd": float(view.doubtful_cost_usd),
-        "cost_source": _COST_SOURCES[view.cost_status] if view.cost_status else None,
-        "session_id": view.session.choose_reference(source),
-    }
+    result = TurnResult(
+        final_response=view.output,
+        last_reasoning=_find_last_reasoning(rows),
+        messages=[json.loads(row.body) for row in rows],
+        api_calls=view.iteration,
+        completed=view.is_completed,
+        turn_exit_reason=view.exit_text,
+        failed=view.is_failed,
+        partial=view.is_partial,
+        interrupted=view.is_interrupted,
+        error=redact(view.error) if view.error else None,
+        failure_reason=view.failure_kind,
+        model=view.model,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        reasoning_tokens=usage.reasoning,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=usage.output,
+        total_tokens=usage.total,
+        estimated_tokens=usage.estimated,
+        refused_attempts=usage.refused_attempts,
+        unknown_attempts=usage.unknown_attempts,
+        unknown_input_tokens=usage.unknown_input,
+        unknown_output_tokens=usage.unknown_output,
+        estimated_cost_usd=None if view.cost_usd is None else float(view.cost_usd),
+        cost_status=view.cost_status.value if view.cost_status else None,
+        doubtful_cost_usd=float(view.doubtful_cost_usd),
+        cost_source=_COST_SOURCES[view.cost_status] if view.cost_status else None,
+        session_id=view.session.choose_reference(source),
+    )
     if view.pending_steer:
-        result["pending_steer"] = view.pending_steer
+        result.pending_steer = view.pending_steer
     return result
 
 

@@ -19,6 +19,7 @@ from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.questions import RefusedBy
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
+from hermes_worker.schemas.runs import UsageObject
 
 MESSAGE_DELTA = "message.delta"
 REASONING_AVAILABLE = "reasoning.available"
@@ -32,22 +33,6 @@ ANY_TREE_EVENT = "TreeStreamEvent"
 """The names under which the document has all events of a stream."""
 LISTS_CHANGED = "lists.changed"
 """The only event of the stream of changes; a later version may name more lists in it."""
-
-
-class UsageObject(TypedDict):
-    """Tokens. ``input_tokens`` includes those read from and written to the provider's cache."""
-
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
-    estimated_tokens: NotRequired[int]
-    """How many of these were estimated from the size of texts, because the provider did not count them."""
-    refused_attempts: NotRequired[int]
-    """Requests that brought an error and nothing that is billed."""
-    unknown_attempts: NotRequired[int]
-    """Requests that may have been billed and whose reply was never written."""
-    unknown_input_tokens: NotRequired[int]
-    unknown_output_tokens: NotRequired[int]
 
 
 class MessageDeltaFields(TypedDict):

@@ -46,15 +46,21 @@ from hermes_worker.cli.top.view import (
     update_fleet,
 )
 from hermes_worker.cli.wording import strip_controls
+from hermes_worker.schemas.approvals import WaitObject
 from hermes_worker.schemas.fleet import BacklogObject, HeldStepObject, KeyStateObject, QueueBacklogObject, WorkerObject
+from hermes_worker.schemas.runs import RunObject, TreeObject, TreeRunObject
 
 NOW = 1_000.0
 HOSTILE = "x\x1b[2J\u202ey\nz"
 
 
-def document(run_id: str, **more: Any) -> dict[str, Any]:
+def document(run_id: str, **more: Any) -> RunObject:
     usual = {"status": "running", "created_at": NOW - 90, "iteration": 3, "model": "m", "title": f"about {run_id}"}
-    return {"run_id": run_id, **usual, **more}
+    return RunObject.model_construct(run_id=run_id, **{**usual, **more})
+
+
+def waiting(**told: Any) -> list[WaitObject]:
+    return [WaitObject.model_construct(kind="approval", created_at=NOW, **told)]
 
 
 RUN = FleetRun(run_id="run_a", status="running", age_s=90, iteration=3, cost_usd=0.5, model="m", about="about")
@@ -92,9 +98,7 @@ def test_texts_of_the_api_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "terminal_width", lambda: None)  # no cell is cut
     documents = {"title": HOSTILE, "model": HOSTILE, "status": HOSTILE}
     run = parse_runs([document(HOSTILE, **documents)], {}, NOW)
-    question = parse_questions(
-        [{"id": 1, "run_id": HOSTILE, "kind": "approval", "command": HOSTILE, "created_at": NOW}], NOW
-    )
+    question = parse_questions(waiting(id=1, run_id=HOSTILE, command=HOSTILE), NOW)
     step = HeldStepObject(
         kind="tool", run_id=HOSTILE, tenant=HOSTILE, iteration=1, position=0, tool=HOSTILE, claimed_at=NOW
     )
@@ -139,22 +143,23 @@ def test_unknown_spending_is_not_nothing() -> None:
 
 
 def test_a_tree_is_shown_by_depth() -> None:
-    tree = {
-        "total": 4,
-        "data": [
-            {"run": document("run_a", estimated_cost_usd=0.5), "parent_run_id": None, "depth": 0},
-            {"run": document("run_b"), "parent_run_id": "run_a", "depth": 1},
-            {"run": document("run_c"), "parent_run_id": "run_a", "depth": 1},
-            {"run": document("run_d"), "parent_run_id": "run_b", "depth": 2},
-        ],
-    }
+    nodes = [
+        TreeRunObject.model_construct(run=document(run_id, **more), parent_run_id=parent)
+        for run_id, parent, more in (
+            ("run_a", None, {"estimated_cost_usd": 0.5}),
+            ("run_b", "run_a", {}),
+            ("run_c", "run_a", {}),
+            ("run_d", "run_b", {}),
+        )
+    ]
+    tree = TreeObject(root_run_id="run_a", total=4, data=nodes)
     assert render_tree(tree) == [
         "run_a  running  $0.5000  about run_a",
         "  run_b  running  about run_b",
         "    run_d  running  about run_d",
         "  run_c  running  about run_c",
     ]
-    assert render_tree({**tree, "total": 6})[-1] == "and 2 more"
+    assert render_tree(tree.model_copy(update={"total": 6}))[-1] == "and 2 more"
     assert parse_parents(tree) == {"run_b": "run_a", "run_c": "run_a", "run_d": "run_b"}
 
 
@@ -209,16 +214,16 @@ def test_a_question_is_no_approval(row: str) -> None:
     [("rm -rf build", 12, True), ("rm -rf build", 11, False), ("x" * 2_000, 9_999, True), ("x" * 2_001, 9_999, False)],
 )
 def test_nobody_allows_what_they_cannot_read_to_its_end(asked: str, room: int, is_shown: bool) -> None:
-    document = {"id": 7, "run_id": "run_a", "kind": "approval", "command": asked, "created_at": NOW}
-    state = replace(at("wait 7", replace(FLEET, questions=parse_questions([document], NOW))), room=room)
+    questions = parse_questions(waiting(id=7, run_id="run_a", command=asked), NOW)
+    state = replace(at("wait 7", replace(FLEET, questions=questions)), room=room)
     allowed, denied = press_key(state, "a")[0], press_key(state, "d")[0]
     assert (allowed.confirming is not None, "too long" in allowed.said) == (is_shown, not is_shown)
     assert denied.confirming == AnswerApproval(run_id="run_a", wait_id=7, choice="deny")
 
 
 def test_a_command_of_two_lines_is_not_read_as_one() -> None:
-    document = {"id": 7, "run_id": "r", "kind": "approval", "command": "echo a #\nrm -rf /\n", "created_at": NOW}
-    assert [each.text for each in parse_questions([document], NOW)] == ["echo a # ⏎ rm -rf /"]
+    questions = parse_questions(waiting(id=7, run_id="r", command="echo a #\nrm -rf /\n"), NOW)
+    assert [each.text for each in questions] == ["echo a # ⏎ rm -rf /"]
 
 
 def test_an_opened_run_is_broken_to_the_width_and_scrolled() -> None:

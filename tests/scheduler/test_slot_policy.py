@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes_worker.core.job_policies import CatchUp, Overlap
 from scheduler.grammar import ScheduleError, ScheduleOptions, parse_schedule
 from scheduler.policy import (
     SLOTS_SETTLED_MAX,
-    CatchUp,
     DailyBudget,
     DailyUse,
     Decision,
@@ -17,7 +17,6 @@ from scheduler.policy import (
     JobPolicy,
     JobState,
     JobStatus,
-    Overlap,
     RunVerdict,
     SlotFacts,
     SlotOutcome,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from support.desk import NOON, Desk
 from support.store import Store
 
+from hermes_worker.core.job_policies import Overlap
 from hermes_worker.store.jobs.job_rows import DueJob, JobTick
 from hermes_worker.store.jobs.jobs import JobNotFound
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -19,7 +20,7 @@ from hermes_worker.store.tables import firings, jobs, runs
 from scheduler import jobs as work
 from scheduler import ticking
 from scheduler.grammar import ScheduleError
-from scheduler.policy import DailyBudget, Overlap
+from scheduler.policy import DailyBudget
 from scheduler.schedule import list_slots_between
 
 

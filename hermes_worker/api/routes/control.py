@@ -12,6 +12,7 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.api.owners import OwnRun
+from hermes_worker.schemas.runs import Controlled
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.stream.live import Live
 
@@ -26,13 +27,6 @@ class Steer(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(max_length=STEER_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK})
-
-
-class Controlled(BaseModel):
-    """The run's status after the request."""
-
-    run_id: str
-    status: str
 
 
 @router.post("/{run_id}/pause", response_model=Controlled, dependencies=[WRITES])

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.schemas.jobs import FullJobSheet, JobSheet, JobSheetList
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
@@ -23,42 +22,6 @@ from scheduler.schedule import iterate_slots
 router = APIRouter(
     prefix="/v1/job-sheets", tags=["jobs"], dependencies=[needs(KeyScope.JOBS)], responses=schema.declare_errors(503)
 )
-
-
-class JobSheet(BaseModel):
-    """A job and where it stands. Times are epoch seconds."""
-
-    object: Literal["hermes.job_sheet"] = "hermes.job_sheet"
-    job_id: str
-    tenant: str
-    name: str
-    definition: str
-    """The job as JSON: prompt, schedule, targets and limits."""
-    state: str
-    next_slot: float | None
-    next_fire_at: float | None
-    completed: int
-    consecutive_failures: int
-    paused_at: float | None
-    paused_reason: str | None
-    last_run_at: float | None
-    last_status: str | None
-    last_error: str | None
-    created_at: float
-    updated_at: float
-
-
-class JobSheetList(BaseModel):
-    """All jobs of the tenant, oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[JobSheet]
-
-
-class FullJobSheet(JobSheet):
-    last_delivery_error: str | None
-    slots: Sequence[float]
-    """The slots to come, as many as were asked for."""
 
 
 @router.get("", response_model=JobSheetList)

@@ -15,20 +15,11 @@ from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.formats import NO_NUL
-from hermes_worker.api.job_schema import (
-    CHANGED_JOB,
-    NEW_JOB,
-    JobBody,
-    JobHistory,
-    JobList,
-    JobRemoved,
-    NewJob,
-    OneJob,
-    OneJobInFull,
-)
+from hermes_worker.api.job_schema import CHANGED_JOB, NEW_JOB, JobBody
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_answer, declare_errors
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import USER_HEADER, KeyScope, Principal
+from hermes_worker.schemas.jobs import JobHistory, JobList, JobRemoved, NewJob, OneJob, OneJobInFull
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS
@@ -14,83 +12,13 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.routes.runs import build_run_object
-from hermes_worker.core.run import CallStatus
-from hermes_worker.services.presenters import build_call_line, build_call_texts
-from hermes_worker.store.runs.call_ledger import CallEntry, CallInFull, CallNotFound, Ledger
+from hermes_worker.schemas.runs import CallDetailObject, CallList, TreeObject, TreeRunObject
+from hermes_worker.services.presenters import build_call_detail, build_entry_object
+from hermes_worker.store.runs.call_ledger import CallNotFound, Ledger
 from hermes_worker.store.runs.tree_shapes import TREE_RUNS_MAX, TreeNode, load_tree
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.declare_errors(503))
 _CALL_FORM = r"^[0-9]{1,6}\.[0-9]{1,4}$"
-
-
-class LedgerEntryObject(BaseModel):
-    """A tool call of a run. Times are epoch seconds."""
-
-    object: Literal["hermes.call"] = "hermes.call"
-    call: str
-    """Its place in the run: iteration and position in its reply, ``3.0``."""
-    iteration: int
-    position: int
-    tool: str
-    effect: Literal["pure", "keyed", "once"]
-    """Whether it may run again when its worker is lost: at will, with the same key, or never."""
-    status: CallStatus
-    waits_for: str | None
-    attempts: int
-    """How often it was begun."""
-    takeovers: int
-    """How often somebody else went on with it."""
-    deaths: int
-    """How many workers died while they held it."""
-    claimed_at: float | None
-    settled_at: float | None
-    worker: str | None
-    """The worker that holds it now."""
-
-
-class CallList(BaseModel):
-    """Calls in the order in which the model asked for them."""
-
-    object: Literal["list"] = "list"
-    data: list[LedgerEntryObject]
-    has_more: bool
-
-
-class CallDetailObject(LedgerEntryObject):
-    """A tool call with its texts, in which secrets are hidden."""
-
-    tool_call_id: str
-    """The call's id in the model's reply."""
-    arguments: str
-    """JSON, as the model wrote it."""
-    changed_arguments: str | None
-    """JSON that it ran with instead, because a person or a rewriter changed it."""
-    result: str | None
-    """The result as the model got it; ``null`` before it is settled."""
-
-
-class TreeRunObject(BaseModel):
-    """A run of a tree."""
-
-    run: schema.RunObject
-    parent_run_id: str | None
-    """The run that delegated to it, or whose background answer began it; ``null`` for the first."""
-    depth: int
-    child_index: int | None
-    """Which task of the call that delegated to it."""
-    parent_call: str | None
-    """The place of that call, ``3.0``."""
-    background: bool
-
-
-class TreeObject(BaseModel):
-    """The runs of a tree, in the order in which they came."""
-
-    object: Literal["hermes.tree"] = "hermes.tree"
-    root_run_id: str
-    total: int
-    """How many there are; the first 1000 are shown."""
-    data: list[TreeRunObject]
 
 
 _Call = Annotated[str, Path(pattern=_CALL_FORM, description="Iteration and position: 3.0.")]
@@ -104,7 +32,7 @@ async def list_calls(
     """The tool calls of a run: what may be repeated, how often each was begun, and who holds it."""
     ledger = Ledger(context.client.database)
     found = await context.call_store(ledger.list_calls, run_id, after=_place(after) if after else None, limit=limit + 1)
-    return CallList(data=[_entry_object(entry) for entry in found[:limit]], has_more=len(found) > limit)
+    return CallList(data=[build_entry_object(entry) for entry in found[:limit]], has_more=len(found) > limit)
 
 
 @router.get(
@@ -120,7 +48,7 @@ async def get_call(context: Context, run_id: OwnRun, call: _Call) -> CallDetailO
         found = await context.call_store(ledger.load_call, run_id, *_place(call))
     except CallNotFound:
         raise ApiError(404, f"Call not found: {call}", code="call_not_found", param="call") from None
-    return _detail_object(found)
+    return build_call_detail(found)
 
 
 @router.get(
@@ -139,18 +67,6 @@ async def get_tree(context: Context, run_id: OwnRun) -> TreeObject:
 def _place(call: str) -> tuple[int, int]:
     iteration, _, position = call.partition(".")
     return int(iteration), int(position)
-
-
-def _entry_fields(entry: CallEntry) -> dict[str, object]:
-    return {**asdict(build_call_line(entry)), "iteration": entry.iteration, "position": entry.position}
-
-
-def _entry_object(entry: CallEntry) -> LedgerEntryObject:
-    return LedgerEntryObject.model_validate(_entry_fields(entry))
-
-
-def _detail_object(found: CallInFull) -> CallDetailObject:
-    return CallDetailObject.model_validate({**_entry_fields(found.entry), **asdict(build_call_texts(found))})
 
 
 def _tree_run(node: TreeNode) -> TreeRunObject:

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnRun
+from hermes_worker.schemas.runs import PromptObject
 from hermes_worker.services.model_prompts import ReplyNotFound, load_prompt
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.declare_errors(503))
 _REPLY_MAX = 1_000_000
-
-
-class PromptObject(BaseModel):
-    """The prompt of one model call, in the form in which it is stored. Secrets are hidden."""
-
-    object: Literal["hermes.prompt"] = "hermes.prompt"
-    run_id: str
-    model: str
-    reply: int
-    """Which reply of the run it led to, from 1; one more than there are for a call that is due."""
-    replies: int
-    """How many replies the run has."""
-    system: str
-    tools: list[dict[str, Any]]
-    """The definitions of the tools."""
-    messages: list[dict[str, Any]]
-    """Chat-completions messages, in order, the system prompt left out."""
 
 
 @router.get(

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import WithJsonSchema
 
 from hermes_worker.api import schema
@@ -22,7 +23,17 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.principals import USER_HEADER, Principal
 from hermes_worker.core.priority import Priority
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.results import TurnResult, build_turn_result
+from hermes_worker.schemas.runs import (
+    BeganWithObject,
+    CallSummary,
+    ExplanationObject,
+    RunList,
+    RunObject,
+    StartedRun,
+    Stopping,
+    TurnResult,
+)
+from hermes_worker.services.results import build_turn_result
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.access.principals import TenantDisabled
 from hermes_worker.store.runs.explanations import Explanations
@@ -110,7 +121,7 @@ _BODY_SCHEMA = {
 @router.post(
     "",
     status_code=202,
-    response_model=schema.StartedRun,
+    response_model=StartedRun,
     response_model_exclude_none=True,
     openapi_extra=_BODY_SCHEMA,
     responses=schema.declare_errors(408, 409, 429),
@@ -123,7 +134,7 @@ async def create_run(
     response: Response,
     later: BackgroundTasks,
     idempotency_key: Annotated[_Key | None, Header()] = None,
-) -> schema.StartedRun:
+) -> StartedRun:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
     submission = context.adapt_to_stack(build_submission(body, caller, idempotency_key))
     if caller.operates:
@@ -138,13 +149,13 @@ async def create_run(
     return build_started_run(created)
 
 
-def build_started_run(created: Created) -> schema.StartedRun:
+def build_started_run(created: Created) -> StartedRun:
     """Build the answer for an accepted run."""
     if created.was_steered:
-        return schema.StartedRun(run_id=created.run_id, status="steered")
+        return StartedRun(run_id=created.run_id, status="steered")
     if created.not_before is not None:
-        return schema.StartedRun(run_id=created.run_id, status="scheduled", not_before=created.not_before)
-    return schema.StartedRun(run_id=created.run_id)
+        return StartedRun(run_id=created.run_id, status="scheduled", not_before=created.not_before)
+    return StartedRun(run_id=created.run_id)
 
 
 # --- look ------------------------------------------------------------------------------------------------------------
@@ -152,14 +163,12 @@ def build_started_run(created: Created) -> schema.StartedRun:
 
 @router.get(
     "",
-    response_model=schema.RunList,
+    response_model=RunList,
     response_model_exclude_none=True,
     responses=schema.declare_errors(404),
     dependencies=[READS],
 )
-async def list_runs(
-    context: Context, caller: Caller, wanted: Annotated[schema.ListRunsInShort, Query()]
-) -> schema.RunList:
+async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.ListRunsInShort, Query()]) -> RunList:
     """Runs, newest first."""
     meant = build_run_filter(wanted, await choose_listed_tenant(context, caller, wanted.tenant), caller.source)
     below = read_cursor(context.proofs, meant, wanted.cursor) if wanted.cursor else None
@@ -170,14 +179,14 @@ async def list_runs(
         page = await context.call_store(listing.list_page, meant, limit=wanted.limit, below=below, before=wanted.before)
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
-    return schema.RunList(
+    return RunList(
         data=[_shorten(build_run_object(view, source=caller.source), wanted.output_chars) for view in page.views],
         has_more=page.below is not None,
         next_cursor=None if page.below is None else make_cursor(context.proofs, meant, page.below),
     )
 
 
-def _shorten(run: schema.RunObject, chars_max: int | None) -> schema.RunObject:
+def _shorten(run: RunObject, chars_max: int | None) -> RunObject:
     """Cut a run's texts to ``chars_max``, after secrets were redacted, so that no part of one is left."""
     if chars_max is not None:
         run.output = run.output and run.output[:chars_max]
@@ -207,12 +216,12 @@ def build_run_filter(wanted: schema.ListRuns, tenant: str, source: str) -> RunFi
 
 @router.get(
     "/{run_id}",
-    response_model=schema.RunObject,
+    response_model=RunObject,
     response_model_exclude_none=True,
     responses=schema.declare_errors(404, 410),
     dependencies=[READS],
 )
-async def get_run(context: Context, caller: Caller, run_id: OwnRun) -> schema.RunObject:
+async def get_run(context: Context, caller: Caller, run_id: OwnRun) -> RunObject:
     """A run and what became of its tool calls."""
     return await context.call_store(_inspect, context.client, run_id, caller.source)
 
@@ -223,22 +232,23 @@ async def get_run(context: Context, caller: Caller, run_id: OwnRun) -> schema.Ru
     responses=schema.declare_answer(TurnResult) | schema.declare_errors(404, 410),
     dependencies=[READS],
 )
-async def get_result(context: Context, caller: Caller, run_id: OwnRun) -> TurnResult:
+async def get_result(context: Context, caller: Caller, run_id: OwnRun) -> JSONResponse:
     """The result of a run so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
-    return await context.call_store(build_turn_result, context.client.views, run_id, caller.source)
+    result = await context.call_store(build_turn_result, context.client.views, run_id, caller.source)
+    return JSONResponse(result.model_dump(exclude_unset=True))
 
 
 @router.get(
     "/{run_id}/explain",
-    response_model=schema.ExplanationObject,
+    response_model=ExplanationObject,
     response_model_exclude_none=True,
     responses=schema.declare_errors(404, 410),
     dependencies=[READS],
 )
-async def explain_run(context: Context, run_id: OwnRun) -> schema.ExplanationObject:
+async def explain_run(context: Context, run_id: OwnRun) -> ExplanationObject:
     """Why a run is where it is: one sentence, and the facts behind it."""
     found = await context.call_store(Explanations(context.client.database).explain_run, run_id)
-    return schema.ExplanationObject(
+    return ExplanationObject(
         run_id=run_id,
         because=found.because,
         text=redact(found.text),
@@ -252,12 +262,12 @@ async def explain_run(context: Context, run_id: OwnRun) -> schema.ExplanationObj
     )
 
 
-def _inspect(client: Client, run_id: str, source: str) -> schema.RunObject:
+def _inspect(client: Client, run_id: str, source: str) -> RunObject:
     views = client.views
     view = views.load_run(run_id)
     by_status = views.count_calls(run_id)
     troubled = views.list_calls(run_id, limit=_ATTENTION_MAX, only_troubled=True)
-    calls = schema.CallSummary(
+    calls = CallSummary(
         total=sum(by_status.values()),
         by_status=by_status,
         attention=[schema.build_call_object(call) for call in troubled],
@@ -268,7 +278,7 @@ def _inspect(client: Client, run_id: str, source: str) -> schema.RunObject:
     notes = Listing(client.database).load_notes(run_id)
     inspected.tags, inspected.metadata = list(notes.tags) or None, dict(notes.metadata) or None
     inspected.retry_of = notes.retry_of
-    inspected.began_with = schema.BeganWithObject.model_validate(
+    inspected.began_with = BeganWithObject.model_validate(
         {name: value or None for name, value in asdict(notes.began_with).items()}
     )
     inspected.budget = schema.build_budget_object(client.trees.load_budget(run_id))
@@ -282,13 +292,11 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
 }
 
 
-def build_run_object(
-    view: RunView, calls: schema.CallSummary | None = None, *, source: str = "api"
-) -> schema.RunObject:
+def build_run_object(view: RunView, calls: CallSummary | None = None, *, source: str = "api") -> RunObject:
     """Build a run as lists show it, with its session as a caller from ``source`` names it; with ``calls``, as it is
     shown alone."""
     has_ended = view.status.is_terminal
-    return schema.RunObject(
+    return RunObject(
         run_id=view.run_id,
         status=view.status,
         created_at=view.created_at,
@@ -327,13 +335,13 @@ def build_run_object(
 
 @router.post(
     "/{run_id}/stop",
-    response_model=schema.Stopping,
+    response_model=Stopping,
     response_model_exclude_defaults=True,
     responses=schema.declare_errors(404, 410),
     dependencies=[WRITES],
 )
-async def stop_run(context: Context, run_id: OwnRun, caller: Caller) -> schema.Stopping:
+async def stop_run(context: Context, run_id: OwnRun, caller: Caller) -> Stopping:
     """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
     that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""
     stopped = await stop(context, run_id, by=caller.display_name)
-    return schema.Stopping(run_id=run_id, status=stopped.status.value, caused=list(stopped.caused_run_ids))
+    return Stopping(run_id=run_id, status=stopped.status.value, caused=list(stopped.caused_run_ids))

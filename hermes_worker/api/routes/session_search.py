@@ -11,13 +11,9 @@ from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.owners import OwnSession
-from hermes_worker.api.wire.session_objects import (
-    SearchMessages,
-    SessionFamily,
-    build_found_object,
-    build_session_object,
-)
+from hermes_worker.api.wire.session_objects import SearchMessages, build_found_object, build_session_object
 from hermes_worker.schemas.search import FoundMessages
+from hermes_worker.schemas.sessions import SessionFamily
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.search.finding import MessageSearch, Search, SearchOrder
 from hermes_worker.store.sessions import Sessions

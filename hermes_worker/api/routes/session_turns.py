@@ -23,13 +23,7 @@ from hermes_worker.api.routes.events import EventStream
 from hermes_worker.api.routes.sessions import declare_body, read_body
 from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.schema import KEY_FORM
-from hermes_worker.api.wire.session_objects import (
-    AssistantMessage,
-    ChatCompletion,
-    ChatTurn,
-    CompressionAccepted,
-    CompressSession,
-)
+from hermes_worker.api.wire.session_objects import AssistantMessage, ChatCompletion, ChatTurn, CompressSession
 from hermes_worker.api.wire.turn_stream import (
     TURN_CURSOR_FORM,
     TurnCursor,
@@ -40,6 +34,7 @@ from hermes_worker.api.wire.turn_stream import (
 )
 from hermes_worker.core.principals import Principal
 from hermes_worker.safety.redaction import redact
+from hermes_worker.schemas.sessions import CompressionAccepted
 from hermes_worker.services.compression import compress_session
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.runs.runs import Created

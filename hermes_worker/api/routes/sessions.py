@@ -23,11 +23,7 @@ from hermes_worker.api.wire.session_objects import (
     ImportSession,
     ListMessages,
     ListSessions,
-    MessageList,
-    OneSession,
     PatchSession,
-    SessionDeleted,
-    SessionList,
     build_message_object,
     build_session_object,
 )
@@ -35,6 +31,7 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.core.session_imports import InvalidImport
 from hermes_worker.features.retention.erasure_rows import ErasureHeld, NotYetErased, RunsAtWork
 from hermes_worker.features.retention.erasure_service import SessionOfChild, delete_session
+from hermes_worker.schemas.sessions import MessageList, OneSession, SessionDeleted, SessionList
 from hermes_worker.services.session_imports import import_session
 from hermes_worker.services.submission import InvalidSubmission, Submission, prepare_run
 from hermes_worker.store.runs.runs import SessionNotFound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnRun, choose_listed_tenant
 from hermes_worker.api.routes.runs import build_run_filter
 from hermes_worker.safety.redaction import redact
+from hermes_worker.schemas.runs import TrajectoryObject
 from hermes_worker.services.results import build_training_sample
 from hermes_worker.services.sheets import RunNews, RunSheet, load_news, load_sheet, redact_run
 from hermes_worker.store.hooks.calls import HookCalls, HookCallView
@@ -41,16 +42,6 @@ class HookCallList(BaseModel):
 
     object: Literal["list"] = "list"
     data: Sequence[HookCallView]
-
-
-class TrajectoryObject(BaseModel):
-    """A run as a training sample (ShareGPT), without what looks like a credential."""
-
-    conversations: Sequence[Mapping[str, str]]
-    timestamp: str
-    """When it ended, ISO 8601."""
-    model: str
-    completed: bool
 
 
 @router.get("", response_model=SheetList, responses=schema.declare_errors(404), dependencies=[READS])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +12,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.context import Context
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.schemas.jobs import SlotList, SlotObject
 from hermes_worker.store.jobs.jobs import Jobs
 from scheduler.upcoming import ComingSlot, list_coming_slots
 
@@ -28,26 +29,6 @@ class ListSlots(BaseModel):
 
     days: float = Field(7.0, gt=0, le=_DAYS_MAX, description="How far to look ahead.")
     limit: int = Field(200, ge=1, le=1_000)
-
-
-class SlotObject(BaseModel):
-    """A slot that is not settled yet."""
-
-    object: Literal["hermes.slot"] = "hermes.slot"
-    at: float
-    """Epoch seconds; one that is overdue lies in the past."""
-    job_id: str
-    name: str
-    """The job's name."""
-
-
-class SlotList(BaseModel):
-    """Slots that come, the next one first."""
-
-    object: Literal["list"] = "list"
-    data: list[SlotObject]
-    has_more: bool
-    """There are further ones in these days."""
 
 
 @router.get("", response_model=SlotList)

@@ -17,10 +17,11 @@ from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.session_imports import MESSAGES_MAX as IMPORTED_MESSAGES_MAX
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.schemas.runs import UsageObject
 from hermes_worker.schemas.search import FoundObject
+from hermes_worker.schemas.sessions import MessageObject, SessionObject
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage
 from hermes_worker.store.sessions import PAGE_MAX, MessageView, SessionView
-from hermes_worker.stream.events import UsageObject
 
 MESSAGES_MAX = 1_000
 _OFFSET_MAX = 1_000_000
@@ -230,104 +231,6 @@ class CompressSession(BaseModel):
 
 
 # --- responses -------------------------------------------------------------------------------------------------------
-
-
-class CompressionAccepted(BaseModel):
-    """A run that summarises its session. Its output is the summary, or why there is none."""
-
-    run_id: str
-    session_id: str
-    status: Literal["started"] = "started"
-
-
-class SessionObject(BaseModel):
-    """A session. Times are epoch seconds. Counts are of the runs that are kept."""
-
-    id: str
-    source: str | None
-    user_id: None = None
-    model: str | None
-    title: str | None
-    started_at: float
-    ended_at: float | None
-    end_reason: str | None
-    message_count: int
-    tool_call_count: int
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    reasoning_tokens: int
-    estimated_cost_usd: float
-    actual_cost_usd: None = None
-    api_call_count: int
-    parent_session_id: str | None
-    last_active: float
-    preview: str
-    lineage_root_id: str = Field(serialization_alias="_lineage_root_id")
-    has_system_prompt: bool = True
-    has_model_config: bool
-    is_at_work: bool
-    """A run is at work in it."""
-    archived_at: float | None
-    """When it was archived."""
-
-
-class OneSession(BaseModel):
-    object: Literal["hermes.session"] = "hermes.session"
-    session: SessionObject
-
-
-class SessionList(BaseModel):
-    """A page of sessions, newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[SessionObject]
-    limit: int
-    offset: int
-    has_more: bool
-
-
-class SessionFamily(BaseModel):
-    """A session and its relations, oldest first."""
-
-    object: Literal["list"] = "list"
-    session_id: str
-    data: list[SessionObject]
-
-
-class MessageObject(BaseModel):
-    """A row of a transcript."""
-
-    id: int
-    session_id: str
-    role: Literal["system", "user", "assistant", "tool"]
-    content: Any
-    """A text, or parts."""
-    tool_call_id: str | None
-    tool_calls: list[dict[str, Any]] | None
-    tool_name: str | None
-    timestamp: float
-    token_count: None = None
-    finish_reason: str | None
-    """``tool_calls``; of other replies it stands in their run's events."""
-    reasoning: str | None
-    reasoning_content: str | None
-
-
-class MessageList(BaseModel):
-    """A page of a transcript, oldest first."""
-
-    object: Literal["list"] = "list"
-    session_id: str
-    data: list[MessageObject]
-    has_more: bool
-
-
-class SessionDeleted(BaseModel):
-    object: Literal["hermes.session.deleted"] = "hermes.session.deleted"
-    id: str
-    deleted: Literal[True] = True
 
 
 class AssistantMessage(BaseModel):

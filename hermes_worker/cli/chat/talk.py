@@ -14,12 +14,12 @@ from hermes_worker.cli.layout import format_moment
 from hermes_worker.cli.top.fleet import render_tree
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.client import HermesClient, operations
-from hermes_worker.client.documents import MessageDocument, SessionDocument
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.run import RunStatus
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.capabilities import ToolsetObject
+    from hermes_worker.schemas.sessions import MessageObject, SessionObject
 
 _AGAIN_AFTER_S = 0.5
 _LISTED_SESSIONS = 15
@@ -278,7 +278,7 @@ def add_question_toolset(toolsets: Sequence[ToolsetObject]) -> list[str] | None:
     return [each.name for each in toolsets if each.enabled or each.name == _ASKING]
 
 
-def _format_session(session: SessionDocument) -> str:
+def _format_session(session: SessionObject) -> str:
     about = flatten_text(session["title"] or session["preview"], 60)
     return (
         f"{flatten_text(session['id'], 60)}  {format_moment(session['last_active'])}  "
@@ -286,7 +286,7 @@ def _format_session(session: SessionDocument) -> str:
     )
 
 
-def _render_usage(session: SessionDocument) -> list[str]:
+def _render_usage(session: SessionObject) -> list[str]:
     return [
         f"{session['api_call_count']:,} model calls, {session['tool_call_count']:,} tool calls, "
         f"{session['message_count']:,} messages",
@@ -296,7 +296,7 @@ def _render_usage(session: SessionDocument) -> list[str]:
     ]
 
 
-def _render_tail(messages: Sequence[MessageDocument]) -> list[str]:
+def _render_tail(messages: Sequence[MessageObject]) -> list[str]:
     """Render the last messages of a conversation."""
     said = [each for each in messages if each["role"] in ("user", "assistant") and each.get("content")]
     return [f"{each['role']}: {flatten_text(str(each['content']), 400)}" for each in said[-_SHOWN_MESSAGES:]]

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes_worker.cli.layout import iterate_tree
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.core.consent import summarise
 from hermes_worker.core.invisible_characters import show_invisible
+from hermes_worker.core.run import WaitKind
 
 if TYPE_CHECKING:
+    from hermes_worker.schemas.approvals import WaitObject
     from hermes_worker.schemas.fleet import BacklogObject, KeyStateObject, WorkerObject
+    from hermes_worker.schemas.runs import LedgerEntryObject, RunObject, TreeObject
 
 _TEXT_CHARS_MAX = 2_000
 _RATE_OVER_S = 300.0
@@ -133,49 +136,47 @@ def _compute_seconds(now: float, since: float) -> float:
     return max(0.0, now - float(since))
 
 
-def parse_runs(documents: Sequence[Mapping[str, Any]], parents: Mapping[str, str], now: float) -> list[FleetRun]:
+def parse_runs(found: Sequence[RunObject], parents: Mapping[str, str], now: float) -> list[FleetRun]:
     """List open runs, newest first, each behind the one that delegated to it. ``parents`` may name runs that have
     ended."""
-    by_id = {str(each["run_id"]): each for each in documents}
+    by_id = {each.run_id: each for each in found}
     placed = iterate_tree({run_id: parents.get(run_id) for run_id in by_id})
     return [_parse_run(by_id[run_id], depth, now) for run_id, depth in placed]
 
 
-def _parse_run(document: Mapping[str, Any], depth: int, now: float) -> FleetRun:
-    cost = document.get("estimated_cost_usd")
+def _parse_run(run: RunObject, depth: int, now: float) -> FleetRun:
     return FleetRun(
-        run_id=clean_text(document["run_id"], 64),
-        status=clean_text(document["status"], 40),
-        age_s=_compute_seconds(now, document["created_at"]),
-        iteration=int(document["iteration"]),
-        cost_usd=None if cost is None else float(cost),
-        model=clean_text(document["model"], 60),
-        about=clean_text(document.get("title") or document.get("last_event"), 200),
+        run_id=clean_text(run.run_id, 64),
+        status=clean_text(run.status, 40),
+        age_s=_compute_seconds(now, run.created_at),
+        iteration=run.iteration,
+        cost_usd=run.estimated_cost_usd,
+        model=clean_text(run.model, 60),
+        about=clean_text(run.title or run.last_event, 200),
         depth=depth,
     )
 
 
-def parse_parents(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Find who delegated to whom, from the document of a tree."""
-    links = ((each["run"]["run_id"], each["parent_run_id"]) for each in tree["data"])
-    return {str(run_id): str(parent) for run_id, parent in links if parent is not None}
+def parse_parents(tree: TreeObject) -> dict[str, str]:
+    """Find who delegated to whom."""
+    return {each.run.run_id: each.parent_run_id for each in tree.data if each.parent_run_id is not None}
 
 
-def parse_questions(documents: Sequence[Mapping[str, Any]], now: float) -> list[FleetQuestion]:
+def parse_questions(waits: Sequence[WaitObject], now: float) -> list[FleetQuestion]:
     """List questions, the oldest first."""
-    return [_parse_question(each, now) for each in documents]
+    return [_parse_question(each, now) for each in waits]
 
 
-def _parse_question(document: Mapping[str, Any], now: float) -> FleetQuestion:
-    asked = document.get("command") or document.get("question") or document.get("description") or ""
-    shown, is_whole = summarise(strip_controls(show_invisible(str(asked))), _TEXT_CHARS_MAX)
+def _parse_question(wait: WaitObject, now: float) -> FleetQuestion:
+    asked = wait.command or wait.question or wait.description or ""
+    shown, is_whole = summarise(strip_controls(show_invisible(asked)), _TEXT_CHARS_MAX)
     return FleetQuestion(
-        wait_id=int(document["id"]),
-        run_id=clean_text(document["run_id"], 64),
-        is_approval=document["kind"] == "approval",
+        wait_id=wait.id,
+        run_id=clean_text(wait.run_id, 64),
+        is_approval=wait.kind == WaitKind.APPROVAL,
         text=shown,
         is_whole=is_whole,
-        age_s=_compute_seconds(now, document["created_at"]),
+        age_s=_compute_seconds(now, wait.created_at),
     )
 
 
@@ -208,33 +209,32 @@ def compute_usd_per_minute(samples: Sequence[tuple[float, float]]) -> float | No
     return max(0.0, now - before) / (at - began_at) * 60.0
 
 
-def render_tree(tree: Mapping[str, Any]) -> list[str]:
+def render_tree(tree: TreeObject) -> list[str]:
     """Render a tree of runs, one line for each."""
     lines = []
-    by_id = {str(each["run"]["run_id"]): each["run"] for each in tree["data"]}
-    parents = {str(each["run"]["run_id"]): each["parent_run_id"] for each in tree["data"]}
+    by_id = {each.run.run_id: each.run for each in tree.data}
+    parents = {each.run.run_id: each.parent_run_id for each in tree.data}
     for run_id, level in iterate_tree(parents):
         run = by_id[run_id]
-        cost = run.get("estimated_cost_usd")
-        spent = "" if cost is None else f"  ${float(cost):.4f}"
+        spent = "" if run.estimated_cost_usd is None else f"  ${run.estimated_cost_usd:.4f}"
         indent = "  " * min(level, 20)
-        about = clean_text(run.get("title") or run.get("model"), 60)
-        lines.append(f"{indent}{clean_text(run['run_id'], 64)}  {clean_text(run['status'], 40)}{spent}  {about}")
-    left_out = int(tree["total"]) - len(tree["data"])
+        about = clean_text(run.title or run.model, 60)
+        lines.append(f"{indent}{clean_text(run.run_id, 64)}  {clean_text(run.status, 40)}{spent}  {about}")
+    left_out = tree.total - len(tree.data)
     return [*lines, *([f"and {left_out} more"] if left_out > 0 else [])]
 
 
-def render_calls(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+def render_calls(calls: Sequence[LedgerEntryObject]) -> list[str]:
     """Render tool calls of a run, one line for each."""
     lines = []
-    for each in documents:
+    for each in calls:
         parts = [
-            clean_text(each["call"], 20),
-            clean_text(each["tool"], 60),
-            clean_text(each["status"], 40),
-            each["effect"],
+            clean_text(each.call, 20),
+            clean_text(each.tool, 60),
+            clean_text(each.status, 40),
+            clean_text(each.effect, 20),
         ]
-        if each.get("attempts", 1) > 1:
-            parts.append(f"attempt {each['attempts']}")
-        lines.append("  ".join(map(str, parts)))
+        if each.attempts > 1:
+            parts.append(f"attempt {each.attempts}")
+        lines.append("  ".join(parts))
     return lines

@@ -102,9 +102,9 @@ class FleetWatch:
                 self._client.stop(action.run_id)
                 return f"{action.run_id} was asked to stop"
             case PauseRun():
-                return f"{action.run_id} {clean_text(self._client.pause(action.run_id)['status'], 40)}"
+                return f"{action.run_id} {clean_text(self._client.pause(action.run_id).status, 40)}"
             case ResumeRun():
-                return f"{action.run_id} {clean_text(self._client.resume(action.run_id)['status'], 40)}"
+                return f"{action.run_id} {clean_text(self._client.resume(action.run_id).status, 40)}"
             case AnswerApproval():
                 self._client.approve(action.run_id, action.choice, wait_id=action.wait_id)
                 return "denied" if action.choice == "deny" else "allowed"
@@ -124,8 +124,8 @@ class FleetWatch:
         run = self._client.run(run_id)
         calls = list(islice(self._client.calls(run_id), 10_000))[-_CALLS_SHOWN:]
         found = [
-            f"{clean_text(run['status'], 40)}, {run['iteration']} model calls of at most {run['iterations_max']}",
-            clean_text(self._client.explain(run_id)["text"], 400),
+            f"{clean_text(run.status, 40)}, {run.iteration} model calls of at most {run.iterations_max}",
+            clean_text(self._client.explain(run_id).text, 400),
             "",
             "tree",
             *(f"  {line}" for line in render_tree(self._client.tree(run_id))),
@@ -133,17 +133,17 @@ class FleetWatch:
             "calls",
             *(f"  {line}" for line in render_calls(calls) or ["none"]),
         ]
-        if run.get("output"):
-            found += ["", "answer", f"  {clean_text(run['output'], 1_000)}"]
+        if run.output:
+            found += ["", "answer", f"  {clean_text(run.output, 1_000)}"]
         return found
 
     def _load_runs(self, now: float) -> Sequence[Any]:
-        found: list[Any] = list(islice(self._client.runs(status=_OPEN, limit=_RUNS_MAX), _RUNS_MAX))
-        delegating = [each["run_id"] for each in found if each["status"] == RunStatus.WAITING_FOR_CHILDREN.value]
+        found = list(islice(self._client.runs(status=_OPEN, limit=_RUNS_MAX), _RUNS_MAX))
+        delegating = [each.run_id for each in found if each.status is RunStatus.WAITING_FOR_CHILDREN]
         for run_id in [each for each in delegating if each not in self._treed][:_TREES_AT_A_LOOK]:
             self._parents |= parse_parents(self._client.tree(run_id))
             self._treed.add(run_id)
-        self._forget_ended({each["run_id"] for each in found})
+        self._forget_ended({each.run_id for each in found})
         return parse_runs(found, self._parents, now)
 
     def _forget_ended(self, is_open: set[str]) -> None:

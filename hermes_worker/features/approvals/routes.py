@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
@@ -20,11 +19,12 @@ from hermes_worker.api.schema import WHOLE
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, ApprovalChoice, parse_choice
+from hermes_worker.schemas.approvals import AnsweredQuestion, DecisionList, WaitList
 from hermes_worker.services import answers as answering
-from hermes_worker.services.presenters import build_closed_line, build_open_line
+from hermes_worker.services.presenters import build_decision_object, build_wait_object
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.approval_history import ClosedQuestion, load_decisions
-from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits, WaitView
+from hermes_worker.store.runs.approval_history import load_decisions
+from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits
 from hermes_worker.stream.live import Live
 
 router = APIRouter(prefix="/v1", tags=["approvals"], route_class=JsonRoute, responses=schema.declare_errors(503))
@@ -99,49 +99,6 @@ class Answer(BaseModel):
     wait_id: WaitId | None = Field(None, description=_WAIT_ID)
 
 
-class AnsweredQuestion(BaseModel):
-    """The answer was accepted: it was the first."""
-
-    object: str
-    run_id: str
-    choice: str | None = None
-    by: str
-    """The recorded name of who answered: the key that was sent."""
-    resolved: int = 1
-
-
-class WaitObject(BaseModel):
-    """Something a run waits for."""
-
-    id: int
-    code: str
-    """The code by which people name it in chats: no other question has the same code."""
-    run_id: str
-    tenant: str
-    session_id: str
-    kind: WaitKind
-    tool: str
-    iteration: int
-    position: int
-    command: str | None = None
-    description: str | None = None
-    pattern_key: str | None = None
-    """The first of its danger patterns."""
-    pattern_keys: list[str] = []
-    """All its danger patterns; what is chosen counts for all of them."""
-    question: str | None = None
-    choices: list[str]
-    created_at: float
-    expires_at: float | None = None
-
-
-class WaitList(BaseModel):
-    """Open approvals and questions, oldest first."""
-
-    object: str = "list"
-    data: list[WaitObject]
-
-
 class ListDecisions(BaseModel):
     """Which closed questions to list."""
 
@@ -151,41 +108,6 @@ class ListDecisions(BaseModel):
     before: int | None = Field(None, ge=1, le=_ID_MAX, description="An 'id': list what was asked before that one.")
     kind: WaitKind | None = None
     all_tenants: bool = Field(False, description="Those of all tenants; for operators.")
-
-
-class DecisionObject(BaseModel):
-    """A question that is closed. Times are epoch seconds."""
-
-    object: Literal["hermes.decision"] = "hermes.decision"
-    id: int
-    run_id: str
-    tenant: str
-    session_id: str
-    kind: WaitKind
-    tool: str
-    call: str
-    """The place of the call that asked, ``3.0``."""
-    command: str | None
-    description: str | None
-    question: str | None
-    created_at: float
-    closed_at: float
-    outcome: str
-    """``once``, ``session``, ``always`` or ``deny``; ``answered``; ``expired``; or what else closed it."""
-    by: str | None
-    """Who answered; ``null`` where nothing did."""
-    reason: str | None
-    permits: str | None
-    """The patterns of commands that are not asked about any more, separated by ``;``: in its session after
-    ``session``, in its tenant after ``always``; ``null`` where nothing follows."""
-
-
-class DecisionList(BaseModel):
-    """Closed questions, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[DecisionObject]
-    has_more: bool
 
 
 @router.get("/approvals", response_model=WaitList, response_model_exclude_none=True, dependencies=[READS])
@@ -199,7 +121,7 @@ async def list_waits(
     """The inbox: every approval and question that is open."""
     tenant = choose_tenant_or_all(caller, all_tenants=all_tenants)
     found = await context.call_store(context.client.waits.list_open, tenant=tenant, limit=limit, kind=kind)
-    return WaitList(data=[_object(view, caller.source) for view in found])
+    return WaitList(data=[build_wait_object(view, caller.source) for view in found])
 
 
 @router.get("/approvals/history", response_model=DecisionList, dependencies=[READS])
@@ -215,7 +137,7 @@ async def list_decisions(context: Context, caller: Caller, wanted: Annotated[Lis
         limit=wanted.limit + 1,
     )
     return DecisionList(
-        data=[_decision_object(each, caller.source) for each in found[: wanted.limit]],
+        data=[build_decision_object(each, caller.source) for each in found[: wanted.limit]],
         has_more=len(found) > wanted.limit,
     )
 
@@ -309,17 +231,3 @@ async def answer_question(
 def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:
     context.client.publisher.send(hints)
     Live(context.client.redis).nudge(run_id)
-
-
-def _decision_object(each: ClosedQuestion, source: str) -> DecisionObject:
-    return DecisionObject(**asdict(build_closed_line(each)), session_id=each.session.choose_reference(source))
-
-
-def _object(view: WaitView, source: str) -> WaitObject:
-    return WaitObject(
-        **asdict(build_open_line(view)),
-        session_id=view.session.choose_reference(source),
-        iteration=view.iteration,
-        position=view.position,
-        pattern_key=view.request.get("pattern_key"),
-    )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,16 +17,20 @@ from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import colour_status, flatten_text, format_duration, strip_controls
-from hermes_worker.cli.server import parse_document
 from hermes_worker.core.consent import render_lines, summarise
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, ApprovalChoice, parse_choice
-from hermes_worker.services.presenters import ClosedLine, OpenLine
+from hermes_worker.schemas.approvals import DecisionObject, WaitObject
 
 _LIST_MAX = 500
 _ASKED_CHARS = 80
+_PRINTED = (
+    *("id", "code", "run_id", "tenant", "kind", "tool", "created_at", "expires_at", "command", "description"),
+    *("pattern_keys", "question", "choices"),
+)
+"""The fields of an open question that ``--json`` prints, in this order."""
 _KINDS = OneOf([WaitKind.APPROVAL.value, WaitKind.INPUT.value])
 
 
@@ -54,7 +57,7 @@ def list_open(
     found = open_backend(home).questions(kind=wanted, all_tenants=all_tenants, limit=limit)
     if as_json:
         for line in found:
-            click.echo(json.dumps({**asdict(line), "kind": line.kind.value, "choices": list(line.choices)}))
+            click.echo(json.dumps({name: line[name] for name in _PRINTED}))
     elif found and output == "wide":
         click.echo("\n\n".join(map(_render_whole, found)))
     elif found:
@@ -117,10 +120,10 @@ def history(
     """What is closed, the newest question first: who answered what, and what nobody is asked about any more since."""
     asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
     told = open_api_client(home).decisions(**asked, all_tenants=all_tenants or None)
-    found: list[ClosedLine] = parse_document(list[ClosedLine], list(islice(told, limit)))
+    found = list(islice(told, limit))
     if as_json:
         for line in found:
-            click.echo(json.dumps({**asdict(line), "kind": line.kind.value}))
+            click.echo(json.dumps(line.model_dump(exclude={"object", "session_id"})))
     elif found:
         header = ("ID", "RUN", "CLOSED", "OUTCOME", "BY", "ASKED", "PERMITS")
         click.echo(render_table([_format_closed(line) for line in found], header, ids=(1,), whole=(0, 2, 3)))
@@ -202,7 +205,7 @@ def _parse_choice(text: str) -> str:
         raise ConfigurationError(f"{text[:40]!r} is no answer to an approval; write one of {words}") from None
 
 
-def _open_question(backend: RunBackend, named: str) -> OpenLine:
+def _open_question(backend: RunBackend, named: str) -> WaitObject:
     """Find an open question by its number or its code. Raises ``ConfigurationError`` where it is not open."""
     asked = backend.questions(kind=None, all_tenants=False, limit=_LIST_MAX)
     meant = next((line for line in asked if named.upper() in (str(line.id), line.code)), None)
@@ -213,17 +216,17 @@ def _open_question(backend: RunBackend, named: str) -> OpenLine:
     return meant
 
 
-def _summarise_question(line: OpenLine | ClosedLine) -> str:
+def _summarise_question(line: WaitObject | DecisionObject) -> str:
     """Write a question on one line for a list; what is left out is counted."""
     return summarise(*_find_text(line))[0]
 
 
-def _find_text(line: OpenLine | ClosedLine) -> tuple[str, int]:
+def _find_text(line: WaitObject | DecisionObject) -> tuple[str, int]:
     """Find the text of a question, and how many of its characters a list shows."""
     return strip_controls(show_invisible(line.command or line.question or line.description or line.tool)), _ASKED_CHARS
 
 
-def _format_open(line: OpenLine) -> tuple[str, ...]:
+def _format_open(line: WaitObject) -> tuple[str, ...]:
     waits = format_duration(max(0.0, time.time() - line.created_at))
     choices = "/".join(flatten_text(choice, 20) for choice in line.choices)
     return (
@@ -238,7 +241,7 @@ def _format_open(line: OpenLine) -> tuple[str, ...]:
     )
 
 
-def _render_whole(line: OpenLine) -> str:
+def _render_whole(line: WaitObject) -> str:
     """Render a question whole. Text of a model is set off, so that it cannot look like the line above it."""
     number, code, run_id, tenant, waits, until, _, choices = _format_open(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
@@ -246,7 +249,7 @@ def _render_whole(line: OpenLine) -> str:
     return "\n".join([f"{number}  {code}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
 
 
-def _format_closed(line: ClosedLine) -> tuple[str, ...]:
+def _format_closed(line: DecisionObject) -> tuple[str, ...]:
     by = flatten_text(line.by or "-", 40)
     outcome = f"{line.outcome}: {flatten_text(line.reason, 40)}" if line.reason else line.outcome
     permits = flatten_text(line.permits or "-", 40)

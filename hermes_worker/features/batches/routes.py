@@ -21,6 +21,15 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunStatus
 from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.features.batches.service import BATCH_MAX, Outcome, accept_all, announce_all, retry
+from hermes_worker.schemas.runs import (
+    BatchResult,
+    BatchResults,
+    ErrorDetail,
+    JoinedRuns,
+    StartedRun,
+    StoppedRuns,
+    WaitedRun,
+)
 from hermes_worker.services.submission import TAGS_MAX, Submission, announce
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.rerun import NotRepeatable
@@ -51,27 +60,6 @@ class SubmitBatch(BaseModel):
         "'idempotency_key' stands for the header of that name.",
     )
     dry_run: bool = Field(False, description="Accept none of them: only say what is wrong with the form of each.")
-
-
-class BatchResult(BaseModel):
-    """The result for one run of a batch."""
-
-    index: int
-    run_id: str | None = None
-    session_id: str | None = None
-    status: Literal["started", "scheduled", "steered"] | None = None
-    not_before: float | None = None
-    error: schema.ErrorDetail | None = None
-    """Why there is no run."""
-
-
-class BatchResults(BaseModel):
-    """The results of a batch, in the order of the request."""
-
-    object: Literal["list"] = "list"
-    data: list[BatchResult]
-    accepted: int
-    refused: int
 
 
 @router.post(
@@ -125,7 +113,7 @@ def _result(index: int, outcome: Outcome | ApiError) -> BatchResult:
             not_before=said.not_before,
         )
     error = outcome if isinstance(outcome, ApiError) else submission_error(outcome)
-    return BatchResult(index=index, error=schema.ErrorDetail(**error.document["error"]))
+    return BatchResult(index=index, error=ErrorDetail(**error.document["error"]))
 
 
 # --- stop ------------------------------------------------------------------------------------------------------------
@@ -151,17 +139,6 @@ class StopMatching(BaseModel):
     dry_run: bool = Field(False, description="Only say which runs these are.")
     limit: Annotated[int, schema.WHOLE] = Field(100, ge=1, le=BATCH_MAX, description="The newest so many of them.")
     cursor: str | None = Field(None, pattern=CURSOR, description="'next_cursor' of the answer before.")
-
-
-class StoppedRuns(BaseModel):
-    """The runs that were asked to stop, or would be."""
-
-    dry_run: bool
-    run_ids: list[str]
-    has_more: bool
-    """There may be more of them: ask again with ``next_cursor``."""
-    next_cursor: str | None
-    """Where to go on. A request looks at so many runs and no more, and may find none of those that match."""
 
 
 @router.post("/batch/stop", response_model=StoppedRuns, responses=schema.declare_errors(408), dependencies=[WRITES])
@@ -198,16 +175,6 @@ def _list_newest(listing: Listing, wanted: RunFilter, limit: int, below: int | N
 # --- wait ------------------------------------------------------------------------------------------------------------
 
 
-class WaitedRun(BaseModel):
-    """How a run ended, if it has."""
-
-    run_id: str
-    ended: bool
-    status: RunStatus | None = None
-    """``null`` while the run is open."""
-    exit_reason: str | None = None
-
-
 class JoinRuns(BaseModel):
     """Runs to wait for."""
 
@@ -216,14 +183,6 @@ class JoinRuns(BaseModel):
     run_ids: list[_RunId] = Field(min_length=1, max_length=BATCH_MAX)
     mode: Literal["all", "any"] = "all"
     timeout_s: float = Field(30.0, ge=0, le=WAIT_S_MAX)
-
-
-class JoinedRuns(BaseModel):
-    """The runs that had ended when the waiting did."""
-
-    done: bool
-    """All of them have ended; with the mode ``any``, one of them."""
-    runs: list[WaitedRun]
 
 
 @router.get(
@@ -275,12 +234,12 @@ def _build_waited_run(run_id: str, end: LastStatus | None) -> WaitedRun:
 @router.post(
     "/runs/{run_id}/retry",
     status_code=202,
-    response_model=schema.StartedRun,
+    response_model=StartedRun,
     response_model_exclude_none=True,
     responses=schema.declare_errors(404, 409, 410, 429),
     dependencies=[WRITES],
 )
-async def retry_run(context: Context, run_id: OwnRun, caller: Caller) -> schema.StartedRun:
+async def retry_run(context: Context, run_id: OwnRun, caller: Caller) -> StartedRun:
     """Accept a new run with the submission of one that has ended, in the same session. What that run did stands in the
     transcript, and nothing of it is done again. The new run is linked to it ('retry_of')."""
     try:

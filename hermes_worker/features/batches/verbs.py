@@ -44,9 +44,9 @@ def submit(home: Path | None, file: str) -> int:
     refused = 0
     for begin in range(0, len(asked), _ASKED_AT_ONCE):
         for number, made in enumerate(client.submit_all(asked[begin : begin + _ASKED_AT_ONCE]), begin + 1):
-            wrong = made.get("error")
+            wrong = made.error
             refused += wrong is not None
-            said = {"error": wrong["message"]} if wrong else {"run_id": made.get("run_id")}
+            said = {"error": wrong.message} if wrong else {"run_id": made.run_id}
             click.echo(json.dumps({"line": number, **said}))
     return EXIT_FAILED if refused else 0
 
@@ -56,8 +56,8 @@ def _require_runs(client: HermesClient, asked: Sequence[Mapping[str, Any]]) -> N
     for begin in range(0, len(asked), _ASKED_AT_ONCE):
         read = client.submit_all(asked[begin : begin + _ASKED_AT_ONCE], dry_run=True)
         for number, each in enumerate(read, begin + 1):
-            if (wrong := each.get("error")) is not None:
-                raise ConfigurationError(f"line {number} cannot be submitted: {wrong['message']}")
+            if (wrong := each.error) is not None:
+                raise ConfigurationError(f"line {number} cannot be submitted: {wrong.message}")
 
 
 _ASKED_AT_ONCE = 1_000
