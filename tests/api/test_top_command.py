@@ -14,6 +14,7 @@ from support.store import Store
 from hermes_worker.cli.top.view import TopAction, TopState, list_rows, press_key, render_rows, update_fleet
 from hermes_worker.cli.top.watching import FleetWatch
 from hermes_worker.client import HermesClient, RefusedError
+from hermes_worker.client.exchange import AnswerMismatch
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
@@ -70,6 +71,16 @@ def test_it_shows_runs_by_tree_and_what_waits(store: Store, watch: FleetWatch) -
     assert "rm -rf build" in text and "waiting for approval" in text
     assert state.fleet.untold == {}
     assert "QUEUE" in text and "model" in text
+
+
+def test_a_section_that_cannot_be_read_is_reported_alone(watch: FleetWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_client: HermesClient) -> None:
+        raise AnswerMismatch("it has another form")
+
+    monkeypatch.setattr(HermesClient, "workers", refuse)
+    facts = watch.poll_once()
+    assert (list(facts.untold), facts.lost_because) == (["workers"], "")
+    assert facts.queues
 
 
 def test_its_keys_do_what_they_say(store: Store, watch: FleetWatch) -> None:
