@@ -21,7 +21,7 @@ import redis
 
 from hermes_worker.broker.queue import KEY_PREFIX
 from hermes_worker.core.credentials import Strategy
-from hermes_worker.models.fleet_state import FleetState, Script
+from hermes_worker.models.fleet_state import READ_FIELDS, FleetState, Script
 from hermes_worker.observe import count, log
 
 LEASE_S = 900.0
@@ -112,16 +112,8 @@ class CredentialPool:
 
 _PRELUDE = (
     f"local REST_MAX = {_KEPT_S}"
-    + """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
--- Whoever reaches the broker can write anything here. What cannot be is as good as nothing.
-local function field(name)
-  local value = tonumber(redis.call('HGET', KEYS[1], name) or '0')
-  if not value or value ~= value or value < 0 or value > 1e12 then return 0 end
-  return value
-end
-local function rest_until(name)
+    + READ_FIELDS
+    + """local function rest_until(name)
   local value = field('until:' .. name)
   return value > now + REST_MAX and 0 or value
 end

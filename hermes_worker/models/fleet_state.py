@@ -20,6 +20,17 @@ AWAY_S = 5.0
 """How many seconds a process does without Redis after it did not answer."""
 
 Script = Callable[..., Any]
+READ_FIELDS = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+-- Whoever reaches the broker can write anything here. What cannot be is as good as nothing.
+local function field(name)
+  local value = tonumber(redis.call('HGET', KEYS[1], name) or '0')
+  if not value or value ~= value or value < 0 or value > 1e12 then return 0 end
+  return value
+end
+"""
+"""Lua of scripts: ``now`` in seconds, and ``field``, a number of the hash ``KEYS[1]``."""
 
 
 class FleetState:

@@ -46,7 +46,7 @@ from hermes_worker.broker.queue import KEY_PREFIX
 from hermes_worker.core.local_rate_limits import Pace, Pacing
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.rate_limits import RateLimits
-from hermes_worker.models.fleet_state import FleetState, Script
+from hermes_worker.models.fleet_state import READ_FIELDS, FleetState, Script
 from hermes_worker.observe import count
 
 MINUTE_S = 60.0
@@ -331,17 +331,11 @@ _CONSTANTS = (
 _FEW = 32
 """How many older calls a call looks at when it wants one of few places in flight."""
 
-_NOW = """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
--- Whoever reaches the broker can write anything here. What cannot be is as good as nothing.
-local function field(name)
-  local value = tonumber(redis.call('HGET', KEYS[1], name) or '0')
-  if not value or value ~= value or value < 0 or value > 1e12 then return 0 end
-  return value
-end
-local function put(name, value) redis.call('HSET', KEYS[1], name, string.format('%.6f', value)) end
+_NOW = (
+    READ_FIELDS
+    + """local function put(name, value) redis.call('HSET', KEYS[1], name, string.format('%.6f', value)) end
 """
+)
 
 _LEAVE = """
 -- Who waits stands in KEYS[2] by its order, in KEYS[4] by when it was told to come, and in KEYS[5] with its tokens, of
